@@ -1,0 +1,102 @@
+"""Every error that Expunge raises on purpose.
+
+Each message says what happened, to which thing, and what to do about it; the object that raised is unchanged afterwards.
+
+    ExpungeError
+    ├── SpecError                a spec or a grid that cannot be
+    │   └── SpecMismatchError    two things that belong to different specs
+    ├── InputError               features or labels that cannot be taken
+    │   ├── ShapeError           an array of the wrong shape or kind
+    │   ├── NotFiniteError       NaN or infinity
+    │   ├── GridRangeError       a value beyond the grid
+    │   ├── LostColumnError      a column whose every bit is lost to the grid
+    │   └── UnknownLabelError    a label that the spec does not have
+    ├── FormatError              bytes that are truncated, altered or of another version
+    ├── ImpossibleDeletionError  a deletion that cannot be of samples that were added
+    ├── SolveError               a head that cannot be published
+    │   ├── IllConditionedError  refused by the conditioning rule
+    │   ├── NotAGramError        statistics that no set of samples has
+    │   ├── UndecidableTieError  a weight exactly between two publication points
+    │   └── PublicationRangeError  a weight too large for the publication grid
+    ├── PosteriorError           noise parameters that contradict each other or the data
+    ├── MissingExtraError        an optional dependency that is not installed
+    └── PlatformError            a machine whose BLAS is not exact on small integers
+"""
+
+from __future__ import annotations
+
+
+class ExpungeError(Exception):
+    """Root of every error that Expunge raises on purpose."""
+
+
+class SpecError(ExpungeError, ValueError):
+    """A spec or a grid that cannot be."""
+
+
+class SpecMismatchError(SpecError):
+    """Two things that belong to different specs were brought together."""
+
+
+class InputError(ExpungeError, ValueError):
+    """Features or labels that cannot be taken."""
+
+
+class ShapeError(InputError):
+    """An array of the wrong shape or kind."""
+
+
+class NotFiniteError(InputError):
+    """NaN or infinity in features or labels."""
+
+
+class GridRangeError(InputError):
+    """A value beyond the range of its grid. Values are never clipped."""
+
+
+class LostColumnError(InputError):
+    """A column that is not zero, but whose every value rounds to zero on the grid."""
+
+
+class UnknownLabelError(InputError):
+    """A label that the spec does not have."""
+
+
+class FormatError(ExpungeError, ValueError):
+    """Bytes that are truncated, altered, of another kind or of another version."""
+
+
+class ImpossibleDeletionError(ExpungeError, ValueError):
+    """A deletion that provably is not of samples that were added."""
+
+
+class SolveError(ExpungeError, ArithmeticError):
+    """A head that cannot be published."""
+
+
+class IllConditionedError(SolveError):
+    """Refused by the conditioning rule, which is computed from the exact statistics alone."""
+
+
+class NotAGramError(SolveError):
+    """Statistics that are not the statistics of any set of samples."""
+
+
+class UndecidableTieError(SolveError):
+    """A weight that lies exactly between two points of the publication grid."""
+
+
+class PublicationRangeError(SolveError):
+    """A weight too large to be an exact float64 on the publication grid."""
+
+
+class PosteriorError(ExpungeError, ValueError):
+    """Noise parameters that contradict each other or the data."""
+
+
+class MissingExtraError(ExpungeError, ImportError):
+    """An optional dependency that is not installed."""
+
+
+class PlatformError(ExpungeError, RuntimeError):
+    """A machine whose BLAS does not multiply small integers exactly."""

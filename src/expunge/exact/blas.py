@@ -1,0 +1,162 @@
+"""The BLAS and LAPACK calls that Expunge uses, for row-major arrays, through one library.
+
+numpy and scipy each bring an OpenBLAS with a thread pool of its own, and the pools fight over the cores. All large products
+go through scipy's, and only from here. A symmetric matrix is held as its upper triangle in row-major order (which the
+library sees as a lower triangle in column-major order); what stands below the diagonal is never read.
+
+`require_exact` is the start-up self-test: exactness rests on sums of integer products below 2^53 being error-free, which
+holds for any plain BLAS in any order of summation, with or without FMA, on any number of threads, and fails for one that
+forms sums of entries first (Strassen) or emulates fp64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas as _blas
+from scipy.linalg import cython_blas
+from scipy.linalg import lapack as _lapack
+
+from expunge.errors import PlatformError
+
+Float = NDArray[np.float64]
+
+EXACT_LIMIT = 2.0**53  # integers up to here are exact in float64, and so are sums whose absolute products stay below it
+
+
+def multiply(left: Float, right: Float) -> Float:
+    """left @ right for row-major arrays."""
+    return _blas.dgemm(1.0, right.T, left.T).T
+
+
+def _library_function(name: str, arguments: int) -> Callable[..., None]:
+    """A BLAS routine by its address in scipy's library. Unlike scipy's wrapper such a call lets other threads run."""
+    capsule = cython_blas.__pyx_capi__[name]
+    api = ctypes.pythonapi
+    signature = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", api))(capsule)
+    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(pointer(capsule, signature))
+
+
+_dsyrk = _library_function("dsyrk", 10)
+_dgemm = _library_function("dgemm", 13)
+
+
+def _scalars(*values: int | float | bytes) -> list[Any]:
+    """C objects of the types BLAS expects. They must be kept alive until the call is over."""
+    types = {int: ctypes.c_int, float: ctypes.c_double, bytes: ctypes.c_char}
+    return [types[type(value)](value) for value in values]
+
+
+def _require_plain(*arrays: Float) -> None:
+    for array in arrays:
+        if not array.flags.c_contiguous or array.dtype != np.float64:
+            raise TypeError("this product takes contiguous row-major float64 arrays")
+
+
+def add_gram(rows: Float, total: Float, factor: float = 1.0) -> None:
+    """total += factor * rows.T @ rows, in place and on the upper triangle only; arrays contiguous and row-major."""
+    _require_plain(rows, total)
+    scalars = _scalars(b"L", b"N", len(total), len(rows), float(factor), 1.0)
+    lower, plain, size, length, alpha, beta = map(ctypes.addressof, scalars)
+    _dsyrk(lower, plain, size, length, alpha, rows.ctypes.data, size, beta, total.ctypes.data, size)
+
+
+def add_product(left: Float, right: Float, total: Float, factor: float = 1.0) -> None:
+    """total += factor * left.T @ right, in place; arrays contiguous and row-major."""
+    _require_plain(left, right, total)
+    scalars = _scalars(b"N", b"T", right.shape[1], left.shape[1], len(left), float(factor), 1.0)
+    plain, flip, columns, rows, length, alpha, beta = map(ctypes.addressof, scalars)
+    source, other, result = right.ctypes.data, left.ctypes.data, total.ctypes.data
+    _dgemm(plain, flip, columns, rows, length, alpha, source, columns, other, rows, beta, result, columns)
+
+
+def multiply_transposed(left: Float, right: Float) -> Float:
+    """left.T @ right for contiguous row-major arrays."""
+    result = np.zeros((left.shape[1], right.shape[1]))
+    add_product(left, right, result)
+    return result
+
+
+def symmetric_multiply(upper: Float, right: Float) -> Float:
+    """A @ right for the symmetric A whose upper triangle is given; `right` row-major."""
+    if right.shape[1] == 1:
+        return _blas.dsymv(1.0, upper.T, right[:, 0], lower=1)[:, None]
+    return np.ascontiguousarray(_blas.dsymm(1.0, upper.T, np.asfortranarray(right), lower=1))
+
+
+def norm(array: Float) -> float:
+    """The Euclidean norm of all entries. numpy's own would wake the other library's threads."""
+    return math.sqrt(float(np.square(array).sum()))
+
+
+def column_norms(array: Float) -> Float:
+    """The Euclidean norms of the columns."""
+    return np.sqrt(np.square(array).sum(axis=0))
+
+
+def smallest_eigenvalue(symmetric: Float) -> float:
+    """The smallest eigenvalue of a small symmetric matrix."""
+    values, _, _ = _lapack.dsyevd(symmetric, compute_v=0)
+    return float(values[0])
+
+
+def packed_from_upper(upper: Float) -> Float:
+    """The upper triangle, row by row, as one vector."""
+    packed, _ = _lapack.dtrttp(upper.T, uplo="L")
+    return packed
+
+
+def upper_from_packed(size: int, packed: Float) -> Float:
+    """The inverse of `packed_from_upper`; below the diagonal anything may stand."""
+    upper, _ = _lapack.dtpttr(size, packed, uplo="L")
+    return upper.T
+
+
+def packed_length(size: int) -> int:
+    """How many entries an upper triangle has."""
+    return size * (size + 1) // 2
+
+
+@cache
+def packed_diagonal(size: int) -> NDArray[np.int64]:
+    """Where the diagonal entries stand in a packed upper triangle. Not to be written to."""
+    index = np.arange(size, dtype=np.int64)
+    return index * size - index * (index - 1) // 2
+
+
+@cache
+def require_exact() -> None:
+    """Raise PlatformError unless this machine's BLAS multiplies small integers exactly.
+
+    The case is built to fail: every sum of absolute products comes close to 2^53 and is odd, so a single extra bit anywhere
+    (a sum of two blocks, a rounded intermediate) shows. Known answers come from the rank-one structure of the matrices.
+    """
+    rows, width = 2048, 192
+    pattern = np.full(rows, 2.0**21 - 1.0)
+    pattern[::3] -= 2.0
+    signs = np.where(np.arange(width) % 3 == 1, -1.0, 1.0)
+    matrix = np.ascontiguousarray(pattern[:, None] * signs)
+    square = float(sum(int(value) ** 2 for value in pattern))
+    expected = square * np.outer(signs, signs)
+    upper = np.triu_indices(width)
+    gram = np.zeros((width, width))
+    add_gram(matrix, gram)
+    general = multiply_transposed(matrix, matrix)
+    wide = np.full((width, width), 2.0**24 - 1.0) * np.outer(signs, signs)
+    digits = np.ascontiguousarray(np.outer(signs, np.full(8, 2.0**21 - 3.0)))
+    product = symmetric_multiply(wide, digits)
+    answer = np.outer(signs, np.full(8, width * (2.0**24 - 1.0) * (2.0**21 - 3.0)))
+    if not (
+        np.array_equal(gram[upper], expected[upper]) and np.array_equal(general, expected) and np.array_equal(product, answer)
+    ):
+        raise PlatformError(
+            "this machine's BLAS does not multiply small integers exactly in float64, so no exact statistics can be made "
+            "here. Install scipy from its ordinary wheel, or switch off fast-multiplication and fp64-emulation modes."
+        )

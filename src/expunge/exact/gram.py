@@ -1,0 +1,177 @@
+"""Exact sums of products of integer rows, carried by float64 BLAS.
+
+Integers of up to 42 bits are split into balanced radix-2^21 digits, so that a product of digit matrices is error-free in
+float64 as long as rows * max|a| * max|b| <= 2^53: that bounds the sum of the absolute products, and with it every partial
+sum in every order. `GramSum` and `CrossSum` add up digit products in float64 under that guard and drain them into 128-bit
+integers before it would be broken; adding a few rows does not drain, and so costs next to nothing.
+
+Law: what has been drained and what is still pending add up to the integer sum, whatever the order, the blocks, the BLAS and
+its threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.exact import blas, wide
+from expunge.exact.grid import DIGIT_BITS
+from expunge.exact.parallel import chunks
+
+Float = NDArray[np.float64]
+
+_RADIX = 2.0**DIGIT_BITS
+
+
+def largest_of(integers: Float) -> float:
+    """max|q| over integers held in float64; 0 for none."""
+    return max(float(integers.max()), -float(integers.min())) if integers.size else 0.0
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Balanced radix-2^21 digits of integers, least significant first, and bounds on their magnitudes.
+
+    integers = sum of parts[i] * 2^(21 i) and |parts[0]| <= 2^20 when there are two.
+    """
+
+    parts: list[Float]
+    bounds: list[float]
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitem__(self, rows: slice) -> Digits:
+        return Digits([part[rows] for part in self.parts], self.bounds)
+
+
+def digits_of(integers: Float, digits: int, largest: float | None = None, memory: list[Float] | None = None) -> Digits:
+    """The digits of integers no larger than `largest` in magnitude, in `memory` where that is given.
+
+    A digit that is zero throughout is left out, if it is the most significant: small integers have one digit.
+    """
+    largest = largest_of(integers) if largest is None else largest
+    if digits == 1 or largest <= _RADIX / 2:
+        return Digits([integers], [largest])
+    low, high = (memory or [np.empty_like(integers), np.empty_like(integers)])[:2]
+    low, high = low[: len(integers)], high[: len(integers)]
+    for part in chunks(*integers.shape):
+        np.multiply(integers[part], 1.0 / _RADIX, out=high[part])
+        np.rint(high[part], out=high[part])
+        np.multiply(high[part], -_RADIX, out=low[part])
+        np.add(low[part], integers[part], out=low[part])
+    return Digits([low, high], [_RADIX / 2, float(np.rint(largest / _RADIX))])
+
+
+class GramSum:
+    """The exact sum of rows.T @ rows over rows added and deleted; it drains into a packed upper triangle.
+
+    For two digits three symmetric products do: the cross term is (q1 + q0)'(q1 + q0) - q1'q1 - q0'q0.
+    """
+
+    def __init__(self, width: int) -> None:
+        blas.require_exact()
+        self._width = width
+        self._products: list[Float] = []  # of q0, q1 and q0 + q1; the last two only once a second digit has been seen
+        self._budget = 0.0  # the largest sum of absolute products that may stand in any of the products
+        self._both = np.empty((0, width))  # scratch
+
+    def add(self, rows: Digits, target: wide.Wide, sign: int = 1) -> None:
+        """Add (sign 1) or subtract (sign -1) the rows' Gram; `target` takes what must be drained on the way."""
+        worst = sum(rows.bounds) ** 2
+        if worst == 0.0:
+            return
+        most = int(blas.EXACT_LIMIT // worst)
+        for start in range(0, len(rows), most):
+            block = rows[start : start + most]
+            if self._budget + len(block) * worst > blas.EXACT_LIMIT:
+                self.drain(target)
+            self._budget += len(block) * worst
+            self._accumulate(block, sign)
+
+    def _accumulate(self, block: Digits, sign: int) -> None:
+        parts = [*block.parts, self._sum(block)] if len(block.parts) == 2 else block.parts
+        while len(self._products) < len(parts):
+            self._products.append(np.zeros((self._width, self._width)))
+        for part, product in zip(parts, self._products, strict=False):
+            blas.add_gram(part, product, sign)
+        if len(parts) == 1 and len(self._products) == 3:
+            blas.add_gram(parts[0], self._products[2], sign)  # q1 = 0, so q0 + q1 = q0
+
+    def _sum(self, block: Digits) -> Float:
+        if len(self._both) < len(block):
+            self._both = np.empty((len(block), self._width))
+        both = self._both[: len(block)]
+        for part in chunks(*both.shape):
+            np.add(block.parts[0][part], block.parts[1][part], out=both[part])
+        return both
+
+    def drain(self, target: wide.Wide) -> None:
+        """target += what has been added up so far, which is then zero."""
+        if self._budget == 0.0:
+            return
+        packed = [blas.packed_from_upper(product) for product in self._products]
+        join = _one_digit if len(packed) == 1 else _two_digits
+        for part in chunks(target.shape[1], 3):
+            wide.add_into(target[:, part], join(*(product[part].astype(np.int64) for product in packed)))
+        for product in self._products:
+            product.fill(0.0)
+        self._budget = 0.0
+
+
+def _one_digit(value: wide.Int64) -> wide.Wide:
+    return np.stack([value, value >> 63]).view(np.uint64)
+
+
+def _two_digits(low: wide.Int64, high: wide.Int64, both: wide.Int64) -> wide.Wide:
+    """low + (both - low - high) * 2^21 + high * 2^42 as 128-bit integers; overwrites its arguments."""
+    both -= low
+    both -= high
+    result = np.empty((2, len(low)), dtype=np.uint64)
+    lower, upper = result.view(np.int64)
+    np.left_shift(both, DIGIT_BITS, out=lower)
+    lower += low
+    np.left_shift(high, 2 * DIGIT_BITS, out=upper)
+    lower += upper
+    np.right_shift(low, DIGIT_BITS, out=upper)
+    upper += both
+    upper >>= DIGIT_BITS
+    upper += high
+    upper >>= 64 - 2 * DIGIT_BITS
+    return result
+
+
+class CrossSum:
+    """The exact sum of left.T @ right over rows added and deleted; it drains into a matrix of 128-bit integers."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        blas.require_exact()
+        self._shape = (rows, columns)
+        self._products: dict[tuple[int, int], Float] = {}  # by the digits of left and right
+        self._budget = 0.0
+
+    def add(self, left: Digits, right: Digits, target: wide.Wide, sign: int = 1) -> None:
+        """Add (sign 1) or subtract (sign -1) left.T @ right; `target` takes what must be drained on the way."""
+        worst = max(left.bounds) * max(right.bounds)
+        if worst == 0.0:
+            return
+        most = int(blas.EXACT_LIMIT // worst)
+        for start in range(0, len(left), most):
+            block = slice(start, start + most)
+            count = len(left.parts[0][block])
+            if self._budget + count * worst > blas.EXACT_LIMIT:
+                self.drain(target)
+            self._budget += count * worst
+            for i, one in enumerate(left.parts):
+                for j, other in enumerate(right.parts):
+                    product = self._products.setdefault((i, j), np.zeros(self._shape))
+                    blas.add_product(one[block], other[block], product, sign)
+
+    def drain(self, target: wide.Wide) -> None:
+        """target += what has been added up so far, which is then zero."""
+        for (i, j), product in self._products.items():
+            wide.add_shifted(target, product.astype(np.int64), DIGIT_BITS * (i + j))
+        self._products.clear()
+        self._budget = 0.0

@@ -1,0 +1,114 @@
+"""Rows: features and labels of some samples, as the integers that enter the statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.errors import LostColumnError, ShapeError
+from expunge.exact import Grid
+from expunge.spec import Spec
+from expunge.targets import Targets, checked_labels, targets_of
+
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Integer features (n, width) with the constant feature last if the spec has one, and integer targets (n, columns)."""
+
+    integers: Float
+    largest: float
+    targets: Targets
+
+    def __len__(self) -> int:
+        return len(self.integers)
+
+
+def checked_features(spec: Spec, features: Any) -> NDArray[Any]:
+    """`features` as a real array of shape (n, dim); nothing is copied that is an array already."""
+    array = features if isinstance(features, np.ndarray) else np.asarray(features)
+    if array.ndim != 2 or array.shape[1] != spec.dim:
+        hint = " (one sample: features.reshape(1, -1))" if array.ndim == 1 and array.size == spec.dim else ""
+        raise ShapeError(f"features must have shape (n, {spec.dim}), got {array.shape}{hint}")
+    if array.dtype.kind not in "iubf":
+        raise ShapeError(f"features must be real numbers, got an array of {array.dtype}")
+    return array
+
+
+def put_features(spec: Spec, features: NDArray[Any], out: Float, first_row: int = 0) -> float:
+    """Write integer features, and the constant one if the spec has it, into `out`; return the largest magnitude."""
+    largest = spec.grid.put(features, out[:, : spec.dim], first_row=first_row)
+    if spec.intercept:
+        out[:, -1] = 2.0**spec.grid.fraction_bits
+        largest = max(largest, 2.0**spec.grid.fraction_bits)
+    return largest
+
+
+def integer_rows(spec: Spec, features: Any, labels: Any) -> Rows:
+    """The integers of a batch that fits in memory, with everything refused that cannot be taken."""
+    array = checked_features(spec, features)
+    checked = checked_labels(spec, labels, len(array))
+    integers = np.empty((len(array), spec.width))
+    largest = put_features(spec, array, integers)
+    return Rows(integers, largest if len(array) else 0.0, targets_of(spec, checked))
+
+
+class ColumnWatch:
+    """Finds columns that are not zero but whose every value rounds to zero on the grid."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._live = np.zeros(spec.dim, dtype=bool)
+        self._lost = np.zeros(spec.dim, dtype=bool)
+        self._example = np.zeros(spec.dim)
+
+    def see(self, features: NDArray[Any], integers: Float) -> None:
+        """Look at a block of rows; columns known to live are not looked at again."""
+        columns = np.flatnonzero(~self._live)
+        if not columns.size or not len(features):
+            return
+        self._live[columns] = integers[:, columns].any(axis=0)
+        dead = np.flatnonzero(~self._live)
+        if dead.size:
+            magnitude = np.abs(features[:, dead]).max(axis=0).astype(np.float64)
+            self._example[dead] = np.maximum(self._example[dead], magnitude)
+            self._lost[dead] |= magnitude > 0
+
+    def merge(self, other: ColumnWatch) -> None:
+        """Take in what another watch of the same spec has seen."""
+        self._live |= other._live
+        self._lost |= other._lost
+        self._example = np.maximum(self._example, other._example)
+
+    def require_none_lost(self, living: NDArray[np.bool_] | None = None) -> None:
+        """Raise LostColumnError for a column that was lost and lives neither here nor in `living`."""
+        lost = self._lost & ~self._live
+        if living is not None:
+            lost &= ~living
+        if not lost.any():
+            return
+        column = int(np.flatnonzero(lost)[0])
+        largest = float(self._example[column])
+        grid = self._spec.grid
+        serving = Grid.covering(largest, digits=2, headroom_bits=4, holding_one=False)
+        within_one = serving.holds_one or not self._spec.intercept
+        remedy = (
+            f"{serving!r} would keep it" if within_one and serving.fraction_bits > grid.fraction_bits else "scale that column up"
+        )
+        more = int(lost.sum()) - 1
+        raise LostColumnError(
+            f"column {column} of the features is lost to the grid{f' (and {more} more)' if more else ''}: its largest magnitude is "
+            f"{largest:g}, and every value rounds to zero on {grid!r}, whose step is {grid.step:g}. {remedy}; or drop the column, "
+            "or pass lost_columns='accept' if it does not matter"
+        )
+
+
+def seen_columns(spec: Spec, features: Any, rows: Rows) -> ColumnWatch:
+    """A watch that has seen this batch."""
+    watch = ColumnWatch(spec)
+    watch.see(np.asarray(features), rows.integers[:, : spec.dim])
+    return watch

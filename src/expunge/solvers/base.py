@@ -1,0 +1,281 @@
+"""ExactSolver: what Variant A and Variant B share: the ledger of sums, its exact system, the proof behind the bound."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.errors import ExpungeError, ImpossibleDeletionError, NotAGramError, SpecMismatchError
+from expunge.exact import blas, wide
+from expunge.exact.gram import Digits, digits_of
+from expunge.head import Head
+from expunge.plausibility import count_problem, problem_with
+from expunge.rows import Rows, checked_features, integer_rows, seen_columns
+from expunge.solvers.certify import Preconditioner, certified, with_diagnostics
+from expunge.solvers.factor import proven_floor
+from expunge.solvers.feasibility import Downdate, downdate, minors_are_safe
+from expunge.solvers.refinement import Refinement
+from expunge.solvers.system import System, require_well_conditioned
+from expunge.spec import Spec
+from expunge.statistics import Statistics
+from expunge.sums import Sums
+
+Float = NDArray[np.float64]
+
+_REMEDY = "nothing was deleted. Delete only samples that were added, with the features and labels they were added with"
+
+
+class ExactSolver(ABC):
+    """Adds and deletes samples and publishes the head of what is retained.
+
+    Law: after any stream of adds and deletes, `statistics` and `head()` are, bit for bit, those of retraining on the retained
+    samples. A refused call leaves the solver as it was.
+
+    The truth is the sums (exact integers); the system's float copy, the preconditioner and the iterate are caches, which can be
+    thrown away at any time.
+    """
+
+    method: str
+
+    def __init__(self, spec: Spec, statistics: Statistics | None = None) -> None:
+        self._sums = Sums(spec)
+        self._by_construction = True  # only ever added to: then S is a Gram, and no proof is needed
+        self._trace = 0  # of S, in units of 2^(-2 fraction_bits); part of the truth
+        self._system: System | None = None
+        self._refinement: Refinement | None = None
+        self._floor: float | None = None  # proven lower bound on the smallest eigenvalue of H
+        self._head: Head | None = None
+        self._statistics: Statistics | None = None
+        self.factorisations = 0
+        self.resets = 0
+        if statistics is not None:
+            self.add_statistics(statistics)
+
+    @property
+    def spec(self) -> Spec:
+        """What the head is solved under; `amend` changes it."""
+        return self._sums.spec
+
+    @property
+    def count(self) -> int:
+        """The number of retained samples."""
+        return self._sums.count
+
+    @property
+    def statistics(self) -> Statistics:
+        """The exact statistics of what is retained."""
+        if self._statistics is None:
+            self._sums.settle()
+            self._statistics = Statistics.snapshot(self._sums, by_construction=self._by_construction)
+        return self._statistics
+
+    # -- changes --------------------------------------------------------------------------------------------------------
+
+    def add(self, features: Any, labels: Any, *, lost_columns: str = "refuse") -> None:
+        """Add samples; features and labels as for Statistics.of."""
+        array = checked_features(self.spec, features)
+        if len(array) > self._most_rows:
+            self.add_statistics(Statistics.of(self.spec, array, labels, lost_columns=lost_columns))
+            return
+        rows = integer_rows(self.spec, array, labels)
+        if not len(rows):
+            return
+        if lost_columns == "refuse":
+            seen_columns(self.spec, array, rows).require_none_lost(self._living)
+        self._changed()
+        self._sums.change(rows, 1)
+        self._trace += _trace_of(rows)
+        self._follow(_Change(self.spec, rows), 1)
+
+    def delete(self, features: Any, labels: Any) -> None:
+        """Delete samples that were added, given by the same features and labels."""
+        array = checked_features(self.spec, features)
+        if len(array) > self._most_rows:
+            self.delete_statistics(Statistics.of(self.spec, array, labels, lost_columns="accept"))
+            return
+        rows = integer_rows(self.spec, array, labels)
+        if not len(rows):
+            return
+        counts = self._sums.class_counts - rows.targets.class_counts
+        problem = count_problem(self.spec, self._sums.count - len(rows), counts.tolist())
+        if problem is not None:
+            raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
+        self._delete_rows(rows)
+
+    def add_statistics(self, statistics: Statistics) -> None:
+        """Add samples by their statistics (a gram message); there are no rows to follow, so caches go stale."""
+        self._require_spec(statistics)
+        self._sums.merge(statistics.under(self.spec))
+        self._by_construction &= statistics.gram_by_construction
+        if not statistics.gram_by_construction:
+            self._floor = None
+        self._rebuilt()
+
+    def delete_statistics(self, statistics: Statistics) -> None:
+        """Delete samples by their statistics (a gram message)."""
+        self._require_spec(statistics)
+        gone = statistics.under(self.spec)
+        self._sums.merge(gone, -1)
+        try:
+            problem = problem_with(self._sums)
+            if problem is not None:
+                raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
+            system = System(self.spec, self._sums.gram)
+            floor = self._prove(system)
+        except ExpungeError:
+            self._sums.merge(gone, 1)
+            raise
+        self._by_construction = False
+        self._rebuilt()
+        self._system, self._floor = system, floor
+
+    def amend(self, spec: Spec) -> None:
+        """Go on under another head spec (gamma, publication) or with labels appended; statistics are kept."""
+        if not spec.grows_from(self.spec):
+            raise SpecMismatchError(f"a solver cannot be amended to that spec: {self.spec.difference(spec)}")
+        gamma_changed = spec.gamma != self.spec.gamma
+        self._sums.grow(spec)
+        self._changed()
+        self._refinement = None
+        if self._system is not None:
+            self._system.spec = spec
+        if gamma_changed:
+            self._floor = None
+            self._drop_preconditioner()
+            if self._system is not None:
+                self._system.set_gamma(spec.gamma)
+
+    # -- the head -------------------------------------------------------------------------------------------------------
+
+    def head(self) -> Head:
+        """The certified head of what is retained: bit for bit that of `solve(statistics)`."""
+        if self._head is None:
+            require_well_conditioned(self.spec, self._trace)
+            refinement = self._ready_refinement()
+            preconditioner = self._head_preconditioner()
+            head, found = certified(refinement, preconditioner, self._ready_floor())
+            self.resets += preconditioner.renewals
+            self._head = with_diagnostics(head, found, self.method, self.factorisations, self.resets)
+        return self._head
+
+    # -- caches ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _most_rows(self) -> int:
+        """Batches larger than this are changed by their statistics: following rows would cost more than starting anew."""
+        return max(16, self.spec.width // 4)
+
+    @property
+    def _living(self) -> NDArray[np.bool_]:
+        """Which features are not zero throughout what is retained."""
+        self._sums.settle()
+        return self._sums.gram[:, blas.packed_diagonal(self.spec.width)[: self.spec.dim]].any(axis=0)
+
+    def _require_spec(self, statistics: Statistics) -> None:
+        if not self.spec.grows_from(statistics.spec):
+            raise SpecMismatchError(f"these statistics belong to another spec: {self.spec.difference(statistics.spec)}")
+
+    def _changed(self) -> None:
+        self._head = None
+        self._statistics = None
+
+    def _rebuilt(self) -> None:
+        """The sums changed by something else than rows: what follows rows must be made anew."""
+        self._changed()
+        self._system = None
+        self._refinement = None
+        self._trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
+
+    def _ready_system(self) -> System:
+        if self._system is None or self._system.pending_rows > self._most_rows:
+            self._sums.settle()
+            self._system = System(self.spec, self._sums.gram)
+            if self._refinement is not None:
+                self._refinement.system = self._system
+        return self._system
+
+    def _ready_refinement(self) -> Refinement:
+        system = self._ready_system()
+        if self._refinement is None:
+            self._sums.settle()
+            self._refinement = Refinement(system, self._sums.moment)
+        return self._refinement
+
+    def _ready_floor(self) -> float:
+        if self._floor is None:
+            self._floor = self._prove(self._ready_system())
+        return self._floor
+
+    def _prove(self, system: System) -> float:
+        return self.spec.gamma if self._by_construction else proven_floor(system)
+
+    def _delete_rows(self, rows: Rows) -> None:
+        """Delete rows whose counts allow it, unless minors or the factorisation prove that impossible."""
+        require_well_conditioned(self.spec, self._trace)
+        system, change = self._ready_system(), _Change(self.spec, rows)
+        found = downdate(system, self._preconditioner().solve, self._ready_floor(), change.values)
+        if found is Downdate.IMPOSSIBLE:
+            raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}")
+        self._sums.change(rows, -1)
+        system.change(change.digits, change.values, -1)
+        try:
+            if self._sums.count == 0 or not minors_are_safe(system, change.values):
+                self._sums.settle()
+                problem = problem_with(self._sums)
+                if problem is not None:
+                    raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
+            floor = found if isinstance(found, float) else proven_floor(system)
+        except ExpungeError as refusal:
+            self._sums.change(rows, 1)
+            system.change(change.digits, change.values, 1)
+            if isinstance(refusal, NotAGramError):
+                raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}") from refusal
+            raise
+        self._by_construction = False
+        self._floor = floor
+        self._trace -= _trace_of(rows)
+        self._changed()
+        self._follow(change, -1, system_changed=True)
+
+    def _follow(self, change: _Change, sign: int, *, system_changed: bool = False) -> None:
+        """Bring the caches along with rows that were added or deleted."""
+        if self._refinement is not None:
+            self._refinement.change(change.digits, change.targets, sign)
+        if self._system is not None and not system_changed:
+            self._system.change(change.digits, change.values, sign)
+        self._absorb(change.values, sign)
+
+    def _head_preconditioner(self) -> Preconditioner:
+        """What the head is refined with; a variant may ask more of it than of what judges deletions."""
+        return self._preconditioner()
+
+    @abstractmethod
+    def _preconditioner(self) -> Preconditioner:
+        """An approximate inverse of the system, made if there is none."""
+
+    @abstractmethod
+    def _absorb(self, values: Float, sign: int) -> None:
+        """Bring the preconditioner along with rows that were added or deleted, or note that it is stale."""
+
+    @abstractmethod
+    def _drop_preconditioner(self) -> None:
+        """Forget the preconditioner."""
+
+
+class _Change:
+    """Rows in the three forms that caches follow: digits, float64 values, wide integer targets."""
+
+    def __init__(self, spec: Spec, rows: Rows) -> None:
+        self.digits: Digits = digits_of(rows.integers, spec.grid.digits, rows.largest)
+        self.values: Float = np.ldexp(rows.integers, -spec.grid.fraction_bits)
+        self.targets: wide.Wide = rows.targets.integers.astype(np.int64).view(np.uint64)[None]
+
+
+def _trace_of(rows: Rows) -> int:
+    """The trace of the rows' Gram, as an integer."""
+    high, low = np.divmod(rows.integers.astype(np.int64), 1 << 21)
+    squares = int(np.einsum("ij,ij->", high, high)) << 42
+    return squares + (int(np.einsum("ij,ij->", high, low)) << 22) + int(np.einsum("ij,ij->", low, low))

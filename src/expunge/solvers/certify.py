@@ -1,0 +1,94 @@
+"""From a system and its moment to a certified head: the loop that both variants share, and retraining itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from expunge.errors import IllConditionedError, NotAGramError
+from expunge.exact import blas
+from expunge.head import Diagnostics, Head
+from expunge.plausibility import problem_with
+from expunge.solvers.factor import CholeskyFactor, proven_floor
+from expunge.solvers.refinement import Propose, Refinement
+from expunge.solvers.system import System, require_well_conditioned
+from expunge.statistics import Statistics
+
+STALE_LIMIT = 2.0**-8  # a tracked or stale preconditioner that contracts less is made anew
+_FRESH_LIMIT = 2.0**-1  # a fresh one that contracts less cannot be
+
+
+@dataclass
+class Preconditioner:
+    """What proposes corrections: an approximate inverse of H, fresh or not, and how to make a fresh one."""
+
+    solve: Propose
+    fresh: bool
+    renew: Callable[[], Propose]
+    renewals: int = field(default=0)
+
+
+def certified(refinement: Refinement, preconditioner: Preconditioner, floor: float) -> tuple[Head, Diagnostics]:
+    """Refine until every weight can be rounded; `floor` is a proven lower bound on the smallest eigenvalue of H."""
+    system, spec = refinement.system, refinement.system.spec
+    steps, digits, worst = refinement.steps, refinement.digits, 0.0
+    while True:
+        proposal = refinement.propose(preconditioner.solve, floor)
+        if proposal.contraction > (_FRESH_LIMIT if preconditioner.fresh else STALE_LIMIT):
+            if preconditioner.fresh:
+                raise IllConditionedError(
+                    f"refinement does not converge (contraction {proposal.contraction:.3g}) for gamma = {spec.gamma:g}; "
+                    "choose a larger gamma (spec.with_gamma(...))"
+                )
+            preconditioner.solve, preconditioner.fresh = preconditioner.renew(), True
+            preconditioner.renewals += 1
+            continue
+        worst = max(worst, proposal.contraction)
+        integers = refinement.rounded(proposal)
+        if integers is not None:
+            break
+        refinement.apply(proposal)
+    diagnostics = Diagnostics(
+        method="",
+        condition=(float(np.abs(system.gram.diagonal()).sum()) + spec.width * spec.gamma) / floor,
+        contraction=worst,
+        refinement_steps=refinement.steps - steps,
+        digits=refinement.digits - digits,
+    )
+    return Head(spec, integers, blas.norm(proposal.bounds) * (1 + 2.0**-20)), diagnostics
+
+
+def solve(statistics: Statistics) -> Head:
+    """Retraining: the certified head of these statistics from scratch (Variant A, cold).
+
+    Law: `weights` is (S + gamma I)^-1 G, correctly rounded to multiples of 2^-publication_bits; no path, thread count or BLAS
+    changes one byte of it.
+    """
+    spec = statistics.spec
+    known = statistics.gram_by_construction
+    problem = None if known else problem_with(statistics)
+    if problem is not None:
+        raise NotAGramError(f"these are not the statistics of any set of samples: {problem}")
+    require_well_conditioned(spec, sum(statistics.diagonal()))
+    system = System(spec, statistics.gram)
+    floor = spec.gamma if known else proven_floor(system)
+    factor = CholeskyFactor(system)
+    preconditioner = Preconditioner(factor.solve, fresh=True, renew=lambda: factor.solve)
+    head, found = certified(Refinement(system, statistics.moment), preconditioner, floor)
+    return with_diagnostics(head, found, "retrain", 1, 0)
+
+
+def with_diagnostics(head: Head, found: Diagnostics, method: str, factorisations: int, resets: int) -> Head:
+    """The same head, telling how it was reached."""
+    diagnostics = Diagnostics(
+        method=method,
+        condition=found.condition,
+        contraction=found.contraction,
+        refinement_steps=found.refinement_steps,
+        digits=found.digits,
+        factorisations=factorisations,
+        resets=resets,
+    )
+    return Head(head.spec, head.integers, head.error_bound, diagnostics)

@@ -1,0 +1,66 @@
+"""TrackedInverse: T close to (S + gamma I)^-1, kept up to date by Sherman-Morrison-Woodbury updates in place.
+
+T is held as its upper triangle, in float64 or float32, and updated by symmetric BLAS calls that touch half of it. It is a
+cache in the exact Variant B and the state itself in the float one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas, lapack
+
+Array = NDArray[Any]
+
+_SMALLEST_PIVOT = 2.0**-20  # of I - U T U': below this a float64 downdate loses too much, and a reset is due
+
+
+class InfeasibleDowndateError(ArithmeticError):
+    """I - U T U' is not safely positive definite: reset T, or refuse the deletion."""
+
+
+class TrackedInverse:
+    """T = H^-1 under additions and deletions of rows U: H +- U'U."""
+
+    def __init__(self, upper: Array) -> None:
+        self._inverse = np.ascontiguousarray(upper).T  # what BLAS calls a lower triangle, column-major
+        single = upper.dtype == np.float32
+        self._symv, self._symm, self._syr, self._syrk = (
+            (blas.ssymv, blas.ssymm, blas.ssyr, blas.ssyrk) if single else (blas.dsymv, blas.dsymm, blas.dsyr, blas.dsyrk)
+        )
+
+    @property
+    def upper(self) -> Array:
+        """The upper triangle of T, row-major; what stands below is not meaningful."""
+        return self._inverse.T
+
+    def solve(self, right: Array) -> Array:
+        """T @ right."""
+        if right.shape[1] == 1:
+            return self._symv(1.0, self._inverse, right[:, 0], lower=1)[:, None]
+        return np.ascontiguousarray(self._symm(1.0, self._inverse, np.asfortranarray(right), lower=1))
+
+    def update(self, rows: Array, sign: int) -> Array:
+        """T after H + sign * rows.T @ rows; returns T_new @ rows.T. Nothing changes if the downdate is infeasible."""
+        if len(rows) == 1:
+            return self._update_one(rows[0], sign)
+        columns = self.solve(np.ascontiguousarray(rows.T))
+        small = np.eye(len(rows), dtype=rows.dtype) + sign * (rows @ columns)
+        potrf, potrs, trtrs = lapack.get_lapack_funcs(("potrf", "potrs", "trtrs"), (small,))
+        factor, info = potrf(small, lower=1, clean=1)
+        if info != 0 or float(factor.diagonal().min()) ** 2 < _SMALLEST_PIVOT:
+            raise InfeasibleDowndateError
+        half, _ = trtrs(factor, columns.T, lower=1)
+        self._inverse = self._syrk(-sign, np.asfortranarray(half.T), beta=1.0, c=self._inverse, lower=1, overwrite_c=1)
+        after, _ = potrs(factor, columns.T, lower=1)
+        return np.ascontiguousarray(after.T)
+
+    def _update_one(self, row: Array, sign: int) -> Array:
+        column = self._symv(1.0, self._inverse, row, lower=1)
+        pivot = 1.0 + sign * float(row @ column)
+        if not pivot >= _SMALLEST_PIVOT:
+            raise InfeasibleDowndateError
+        self._inverse = self._syr(-sign / pivot, column, lower=1, a=self._inverse, overwrite_a=1)
+        return (column / pivot)[:, None]

@@ -1,0 +1,150 @@
+"""System: H = S + gamma I as an exact operator, with its float64 shadow.
+
+The truth is integers: the words of a base S, frozen when the system was made, and the integer rows added and deleted since.
+The float64 copy of S and its error bound are a cache, used to propose corrections and to bound small remainders.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.errors import IllConditionedError
+from expunge.exact import blas, wide
+from expunge.exact.gram import Digits
+from expunge.exact.symmetric import SymmetricWords, add_transposed_product, rows_times
+from expunge.spec import Spec
+
+Float = NDArray[np.float64]
+
+UNIT = 2.0**-53
+_KEPT_WIDTH = 2048  # beyond this the words of S are made anew for each product, to save memory
+_HALF = 26  # gamma's mantissa is cut into two parts, so that each times a digit fits 64 bits
+
+
+class System:
+    """H = S + gamma I, exactly; made from the packed 128-bit upper triangle of S.
+
+    Residuals and products are integers in units of 2^-(2 fraction_bits + guard_bits + b) for an iterate in units of 2^-b;
+    `guard_bits` makes room for a gamma that is finer than the grid.
+    """
+
+    def __init__(self, spec: Spec, gram: wide.Wide) -> None:
+        self.spec = spec
+        keep = spec.width <= _KEPT_WIDTH
+        self._words = SymmetricWords(gram if keep else gram.copy(), spec.width, keep=keep)
+        self._rows = _ChangedRows(spec.width)
+        self.digit_bits = self._words.digit_bits
+        packed = wide.to_float(gram, -2 * spec.grid.fraction_bits)
+        self.gram = blas.upper_from_packed(spec.width, packed)  # upper triangle, float64: a cache
+        self.gram_norm = math.sqrt(2.0) * blas.norm(packed) * (1 + 2.0**-20)  # at least the Frobenius norm of S
+        self.gram_error = 2.0**-50 * self.gram_norm  # at least that of what the float copy is off by
+        self._largest = float(np.abs(packed).max())
+        self.entry_error = 2.0**-50 * self._largest  # the same for every entry
+        self.set_gamma(spec.gamma)
+
+    def set_gamma(self, gamma: float) -> None:
+        """Change gamma; nothing else changes."""
+        self.gamma = gamma
+        numerator, denominator = gamma.as_integer_ratio()
+        trailing = (numerator & -numerator).bit_length() - 1
+        self._mantissa = numerator >> trailing
+        exponent = trailing - (denominator.bit_length() - 1) + 2 * self.spec.grid.fraction_bits
+        self.guard_bits = max(0, -exponent)
+        self._gamma_shift = exponent + self.guard_bits
+
+    @property
+    def pending_rows(self) -> int:
+        """How many rows were added or deleted since the words of S were frozen."""
+        return self._rows.count
+
+    @property
+    def norm(self) -> float:
+        """At least the Frobenius norm of H."""
+        return self.gram_norm + self.gamma * math.sqrt(self.spec.width) * (1 + 2.0**-20)
+
+    def unit(self, bits: int) -> int:
+        """Residuals of iterates in units of 2^-bits are integers in units of 2^-unit(bits)."""
+        return 2 * self.spec.grid.fraction_bits + self.guard_bits + bits
+
+    def subtract_product(self, residual: wide.Wide, step: wide.Int64, shift: int) -> int:
+        """residual -= H @ step * 2^shift, exactly; returns how many digits of `step` were multiplied."""
+        digits = wide.balanced_digits(step.view(np.uint64)[None], self.digit_bits)
+        self._words.subtract_product(residual, digits, shift + self.guard_bits)
+        low, high = self._mantissa & ((1 << _HALF) - 1), self._mantissa >> _HALF
+        for place, digit in enumerate(digits):
+            integers = digit.astype(np.int64)
+            for part, offset in ((low, 0), (high, _HALF)):
+                if part:
+                    place_shift = shift + self._gamma_shift + offset + self.digit_bits * place
+                    wide.add_shifted(residual, integers * np.int64(-part), place_shift)
+        if self._rows.count:
+            rows, deleted = self._rows.stacked()
+            product = rows_times(rows, step.view(np.uint64)[None], 2)
+            product[:, deleted] = wide.negated(product[:, deleted])
+            add_transposed_product(residual, rows, product, shift + self.guard_bits, -1)
+        return len(digits)
+
+    def multiply_float(self, right: Float) -> Float:
+        """H @ right in float64; `product_error` bounds what it is off by."""
+        return blas.symmetric_multiply(self.gram, right) + self.gamma * right
+
+    def product_error(self, norms: Float) -> Float:
+        """A bound on the Euclidean norms of the errors of `multiply_float`, for columns of the given norms."""
+        rounding = (self.spec.width + 8) * UNIT * self.norm
+        return (rounding + self.gram_error) * (1 + 2.0**-20) * norms
+
+    def change(self, rows: Digits, values: Float, sign: int) -> None:
+        """Add (sign 1) or delete (sign -1) rows: `values` are the same rows in float64."""
+        self._rows.append(rows, sign)
+        blas.add_gram(values, self.gram, sign)
+        squares = float(np.square(values).sum()) * (1 + 2.0**-20)
+        self.gram_norm += squares
+        self.gram_error += 2.0**-51 * (self.gram_norm + (len(rows) + 2) * squares)
+        self._largest += squares
+        self.entry_error += 2.0**-51 * (self._largest + (len(rows) + 2) * squares)
+
+
+class _ChangedRows:
+    """The rows added and deleted since the words of S were frozen, as one stack of digits."""
+
+    def __init__(self, width: int) -> None:
+        self.count = 0
+        self._low, self._high = np.zeros((0, width)), np.zeros((0, width))
+        self._deleted = np.zeros(0, dtype=bool)
+
+    def append(self, rows: Digits, sign: int) -> None:
+        end = self.count + len(rows)
+        if end > len(self._low):
+            room = max(2 * len(self._low), end, 8)
+            self._low, self._high = (np.resize(array, (room, array.shape[1])) for array in (self._low, self._high))
+            self._deleted = np.resize(self._deleted, room)
+        self._low[self.count : end] = rows.parts[0]
+        self._high[self.count : end] = rows.parts[1] if len(rows.parts) == 2 else 0.0
+        self._deleted[self.count : end] = sign < 0
+        self.count = end
+
+    def stacked(self) -> tuple[Digits, NDArray[np.bool_]]:
+        """All rows, and which of them were deleted."""
+        parts = [self._low[: self.count], self._high[: self.count]]
+        return Digits(parts, [2.0**20, 2.0**20]), self._deleted[: self.count]
+
+
+def require_well_conditioned(spec: Spec, trace_integer: int) -> None:
+    """Refuse a system that float64 could not precondition, by a rule computed from the exact statistics alone.
+
+    The rule is width * 2^-53 * trace(H) / gamma <= 2^-6, with the trace of S given in units of 2^(-2 fraction_bits); it does not
+    depend on how the statistics were reached.
+    """
+    width, gamma = spec.width, spec.exact_gamma
+    trace = Fraction(trace_integer) / Fraction(4) ** spec.grid.fraction_bits
+    if width * (trace + width * gamma) <= gamma * 2**47:
+        return
+    smallest = math.nextafter(float(width * trace / (2**47 - width**2)), math.inf)
+    raise IllConditionedError(
+        f"the system is too ill-conditioned for a certified head: trace(S) = {float(trace):.4g} with gamma = {spec.gamma:g} and "
+        f"{width} features. The smallest gamma that will do is {smallest:.17g} (spec.with_gamma(...)); or scale the features down"
+    )

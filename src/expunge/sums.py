@@ -1,0 +1,89 @@
+"""Sums: the exact sums behind statistics while they change in place.
+
+`Statistics` is the immutable value; this is the workshop in which one is made, or kept up to date row by row. A change is
+undone exactly by the opposite change, which is how a refused deletion leaves no trace.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.errors import SpecError
+from expunge.exact import blas, wide
+from expunge.exact.gram import CrossSum, GramSum, digits_of
+from expunge.rows import Rows
+from expunge.spec import Spec
+
+Float = NDArray[np.float64]
+
+
+class Sums:
+    """Gram, moment and label Gram as 128-bit integers, with the counts, for one spec."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.gram = wide.zeros((blas.packed_length(spec.width),))
+        self.moment = wide.zeros((spec.width, spec.columns))
+        self.label_gram = wide.zeros((spec.columns, spec.columns))
+        self.count = 0
+        self.class_counts = np.zeros(spec.columns if spec.is_classification else 0, dtype=np.int64)
+        # Part of the truth, not yet in the arrays above: see `settle`.
+        self._gram = GramSum(spec.width)
+        self._moment = CrossSum(spec.width, spec.columns)
+        self._label_gram = CrossSum(spec.columns, spec.columns)
+        self._memory: list[Float] = []  # scratch for digits
+
+    def change(self, rows: Rows, sign: int) -> None:
+        """Add (sign 1) or subtract (sign -1) rows. The opposite change undoes this one exactly."""
+        if len(self._memory) != 2 or len(self._memory[0]) < len(rows):
+            self._memory = [np.empty(rows.integers.shape) for _ in range(2)]
+        features = digits_of(rows.integers, self.spec.grid.digits, rows.largest, self._memory)
+        labels = digits_of(rows.targets.integers, self.spec.label_grid.digits)
+        self._gram.add(features, self.gram, sign)
+        self._moment.add(features, labels, self.moment, sign)
+        self._label_gram.add(labels, labels, self.label_gram, sign)
+        self.count += sign * len(rows)
+        self.class_counts += sign * rows.targets.class_counts
+
+    def settle(self) -> None:
+        """Bring everything pending into the arrays."""
+        self._gram.drain(self.gram)
+        self._moment.drain(self.moment)
+        self._label_gram.drain(self.label_gram)
+
+    def merge(self, other: Any, sign: int = 1) -> None:
+        """Add or subtract other sums (settled first) or statistics of the same spec."""
+        self.settle()
+        if isinstance(other, Sums):
+            other.settle()
+        change = wide.add_into if sign > 0 else wide.subtract_into
+        change(self.gram, other.gram)
+        change(self.moment, other.moment)
+        change(self.label_gram, other.label_gram)
+        self.count += sign * other.count
+        self.class_counts += sign * other.class_counts
+
+    def grow(self, spec: Spec) -> None:
+        """Take on a spec that grows from the present one; new classes are empty."""
+        if not spec.grows_from(self.spec):
+            raise SpecError(f"statistics cannot be carried over: {self.spec.difference(spec)}")
+        self.settle()
+        self.moment, self.label_gram, self.class_counts = embedded(spec, self.moment, self.label_gram, self.class_counts)
+        self._moment = CrossSum(spec.width, spec.columns)
+        self._label_gram = CrossSum(spec.columns, spec.columns)
+        self.spec = spec
+
+
+def embedded(
+    spec: Spec, moment: wide.Wide, label_gram: wide.Wide, class_counts: NDArray[np.int64]
+) -> tuple[wide.Wide, wide.Wide, NDArray[np.int64]]:
+    """The same statistics under a spec with more labels: the new columns are zero."""
+    more = spec.columns - moment.shape[2]
+    return (
+        np.pad(moment, ((0, 0), (0, 0), (0, more))),
+        np.pad(label_gram, ((0, 0), (0, more), (0, more))),
+        np.pad(class_counts, (0, more if spec.is_classification else 0)),
+    )
