@@ -56,7 +56,8 @@ class Head:
     def __post_init__(self) -> None:
         if self.integers.shape != (self.spec.width, self.spec.columns):
             raise FormatError(
-                f"weights of shape {self.integers.shape} do not fit the spec, which asks for {(self.spec.width, self.spec.columns)}"
+                f"weights of shape {self.integers.shape} do not fit the spec, which asks for "
+                f"({self.spec.width}, {self.spec.columns})"
             )
         self.integers.flags.writeable = False
 
@@ -87,7 +88,8 @@ class Head:
         scores = self.scores(features)
         if self.spec.labels is None:
             return scores
-        return np.asarray(self.spec.labels)[scores.argmax(axis=1)]
+        names: NDArray[Any] = np.asarray(self.spec.labels)
+        return np.asarray(names[scores.argmax(axis=1)])
 
     def __eq__(self, other: object) -> bool:
         return self.digest == other.digest if isinstance(other, Head) else NotImplemented

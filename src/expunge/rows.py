@@ -101,9 +101,9 @@ class ColumnWatch:
         )
         more = int(lost.sum()) - 1
         raise LostColumnError(
-            f"column {column} of the features is lost to the grid{f' (and {more} more)' if more else ''}: its largest magnitude is "
-            f"{largest:g}, and every value rounds to zero on {grid!r}, whose step is {grid.step:g}. {remedy}; or drop the column, "
-            "or pass lost_columns='accept' if it does not matter"
+            f"column {column} of the features is lost to the grid{f' (and {more} more)' if more else ''}: its largest magnitude "
+            f"is {largest:g}, and every value rounds to zero on {grid!r}, whose step is {grid.step:g}. {remedy}; or drop the "
+            "column, or pass lost_columns='accept' if it does not matter"
         )
 
 

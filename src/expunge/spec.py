@@ -58,8 +58,8 @@ class Spec:
     outputs: int | None = None
     gamma: float = 1.0
     intercept: bool = True
-    grid: Grid = Grid()
-    label_grid: Grid = Grid()
+    grid: Grid = Grid()  # noqa: RUF009 - a frozen value
+    label_grid: Grid = Grid()  # noqa: RUF009 - the same
     publication_bits: int = 40
     backbone: str = ""
     publication: str = "immediately"

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.errors import FormatError, InputError, ShapeError, SpecError, SpecMismatchError
+from expunge.errors import FormatError, InputError, ShapeError, SpecMismatchError
 from expunge.exact import blas, parallel, wide
 from expunge.rows import ColumnWatch, Rows, checked_features, put_features
 from expunge.spec import Spec
@@ -50,6 +50,7 @@ class Statistics:
     label_gram: wide.Wide  # Y'Y, in units of 2^(-2 label fraction_bits)
     count: int
     class_counts: NDArray[np.int64]
+    _gram_by_construction: bool
 
     def __init__(self) -> None:
         raise TypeError("make statistics with Statistics.of(spec, features, labels), .zero(spec) or .from_bytes(spec, data)")
@@ -325,8 +326,8 @@ def _checked_header(spec: Spec, view: memoryview) -> tuple[int, int, int]:
     place = columns if spec.is_classification else 0
     if place >= len(lineage) or lineage[place] != labels.hex() or (not spec.is_classification and columns != spec.columns):
         raise SpecMismatchError(
-            f"these statistics were made for other labels: they have {columns} columns whose digest is {labels.hex()[:16]}…, which "
-            "is not that of the spec's labels nor of its first few"
+            f"these statistics were made for other labels: they have {columns} columns whose digest is {labels.hex()[:16]}…, "
+            "which is not that of the spec's labels nor of its first few"
         )
     if classes != (columns if spec.is_classification else 0):
         raise FormatError("statistics have been altered: the number of class counts does not fit the number of labels")
@@ -354,7 +355,7 @@ def _add_batch(sums: Sums, watch: ColumnWatch, features: Any, labels: Any, progr
     array = checked_features(spec, features)
     checked = checked_labels(spec, labels, len(array))
     if sums.count + len(array) > _MOST_SAMPLES:
-        raise SpecError(f"{sums.count + len(array)} samples are more than the 2^44 whose sums fit 128 bits")
+        raise InputError(f"{sums.count + len(array)} samples are more than the 2^44 whose sums fit 128 bits")
     shared = array.size >= _WORTH_SHARING and spec.width <= _SHARED_WIDTH
     workers = parallel.cores() if shared else 1
     parts = [(sums, watch)] + [(Sums(spec), ColumnWatch(spec)) for _ in range(workers - 1)]

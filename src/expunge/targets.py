@@ -41,7 +41,8 @@ def checked_labels(spec: Spec, labels: Any, rows: int) -> NDArray[Any]:
     if not spec.is_classification:
         if spec.columns != 1:
             raise ShapeError(
-                f"labels of shape {array.shape} mean outputs=1, but the spec has outputs={spec.outputs}: give ({rows}, {spec.outputs})"
+                f"labels of shape {array.shape} mean outputs=1, but the spec has outputs={spec.outputs}: give an array of shape "
+                f"({rows}, {spec.outputs})"
             )
         return _real(spec, array.reshape(-1, 1))
     if array.dtype.kind in "OUT":
@@ -90,8 +91,8 @@ def _indices(spec: Spec, array: NDArray[Any]) -> NDArray[np.int64]:
     if bad.size:
         row = int(bad[0])
         raise UnknownLabelError(
-            f"label {array[row]!r} of row {row} is not a class index: the spec has {spec.columns} labels, so indices run from 0 to "
-            f"{spec.columns - 1}. To take a new class in, grow the spec: spec.with_labels(...)"
+            f"label {array[row].item()!r} of row {row} is not a class index: the spec has {spec.columns} labels, so indices run "
+            f"from 0 to {spec.columns - 1}. To take a new class in, grow the spec: spec.with_labels(...)"
         )
     return array.astype(np.int64)
 

@@ -37,7 +37,8 @@ def multiply(left: Float, right: Float) -> Float:
 
 def _library_function(name: str, arguments: int) -> Callable[..., None]:
     """A BLAS routine by its address in scipy's library. Unlike scipy's wrapper such a call lets other threads run."""
-    capsule = cython_blas.__pyx_capi__[name]
+    capsules: dict[str, object] = dict(cython_blas.__pyx_capi__)
+    capsule = capsules[name]
     api = ctypes.pythonapi
     signature = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", api))(capsule)
     pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
@@ -50,7 +51,7 @@ _dgemm = _library_function("dgemm", 13)
 
 def _scalars(*values: int | float | bytes) -> list[Any]:
     """C objects of the types BLAS expects. They must be kept alive until the call is over."""
-    types = {int: ctypes.c_int, float: ctypes.c_double, bytes: ctypes.c_char}
+    types: dict[type, Any] = {int: ctypes.c_int, float: ctypes.c_double, bytes: ctypes.c_char}
     return [types[type(value)](value) for value in values]
 
 
@@ -98,7 +99,8 @@ def norm(array: Float) -> float:
 
 def column_norms(array: Float) -> Float:
     """The Euclidean norms of the columns."""
-    return np.sqrt(np.square(array).sum(axis=0))
+    norms: Float = np.sqrt(np.square(array).sum(axis=0))
+    return norms
 
 
 def smallest_eigenvalue(symmetric: Float) -> float:
@@ -109,14 +111,14 @@ def smallest_eigenvalue(symmetric: Float) -> float:
 
 def packed_from_upper(upper: Float) -> Float:
     """The upper triangle, row by row, as one vector."""
-    packed, _ = _lapack.dtrttp(upper.T, uplo="L")
+    packed: Float = _lapack.dtrttp(upper.T, uplo="L")[0]
     return packed
 
 
 def upper_from_packed(size: int, packed: Float) -> Float:
     """The inverse of `packed_from_upper`; below the diagonal anything may stand."""
-    upper, _ = _lapack.dtpttr(size, packed, uplo="L")
-    return upper.T
+    upper: Float = _lapack.dtpttr(size, packed, uplo="L")[0].T
+    return upper
 
 
 def packed_length(size: int) -> int:

@@ -72,7 +72,7 @@ def rows_times(rows: Digits, right: wide.Wide, limbs: int) -> wide.Wide:
 
 def add_transposed_product(target: wide.Wide, rows: Digits, right: wide.Wide, shift: int, sign: int) -> None:
     """target += sign * rows.T @ right * 2^shift, exactly modulo the target's width."""
-    bits = 53 - DIGIT_BITS - max(1, int(len(rows)).bit_length())
+    bits = 53 - DIGIT_BITS - max(1, len(rows).bit_length())
     for place, digit in enumerate(wide.balanced_digits(right, bits)):
         for index, part in enumerate(rows.parts):
             product = blas.multiply_transposed(part, np.ascontiguousarray(digit)).astype(np.int64)

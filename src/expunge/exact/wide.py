@@ -142,7 +142,8 @@ def low_bits(value: Wide, bits: int) -> Wide:
 
 def to_int64(value: Wide) -> Int64:
     """The values as signed 64-bit integers; they must fit."""
-    return value[0].view(np.int64)
+    signed: Int64 = value[0].view(np.int64)
+    return signed
 
 
 def to_float(value: Wide, exponent: int = 0) -> Float:

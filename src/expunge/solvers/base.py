@@ -18,7 +18,7 @@ from expunge.solvers.certify import Preconditioner, certified, with_diagnostics
 from expunge.solvers.factor import proven_floor
 from expunge.solvers.feasibility import Downdate, downdate, minors_are_safe
 from expunge.solvers.refinement import Refinement
-from expunge.solvers.system import System, require_well_conditioned
+from expunge.solvers.system import System, is_well_conditioned, require_well_conditioned
 from expunge.spec import Spec
 from expunge.statistics import Statistics
 from expunge.sums import Sums
@@ -93,7 +93,7 @@ class ExactSolver(ABC):
     def delete(self, features: Any, labels: Any) -> None:
         """Delete samples that were added, given by the same features and labels."""
         array = checked_features(self.spec, features)
-        if len(array) > self._most_rows:
+        if len(array) > self._most_rows or not is_well_conditioned(self.spec, self._trace):
             self.delete_statistics(Statistics.of(self.spec, array, labels, lost_columns="accept"))
             return
         rows = integer_rows(self.spec, array, labels)
@@ -123,14 +123,13 @@ class ExactSolver(ABC):
             problem = problem_with(self._sums)
             if problem is not None:
                 raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
-            system = System(self.spec, self._sums.gram)
-            floor = self._prove(system)
+            proof = self._proof_after_deletion()
         except ExpungeError:
             self._sums.merge(gone, 1)
             raise
         self._by_construction = False
         self._rebuilt()
-        self._system, self._floor = system, floor
+        self._system, self._floor = proof
 
     def amend(self, spec: Spec) -> None:
         """Go on under another head spec (gamma, publication) or with labels appended; statistics are kept."""
@@ -155,7 +154,7 @@ class ExactSolver(ABC):
         if self._head is None:
             require_well_conditioned(self.spec, self._trace)
             refinement = self._ready_refinement()
-            preconditioner = self._head_preconditioner()
+            preconditioner = self._preconditioner()
             head, found = certified(refinement, preconditioner, self._ready_floor())
             self.resets += preconditioner.renewals
             self._head = with_diagnostics(head, found, self.method, self.factorisations, self.resets)
@@ -172,7 +171,8 @@ class ExactSolver(ABC):
     def _living(self) -> NDArray[np.bool_]:
         """Which features are not zero throughout what is retained."""
         self._sums.settle()
-        return self._sums.gram[:, blas.packed_diagonal(self.spec.width)[: self.spec.dim]].any(axis=0)
+        diagonal = self._sums.gram[:, blas.packed_diagonal(self.spec.width)[: self.spec.dim]]
+        return np.asarray(diagonal.any(axis=0))
 
     def _require_spec(self, statistics: Statistics) -> None:
         if not self.spec.grows_from(statistics.spec):
@@ -212,9 +212,22 @@ class ExactSolver(ABC):
     def _prove(self, system: System) -> float:
         return self.spec.gamma if self._by_construction else proven_floor(system)
 
+    def _proof_after_deletion(self) -> tuple[System | None, float | None]:
+        """The system after a deletion by statistics, and the proof that it is positive definite.
+
+        There is neither where the conditioning rule says that float64 could not tell; `head` refuses there anyway.
+        """
+        trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
+        if not is_well_conditioned(self.spec, trace):
+            return None, None
+        system = System(self.spec, self._sums.gram)
+        try:
+            return system, proven_floor(system)
+        except NotAGramError as refusal:
+            raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}") from refusal
+
     def _delete_rows(self, rows: Rows) -> None:
         """Delete rows whose counts allow it, unless minors or the factorisation prove that impossible."""
-        require_well_conditioned(self.spec, self._trace)
         system, change = self._ready_system(), _Change(self.spec, rows)
         found = downdate(system, self._preconditioner().solve, self._ready_floor(), change.values)
         if found is Downdate.IMPOSSIBLE:
@@ -247,10 +260,6 @@ class ExactSolver(ABC):
         if self._system is not None and not system_changed:
             self._system.change(change.digits, change.values, sign)
         self._absorb(change.values, sign)
-
-    def _head_preconditioner(self) -> Preconditioner:
-        """What the head is refined with; a variant may ask more of it than of what judges deletions."""
-        return self._preconditioner()
 
     @abstractmethod
     def _preconditioner(self) -> Preconditioner:

@@ -14,21 +14,17 @@ from expunge.solvers.refinement import Propose
 class CholeskySolver(ExactSolver):
     """Variant A: factors S + gamma I and refines against the exact ledger.
 
-    A stale factor still serves to judge deletions; for the head it is made anew.
+    After a few changed rows the factor still serves, corrected for them; after more, or when refinement with it becomes slow
+    (which is measured, not guessed), it is made anew.
     """
 
     method = "cholesky"
     _factor: CholeskyFactor | None = None
-    _stale = False
+    _stale = False  # something changed since it was made
 
     def _preconditioner(self) -> Preconditioner:
         propose = self._factor.solve if self._factor is not None else self._renew()
         return Preconditioner(propose, fresh=not self._stale, renew=self._renew)
-
-    def _head_preconditioner(self) -> Preconditioner:
-        if self._stale:
-            self._renew()
-        return self._preconditioner()
 
     def _renew(self) -> Propose:
         self._factor = CholeskyFactor(self._ready_system())
@@ -38,6 +34,12 @@ class CholeskySolver(ExactSolver):
 
     def _absorb(self, values: NDArray[np.float64], sign: int) -> None:
         self._stale = True
+        if self._factor is None:
+            return
+        if self._factor.followed + len(values) > max(4, self.spec.width // 32):
+            self._factor = None
+        else:
+            self._factor.follow(values, sign)
 
     def _drop_preconditioner(self) -> None:
         self._factor = None

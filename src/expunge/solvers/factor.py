@@ -12,39 +12,70 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from expunge.errors import NotAGramError
+from expunge.exact import blas
 from expunge.solvers.system import UNIT, System
 
 Float = NDArray[np.float64]
 
 _FLOOR_SHARE = 0.5  # of gamma: what a proof tries to show of the smallest eigenvalue
+_SMALL_WIDTH = 128  # up to here dpotri would wake threads for nothing
 
 
 class CholeskyFactor:
-    """L with L L' close to H; `solve` applies the inverse."""
+    """L with L L' close to H, and the rows added and deleted since; `solve` applies the inverse.
+
+    With U the rows and D their signs, (L L' + U'DU)^-1 = (L L')^-1 - X (D + U X)^-1 X' for X = (L L')^-1 U'.
+    """
 
     def __init__(self, system: System) -> None:
         self._factor = _cholesky(system.gram, system.gamma)
+        width = system.spec.width
+        self._rows, self._columns, self._signs = np.zeros((0, width)), np.zeros((0, width)), np.zeros(0)
+        self._small: tuple[Float, NDArray[np.int32]] | None = None  # LU factors of D + U X
+
+    @property
+    def followed(self) -> int:
+        """How many rows were followed since the factor was made."""
+        return len(self._rows)
+
+    def follow(self, rows: Float, sign: int) -> None:
+        """Bring the inverse along with rows that were added (sign 1) or deleted (sign -1)."""
+        columns, _ = lapack.dpotrs(self._factor, rows.T, lower=1)
+        self._rows = np.concatenate([self._rows, rows])
+        self._columns = np.concatenate([self._columns, columns.T])
+        self._signs = np.concatenate([self._signs, np.full(len(rows), float(sign))])
+        small = np.diag(self._signs) + blas.multiply(self._rows, np.ascontiguousarray(self._columns.T))
+        factor, pivots, _ = lapack.dgetrf(small)
+        self._small = (factor, pivots)
 
     def solve(self, right: Float) -> Float:
         """An approximation of H^-1 @ right."""
         solution, _ = lapack.dpotrs(self._factor, right, lower=1)
-        return np.ascontiguousarray(solution)
+        result = np.ascontiguousarray(solution)
+        if self._small is not None:
+            inner, _ = lapack.dgetrs(*self._small, blas.multiply(self._rows, result))
+            result -= blas.multiply_transposed(self._columns, np.ascontiguousarray(inner))
+        return result
 
     def inverse(self) -> Float:
         """The upper triangle of an approximation of H^-1, row-major; the factor itself is used up."""
-        inverse, _ = lapack.dpotri(self._factor, lower=1, overwrite_c=1)
-        return inverse.T
+        width = len(self._factor)
+        if width <= _SMALL_WIDTH:
+            return np.ascontiguousarray(lapack.dpotrs(self._factor, np.eye(width), lower=1)[0])
+        inverse: Float = lapack.dpotri(self._factor, lower=1, overwrite_c=1)[0].T
+        return inverse
 
 
 def _cholesky(upper: Float, shift: float) -> Float:
     """The lower Cholesky factor, column-major, of the symmetric matrix with this upper triangle plus shift * I."""
     shifted = upper.copy()
     shifted.flat[:: len(upper) + 1] += shift
+    factor: Float
     factor, info = lapack.dpotrf(shifted.T, lower=1, clean=0, overwrite_a=1)
     if info != 0:
         raise NotAGramError(
-            f"S + gamma I is not positive definite (its leading minor of order {info} is not positive), so these are not the statistics "
-            "of any set of samples: something was deleted that had not been added"
+            f"S + gamma I is not positive definite (its leading minor of order {info} is not positive), so these are not the "
+            "statistics of any set of samples: something was deleted that had not been added"
         )
     return factor
 

@@ -26,10 +26,8 @@ class TrackedInverse:
 
     def __init__(self, upper: Array) -> None:
         self._inverse = np.ascontiguousarray(upper).T  # what BLAS calls a lower triangle, column-major
-        single = upper.dtype == np.float32
-        self._symv, self._symm, self._syr, self._syrk = (
-            (blas.ssymv, blas.ssymm, blas.ssyr, blas.ssyrk) if single else (blas.dsymv, blas.dsymm, blas.dsyr, blas.dsyrk)
-        )
+        routines: Any = blas.get_blas_funcs(("symv", "symm", "syr", "syrk", "gemm"), (self._inverse,))
+        self._symv, self._symm, self._syr, self._syrk, self._gemm = routines
 
     @property
     def upper(self) -> Array:
@@ -39,7 +37,7 @@ class TrackedInverse:
     def solve(self, right: Array) -> Array:
         """T @ right."""
         if right.shape[1] == 1:
-            return self._symv(1.0, self._inverse, right[:, 0], lower=1)[:, None]
+            return np.asarray(self._symv(1.0, self._inverse, right[:, 0], lower=1))[:, None]
         return np.ascontiguousarray(self._symm(1.0, self._inverse, np.asfortranarray(right), lower=1))
 
     def update(self, rows: Array, sign: int) -> Array:
@@ -47,8 +45,9 @@ class TrackedInverse:
         if len(rows) == 1:
             return self._update_one(rows[0], sign)
         columns = self.solve(np.ascontiguousarray(rows.T))
-        small = np.eye(len(rows), dtype=rows.dtype) + sign * (rows @ columns)
-        potrf, potrs, trtrs = lapack.get_lapack_funcs(("potrf", "potrs", "trtrs"), (small,))
+        small = np.eye(len(rows), dtype=rows.dtype) + sign * self._gemm(1.0, rows, columns)
+        routines: Any = lapack.get_lapack_funcs(("potrf", "potrs", "trtrs"), (small,))
+        potrf, potrs, trtrs = routines
         factor, info = potrf(small, lower=1, clean=1)
         if info != 0 or float(factor.diagonal().min()) ** 2 < _SMALLEST_PIVOT:
             raise InfeasibleDowndateError
@@ -59,8 +58,8 @@ class TrackedInverse:
 
     def _update_one(self, row: Array, sign: int) -> Array:
         column = self._symv(1.0, self._inverse, row, lower=1)
-        pivot = 1.0 + sign * float(row @ column)
+        pivot = 1.0 + sign * float(np.multiply(row, column).sum())
         if not pivot >= _SMALLEST_PIVOT:
             raise InfeasibleDowndateError
         self._inverse = self._syr(-sign / pivot, column, lower=1, a=self._inverse, overwrite_a=1)
-        return (column / pivot)[:, None]
+        return np.asarray(column / pivot)[:, None]

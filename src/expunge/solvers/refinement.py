@@ -157,8 +157,8 @@ class Refinement:
         row, column = (int(index) for index in np.argwhere(~decided)[0])
         if float(proposal.bounds[column]) <= 2.0 ** -(spec.publication_bits + _TIE_BITS):
             raise UndecidableTieError(
-                f"the weight of {_place(spec, row, column)} lies exactly between two points of the publication grid (to 128 bits), "
-                f"so it has no correct rounding; publication_bits={spec.publication_bits + 1} makes it a grid point "
+                f"the weight of {_place(spec, row, column)} lies exactly between two points of the publication grid (to 128 "
+                f"bits), so it has no correct rounding; publication_bits={spec.publication_bits + 1} makes it a grid point "
                 "(spec.with_publication_bits(...))"
             )
         return None
@@ -175,8 +175,8 @@ def _in_range(spec: Spec, floor: wide.Wide, up: NDArray[np.bool_]) -> NDArray[np
     size = float(largest[row, column])
     bits = spec.publication_bits - math.frexp(size)[1] + _MOST_WEIGHT_BITS
     raise PublicationRangeError(
-        f"the weight of {_place(spec, row, column)} is about {math.ldexp(size, -spec.publication_bits):.6g} in magnitude, too large to be an "
-        f"exact float64 with {spec.publication_bits} publication bits; publication_bits={bits} will do "
+        f"the weight of {_place(spec, row, column)} is about {math.ldexp(size, -spec.publication_bits):.6g} in magnitude, too "
+        f"large to be an exact float64 with {spec.publication_bits} publication bits; publication_bits={bits} will do "
         "(spec.with_publication_bits(...)), or scale the targets down"
     )
 

@@ -133,16 +133,25 @@ class _ChangedRows:
         return Digits(parts, [2.0**20, 2.0**20]), self._deleted[: self.count]
 
 
+def _trace(spec: Spec, trace_integer: int) -> Fraction:
+    return Fraction(trace_integer) / Fraction(4) ** spec.grid.fraction_bits
+
+
+def is_well_conditioned(spec: Spec, trace_integer: int) -> bool:
+    """The rule of `require_well_conditioned`."""
+    gamma = spec.exact_gamma
+    return spec.width * (_trace(spec, trace_integer) + spec.width * gamma) <= gamma * 2**47
+
+
 def require_well_conditioned(spec: Spec, trace_integer: int) -> None:
     """Refuse a system that float64 could not precondition, by a rule computed from the exact statistics alone.
 
     The rule is width * 2^-53 * trace(H) / gamma <= 2^-6, with the trace of S given in units of 2^(-2 fraction_bits); it does not
     depend on how the statistics were reached.
     """
-    width, gamma = spec.width, spec.exact_gamma
-    trace = Fraction(trace_integer) / Fraction(4) ** spec.grid.fraction_bits
-    if width * (trace + width * gamma) <= gamma * 2**47:
+    if is_well_conditioned(spec, trace_integer):
         return
+    width, trace = spec.width, _trace(spec, trace_integer)
     smallest = math.nextafter(float(width * trace / (2**47 - width**2)), math.inf)
     raise IllConditionedError(
         f"the system is too ill-conditioned for a certified head: trace(S) = {float(trace):.4g} with gamma = {spec.gamma:g} and "

@@ -1,0 +1,1 @@
+"""Speed, measured as ratios within one run against what a user would use instead."""

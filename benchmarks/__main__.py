@@ -1,0 +1,217 @@
+"""`make bench`: every speed claim, printed as a table and kept in docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tracemalloc
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+from scipy import linalg
+from sklearn.linear_model import Ridge
+
+import expunge
+from benchmarks.data import Data, load
+from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table
+from expunge.solvers.floating import FloatWoodburySolver
+
+Float = NDArray[np.float64]
+
+_LABELS = tuple(range(10))
+_PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+
+
+def augmented(features: NDArray[np.float32], dim: int) -> Float:
+    """The first `dim` features and a constant one, in float64."""
+    return np.concatenate([features[:, :dim].astype(np.float64), np.ones((len(features), 1))], axis=1)
+
+
+def widened(data: Data, dim: int) -> NDArray[np.float32]:
+    """`dim` features: the real ones, and products of them where more are asked for."""
+    if dim <= data.features.shape[1]:
+        return np.ascontiguousarray(data.features[:, :dim])
+    more = dim - data.features.shape[1]
+    return np.concatenate([data.features, data.features[:, :more] * data.features[:, 1 : more + 1]], axis=1)
+
+
+def grams(data: Data) -> Iterator[Row]:
+    """Exact statistics against numpy's float64 Gram of the same rows (and the moment of one output)."""
+    for width in (769, 1281):
+        rows = augmented(data.features, width - 1)
+        target = data.labels.astype(np.float64)
+        for digits, bits, limit in ((1, 16, 1.3), (2, 35, 3.5 if width == 1281 else 4.0)):
+            grid = expunge.Grid(digits, bits)
+            spec = expunge.Spec(dim=width, outputs=1, intercept=False, grid=grid)
+            progress(f"exact statistics, {digits} digit(s), width {width}")
+            timings = in_turns(
+                partial(expunge.Statistics.of, spec, rows, target),
+                partial(_float_statistics, rows, target),
+                7,
+            )
+            yield at_most(
+                f"exact statistics, {digits} digit{'s' * (digits - 1)}, 50,000 x {width}", "numpy float64 Gram", limit, timings
+            )
+
+
+def _float_statistics(rows: Float, target: Float) -> object:
+    return rows.T @ rows, rows.T @ target
+
+
+def heads(data: Data) -> Iterator[Row]:
+    """A certified head against scipy's Cholesky solve, cold and with little changed."""
+    dim = 767
+    features = np.ascontiguousarray(data.features[:, :dim])
+    spec = expunge.Spec(dim=dim, labels=_LABELS)
+    statistics = expunge.Statistics.of(spec, features, data.labels)
+    gram, moment = statistics.gram_float(), statistics.moment_float()
+
+    def theirs() -> object:
+        shifted = gram.copy()
+        shifted.flat[:: dim + 2] += 1.0
+        return linalg.cho_solve(linalg.cho_factor(shifted, overwrite_a=True), moment)
+
+    progress("certified heads, width 768")
+    yield at_most(
+        "certified head, cold, d = 768, c = 10",
+        "scipy cho_factor + cho_solve",
+        4.0,
+        in_turns(lambda: expunge.solve(statistics), theirs, 21),
+    )
+
+    solver = expunge.CholeskySolver(spec, statistics)
+    solver.head()
+
+    def other_gamma() -> None:
+        solver.amend(solver.spec.with_gamma(solver.spec.gamma * 1.01))
+        solver.head()
+
+    yield at_most("certified head after a change of gamma (A)", "the same", 2.0, in_turns(other_gamma, theirs, 21))
+    for variant in (expunge.CholeskySolver, expunge.WoodburySolver):
+        stream = _stream(variant(spec, statistics), features, data.labels)
+        name = f"one deletion and certified head ({'A' if variant is expunge.CholeskySolver else 'B'})"
+        yield at_most(name, "the same", 2.0, in_turns(partial(next, stream), theirs, 21))
+
+
+def _stream(
+    solver: expunge.CholeskySolver | expunge.WoodburySolver, features: NDArray[np.float32], labels: NDArray[np.int64]
+) -> Iterator[expunge.Head]:
+    """Delete one sample after another, with a certified head each."""
+    solver.head()
+    for index in range(len(features)):
+        solver.delete(features[index : index + 1], labels[index : index + 1])
+        yield solver.head()
+
+
+def float_woodbury(data: Data) -> Iterator[Row]:
+    """Float Variant B, one row at a time, against its formula in plain numpy."""
+    dim = 767
+    features = np.ascontiguousarray(data.features[:, :dim])
+    spec = expunge.Spec(dim=dim, labels=_LABELS)
+    solver = FloatWoodburySolver(spec)
+    solver.add(features[:5000], data.labels[:5000])
+    rows = augmented(features[:5000], dim)
+    inverse = np.linalg.inv(rows.T @ rows + np.eye(dim + 1))
+    weights = np.array(solver.weights)
+    order = iter(range(5000))
+
+    def ours() -> None:
+        index = next(order)
+        solver.delete(features[index : index + 1], data.labels[index : index + 1])
+
+    def theirs() -> object:
+        row, label = rows[:1], np.eye(10)[data.labels[:1]]
+        small = np.linalg.inv(np.eye(1) - row @ inverse @ row.T)
+        after = inverse + inverse @ row.T @ small @ row @ inverse
+        return after, weights + after @ row.T @ (row @ weights) - after @ (row.T @ label)
+
+    progress("float Variant B, rank 1")
+    yield at_least("float64 Variant B, delete one row, d = 768", "the formula in numpy", 20.0, in_turns(ours, theirs, 41))
+
+
+def variants(data: Data) -> Iterator[Row]:
+    """Certified Variant B against cold certified Variant A."""
+    for dim in (1023, 1280, 2047):
+        progress(f"certified B against cold A, width {dim + 1}")
+        features = widened(data, dim)
+        spec = expunge.Spec(dim=dim, labels=_LABELS)
+        statistics = expunge.Statistics.of(spec, features, data.labels)
+        stream = _stream(expunge.WoodburySolver(spec, statistics), features, data.labels)
+        timings = in_turns(partial(next, stream), partial(expunge.solve, statistics), 11)
+        yield at_least(f"one deletion and certified head (B), d = {dim + 1}", "certified solve (A), cold", 2.0, timings)
+
+
+def refits(data: Data) -> Iterator[Row]:
+    """One deletion with a certified head against refitting scikit-learn's Ridge on 50,000 x 1,281."""
+    spec = expunge.Spec(dim=1280, labels=_LABELS)
+    statistics = expunge.Statistics.of(spec, data.features, data.labels)
+    targets = np.eye(10)[data.labels]
+    for kind in (np.float64, np.float32):
+        progress(f"one deletion against Ridge refitted in {np.dtype(kind).name}")
+        rows, wanted = augmented(data.features, 1280).astype(kind), targets.astype(kind)
+        stream = _stream(expunge.WoodburySolver(spec, statistics), data.features, data.labels)
+        model = Ridge(alpha=1.0, solver="cholesky", fit_intercept=False)
+        timings = in_turns(partial(next, stream), partial(model.fit, rows, wanted), 5)
+        row = at_least(
+            "one deletion and certified head (B), 50,000 x 1,281",
+            f'Ridge(solver="cholesky") refit, {np.dtype(kind).name}',
+            40.0,
+            timings,
+        )
+        yield (
+            row
+            if kind is np.float64
+            else Row(row.what, row.against, row.ours, row.theirs, "(for information)", holds=True, faster=True)
+        )
+
+
+def memory(data: Data) -> Iterator[Row]:
+    """The peak memory of a solve against what the ledger itself takes."""
+    for dim in (767, 1280):
+        progress(f"peak memory of a solve, width {dim + 1}")
+        spec = expunge.Spec(dim=dim, labels=_LABELS)
+        statistics = expunge.Statistics.of(spec, data.features[:5000, :dim], data.labels[:5000])
+        ledger = sum(array.nbytes for array in (statistics.gram, statistics.moment, statistics.label_gram))
+        tracemalloc.start()
+        expunge.solve(statistics)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        yield Row(
+            f"peak memory of a certified solve, d = {dim + 1}",
+            "the ledger itself",
+            peak / 2**20,
+            ledger / 2**20,
+            "(for information)",
+            holds=True,
+            unit="MiB",
+        )
+
+
+def main() -> int:
+    """Measure everything, print and keep the table; exits with 1 if a figure is missed."""
+    data = load()
+    rows: list[Row] = []
+    for group in (grams, heads, float_woodbury, variants, refits, memory):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ridge in float32 warns of its own conditioning
+            rows += group(data)
+    text = (
+        "# Benchmarks\n\n"
+        "Made by `make bench`: medians, both sides in turns in one run, so that only the ratios mean something.\n\n"
+        f"- Features: {data.source}.\n"
+        f"- Machine: {platform.machine()}, {os.cpu_count()} cores; Python {platform.python_version()}, numpy {np.__version__}, "
+        f"scipy {scipy.__version__}.\n\n{table(rows)}"
+    )
+    _PAGE.write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
+    return 0 if all(row.holds for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

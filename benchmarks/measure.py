@@ -1,0 +1,82 @@
+"""Timing two sides in turns, and the table of results."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+PAUSE = 0.06  # seconds between sides: BLAS threads spin for a while after a call, and would slow the other side down
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claim: what was measured, against what, the medians, and what is asked of their ratio."""
+
+    what: str
+    against: str
+    ours: float
+    theirs: float
+    wanted: str
+    holds: bool
+    unit: str = "ms"
+    faster: bool = False
+
+    @property
+    def ratio(self) -> str:
+        """How many times slower or, where that is the claim, faster."""
+        return f"{self.theirs / self.ours:.1f}x faster" if self.faster else f"{self.ours / self.theirs:.2f}x"
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long some work takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def in_turns(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Median milliseconds of both sides, run in turns so that a slow phase of the machine hits both."""
+    ours(), theirs()
+    pairs = []
+    for _ in range(repeats):
+        time.sleep(PAUSE)
+        first = seconds(ours)
+        time.sleep(PAUSE)
+        pairs.append((first, seconds(theirs)))
+    return 1e3 * statistics.median(pair[0] for pair in pairs), 1e3 * statistics.median(pair[1] for pair in pairs)
+
+
+def at_most(what: str, against: str, limit: float, timings: tuple[float, float]) -> Row:
+    """The claim that ours takes at most `limit` times as long as theirs."""
+    ours, theirs = timings
+    return Row(what, against, ours, theirs, f"at most {limit:g}x", ours <= limit * theirs)
+
+
+def at_least(what: str, against: str, limit: float, timings: tuple[float, float]) -> Row:
+    """The claim that ours is at least `limit` times faster than theirs."""
+    ours, theirs = timings
+    return Row(what, against, ours, theirs, f"at least {limit:g}x faster", theirs >= limit * ours, faster=True)
+
+
+def progress(text: str) -> None:
+    """What is being measured now."""
+    sys.stderr.write(f"  measuring {text} ...\n")
+    sys.stderr.flush()
+
+
+def table(rows: list[Row]) -> str:
+    """The results in Markdown."""
+    lines = ["| what | against | ours | theirs | ratio | wanted | holds |", "|---|---|---:|---:|---:|---|---|"]
+    for row in rows:
+        cells = (
+            f"{row.ours:.4g} {row.unit}",
+            f"{row.theirs:.4g} {row.unit}",
+            row.ratio,
+            row.wanted,
+            "yes" if row.holds else "**no**",
+        )
+        lines.append(f"| {row.what} | {row.against} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""Commands. The only room that prints, reads clocks or draws at random."""
