@@ -24,8 +24,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two test processes with one BLAS thread each: with more, their threads would fight over the cores.
 test: lint
-	$(BIN)/pytest -n 2 -m "not data"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not data"
 
 test-extras: $(STAMP)
 	@echo "There are no heavy extras yet."

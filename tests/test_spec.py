@@ -20,11 +20,13 @@ DIGESTS = ("data_digest", "labels_digest", "head_digest", "policy_digest")
 
 
 def classification(**changes: Any) -> Spec:
-    return Spec(**({"dim": 3, "labels": ("cat", "dog")} | changes))
+    fields: dict[str, Any] = {"dim": 3, "labels": ("cat", "dog")}
+    return Spec(**fields | changes)
 
 
 def regression(**changes: Any) -> Spec:
-    return Spec(**({"dim": 3, "outputs": 2} | changes))
+    fields: dict[str, Any] = {"dim": 3, "outputs": 2}
+    return Spec(**fields | changes)
 
 
 def digests(spec: Spec) -> dict[str, str]:

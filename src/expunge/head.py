@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import FormatError
-from expunge.rows import checked_features
+from expunge.rows import finite_features
 from expunge.spec import Spec
 
 Float = NDArray[np.float64]
@@ -79,7 +79,7 @@ class Head:
 
     def scores(self, features: Any) -> Float:
         """features @ weights plus the intercept, shape (n, columns); ordinary float64 arithmetic."""
-        array = checked_features(self.spec, features).astype(np.float64, copy=False)
+        array = finite_features(self.spec, features).astype(np.float64, copy=False)
         scores: Float = array @ self.weights[: self.spec.dim]
         return scores + self.weights[-1] if self.spec.intercept else scores
 

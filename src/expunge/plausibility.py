@@ -42,7 +42,32 @@ def problem_with(statistics: Statistics | Sums) -> str | None:
     for index, value in enumerate(diagonal):
         if value < 0:
             return f"the sum of squares of feature {index} would be negative"
-    return (_intercept_problem(statistics, diagonal[-1]) if spec.intercept else None) or _minor_problem(statistics, diagonal)
+    return (
+        (_intercept_problem(statistics, diagonal[-1]) if spec.intercept else None)
+        or _label_problem(statistics)
+        or _minor_problem(statistics, diagonal)
+    )
+
+
+def _all_hard(statistics: Statistics | Sums) -> bool:
+    return statistics.spec.is_classification and int(statistics.class_counts.sum()) == statistics.count
+
+
+def _label_problem(statistics: Statistics | Sums) -> str | None:
+    """Where all labels are hard, Y'Y is the diagonal of the class counts, and an empty class has no moment."""
+    if not _all_hard(statistics):
+        return None
+    spec, counts = statistics.spec, statistics.class_counts.tolist()
+    sums = wide.to_ints(statistics.label_gram)
+    for place, total in enumerate(sums):
+        row, column = divmod(place, spec.columns)
+        expected = counts[row] << (2 * spec.label_grid.fraction_bits) if row == column else 0
+        if total != expected:
+            return f"the labels' own products would contradict the number of samples of label {(spec.labels or ())[row]!r}"
+    for label, number, moment in zip(spec.labels or (), counts, np.moveaxis(statistics.moment, 2, 0), strict=True):
+        if number == 0 and moment.any():
+            return f"label {label!r} would have no samples, but its moment would not be zero"
+    return None
 
 
 def _minor_problem(statistics: Statistics | Sums, diagonal: list[int]) -> str | None:
@@ -65,7 +90,7 @@ def _intercept_problem(statistics: Statistics | Sums, corner: int) -> str | None
     spec = statistics.spec
     if corner != statistics.count << (2 * spec.grid.fraction_bits):
         return "the number of samples would contradict the sum of squares of the constant feature"
-    if not spec.is_classification or int(statistics.class_counts.sum()) != statistics.count:
+    if not _all_hard(statistics):
         return None
     unit = spec.grid.fraction_bits + spec.label_grid.fraction_bits
     sums = wide.to_ints(statistics.moment[:, -1, :])

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigvalsh, lapack
 from scipy.linalg.blas import dtrsm
 
-from expunge.errors import InputError, NotFiniteError, PosteriorError
+from expunge.errors import InputError, PosteriorError
 from expunge.exact import blas, wide
 from expunge.head import Head
-from expunge.rows import checked_features
+from expunge.rows import finite_features
 from expunge.solvers import solve
 from expunge.solvers.system import System
 from expunge.spec import Spec
@@ -110,7 +110,7 @@ class Posterior:
 
     def predictive_mean(self, features: Any) -> Float:
         """The expected targets, shape (n, columns): the head's scores."""
-        return self.head.scores(_finite_features(self.spec, features))
+        return self.head.scores(features)
 
     def predictive_std(self, features: Any, *, include_noise: bool = True) -> Float:
         """The standard deviation of a target, shape (n,); it is the same for every column.
@@ -118,7 +118,7 @@ class Posterior:
         sqrt(f' C f + sigma^2) with the covariance C of the weights; without the noise, sqrt(f' C f) is what more samples would
         lower.
         """
-        array = _finite_features(self.spec, features)
+        array = finite_features(self.spec, features)
         result = np.empty(len(array))
         for start in range(0, len(array), _BLOCK_ROWS):
             rows = array[start : start + _BLOCK_ROWS].astype(np.float64)
@@ -356,15 +356,6 @@ def _variance_excess(mine: Posterior, theirs: Posterior) -> tuple[Float, Float]:
 def _rounding_share(fit: _Fit) -> float:
     """A bound on the relative error of a variance ratio whose true value is near the smallest."""
     return fit.spec.width * 2.0**-50 * fit.trace / fit.spec.gamma
-
-
-def _finite_features(spec: Spec, features: Any) -> NDArray[Any]:
-    array = checked_features(spec, features)
-    finite = np.isfinite(array)
-    if not finite.all():
-        row, column = (int(index) for index in np.argwhere(~finite)[0])
-        raise NotFiniteError(f"features[{row}, {column}] is {array[row, column]}: every feature must be a finite number")
-    return array
 
 
 def _positive(name: str, value: object) -> float:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.errors import LostColumnError, ShapeError
+from expunge.errors import InputError, LostColumnError, NotFiniteError, ShapeError
 from expunge.exact import Grid
 from expunge.spec import Spec
-from expunge.targets import Targets, checked_labels, targets_of
+from expunge.targets import Targets, as_array, checked_labels, targets_of
 
 Float = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class Rows:
 
 def checked_features(spec: Spec, features: Any) -> NDArray[Any]:
     """`features` as a real array of shape (n, dim); nothing is copied that is an array already."""
-    array = features if isinstance(features, np.ndarray) else np.asarray(features)
+    array = as_array(features, "features")
     if array.ndim != 2 or array.shape[1] != spec.dim:
         hint = " (one sample: features.reshape(1, -1))" if array.ndim == 1 and array.size == spec.dim else ""
         raise ShapeError(f"features must have shape (n, {spec.dim}), got {array.shape}{hint}")
@@ -39,9 +39,19 @@ def checked_features(spec: Spec, features: Any) -> NDArray[Any]:
     return array
 
 
+def finite_features(spec: Spec, features: Any) -> NDArray[Any]:
+    """`checked_features` that are all finite: for arithmetic on no grid, which would let NaN through."""
+    array = checked_features(spec, features)
+    bad = np.argwhere(~np.isfinite(array))
+    if bad.size:
+        row, column = bad[0].tolist()
+        raise NotFiniteError(f"row {row}, column {column} of the features is {array[row, column]}: features must be finite")
+    return array
+
+
 def put_features(spec: Spec, features: NDArray[Any], out: Float, first_row: int = 0) -> float:
     """Write integer features, and the constant one if the spec has it, into `out`; return the largest magnitude."""
-    largest = spec.grid.put(features, out[:, : spec.dim], first_row=first_row)
+    largest = spec.grid.put(features, out[:, : spec.dim], first_row=first_row, holding_one=spec.intercept)
     if spec.intercept:
         out[:, -1] = 2.0**spec.grid.fraction_bits
         largest = max(largest, 2.0**spec.grid.fraction_bits)
@@ -57,6 +67,12 @@ def integer_rows(spec: Spec, features: Any, labels: Any) -> Rows:
     return Rows(integers, largest if len(array) else 0.0, targets_of(spec, checked))
 
 
+def check_lost_columns(choice: str) -> None:
+    """Refuse a choice that is neither to refuse nor to accept lost columns."""
+    if choice not in ("refuse", "accept"):
+        raise InputError(f"lost_columns={choice!r} must be 'refuse' or 'accept'")
+
+
 class ColumnWatch:
     """Finds columns that are not zero but whose every value rounds to zero on the grid."""
 
@@ -65,16 +81,18 @@ class ColumnWatch:
         self._live = np.zeros(spec.dim, dtype=bool)
         self._lost = np.zeros(spec.dim, dtype=bool)
         self._example = np.zeros(spec.dim)
+        self._largest = 0.0
 
-    def see(self, features: NDArray[Any], integers: Float) -> None:
-        """Look at a block of rows; columns known to live are not looked at again."""
+    def see(self, features: NDArray[Any], integers: Float, largest: float) -> None:
+        """Look at a block of rows, with the largest of its integers; columns known to live are not looked at again."""
+        self._largest = max(self._largest, largest)
         columns = np.flatnonzero(~self._live)
         if not columns.size or not len(features):
             return
         self._live[columns] = integers[:, columns].any(axis=0)
         dead = np.flatnonzero(~self._live)
         if dead.size:
-            magnitude = np.abs(features[:, dead]).max(axis=0).astype(np.float64)
+            magnitude = np.abs(features[:, dead].astype(np.float64)).max(axis=0)
             self._example[dead] = np.maximum(self._example[dead], magnitude)
             self._lost[dead] |= magnitude > 0
 
@@ -83,6 +101,7 @@ class ColumnWatch:
         self._live |= other._live
         self._lost |= other._lost
         self._example = np.maximum(self._example, other._example)
+        self._largest = max(self._largest, other._largest)
 
     def require_none_lost(self, living: NDArray[np.bool_] | None = None) -> None:
         """Raise LostColumnError for a column that was lost and lives neither here nor in `living`."""
@@ -94,11 +113,10 @@ class ColumnWatch:
         column = int(np.flatnonzero(lost)[0])
         largest = float(self._example[column])
         grid = self._spec.grid
-        serving = Grid.covering(largest, digits=2, headroom_bits=4, holding_one=False)
-        within_one = serving.holds_one or not self._spec.intercept
-        remedy = (
-            f"{serving!r} would keep it" if within_one and serving.fraction_bits > grid.fraction_bits else "scale that column up"
-        )
+        everything = self._largest * grid.step
+        serving = Grid.covering(everything, digits=2, headroom_bits=1, holding_one=self._spec.intercept)
+        kept = largest >= 8 * serving.step and serving.limit > everything
+        remedy = f"{serving!r} would keep a few of its bits" if kept else "scale that column up"
         more = int(lost.sum()) - 1
         raise LostColumnError(
             f"column {column} of the features is lost to the grid{f' (and {more} more)' if more else ''}: its largest magnitude "
@@ -110,5 +128,5 @@ class ColumnWatch:
 def seen_columns(spec: Spec, features: Any, rows: Rows) -> ColumnWatch:
     """A watch that has seen this batch."""
     watch = ColumnWatch(spec)
-    watch.see(np.asarray(features), rows.integers[:, : spec.dim])
+    watch.see(np.asarray(features), rows.integers[:, : spec.dim], rows.largest)
     return watch

@@ -18,7 +18,7 @@ from expunge.exact import Grid
 
 Label = str | int
 
-_MOST_GAMMA_BITS = 100
+MOST_GAMMA = 2.0**100
 _MOST_DIM = 1 << 16
 _MOST_PUBLICATION_BITS = 200
 _VERSION = 1
@@ -233,10 +233,14 @@ class Spec:
             )
         try:
             fields["gamma"] = float.fromhex(fields["gamma"])
-            fields["grid"], fields["label_grid"] = Grid(*fields["grid"]), Grid(*fields["label_grid"])
-        except (TypeError, ValueError) as problem:
+            for name in ("grid", "label_grid"):
+                digits, fraction_bits = fields[name]
+                fields[name] = Grid(digits, fraction_bits)
+        except (TypeError, ValueError, OverflowError) as problem:
             raise SpecError(f"a spec's gamma must be a hexadecimal float and its grids pairs of integers: {problem}") from problem
         if fields["labels"] is not None:
+            if not isinstance(fields["labels"], list):
+                raise SpecError(f"a spec's labels must be a list or null, got {fields['labels']!r:.80}")
             fields["labels"] = tuple(fields["labels"])
         return cls(**fields)
 
@@ -244,18 +248,19 @@ class Spec:
 def _checked_gamma(gamma: object) -> float:
     if isinstance(gamma, bool) or not isinstance(gamma, (int, float, np.integer, np.floating)):
         raise SpecError(f"gamma={gamma!r} must be a number")
-    value = float(gamma)
+    try:
+        value = float(gamma)
+    except OverflowError:
+        value = math.inf
     if not (math.isfinite(value) and value > 0.0):
         raise SpecError(f"gamma={value!r} must be positive and finite: the exact head exists for gamma > 0 only")
-    if not 2.0**-_MOST_GAMMA_BITS <= value <= 2.0**_MOST_GAMMA_BITS:
-        raise SpecError(
-            f"gamma={value!r} must lie between 2^-{_MOST_GAMMA_BITS} and 2^{_MOST_GAMMA_BITS}; scale the features instead"
-        )
+    if not 1.0 / MOST_GAMMA <= value <= MOST_GAMMA:
+        raise SpecError(f"gamma={value!r} must lie between 2^-100 and 2^100; scale the features instead")
     return value
 
 
 def _checked_labels(labels: object) -> tuple[Label, ...]:
-    if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
+    if isinstance(labels, (str, bytes, set, frozenset, dict)) or not isinstance(labels, Iterable):
         raise SpecError(f"labels={labels!r} must be a sequence of label names, such as ('cat', 'dog')")
     names: list[Label] = []
     for label in labels:

@@ -10,6 +10,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from expunge.errors import FormatError, InputError, ShapeError, SpecMismatchError
 from expunge.exact import blas, parallel, wide
-from expunge.rows import ColumnWatch, Rows, checked_features, put_features
+from expunge.rows import ColumnWatch, Rows, check_lost_columns, checked_features, put_features
 from expunge.spec import Spec
 from expunge.sums import Sums, embedded
 from expunge.targets import checked_labels, targets_of
@@ -25,6 +26,7 @@ from expunge.targets import checked_labels, targets_of
 Float = NDArray[np.float64]
 Progress = Callable[[int], None]
 
+_END = object()
 _MAGIC = b"expunge\x00statistics\x00"
 _VERSION = 1
 _HEADER = struct.Struct(f"<{len(_MAGIC)}sB32s32sIIqI")
@@ -96,6 +98,7 @@ class Statistics:
         labels: Any = None,
         *,
         lost_columns: str = "refuse",
+        living: NDArray[np.bool_] | None = None,
         progress: Progress | None = None,
     ) -> Statistics:
         """The statistics of samples, given as arrays or as batches.
@@ -106,15 +109,14 @@ class Statistics:
         samples done so far.
 
         Refuses by row and column what the grid cannot hold; with lost_columns="refuse" also a column that is not zero but
-        whose every value rounds to zero.
+        whose every value rounds to zero, unless `living` says that it is known to live elsewhere.
         """
-        if lost_columns not in ("refuse", "accept"):
-            raise InputError(f"lost_columns={lost_columns!r} must be 'refuse' or 'accept'")
+        check_lost_columns(lost_columns)
         sums, watch = Sums(spec), ColumnWatch(spec)
         for batch_features, batch_labels in _batches(features, labels):
             _add_batch(sums, watch, batch_features, batch_labels, progress)
         if lost_columns == "refuse":
-            watch.require_none_lost()
+            watch.require_none_lost(living)
         sums.settle()
         return cls._make(sums, by_construction=True)
 
@@ -339,7 +341,11 @@ def _batches(features: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
         yield features, labels
         return
     if labels is not None:
-        yield from zip(features, labels, strict=True)
+        for index, (one, other) in enumerate(zip_longest(features, labels, fillvalue=_END)):
+            if one is _END or other is _END:
+                missing = "features" if one is _END else "labels"
+                raise ShapeError(f"batch {index} has no {missing}: features and labels must come in equally many batches")
+            yield one, other
         return
     if isinstance(features, np.ndarray) or not isinstance(features, Iterable):
         raise ShapeError("labels are missing: give features and labels, or an iterable of (features, labels) batches")
@@ -368,7 +374,7 @@ def _add_batch(sums: Sums, watch: ColumnWatch, features: Any, labels: Any, progr
             block = slice(start, min(start + _BLOCK_ROWS, share.stop))
             integers = buffer[: block.stop - block.start]
             largest = put_features(spec, array[block], integers, start)
-            seen.see(array[block], integers[:, : spec.dim])
+            seen.see(array[block], integers[:, : spec.dim], largest)
             own.change(Rows(integers, largest, targets_of(spec, checked[block], start)), 1)
             if progress is not None and worker == 0:
                 progress(before + (start - share.start + len(integers)) * workers)

@@ -26,12 +26,20 @@ class Targets:
     class_counts: NDArray[np.int64]
 
 
+def as_array(values: Any, what: str) -> NDArray[Any]:
+    """`values` as an array, or ShapeError where they are ragged."""
+    try:
+        return np.asarray(values)
+    except ValueError as problem:
+        raise ShapeError(f"the {what} cannot be made into an array: {problem}") from problem
+
+
 def checked_labels(spec: Spec, labels: Any, rows: int) -> NDArray[Any]:
     """`labels` as an array that `targets_of` takes: class indices (n,) or real targets (n, columns).
 
     Names become indices here. Everything that can be refused without looking at values is refused here.
     """
-    array = np.asarray(labels)
+    array = as_array(labels, "labels")
     if array.ndim == 0 or array.ndim > 2:
         raise ShapeError(f"labels must have one or two dimensions, got shape {array.shape}")
     if len(array) != rows:

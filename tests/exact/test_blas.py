@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def integers(shape: tuple[int, int], seed: int) -> Float:
     return np.random.default_rng(seed).integers(-100, 100, shape).astype(np.float64)
 
 
-def same(left: Float, right: Float) -> bool:
+def same(left: NDArray[Any], right: NDArray[Any]) -> bool:
     """Whether two matrices hold the same integers."""
     return left.shape == right.shape and bool((left == right).all())
 
@@ -84,7 +85,8 @@ def test_smallest_eigenvalue_of_a_known_matrix() -> None:
 
 def test_products_in_place_refuse_arrays_they_would_misread() -> None:
     good, total = np.ones((3, 2)), np.zeros((2, 2))
-    for bad in (np.ones((2, 3)).T, np.ones((3, 4))[:, ::2], np.ones((3, 2), dtype=np.float32)):
+    bads: list[NDArray[Any]] = [np.ones((2, 3)).T, np.ones((3, 4))[:, ::2], np.ones((3, 2), dtype=np.float32)]
+    for bad in bads:
         with pytest.raises(TypeError, match="contiguous row-major float64"):
             blas.add_gram(bad, total)
         with pytest.raises(TypeError, match="contiguous row-major float64"):

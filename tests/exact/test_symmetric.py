@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +22,7 @@ def reduced(values: list[int], limbs: int) -> list[int]:
     return [(value + modulus // 2) % modulus - modulus // 2 for value in values]
 
 
-def matrix(draw: st.DrawFn, rows: int, columns: int, bits: int) -> Objects:
+def matrix(draw: Callable[[st.SearchStrategy[list[int]]], list[int]], rows: int, columns: int, bits: int) -> Objects:
     most = (1 << bits) - 1
     entries = st.one_of(st.integers(-most - 1, most), st.sampled_from([0, 1, -1, most, -most - 1, most - 1]))
     values = draw(st.lists(entries, min_size=rows * columns, max_size=rows * columns))
@@ -92,7 +94,7 @@ def test_kept_words_are_a_cache() -> None:
         for shift in (0, 40):
             words.subtract_product(target, digits, shift)
         results.append(target)
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])
 
 
 def test_no_digits_mean_a_product_of_zero() -> None:

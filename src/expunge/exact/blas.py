@@ -137,24 +137,25 @@ def packed_diagonal(size: int) -> NDArray[np.int64]:
 def require_exact() -> None:
     """Raise PlatformError unless this machine's BLAS multiplies small integers exactly.
 
-    The case is built to fail: every sum of absolute products comes close to 2^53 and is odd, so a single extra bit anywhere
-    (a sum of two blocks, a rounded intermediate) shows. Known answers come from the rank-one structure of the matrices.
+    The case is built to fail: every sum of absolute products comes close to 2^53 and ends in arbitrary bits, so that a single
+    extra bit anywhere (a sum of two blocks, a rounded intermediate) shows. Entries are a constant less a little noise, so
+    that the answers follow in integers.
     """
-    rows, width = 2048, 192
-    pattern = np.full(rows, 2.0**21 - 1.0)
-    pattern[::3] -= 2.0
-    signs = np.where(np.arange(width) % 3 == 1, -1.0, 1.0)
-    matrix = np.ascontiguousarray(pattern[:, None] * signs)
-    square = float(sum(int(value) ** 2 for value in pattern))
-    expected = square * np.outer(signs, signs)
-    upper = np.triu_indices(width)
+    rows, width, columns = 2048, 192, 8
+    most, wider = 2**21 - 1, 2**24 - 1
+    noise = ((np.arange(rows * width, dtype=np.int64) * 2654435761 >> 16) % 61).reshape(rows, width)
+    sums = noise.sum(axis=0)
+    inner = np.einsum("ki,kj->ij", noise, noise, optimize=False)
+    expected = rows * most**2 - most * (sums[:, None] + sums) + inner
+    matrix = np.ascontiguousarray(most - noise, dtype=np.float64)
     gram = np.zeros((width, width))
     add_gram(matrix, gram)
     general = multiply_transposed(matrix, matrix)
-    wide = np.full((width, width), 2.0**24 - 1.0) * np.outer(signs, signs)
-    digits = np.ascontiguousarray(np.outer(signs, np.full(8, 2.0**21 - 3.0)))
-    product = symmetric_multiply(wide, digits)
-    answer = np.outer(signs, np.full(8, width * (2.0**24 - 1.0) * (2.0**21 - 3.0)))
+    change = np.triu(noise[:width]) + np.triu(noise[:width], 1).T
+    digits = noise[-width:, :columns]
+    answer = width * wider * most - wider * digits.sum(axis=0) - most * change.sum(axis=1)[:, None] + change @ digits
+    product = symmetric_multiply((wider - change).astype(np.float64), np.ascontiguousarray(most - digits, dtype=np.float64))
+    upper = np.triu_indices(width)
     if not (
         np.array_equal(gram[upper], expected[upper]) and np.array_equal(general, expected) and np.array_equal(product, answer)
     ):

@@ -93,8 +93,10 @@ class GramSum:
 
     def _accumulate(self, block: Digits, sign: int) -> None:
         parts = [*block.parts, self._sum(block)] if len(block.parts) == 2 else block.parts
-        while len(self._products) < len(parts):
-            self._products.append(np.zeros((self._width, self._width)))
+        if not self._products:
+            self._products = [np.zeros((self._width, self._width)) for _ in parts]
+        elif len(self._products) < len(parts):  # so far q1 = 0, so q0 + q1 = q0
+            self._products += [np.zeros((self._width, self._width)), self._products[0].copy()]
         for part, product in zip(parts, self._products, strict=False):
             blas.add_gram(part, product, sign)
         if len(parts) == 1 and len(self._products) == 3:

@@ -65,45 +65,57 @@ class Grid:
     @classmethod
     def covering(cls, largest: float, *, digits: int = 2, headroom_bits: int = 3, holding_one: bool = True) -> Grid:
         """The finest grid with room for `headroom_bits` doublings of the magnitude `largest`."""
-        whole = math.frexp(largest)[1] if largest > 0 else 0
+        mantissa, whole = math.frexp(largest) if largest > 0 else (0.5, 0)
+        whole += mantissa >= 1 - 2.0 ** -(DIGIT_BITS * digits)  # would round up to the limit
         fraction = DIGIT_BITS * digits - 1 - whole - headroom_bits
         if holding_one:
             fraction = max(0, min(fraction, DIGIT_BITS * digits - 2))
         return cls(digits, max(-_MOST_FRACTION_BITS, min(_MOST_FRACTION_BITS, fraction)))
 
-    def put(self, values: NDArray[np.generic], out: Float, *, what: str = "features", first_row: int = 0) -> float:
+    def put(
+        self,
+        values: NDArray[np.generic],
+        out: Float,
+        *,
+        what: str = "features",
+        first_row: int = 0,
+        holding_one: bool = False,
+    ) -> float:
         """Write the integers rint(values * 2^fraction_bits) into `out`, as float64; return the largest magnitude.
 
-        Refuses NaN, infinities and values beyond the grid, naming row and column; `out` then holds nothing of use.
+        Refuses NaN, infinities and values beyond the grid, naming row and column; `out` then holds nothing of use. A grid
+        named as the remedy holds the value, and 1 too where `holding_one` says that it must.
         """
         scale = 2.0**self.fraction_bits
-        largest = 0.0
+        largest = np.float64(0.0)
         for part in chunks(len(out), out.shape[1]):
             block = out[part]
             with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused just below, by name
                 np.multiply(values[part], scale, out=block, dtype=np.float64, casting="unsafe")
             np.rint(block, out=block)
             if block.size:
-                largest = max(largest, float(np.maximum(block.max(), -block.min())))
-            if not (largest < 2.0**self.bits):
-                self._refuse(values[part], block, what, first_row + part.start)
-        return largest
+                largest = np.maximum(largest, np.maximum(block.max(), -block.min()))  # unlike max(), keeps a NaN
+            if not largest < 2.0**self.bits:
+                self._refuse(values[part], block, what, first_row + part.start, holding_one)
+        return float(largest)
 
-    def _refuse(self, values: NDArray[np.generic], out: Float, what: str, first_row: int) -> None:
+    def _refuse(self, values: NDArray[np.generic], out: Float, what: str, first_row: int, holding_one: bool) -> None:
         bad = ~(np.abs(out) < 2.0**self.bits)
         row, column = (int(index) for index in np.argwhere(bad)[0])
         value = float(values[row, column])
         where = f"row {first_row + row}, column {column} of the {what}"
         if not math.isfinite(value):
             raise NotFiniteError(f"{where} is {value}: {what} must be finite; drop or mend that sample")
-        serving = self._serving(value)
+        serving = self._serving(value, holding_one)
         remedy = f"a grid that holds it is {serving!r}" if serving is not None else "scale the values down"
         raise GridRangeError(
             f"{where} is {value!r}, beyond the range of {self!r}, which is below {self.limit:g} in magnitude. "
             f"Values are never clipped: {remedy}"
         )
 
-    def _serving(self, value: float) -> Grid | None:
-        """A two-digit grid that holds the value, keeping the grid's own fraction bits where it can."""
-        fraction = DIGIT_BITS * 2 - 1 - math.frexp(abs(value) * (1 + 2.0**-20))[1]
-        return Grid(2, min(fraction, self.fraction_bits)) if abs(fraction) <= _MOST_FRACTION_BITS else None
+    def _serving(self, value: float, holding_one: bool) -> Grid | None:
+        """A two-digit grid that holds the value, keeping the grid's own fraction bits where it can; None if there is none."""
+        fraction = DIGIT_BITS * 2 - 2 - math.frexp(abs(value) / 2 * (1 + 2.0**-20))[1]
+        if fraction < (0 if holding_one else -_MOST_FRACTION_BITS):
+            return None
+        return Grid(2, min(fraction, self.fraction_bits))

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 
+import threadpoolctl
 from threadpoolctl import ThreadpoolController
 
 CHUNK = 24576  # entries touched at a time by element-wise passes: a few arrays of this size stay in the cache
@@ -33,12 +34,20 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+def _release() -> None:
+    """Newer threadpoolctl lets only one thread set limits, silently; here the last one to leave must be able to."""
+    clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
+
+
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """BLAS uses one thread while any caller is inside; the last one to leave restores what was."""
     global _inside, _limiter  # noqa: PLW0603 - the number of BLAS threads is a property of the process
     with _lock:
         if _inside == 0:
+            _release()
             _limiter = _controller().limit(limits=1, user_api="blas")
         _inside += 1
     try:
@@ -47,7 +56,9 @@ def one_blas_thread() -> Iterator[None]:
         with _lock:
             _inside -= 1
             if _inside == 0:
+                _release()
                 _limiter.restore_original_limits()  # type: ignore[attr-defined]  # threadpoolctl has no type hints
+                _release()
                 _limiter = None
 
 

@@ -157,14 +157,14 @@ def to_float(value: Wide, exponent: int = 0) -> Float:
 
 def _to_float_into(limbs: Int64, out: Float, exponent: int) -> None:
     """Limbs are balanced first (read as signed, with a carry to the next), so that no two large terms cancel."""
-    balanced = [limbs[0]]
-    carry = limbs[0] < 0
-    for limb in limbs[1:]:
-        total = limb + carry
+    balanced: list[Int64] = []
+    carry: NDArray[np.bool_] | bool = False
+    for limb in limbs[:-1]:
+        total = limb + carry if balanced else limb
         carry = (total < 0) | (carry & (limb == -1))
         balanced.append(total)
-    np.copyto(out, balanced[-1])
-    for limb in balanced[-2::-1]:
+    np.add(limbs[-1], carry, out=out, dtype=np.float64)  # the carry may not fit the last limb
+    for limb in reversed(balanced):
         out *= 2.0**_LIMB
         out += limb
     if exponent:
@@ -203,14 +203,14 @@ def balanced_digits(value: Wide, bits: int) -> list[Float]:
 
     Every digit lies between -2^(bits-1) and 2^(bits-1); there are as many as the largest value needs, none for zeros.
     """
-    rest = value.copy()
+    rest = extended(value, len(value) + 1).copy()  # a digit may be negative, and the rest then larger than the value
     half, mask = np.uint64(1 << (bits - 1)), np.uint64((1 << bits) - 1)
     digits: list[Float] = []
     while rest.any():
         digit = ((rest[0] + half) & mask).view(np.int64) - np.int64(1 << (bits - 1))
         digits.append(digit.astype(np.float64))
         add_shifted(rest, -digit, 0)
-        rest = shifted_right(rest, bits) if len(rest) > 1 else (rest.view(np.int64) >> bits).view(np.uint64)
+        rest = shifted_right(rest, bits)
     return digits
 
 

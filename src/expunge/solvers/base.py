@@ -13,9 +13,9 @@ from expunge.exact import blas, wide
 from expunge.exact.gram import Digits, digits_of
 from expunge.head import Head
 from expunge.plausibility import count_problem, problem_with
-from expunge.rows import Rows, checked_features, integer_rows, seen_columns
-from expunge.solvers.certify import Preconditioner, certified, with_diagnostics
-from expunge.solvers.factor import proven_floor
+from expunge.rows import Rows, check_lost_columns, checked_features, integer_rows, seen_columns
+from expunge.solvers.certify import Preconditioner, certified, require_possible, with_diagnostics
+from expunge.solvers.factor import Proof, proven_floor
 from expunge.solvers.feasibility import Downdate, downdate, minors_are_safe
 from expunge.solvers.refinement import Refinement
 from expunge.solvers.system import System, is_well_conditioned, require_well_conditioned
@@ -75,10 +75,15 @@ class ExactSolver(ABC):
     # -- changes --------------------------------------------------------------------------------------------------------
 
     def add(self, features: Any, labels: Any, *, lost_columns: str = "refuse") -> None:
-        """Add samples; features and labels as for Statistics.of."""
+        """Add samples; features and labels as for Statistics.of.
+
+        A column counts as lost only if it is zero in everything retained as well.
+        """
+        check_lost_columns(lost_columns)
         array = checked_features(self.spec, features)
         if len(array) > self._most_rows:
-            self.add_statistics(Statistics.of(self.spec, array, labels, lost_columns=lost_columns))
+            living = self._living if lost_columns == "refuse" else None
+            self.add_statistics(Statistics.of(self.spec, array, labels, lost_columns=lost_columns, living=living))
             return
         rows = integer_rows(self.spec, array, labels)
         if not len(rows):
@@ -190,7 +195,18 @@ class ExactSolver(ABC):
         self._trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
 
     def _ready_system(self) -> System:
-        if self._system is None or self._system.pending_rows > self._most_rows:
+        system = self._system
+        if system is None or system.pending_rows > self._most_rows or self._float_copy_is_lost(system):
+            return self._fresh_system()
+        return system
+
+    def _float_copy_is_lost(self, system: System) -> bool:
+        """Whether changes since the float copy of S was made have cost it too many of its bits."""
+        return system.pending_rows > 0 and system.gram_error > 2.0**-10 * self.spec.gamma
+
+    def _fresh_system(self) -> System:
+        """The system made anew from the sums, unless it is."""
+        if self._system is None or self._system.pending_rows:
             self._sums.settle()
             self._system = System(self.spec, self._sums.gram)
             if self._refinement is not None:
@@ -206,11 +222,11 @@ class ExactSolver(ABC):
 
     def _ready_floor(self) -> float:
         if self._floor is None:
-            self._floor = self._prove(self._ready_system())
+            if not self._by_construction:
+                self._sums.settle()
+                require_possible(self._sums)
+            self._floor = self.spec.gamma if self._by_construction else proven_floor(self._fresh_system())
         return self._floor
-
-    def _prove(self, system: System) -> float:
-        return self.spec.gamma if self._by_construction else proven_floor(system)
 
     def _proof_after_deletion(self) -> tuple[System | None, float | None]:
         """The system after a deletion by statistics, and the proof that it is positive definite.
@@ -228,30 +244,37 @@ class ExactSolver(ABC):
 
     def _delete_rows(self, rows: Rows) -> None:
         """Delete rows whose counts allow it, unless minors or the factorisation prove that impossible."""
-        system, change = self._ready_system(), _Change(self.spec, rows)
-        found = downdate(system, self._preconditioner().solve, self._ready_floor(), change.values)
+        floor, change = self._ready_floor(), _Change(self.spec, rows)
+        system = self._ready_system()
+        found = downdate(system, self._preconditioner().solve, floor, change.values, Proof.of(system).accepted)
         if found is Downdate.IMPOSSIBLE:
             raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}")
         self._sums.change(rows, -1)
         system.change(change.digits, change.values, -1)
         try:
-            if self._sums.count == 0 or not minors_are_safe(system, change.values):
+            if self._integers_must_decide(rows, system):
                 self._sums.settle()
                 problem = problem_with(self._sums)
                 if problem is not None:
                     raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
-            floor = found if isinstance(found, float) else proven_floor(system)
+            self._floor = found if isinstance(found, float) else proven_floor(self._fresh_system())
         except ExpungeError as refusal:
             self._sums.change(rows, 1)
-            system.change(change.digits, change.values, 1)
+            self._system = None  # made anew when needed: taking the rows out of float64 and putting them back costs bits
             if isinstance(refusal, NotAGramError):
                 raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}") from refusal
             raise
         self._by_construction = False
-        self._floor = floor
         self._trace -= _trace_of(rows)
         self._changed()
         self._follow(change, -1, system_changed=True)
+
+    def _integers_must_decide(self, rows: Rows, system: System) -> bool:
+        """Whether a deletion just made needs the exact checks: float64 is in doubt, or the last sample of a kind is gone."""
+        counts = self._sums.class_counts
+        emptied = ((rows.targets.class_counts > 0) & (counts == 0)).any()
+        soft_gone = int(rows.targets.class_counts.sum()) < len(rows) and int(counts.sum()) == self._sums.count
+        return self._sums.count == 0 or bool(emptied) or soft_gone or not minors_are_safe(system)
 
     def _follow(self, change: _Change, sign: int, *, system_changed: bool = False) -> None:
         """Bring the caches along with rows that were added or deleted."""
@@ -284,7 +307,10 @@ class _Change:
 
 
 def _trace_of(rows: Rows) -> int:
-    """The trace of the rows' Gram, as an integer."""
+    """The trace of the rows' Gram, as an integer; each row's part fits 64 bits for any width."""
     high, low = np.divmod(rows.integers.astype(np.int64), 1 << 21)
-    squares = int(np.einsum("ij,ij->", high, high)) << 42
-    return squares + (int(np.einsum("ij,ij->", high, low)) << 22) + int(np.einsum("ij,ij->", low, low))
+
+    def total(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
+        return sum(np.einsum("ij,ij->i", left, right).tolist())
+
+    return (total(high, high) << 42) + (total(high, low) << 22) + total(low, low)

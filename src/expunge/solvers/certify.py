@@ -15,6 +15,7 @@ from expunge.solvers.factor import CholeskyFactor, proven_floor
 from expunge.solvers.refinement import Propose, Refinement
 from expunge.solvers.system import System, require_well_conditioned
 from expunge.statistics import Statistics
+from expunge.sums import Sums
 
 STALE_LIMIT = 2.0**-8  # a tracked or stale preconditioner that contracts less is made anew
 _FRESH_LIMIT = 2.0**-1  # a fresh one that contracts less cannot be
@@ -36,7 +37,7 @@ def certified(refinement: Refinement, preconditioner: Preconditioner, floor: flo
     steps, digits, worst = refinement.steps, refinement.digits, 0.0
     while True:
         proposal = refinement.propose(preconditioner.solve, floor)
-        if proposal.contraction > (_FRESH_LIMIT if preconditioner.fresh else STALE_LIMIT):
+        if not proposal.contraction <= (_FRESH_LIMIT if preconditioner.fresh else STALE_LIMIT):  # NaN is no contraction
             if preconditioner.fresh:
                 raise IllConditionedError(
                     f"refinement does not converge (contraction {proposal.contraction:.3g}) for gamma = {spec.gamma:g}; "
@@ -68,9 +69,8 @@ def solve(statistics: Statistics) -> Head:
     """
     spec = statistics.spec
     known = statistics.gram_by_construction
-    problem = None if known else problem_with(statistics)
-    if problem is not None:
-        raise NotAGramError(f"these are not the statistics of any set of samples: {problem}")
+    if not known:
+        require_possible(statistics)
     require_well_conditioned(spec, sum(statistics.diagonal()))
     system = System(spec, statistics.gram)
     floor = spec.gamma if known else proven_floor(system)
@@ -78,6 +78,13 @@ def solve(statistics: Statistics) -> Head:
     preconditioner = Preconditioner(factor.solve, fresh=True, renew=lambda: factor.solve)
     head, found = certified(Refinement(system, statistics.moment), preconditioner, floor)
     return with_diagnostics(head, found, "retrain", 1, 0)
+
+
+def require_possible(statistics: Statistics | Sums) -> None:
+    """Refuse (settled) statistics that integers prove to be of no set of samples."""
+    problem = problem_with(statistics)
+    if problem is not None:
+        raise NotAGramError(f"these are not the statistics of any set of samples: {problem}")
 
 
 def with_diagnostics(head: Head, found: Diagnostics, method: str, factorisations: int, resets: int) -> Head:

@@ -5,7 +5,7 @@ Both are caches: they are made from the float64 copy of S, and nothing published
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from expunge.solvers.system import UNIT, System
 
 Float = NDArray[np.float64]
 
-_FLOOR_SHARE = 0.5  # of gamma: what a proof tries to show of the smallest eigenvalue
+_RUNGS = (0.875, 0.5, 0.125)  # of gamma: what a proof tries to show of the smallest eigenvalue
+_LEAST = 2.0**-4  # of gamma: what must be left of it
 _SMALL_WIDTH = 128  # up to here dpotri would wake threads for nothing
 
 
@@ -80,18 +81,50 @@ def _cholesky(upper: Float, shift: float) -> Float:
     return factor
 
 
-def proven_floor(system: System) -> float:
-    """A proven lower bound on the smallest eigenvalue of H, close to gamma / 2; refuses an S for which there is none.
+@dataclass(frozen=True)
+class Proof:
+    """How far float64 can prove that H is positive definite, by the exact trace and the error of the float copy of S.
 
-    If the Cholesky factorisation of A - c I succeeds in float64 with c >= (width + 3) * 2^-53 * trace(A), then A is positive
-    definite. With A = fl(S) + (gamma - floor) I this shows lambda_min(H) >= floor up to the error of the float64 copy.
+    If the Cholesky factorisation of A - guard I succeeds with guard >= (width + 3) * 2^-53 * trace(A), then A is positive
+    definite. With A = fl(S) + (gamma - floor) I this shows lambda_min(H) >= floor - lost.
+
+    The lowest rung decides what is accepted at all, and so that this does not depend on the path, proofs are made from a float
+    copy that is fresh; `accepted` says how much of a bound found otherwise makes sure that a proof would succeed as well.
     """
-    width = system.spec.width
-    floor = _FLOOR_SHARE * system.gamma
-    trace = float(np.abs(system.gram.diagonal()).sum()) + width * system.gamma
-    guard = (width + 8) * UNIT * trace * 1.25
-    _cholesky(system.gram, system.gamma - floor - guard)
-    proven = floor - system.gram_error - 4 * UNIT * trace
-    if not proven > 0.0 or not math.isfinite(proven):
-        raise NotAGramError("S + gamma I cannot be shown to be positive definite; something was deleted that had not been added")
-    return proven
+
+    gamma: float
+    guard: float
+    lost: float
+
+    @classmethod
+    def of(cls, system: System) -> Proof:
+        """The proof that this system's float copy allows."""
+        width = system.spec.width
+        trace = float(np.abs(system.gram.diagonal()).sum()) + width * system.gamma
+        return cls(system.gamma, (width + 8) * UNIT * trace * 1.25, system.gram_error + 4 * UNIT * trace)
+
+    @property
+    def rungs(self) -> list[float]:
+        """What a proof may try to show, the best first."""
+        tried = [share * self.gamma for share in _RUNGS]
+        return [rung for rung in tried if rung - self.lost >= _LEAST * self.gamma]
+
+    @property
+    def accepted(self) -> float:
+        """A lower bound on the smallest eigenvalue that makes a proof unnecessary."""
+        return self.rungs[-1] + self.guard + self.lost + _LEAST * self.gamma
+
+
+def proven_floor(system: System) -> float:
+    """A proven lower bound on the smallest eigenvalue of H; refuses an S for which there is none.
+
+    Every Gram has one, under the conditioning rule. The system must be fresh.
+    """
+    proof = Proof.of(system)
+    for rung in proof.rungs:
+        try:
+            _cholesky(system.gram, system.gamma - rung - proof.guard)
+        except NotAGramError:
+            continue
+        return (rung - proof.lost) * (1 - 2.0**-20)
+    raise NotAGramError("S + gamma I is not safely positive definite; something was deleted that had not been added")

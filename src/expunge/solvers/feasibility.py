@@ -18,7 +18,6 @@ from expunge.solvers.system import UNIT, System
 
 Float = NDArray[np.float64]
 
-_LEAST_SHARE = 2.0**-4  # of gamma: once the carried bound falls below, a factorisation should renew it
 _CLOSE = 1.0 - 2.0**-30
 _ROWS = 64  # rows screened at a time
 
@@ -30,8 +29,11 @@ class Downdate(Enum):
     UNDECIDED = "a factorisation must decide"
 
 
-def downdate(system: System, precondition: Propose, floor: float, rows: Float) -> float | Downdate:
-    """A proven lower bound on the smallest eigenvalue of H - rows.T @ rows, given one (`floor`) for H."""
+def downdate(system: System, precondition: Propose, floor: float, rows: Float, least: float) -> float | Downdate:
+    """A proven lower bound on the smallest eigenvalue of H - rows.T @ rows, given one (`floor`) for H.
+
+    One below `least` is not worth carrying on.
+    """
     columns = np.ascontiguousarray(rows.T)
     solution = precondition(columns)
     remainder = columns - system.multiply_float(solution)
@@ -48,18 +50,17 @@ def downdate(system: System, precondition: Propose, floor: float, rows: Float) -
     if pivot - 2.0 * error <= 0.0:
         return Downdate.UNDECIDED
     carried = 1.0 / (1.0 / floor + (length + missed / floor) ** 2 / (pivot - 2.0 * error)) * (1 - 2.0**-20)
-    return carried if carried >= _LEAST_SHARE * system.gamma else Downdate.UNDECIDED
+    return carried if carried >= least else Downdate.UNDECIDED
 
 
-def minors_are_safe(system: System, rows: Float) -> bool:
-    """Whether float64 shows that no diagonal entry and no 2x2 minor of S can have turned negative by deleting `rows`.
+def minors_are_safe(system: System) -> bool:
+    """Whether float64 shows that no diagonal entry and no 2x2 minor of S is negative.
 
     False means that integers must decide. Features that are zero throughout are left out: nothing about them changes.
     """
-    touched = rows.any(axis=0)
     diagonal = system.gram.diagonal()
     error = system.entry_error
-    alive = touched | (diagonal != 0.0)
+    alive = system.live
     if float(diagonal[alive].min(initial=np.inf)) <= 4.0 * error:
         return False
     roots = np.where(alive, np.sqrt(np.maximum(diagonal - error, 0.0)) * _CLOSE, np.inf)

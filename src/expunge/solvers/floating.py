@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.linalg import blas, lapack
 
-from expunge.errors import NotAGramError, NotFiniteError, SpecError
-from expunge.rows import checked_features
+from expunge.errors import NotAGramError, SpecError
+from expunge.rows import finite_features
 from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
 from expunge.spec import Spec
 from expunge.targets import checked_labels
@@ -76,12 +76,8 @@ class FloatSolver(ABC):
 
     def _float_rows(self, features: Any, labels: Any) -> tuple[Array, Array]:
         """Features with the constant one, and targets, in this solver's arithmetic and on no grid."""
-        array = checked_features(self.spec, features).astype(self.dtype)
+        array = finite_features(self.spec, features).astype(self.dtype)
         checked = checked_labels(self.spec, labels, len(array))
-        bad = np.argwhere(~np.isfinite(array))
-        if bad.size:
-            row, column = bad[0].tolist()
-            raise NotFiniteError(f"row {row}, column {column} of the features is {array[row, column]}: features must be finite")
         if self.spec.intercept:
             array = np.concatenate([array, np.ones((len(array), 1), dtype=self.dtype)], axis=1)
         if checked.ndim == 2:

@@ -60,10 +60,11 @@ class Refinement:
     def propose(self, precondition: Propose, floor: float) -> Proposal:
         """A correction, judged by a float64 product whose error is bounded; `floor` is at most lambda_min(H)."""
         residual = self.residual_float()
-        correction = precondition(residual)
         before = blas.column_norms(residual)
-        remainder = blas.column_norms(residual - self.system.multiply_float(correction))
-        sizes = blas.column_norms(correction) * (1 + 2.0**-20)
+        with np.errstate(over="ignore", invalid="ignore"):  # a stale preconditioner may be far off: seen by its contraction
+            correction = precondition(residual)
+            remainder = blas.column_norms(residual - self.system.multiply_float(correction))
+            sizes = blas.column_norms(correction) * (1 + 2.0**-20)
         certain = (remainder + 2.0**-49 * before) * (1 + 2.0**-20) + self.system.product_error(sizes)
         total = blas.norm(before)
         return Proposal(

@@ -16,7 +16,7 @@ from expunge.errors import IllConditionedError
 from expunge.exact import blas, wide
 from expunge.exact.gram import Digits
 from expunge.exact.symmetric import SymmetricWords, add_transposed_product, rows_times
-from expunge.spec import Spec
+from expunge.spec import MOST_GAMMA, Spec
 
 Float = NDArray[np.float64]
 
@@ -42,6 +42,7 @@ class System:
         self.gram = blas.upper_from_packed(spec.width, packed)  # upper triangle, float64: a cache
         self.gram_norm = math.sqrt(2.0) * blas.norm(packed) * (1 + 2.0**-20)  # at least the Frobenius norm of S
         self.gram_error = 2.0**-50 * self.gram_norm  # at least that of what the float copy is off by
+        self.live = gram[:, blas.packed_diagonal(spec.width)].any(axis=0)  # features that are or were not zero throughout
         self._largest = float(np.abs(packed).max())
         self.entry_error = 2.0**-50 * self._largest  # the same for every entry
         self.set_gamma(spec.gamma)
@@ -100,6 +101,7 @@ class System:
     def change(self, rows: Digits, values: Float, sign: int) -> None:
         """Add (sign 1) or delete (sign -1) rows: `values` are the same rows in float64."""
         self._rows.append(rows, sign)
+        self.live |= values.any(axis=0)
         blas.add_gram(values, self.gram, sign)
         squares = float(np.square(values).sum()) * (1 + 2.0**-20)
         self.gram_norm += squares
@@ -139,8 +141,11 @@ def _trace(spec: Spec, trace_integer: int) -> Fraction:
 
 def is_well_conditioned(spec: Spec, trace_integer: int) -> bool:
     """The rule of `require_well_conditioned`."""
-    gamma = spec.exact_gamma
-    return spec.width * (_trace(spec, trace_integer) + spec.width * gamma) <= gamma * 2**47
+    return _rule(spec.width, _trace(spec, trace_integer), spec.exact_gamma)
+
+
+def _rule(width: int, trace: Fraction, gamma: Fraction) -> bool:
+    return width * (trace + width * gamma) <= gamma * 2**47
 
 
 def require_well_conditioned(spec: Spec, trace_integer: int) -> None:
@@ -152,8 +157,15 @@ def require_well_conditioned(spec: Spec, trace_integer: int) -> None:
     if is_well_conditioned(spec, trace_integer):
         return
     width, trace = spec.width, _trace(spec, trace_integer)
-    smallest = math.nextafter(float(width * trace / (2**47 - width**2)), math.inf)
+    smallest = math.nextafter(float(width * trace / (2**47 - width**2)), 0.0)
+    while not _rule(width, trace, Fraction(smallest)):
+        smallest = math.nextafter(smallest, math.inf)
+    remedy = (
+        f"The smallest gamma that will do is {smallest!r} (spec.with_gamma(...)); or scale the features down"
+        if smallest <= MOST_GAMMA
+        else "Even the largest gamma there is would not do: scale the features down"
+    )
     raise IllConditionedError(
         f"the system is too ill-conditioned for a certified head: trace(S) = {float(trace):.4g} with gamma = {spec.gamma:g} and "
-        f"{width} features. The smallest gamma that will do is {smallest:.17g} (spec.with_gamma(...)); or scale the features down"
+        f"{width} features. {remedy}"
     )

@@ -1,0 +1,185 @@
+"""One direction: a module imports only from its own room and from rooms further left. Reads the source; runs none of it."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import expunge
+
+ROOMS = (
+    "errors",
+    "exact",
+    "_version",
+    "spec",
+    "targets",
+    "rows",
+    "sums",
+    "statistics",
+    "head",
+    "plausibility",
+    "solvers",
+    "posterior",
+    "export",
+    "choice",
+    "estimator",
+    "__init__",  # the front door: it shows what is in the rooms, and no room but the command line goes through it
+    "cli",
+)
+FOR_THE_COMMAND_LINE_ONLY = {"argparse", "random", "sys", "time"}
+
+SOURCE = Path(expunge.__file__).parent
+
+
+def module_name(root: Path, file: Path) -> str:
+    """`file` as it is imported: expunge, expunge.spec, expunge.exact, expunge.exact.wide."""
+    parts = [root.name, *file.relative_to(root).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def trees(root: Path) -> dict[str, ast.Module]:
+    return {module_name(root, file): ast.parse(file.read_text(encoding="utf-8")) for file in sorted(root.rglob("*.py"))}
+
+
+def imported(name: str, tree: ast.Module, modules: set[str], packages: set[str]) -> set[str]:
+    """What a module imports, in any place and any form: our own modules in full, others as they are written."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                here = name.split(".") if name in packages else name.split(".")[:-1]
+                base = ".".join([*here[: len(here) - node.level + 1], *([node.module] if node.module else [])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                found.add(full if full in modules else base)
+    return found
+
+
+def arrows(root: Path) -> dict[str, set[str]]:
+    """Every module with all that it imports."""
+    parsed = trees(root)
+    packages = {module_name(root, file) for file in root.rglob("__init__.py")}
+    return {name: imported(name, tree, set(parsed), packages) for name, tree in parsed.items()}
+
+
+def room(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def misplaced(own: dict[str, set[str]]) -> list[str]:
+    """Rooms that have no place yet, and arrows that point to the right."""
+    found = []
+    for name, targets in own.items():
+        unknown = sorted({room(name), *map(room, targets)} - set(ROOMS))
+        known = sorted(target for target in targets if room(name) in ROOMS and room(target) in ROOMS)
+        right = [target for target in known if ROOMS.index(room(target)) > ROOMS.index(room(name))]
+        found += [f"{name}: the room {place!r} has no place in ROOMS; put it where it belongs" for place in unknown]
+        found += [f"{name} imports {target}, which is further right" for target in right]
+    return found
+
+
+def reserved(name: str, tree: ast.Module, targets: set[str]) -> list[str]:
+    """What a module does that only the command line may."""
+    outside = sorted({target.split(".")[0] for target in targets} & FOR_THE_COMMAND_LINE_ONLY)
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    prints = any(isinstance(call, ast.Name) and call.id == "print" for call in calls)
+    found = [f"{name} imports {target}, which is for the command line only" for target in outside]
+    return [*found, f"{name} prints, which is for the command line only"] if prints else found
+
+
+def problems(root: Path) -> list[str]:
+    """Everything in which the source breaks the rules of the house."""
+    graph = arrows(root)
+    own = {name: {target for target in targets if target.split(".")[0] == root.name} for name, targets in graph.items()}
+    found = misplaced(own)
+    for name, tree in trees(root).items():
+        found += [] if room(name) == "cli" else reserved(name, tree, graph[name])
+    try:
+        TopologicalSorter({name: targets - {name} for name, targets in own.items()}).prepare()
+    except CycleError as cycle:
+        found.append(f"an import cycle: {' -> '.join(cycle.args[1])}")
+    return found
+
+
+def test_the_source_keeps_the_rules() -> None:
+    assert problems(SOURCE) == []
+
+
+def test_the_source_is_really_read() -> None:
+    graph = arrows(SOURCE)
+    assert {"expunge", "expunge.errors", "expunge.exact.wide", "expunge.statistics"} <= set(graph)
+    assert {"expunge.exact.blas", "expunge.errors", "expunge.spec"} <= graph["expunge.statistics"]
+    assert "expunge.exact.parallel" in graph["expunge.exact.wide"]
+
+
+def house(tmp_path: Path, sources: dict[str, str]) -> Path:
+    """A small house of the same rooms, with these modules in it."""
+    root = tmp_path / "expunge"
+    rooms = ("__init__", "errors", "exact/__init__", "exact/wide", "spec")
+    for name, text in (dict.fromkeys(rooms, "") | sources).items():
+        file = root / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+def test_a_good_house_has_no_problems(tmp_path: Path) -> None:
+    sources = {
+        "exact/wide": "import numpy\nfrom expunge.errors import X\nfrom . import grid\n",
+        "exact/grid": "from ..errors import X",
+        "spec": "from expunge.exact import wide",
+        "__init__": "from expunge import spec",
+        "cli/__init__": "import sys, argparse, expunge\nfrom expunge.cli import demo\nprint(1)",
+        "cli/demo": "import time, random",
+    }
+    assert problems(house(tmp_path, sources)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "expected"),
+    [
+        ("exact/wide", "from expunge.spec import Spec", "expunge.exact.wide imports expunge.spec, which is further right"),
+        ("exact/wide", "from expunge import spec", "expunge.exact.wide imports expunge.spec, which is further right"),
+        ("exact/wide", "import expunge.spec as other", "expunge.exact.wide imports expunge.spec, which is further right"),
+        ("exact/wide", "from ..spec import Spec", "expunge.exact.wide imports expunge.spec, which is further right"),
+        ("exact/wide", "from .. import spec", "expunge.exact.wide imports expunge.spec, which is further right"),
+        (
+            "exact/wide",
+            "def f():\n    from expunge.spec import Spec",
+            "expunge.exact.wide imports expunge.spec, which is further right",
+        ),
+        ("errors", "from expunge.exact import Grid", "expunge.errors imports expunge.exact, which is further right"),
+        ("spec", "import expunge", "expunge.spec imports expunge, which is further right"),
+        ("spec", "from expunge import Grid", "expunge.spec imports expunge, which is further right"),
+        (
+            "solvers/float",
+            "from expunge.posterior import P",
+            "expunge.solvers.float imports expunge.posterior, which is further right",
+        ),
+        ("__init__", "from expunge.cli import main", "expunge imports expunge.cli, which is further right"),
+        ("attic", "", "expunge.attic: the room 'attic' has no place in ROOMS; put it where it belongs"),
+        ("spec", "from expunge.attic import x", "expunge.spec: the room 'attic' has no place in ROOMS; put it where it belongs"),
+        ("spec", "import sys", "expunge.spec imports sys, which is for the command line only"),
+        ("spec", "from time import sleep", "expunge.spec imports time, which is for the command line only"),
+        ("spec", "def f():\n    import random", "expunge.spec imports random, which is for the command line only"),
+        ("exact/wide", "import argparse as a", "expunge.exact.wide imports argparse, which is for the command line only"),
+        ("__init__", "print('hello')", "expunge prints, which is for the command line only"),
+        ("exact/wide", "from expunge.exact import parallel", None),
+    ],
+)
+def test_each_rule_is_seen_to_be_broken(tmp_path: Path, module: str, text: str, expected: str | None) -> None:
+    assert problems(house(tmp_path, {module: text})) == ([] if expected is None else [expected])
+
+
+def test_a_cycle_within_a_room_is_found(tmp_path: Path) -> None:
+    root = house(tmp_path, {"exact/wide": "from expunge.exact.grid import Grid", "exact/grid": "from . import wide"})
+    assert len(problems(root)) == 1
+    assert problems(root)[0].startswith("an import cycle: ")
+    assert {"expunge.exact.wide", "expunge.exact.grid"} <= set(problems(root)[0].removeprefix("an import cycle: ").split(" -> "))
