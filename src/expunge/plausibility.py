@@ -77,7 +77,8 @@ def _minor_problem(statistics: Statistics | Sums, diagonal: list[int]) -> str | 
     approximate = np.abs(wide.to_float(statistics.gram))
     roots = np.sqrt(approximate[starts])
     for row, start in enumerate(starts):
-        close = np.flatnonzero(approximate[start : start + width - row] >= _CLOSE * roots[row] * roots[row:])
+        mixed_row = approximate[start : start + width - row]  # a zero is exact, and can do no harm
+        close = np.flatnonzero((mixed_row > 0.0) & (mixed_row >= _CLOSE * roots[row] * roots[row:]))
         for offset in close[close > 0].tolist():
             mixed = wide.to_ints(statistics.gram[:, start + offset : start + offset + 1])[0]
             if mixed * mixed > diagonal[row] * diagonal[row + offset]:

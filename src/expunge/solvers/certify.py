@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from expunge.statistics import Statistics
 from expunge.sums import Sums
 
 STALE_LIMIT = 2.0**-8  # a tracked or stale preconditioner that contracts less is made anew
+_MOST_STALLS = 3  # steps after which the bound was not even halved
 _FRESH_LIMIT = 2.0**-1  # a fresh one that contracts less cannot be
 
 
@@ -35,9 +37,12 @@ def certified(refinement: Refinement, preconditioner: Preconditioner, floor: flo
     """Refine until every weight can be rounded; `floor` is a proven lower bound on the smallest eigenvalue of H."""
     system, spec = refinement.system, refinement.system.spec
     steps, digits, worst = refinement.steps, refinement.digits, 0.0
+    bound, stalls = math.inf, 0
     while True:
         proposal = refinement.propose(preconditioner.solve, floor)
-        if not proposal.contraction <= (_FRESH_LIMIT if preconditioner.fresh else STALE_LIMIT):  # NaN is no contraction
+        shrinks = proposal.contraction <= (_FRESH_LIMIT if preconditioner.fresh else STALE_LIMIT)  # never true of NaN
+        stalls += not float(proposal.bounds.max()) <= bound / 2.0
+        if not shrinks or stalls > _MOST_STALLS:
             if preconditioner.fresh:
                 raise IllConditionedError(
                     f"refinement does not converge (contraction {proposal.contraction:.3g}) for gamma = {spec.gamma:g}; "
@@ -45,11 +50,13 @@ def certified(refinement: Refinement, preconditioner: Preconditioner, floor: flo
                 )
             preconditioner.solve, preconditioner.fresh = preconditioner.renew(), True
             preconditioner.renewals += 1
+            bound, stalls = math.inf, 0
             continue
         worst = max(worst, proposal.contraction)
         integers = refinement.rounded(proposal)
         if integers is not None:
             break
+        bound = float(proposal.bounds.max())
         refinement.apply(proposal)
     diagnostics = Diagnostics(
         method="",

@@ -25,7 +25,6 @@ Propose = Callable[[Float], Float]
 
 _SPARE_BITS = 32  # of the iterate below the publication grid
 _TIE_BITS = 128  # an entry still undecided when the bound is 2^-(publication_bits + 128) is a tie
-_STEP_BITS = 48  # most bits of one correction
 _MOST_WEIGHT_BITS = 53
 
 
@@ -95,12 +94,15 @@ class Refinement:
     def _useful_bits(self, proposal: Proposal) -> float:
         """How many bits of the correction to multiply exactly: no more than are right, nor than the rounding will need.
 
-        What is left after the step is corrected in float64, whose error is in proportion to it; a wrong guess here costs time.
+        What is left after the step is corrected in float64; the error of that is in proportion to it, by rounding and by what the
+        preconditioner leaves. A wrong guess here costs time only.
         """
-        trusted = -math.log2(max(proposal.contraction, 2.0**-_STEP_BITS)) + 4.0
         size = float(blas.column_norms(proposal.correction).max())
+        # Rounding the correction must not add more to the residual, through the largest eigenvalue, than the correction leaves.
+        trusted = math.log2(self.system.norm * size * math.sqrt(proposal.correction.size) / proposal.remainder) + 2.0
         wanted = 2.0 ** -(self.system.spec.publication_bits + 6) / proposal.correction.size * proposal.floor
-        needed = math.log2(max(float(self.system.product_error(np.array(size))), 2.0**-1000) / wanted) + 4.0
+        left = max(float(self.system.product_error(np.array(size))), proposal.contraction * self.system.norm * size)
+        needed = math.log2(max(left, 2.0**-1000) / wanted) + 4.0
         return min(trusted, max(needed, 1.0))
 
     def change(self, rows: Digits, targets: wide.Wide, sign: int) -> None:
