@@ -2,21 +2,28 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SHARED_DATA := $(abspath ../shared/data)
 export EXPUNGE_DATA ?= $(if $(wildcard $(SHARED_DATA)),$(SHARED_DATA),)
 
 .PHONY: demo test test-extras test-data lint bench clean
 .DELETE_ON_ERROR:
 
-$(STAMP): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Expunge needs Python 3.11 or newer; set PYTHON=...")'
-	@echo "Setting up $(VENV) (once; pinned versions, a minute or two) ..."
+	@echo "Setting up $(VENV) (once, with pinned versions; about a minute) ..."
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(PIP) --editable .
 	@touch $@
 
-demo: $(STAMP)
+$(STAMP): $(CORE)
+	@echo "Adding what tests and checks need (once; about a minute) ..."
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+demo: $(CORE)
 	@$(BIN)/python -m expunge.cli.demo
 
 lint: $(STAMP)

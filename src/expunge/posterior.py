@@ -247,7 +247,7 @@ class _Fit:
     def _residual(self) -> tuple[wide.Wide, int]:
         """G - H W for the published W, exactly, and the bits b of its unit 2^-b."""
         spec = self.spec
-        system = System(spec, self.statistics.gram)
+        system = System(spec, self.statistics.gram, once=True)
         bits = max(spec.publication_bits, spec.label_grid.fraction_bits - spec.grid.fraction_bits)
         shift = system.unit(bits) - spec.grid.fraction_bits - spec.label_grid.fraction_bits
         # |R| <= ||H|| ||W - M||; what the sum passes through on the way may wrap around.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NoReturn
@@ -34,6 +35,7 @@ _CHECKSUM = hashlib.sha256().digest_size
 _BLOCK_ROWS = 512
 _MOST_SAMPLES = 1 << 44  # with 42-bit integers the sums of this many samples stay below 2^127
 _WORTH_SHARING = 1 << 21  # entries of a batch below which one thread is faster
+_NARROW = 256  # up to this width more BLAS threads would cost more than they save
 _SHARED_WIDTH = 2048  # beyond this BLAS dominates, and a set of products for each thread would cost more than it saves
 
 
@@ -380,7 +382,8 @@ def _add_batch(sums: Sums, watch: ColumnWatch, features: Any, labels: Any, progr
                 progress(before + (start - share.start + len(integers)) * workers)
 
     if workers == 1:
-        work(0, slice(0, len(array)))
+        with parallel.one_blas_thread() if spec.width <= _NARROW else nullcontext():
+            work(0, slice(0, len(array)))
     else:
         parallel.share_out(len(array), workers, work)
     for own, seen in parts[1:]:

@@ -344,6 +344,17 @@ def test_minors_called_safe_are_safe(attempt: tuple[Spec, Array, Array, Array, A
             assert gram[row][column] ** 2 <= gram[row][row] * gram[column][column]
 
 
+def test_a_feature_that_float64_lost_is_not_called_safe() -> None:
+    """As above, in the float copy itself: its diagonal says 0 where a 1 is left, and a minor with it has turned negative."""
+    spec = Spec(dim=2, outputs=1, gamma=2.0**36, intercept=False, grid=Grid(2, 0))
+    system = System(spec, Statistics.of(spec, [[2.0**25, 1.0], [2.0**24, 0.0], [0.0, 2.0**40]], [1.0] * 3).gram)
+    for row in ([0.0, 2.0**40], [2.0**24 + 1024.0, 0.0]):
+        change = _Change(spec, integer_rows(spec, [row], [1.0]))
+        system.change(change.digits, change.values, -1)
+    assert system.gram[1, 1] == 0.0
+    assert not minors_are_safe(system)
+
+
 # -- honest deletions must not be accused -------------------------------------------------------------------------------
 
 
@@ -373,18 +384,23 @@ def test_honest_samples_close_to_the_conditioning_limit_come_and_go(variant: typ
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_dominating_sample_that_left_under_a_large_gamma_is_no_burden_under_a_small_one(variant: type[ExactSolver]) -> None:
+@pytest.mark.parametrize("gamma", [2.0**20, 2.0**40, 2.0**58])
+def test_a_dominating_sample_that_left_under_a_large_gamma_is_no_burden_under_a_small_one(
+    variant: type[ExactSolver], gamma: float
+) -> None:
+    """It takes with it all that float64 knew of the others; the larger gamma, the less that matters, until gamma is small."""
     generator = np.random.default_rng(0)
-    spec = Spec(dim=2, outputs=1, gamma=1e-6, intercept=False, grid=Grid(2, 10))
-    features, targets = generator.standard_normal((4, 2)), generator.standard_normal(4)
+    spec = Spec(dim=3, outputs=1, gamma=1e-6, intercept=False, grid=Grid(2, 10))
+    features, targets = generator.standard_normal((6, 3)), generator.standard_normal(6)
     solver = variant(spec)
     solver.add(features, targets)
     expected = solver.head().digest
-    solver.amend(spec.with_gamma(2.0**20))
-    dominating = [[2.0**29, 2.0**28 + 1.0]]
-    solver.add(dominating, [1.0])
-    solver.head()
-    solver.delete(dominating, [1.0])
+    solver.amend(spec.with_gamma(gamma))
+    for _ in range(2):
+        dominating = generator.uniform(2.0**28, 2.0**29, (1, 3))
+        solver.add(dominating, [1.0])
+        solver.head()
+        solver.delete(dominating, [1.0])
     solver.amend(spec)
     assert solver.head().digest == expected
 

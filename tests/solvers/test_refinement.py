@@ -188,6 +188,19 @@ def require_true_float_copy(system: System, statistics: Statistics) -> None:
     assert norm <= Fraction(system.gram_norm) ** 2
 
 
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2**20)), min_size=1, max_size=5))
+def test_the_error_of_the_float_copy_is_known_however_large_the_rows_that_came_and_went(sizes: list[tuple[int, int]]) -> None:
+    spec = Spec(dim=2, outputs=1, gamma=1.0, intercept=False, grid=Grid(2, 0))
+    kept = Statistics.of(spec, [[3.0, 1.0], [-2.0, 5.0]], [1.0, 1.0])
+    system = System(spec, kept.gram)
+    for size, seed in sizes:
+        row = np.random.default_rng(seed).uniform(-(2.0**size), 2.0**size, (1, 2))
+        change = _Change(spec, integer_rows(spec, row, [0.0]))
+        for sign in (1, -1):
+            system.change(change.digits, change.values, sign)
+        require_true_float_copy(system, kept)
+
+
 @settings(max_examples=60)
 @given(samples(), st.lists(st.integers(-(2**40), 2**40), min_size=4, max_size=4))
 def test_a_float_product_is_within_its_bound(drawn: tuple[Spec, Array, Array], vector: list[int]) -> None:

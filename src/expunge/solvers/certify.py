@@ -79,7 +79,7 @@ def solve(statistics: Statistics) -> Head:
     if not known:
         require_possible(statistics)
     require_well_conditioned(spec, sum(statistics.diagonal()))
-    system = System(spec, statistics.gram)
+    system = System(spec, statistics.gram, once=True)
     floor = spec.gamma if known else proven_floor(system)
     factor = CholeskyFactor(system)
     preconditioner = Preconditioner(factor.solve, fresh=True, renew=lambda: factor.solve)

@@ -21,7 +21,7 @@ from expunge.spec import MOST_GAMMA, Spec
 Float = NDArray[np.float64]
 
 UNIT = 2.0**-53
-_KEPT_WIDTH = 2048  # beyond this the words of S are made anew for each product, to save memory
+_KEPT_WIDTH = 2048  # beyond this a system used once makes the words of S anew for each product, to save memory
 _HALF = 26  # gamma's mantissa is cut into two parts, so that each times a digit fits 64 bits
 
 
@@ -29,13 +29,13 @@ class System:
     """H = S + gamma I, exactly; made from the packed 128-bit upper triangle of S.
 
     Residuals and products are integers in units of 2^-(2 fraction_bits + guard_bits + b) for an iterate in units of 2^-b;
-    `guard_bits` makes room for a gamma that is finer than the grid.
+    `guard_bits` makes room for a gamma that is finer than the grid. A system that is used `once` needs less memory, and `gram`
+    must not change meanwhile.
     """
 
-    def __init__(self, spec: Spec, gram: wide.Wide) -> None:
+    def __init__(self, spec: Spec, gram: wide.Wide, *, once: bool = False) -> None:
         self.spec = spec
-        keep = spec.width <= _KEPT_WIDTH
-        self._words = SymmetricWords(gram if keep else gram.copy(), spec.width, keep=keep)
+        self._words = SymmetricWords(gram, spec.width, keep=not once or spec.width <= _KEPT_WIDTH)
         self._rows = _ChangedRows(spec.width)
         self.digit_bits = self._words.digit_bits
         packed = wide.to_float(gram, -2 * spec.grid.fraction_bits)
