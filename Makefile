@@ -31,7 +31,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two test processes with one BLAS thread each: with more, their threads would fight over the cores.
+# One BLAS thread for each test process: with more, their threads would fight over the cores.
 test: lint
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not data"
 
@@ -39,7 +39,7 @@ test-extras: $(STAMP)
 	@echo "There are no heavy extras yet."
 
 test-data: $(STAMP)
-	$(BIN)/pytest -m data -p no:randomly
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m data -p no:randomly
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -90,7 +90,7 @@ def test_a_refused_fit_changes_nothing(problem: Any, parameters: dict[str, Any],
 @pytest.mark.parametrize(
     ("problem", "remedy", "features", "label"),
     [
-        (errors.GridRangeError, "a grid that holds it is .* \\(none was given as grid, so the first batch", [1e6, 0, 0, 0], 0),
+        (errors.GridRangeError, "choose grid=.* \\(none was given as grid, so the first batch", [1e6, 0, 0, 0], 0),
         (errors.UnknownLabelError, "label 5 of row 1 .*classes=", [0, 0, 0, 0], 5),
         (ValueError, "3 features, but ExactRidgeClassifier is expecting 4", [0, 0, 0], 0),
         (ValueError, "NaN", [np.nan, 0, 0, 0], 0),

@@ -143,7 +143,7 @@ def test_many_known_labels_are_not_all_listed() -> None:
 @pytest.mark.parametrize(
     ("labels", "rows", "message"),
     [
-        (1, 1, r"one or two dimensions, got shape \(\)"),
+        (1, 1, "must be an array, got int"),
         (np.zeros((2, 3, 1)), 2, r"one or two dimensions, got shape \(2, 3, 1\)"),
         ([0, 1], 3, "3 rows of features need as many labels, got 2"),
         (np.zeros((2, 3)), 1, "1 rows of features need as many labels, got 2"),

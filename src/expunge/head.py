@@ -91,6 +91,9 @@ class Head:
         names: NDArray[Any] = np.asarray(self.spec.labels)
         return np.asarray(names[scores.argmax(axis=1)])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Head, (self.spec, self.integers, self.error_bound, self.diagnostics)
+
     def __eq__(self, other: object) -> bool:
         return self.digest == other.digest if isinstance(other, Head) else NotImplemented
 

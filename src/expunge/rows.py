@@ -35,7 +35,8 @@ def checked_features(spec: Spec, features: Any) -> NDArray[Any]:
         hint = " (one sample: features.reshape(1, -1))" if array.ndim == 1 and array.size == spec.dim else ""
         raise ShapeError(f"features must have shape (n, {spec.dim}), got {array.shape}{hint}")
     if array.dtype.kind not in "iubf":
-        raise ShapeError(f"features must be real numbers, got an array of {array.dtype}")
+        hint = "; if they are numbers, convert them: .astype(float)" if array.dtype.kind == "O" else ""
+        raise ShapeError(f"features must be real numbers, got an array of {array.dtype}{hint}")
     return array
 
 
@@ -116,7 +117,7 @@ class ColumnWatch:
         everything = self._largest * grid.step
         serving = Grid.covering(everything, digits=2, headroom_bits=1, holding_one=self._spec.intercept)
         kept = largest >= 8 * serving.step and serving.limit > everything
-        remedy = f"{serving!r} would keep a few of its bits" if kept else "scale that column up"
+        remedy = f"{serving!r} would keep a few of its bits" if kept else "Scale that column up"
         more = int(lost.sum()) - 1
         raise LostColumnError(
             f"column {column} of the features is lost to the grid{f' (and {more} more)' if more else ''}: its largest magnitude "

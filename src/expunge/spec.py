@@ -199,8 +199,8 @@ class Spec:
 
     def difference(self, other: Spec) -> str:
         """In words, where two specs differ."""
-        names = [name for name in self.to_dict() if self.to_dict()[name] != other.to_dict()[name]]
-        parts = [f"{name} is {self.to_dict()[name]!r} here and {other.to_dict()[name]!r} there" for name in names]
+        names = [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]
+        parts = [f"{name} is {getattr(self, name)!r:.200} here and {getattr(other, name)!r:.200} there" for name in names]
         return "the specs differ: " + "; ".join(parts) if parts else "the specs are equal"
 
     def to_dict(self) -> dict[str, Any]:
@@ -266,6 +266,8 @@ def _checked_labels(labels: object) -> tuple[Label, ...]:
     for label in labels:
         if isinstance(label, (bool, np.bool_)) or not isinstance(label, (str, int, np.integer)):
             raise SpecError(f"label {label!r} must be a string (or the integers 0, 1, 2, ... for classes without names)")
+        if isinstance(label, str) and "\0" in label:
+            raise SpecError(f"label {label!r} has a NUL character, which arrays of strings drop; name it otherwise")
         names.append(str(label) if isinstance(label, str) else int(label))
     if not names:
         raise SpecError("labels=() is empty: a head needs at least one label")

@@ -113,6 +113,8 @@ class Statistics:
         Refuses by row and column what the grid cannot hold; with lost_columns="refuse" also a column that is not zero but
         whose every value rounds to zero, unless `living` says that it is known to live elsewhere.
         """
+        if not isinstance(spec, Spec):
+            raise InputError(f"Statistics.of takes a Spec first, then features and labels; got {type(spec).__name__}")
         check_lost_columns(lost_columns)
         sums, watch = Sums(spec), ColumnWatch(spec)
         for batch_features, batch_labels in _batches(features, labels):
@@ -246,6 +248,8 @@ class Statistics:
 
         Bytes made before labels were appended to the spec are embedded.
         """
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise FormatError(f"statistics are read from bytes, got {type(data).__name__}")
         view = memoryview(bytes(data))
         columns, count, classes = _checked_header(spec, view)
         width = spec.width
@@ -296,7 +300,9 @@ def _joined(left: Spec, right: Spec, doing: str) -> Spec:
     if left == right:
         return left
     if not (left.grows_from(right) or right.grows_from(left)):
-        raise SpecMismatchError(f"cannot {doing} statistics of different specs: {left.difference(right)}")
+        raise SpecMismatchError(
+            f"cannot {doing} statistics of different specs: {left.difference(right)}. Make both under one spec"
+        )
     if left.head_digest != right.head_digest or left.policy_digest != right.policy_digest:
         raise SpecMismatchError(
             f"cannot {doing} statistics under different head specs: {left.difference(right)}. "
@@ -324,7 +330,8 @@ def _checked_header(spec: Spec, view: memoryview) -> tuple[int, int, int]:
     if data.hex() != spec.data_digest or width != spec.width:
         raise SpecMismatchError(
             f"these statistics were made under another spec: their data digest is {data.hex()[:16]}…, this spec's is "
-            f"{spec.data_digest[:16]}… (dim, intercept, grids and backbone must agree)"
+            f"{spec.data_digest[:16]}…. Read them under the spec they were made with: dim, intercept, grids and backbone must "
+            "agree"
         )
     lineage = spec.lineage if spec.is_classification else (spec.labels_digest,)
     place = columns if spec.is_classification else 0
@@ -361,7 +368,7 @@ def _add_batch(sums: Sums, watch: ColumnWatch, features: Any, labels: Any, progr
     """Add one batch, block by block; large ones by one thread a core, each with sums of its own."""
     spec = sums.spec
     array = checked_features(spec, features)
-    checked = checked_labels(spec, labels, len(array))
+    checked = checked_labels(spec, labels, len(array), sums.count)
     if sums.count + len(array) > _MOST_SAMPLES:
         raise InputError(f"{sums.count + len(array)} samples are more than the 2^44 whose sums fit 128 bits")
     shared = array.size >= _WORTH_SHARING and spec.width <= _SHARED_WIDTH
@@ -375,9 +382,9 @@ def _add_batch(sums: Sums, watch: ColumnWatch, features: Any, labels: Any, progr
         for start in range(share.start, share.stop, _BLOCK_ROWS):
             block = slice(start, min(start + _BLOCK_ROWS, share.stop))
             integers = buffer[: block.stop - block.start]
-            largest = put_features(spec, array[block], integers, start)
+            largest = put_features(spec, array[block], integers, before + start)
             seen.see(array[block], integers[:, : spec.dim], largest)
-            own.change(Rows(integers, largest, targets_of(spec, checked[block], start)), 1)
+            own.change(Rows(integers, largest, targets_of(spec, checked[block], before + start)), 1)
             if progress is not None and worker == 0:
                 progress(before + (start - share.start + len(integers)) * workers)
 

@@ -17,6 +17,8 @@ from expunge.spec import Spec
 
 Float = NDArray[np.float64]
 
+_GROW = "To take a new class in, grow the spec: spec.with_labels(...), and a solver's by solver.amend(...)"
+
 
 @dataclass(frozen=True)
 class Targets:
@@ -27,17 +29,25 @@ class Targets:
 
 
 def as_array(values: Any, what: str) -> NDArray[Any]:
-    """`values` as an array, or ShapeError where they are ragged."""
+    """`values` as an array, or ShapeError where that would lose something: ragged rows, a mask, a sparse matrix."""
+    if np.ma.is_masked(values):
+        raise ShapeError(f"the {what} have masked values, which have no place in sums: drop those samples or fill them in")
+    if hasattr(values, "toarray"):
+        raise ShapeError(f"the {what} are sparse ({type(values).__name__}); give a dense array: .toarray()")
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except ValueError as problem:
         raise ShapeError(f"the {what} cannot be made into an array: {problem}") from problem
+    if array.ndim == 0:
+        raise ShapeError(f"the {what} must be an array, got {type(values).__name__}")
+    return array
 
 
-def checked_labels(spec: Spec, labels: Any, rows: int) -> NDArray[Any]:
+def checked_labels(spec: Spec, labels: Any, rows: int, first_row: int = 0) -> NDArray[Any]:
     """`labels` as an array that `targets_of` takes: class indices (n,) or real targets (n, columns).
 
-    Names become indices here. Everything that can be refused without looking at values is refused here.
+    Names become indices here. Everything that can be refused without looking at values is refused here. `first_row` is the number
+    that errors give to the first of these rows.
     """
     array = as_array(labels, "labels")
     if array.ndim == 0 or array.ndim > 2:
@@ -53,8 +63,10 @@ def checked_labels(spec: Spec, labels: Any, rows: int) -> NDArray[Any]:
                 f"({rows}, {spec.outputs})"
             )
         return _real(spec, array.reshape(-1, 1))
+    if array.dtype.kind == "O" and all(isinstance(item, (int, np.integer)) for item in array):
+        array = array.astype(np.int64)
     if array.dtype.kind in "OUT":
-        return _indices_of_names(spec, array)
+        return _indices_of_names(spec, array, first_row)
     if rows == 0:
         return np.zeros(0, dtype=np.int64)
     if array.dtype.kind not in "iub":
@@ -62,7 +74,7 @@ def checked_labels(spec: Spec, labels: Any, rows: int) -> NDArray[Any]:
             f"labels of kind {array.dtype} are ambiguous for a classification spec: give class indices as integers, "
             f"label names as strings, or an (n, {spec.columns}) array of soft labels"
         )
-    return _indices(spec, array)
+    return _indices(spec, array, first_row)
 
 
 def targets_of(spec: Spec, labels: NDArray[Any], first_row: int = 0) -> Targets:
@@ -90,7 +102,7 @@ def _real(spec: Spec, array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _indices(spec: Spec, array: NDArray[Any]) -> NDArray[np.int64]:
+def _indices(spec: Spec, array: NDArray[Any], first_row: int) -> NDArray[np.int64]:
     bad = (
         np.flatnonzero((array < 0) | (array >= spec.columns))
         if array.dtype.kind != "b"
@@ -99,13 +111,13 @@ def _indices(spec: Spec, array: NDArray[Any]) -> NDArray[np.int64]:
     if bad.size:
         row = int(bad[0])
         raise UnknownLabelError(
-            f"label {array[row].item()!r} of row {row} is not a class index: the spec has {spec.columns} labels, so indices run "
-            f"from 0 to {spec.columns - 1}. To take a new class in, grow the spec: spec.with_labels(...)"
+            f"label {array[row].item()!r} of row {first_row + row} is not a class index: the spec has {spec.columns} labels, so "
+            f"indices run from 0 to {spec.columns - 1}. {_GROW if array[row] > 0 else 'Mend or drop that sample'}"
         )
     return array.astype(np.int64)
 
 
-def _indices_of_names(spec: Spec, array: NDArray[Any]) -> NDArray[np.int64]:
+def _indices_of_names(spec: Spec, array: NDArray[Any], first_row: int) -> NDArray[np.int64]:
     position = {label: index for index, label in enumerate(spec.labels or ())}
     result = np.empty(len(array), dtype=np.int64)
     for row, name in enumerate(array.tolist()):
@@ -113,8 +125,9 @@ def _indices_of_names(spec: Spec, array: NDArray[Any]) -> NDArray[np.int64]:
         if index is None:
             known = ", ".join(repr(label) for label in (spec.labels or ())[:8])
             raise UnknownLabelError(
-                f"label {name!r} of row {row} is not in the spec, which has {known}{', ...' if spec.columns > 8 else ''}. "
-                "To take a new class in, grow the spec: spec.with_labels(...)"
+                f"label {name!r} of row {first_row + row} is not in the spec, which has {known}"
+                f"{', ...' if spec.columns > 8 else ''}. "
+                f"{_GROW if isinstance(name, str) else 'Label names are strings: mend or drop that sample'}"
             )
         result[row] = index
     return result

@@ -71,113 +71,55 @@ def require_refused_without_a_trace(solver: ExactSolver, delete: Delete, feature
     assert solver.head().digest == solve(before).digest
 
 
+def plain(dim: int, gamma: float) -> Spec:
+    return Spec(dim=dim, outputs=1, gamma=gamma, intercept=False)
+
+
+PETS = Spec(dim=2, labels=("cat", "dog"), gamma=100.0)
+FOUR = [[1.0, 2.0], [3.0, 1.0], [2.0, 5.0], [1.0, 7.0]]
+SOFT = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]
+BALL = [[1.5, 0.0, 0.0], [0.0, 1.5, 0.0], [0.0, 0.0, 1.5], [0.0, 0.0, 0.0]]
+HUGE = 2.0**40  # a gamma under which float64 sees nothing
+STEP = 2.0**-35  # of the grids
+
 # name: (spec, what is added, its labels, what is deleted, its labels, what the refusal says)
 IMPOSSIBLE: dict[str, tuple[Spec, Any, Any, Any, Any, str]] = {
-    "more than there are": (Spec(dim=2, outputs=1), [[1.0, 2.0]], [1.0], [[1.0, 2.0]] * 2, [1.0] * 2, "-1 samples"),
-    "more of a label than there are": (
-        Spec(dim=2, labels=("cat", "dog")),
-        [[1.0, 2.0], [3.0, 1.0]],
-        [0, 1],
-        [[1.0, 2.0]] * 2,
-        [0, 0],
-        "-1 samples of label 'cat'",
-    ),
-    "a soft label where all are hard": (
-        Spec(dim=2, labels=("cat", "dog")),
-        [[1.0, 2.0], [3.0, 1.0]],
-        np.eye(2),
-        [[1.0, 2.0]],
-        np.array([[0.5, 0.5]]),
-        "2 hard labels on 1 samples",
-    ),
-    "a soft label that was another": (
-        Spec(dim=2, labels=("cat", "dog")),
-        [[1.0, 2.0], [3.0, 1.0], [2.0, 5.0], [1.0, 7.0]],
-        np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]),
-        [[1.0, 7.0]],
-        np.array([[0.25, 0.75]]),
-        "would contradict",
-    ),
+    "more than there are": (plain(2, 1.0), [[1.0, 2.0]], [1.0], [[1.0, 2.0]] * 2, [1.0] * 2, "-1 samples"),
+    "more of a label than there are": (PETS, FOUR[:2], [0, 1], FOUR[:1] * 2, [0, 0], "-1 samples of label 'cat'"),
+    "a soft label where all are hard": (PETS, FOUR[:2], SOFT[:2], FOUR[:1], SOFT[3:], "2 hard labels on 1 samples"),
+    "a soft label that was another": (PETS, FOUR, SOFT, FOUR[3:], [[0.25, 0.75]], "would contradict"),
     "the last of its label, but another sample": (
-        Spec(dim=2, labels=("cat", "dog"), gamma=100.0),
-        [[1.0, 2.0], [3.0, 1.0], [2.0, 5.0], [1.0, 7.0]],
+        PETS,
+        FOUR,
         [0, 1, 0, 0],
         [[3.0, 1.5]],
         [1],
         "label 'dog' would have no samples",
     ),
-    "the diagonal": (
-        Spec(dim=2, outputs=1, gamma=100.0, intercept=False),
-        [[1.0, 2.0], [1.0, 1.0]],
-        [1.0, 1.0],
-        [[0.0, 2.25]],
-        [1.0],
-        "feature 1 would be negative",
-    ),
-    "a 2x2 minor": (
-        Spec(dim=2, outputs=1, gamma=10.0, intercept=False),
-        [[1.0, 1.0], [1.0, 1.0]],
-        [1.0, 1.0],
-        [[1.0, -1.0]],
-        [1.0],
-        "features 0 and 1 would be correlated",
-    ),
+    "the diagonal": (plain(2, 100.0), FOUR[:2], [1.0, 1.0], [[0.0, 2.25]], [1.0], "feature 1 would be negative"),
+    "the diagonal by one unit": (plain(1, HUGE), [[5.0], [0.0]], [1.0, 1.0], [[5.0], [STEP]], [1.0, 1.0], "would"),
+    "a 2x2 minor": (plain(2, 10.0), [[1.0, 1.0]] * 2, [1.0, 1.0], [[1.0, -1.0]], [1.0], "features 0 and 1 would be correlated"),
     "a 2x2 minor with the constant feature": (
         Spec(dim=1, outputs=1, gamma=100.0),
-        [[1.0], [1.0], [1.0]],
-        [1.0, 1.0, 1.0],
+        [[1.0]] * 3,
+        [1.0] * 3,
         [[0.5]],
         [1.0],
         "features 0 and 1 would be correlated",
     ),
-    "the diagonal by one unit in the last place": (
-        Spec(dim=1, outputs=1, gamma=2.0**40, intercept=False),
-        [[5.0], [0.0]],
-        [1.0, 1.0],
-        [[5.0], [2.0**-35]],
-        [1.0, 1.0],
-        "would",
-    ),
-    "a 2x2 minor by one unit in the last place": (
-        Spec(dim=2, outputs=1, gamma=2.0**40, intercept=False),
+    "a 2x2 minor by one unit": (
+        plain(2, HUGE),
         [[5.0, 5.0], [0.0, 0.0]],
         [1.0, 1.0],
-        [[2.0**-35, 0.0]],
+        [[STEP, 0.0]],
         [0.0],
         "features 0 and 1 would be correlated",
     ),
-    "a dead feature": (
-        Spec(dim=2, outputs=1, gamma=2.0**40, intercept=False),
-        [[5.0, 0.0], [3.0, 0.0]],
-        [1.0, 1.0],
-        [[3.0, 2.0**-35]],
-        [1.0],
-        "feature 1 would be negative",
-    ),
-    "the factorisation": (
-        Spec(dim=3, outputs=1, gamma=0.25, intercept=False),
-        [[1.5, 0.0, 0.0], [0.0, 1.5, 0.0], [0.0, 0.0, 1.5], [0.0, 0.0, 0.0]],
-        [1.0, 0.0, 1.0, 0.0],
-        [[1.0, 1.0, 1.0]],
-        [1.0],
-        "positive definite",
-    ),
-    "all samples, but others": (
-        Spec(dim=2, outputs=1, gamma=2.0**40, intercept=False),
-        [[1.0, 2.0]],
-        [1.0],
-        [[1.0, 2.0]],
-        [1.0 + 2.0**-35],
-        "statistics would not be zero",
-    ),
-    "all samples, but less": (
-        Spec(dim=2, outputs=1, gamma=2.0**40, intercept=False),
-        [[1.0, 2.0]],
-        [1.0],
-        [[1.0, 2.0 - 2.0**-35]],
-        [1.0],
-        "statistics would not be zero",
-    ),
+    "a dead feature": (plain(2, HUGE), [[5.0, 0.0], [3.0, 0.0]], [1.0, 1.0], [[3.0, STEP]], [1.0], "feature 1 would be negative"),
+    "the factorisation": (plain(3, 0.25), BALL, [1.0, 0.0, 1.0, 0.0], [[1.0, 1.0, 1.0]], [1.0], "positive definite"),
+    "all samples, but others": (plain(2, HUGE), FOUR[:1], [1.0], FOUR[:1], [1.0 + STEP], "statistics would not be zero"),
+    "all samples, but less": (plain(2, HUGE), FOUR[:1], [1.0], [[1.0, 2.0 - STEP]], [1.0], "statistics would not be zero"),
+    "all samples, but zeros": (plain(2, 1.0), [[0.0, 0.0]], [1.0], [[0.0, 0.0]], [2.0], "statistics would not be zero"),
 }
 
 

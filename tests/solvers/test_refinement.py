@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from expunge import Grid, Spec, Statistics
-from expunge.errors import NotAGramError
+from expunge.errors import NotAGramError, UndecidableTieError
 from expunge.exact import wide
 from expunge.rows import Rows, integer_rows
 from expunge.solvers.base import _Change, _trace_of
@@ -81,6 +81,7 @@ def samples(draw: st.DrawFn, least: int = 1) -> tuple[Spec, Array, Array]:
     targets = draw(st.lists(st.integers(-(1 << 30), 1 << 30), min_size=count * columns, max_size=count * columns))
     trace = sum(value * value for value in values) * 2.0 ** (-2 * grid.fraction_bits) or 1.0
     gamma = trace * 2.0 ** -draw(st.integers(-10, 42)) * draw(st.sampled_from([1.0, 0.1, math.pi, 1 + 2.0**-52]))
+    gamma = min(max(gamma, 2.0**-100), 2.0**100)
     bits = draw(st.integers(-5, 60)) + label_grid.fraction_bits - grid.fraction_bits
     spec = Spec(dim=dim, outputs=columns, gamma=gamma, intercept=False, grid=grid, label_grid=label_grid, publication_bits=bits)
     features = np.ldexp(np.array(values, dtype=np.float64).reshape(count, dim), -grid.fraction_bits)
@@ -157,6 +158,20 @@ def test_rounding_is_to_nearest_on_both_sides_of_zero(value: float, side: int) -
         integers = refinement.rounded(proposal)
         refinement.apply(proposal)
     assert integers.tolist() == [[math.floor(value) + (side > 0)]]
+
+
+@pytest.mark.parametrize("bits", [0, 30])
+def test_nothing_is_called_a_tie_before_the_bound_is_far_below_the_grid(bits: int) -> None:
+    spec = Spec(dim=1, outputs=1, gamma=1.0, intercept=False, publication_bits=bits)
+    statistics = Statistics.of(spec, [[1.0]], [2.0**-bits])  # W* lies exactly between 0 and 2^-bits
+    refinement = Refinement(System(spec, statistics.gram), statistics.moment)
+    factor = CholeskyFactor(refinement.system)
+    refinement.apply(refinement.propose(factor.solve, 1.0))
+    proposal = refinement.propose(factor.solve, 1.0)
+    for more in (10, 60, 127):
+        assert refinement.rounded(replace(proposal, bounds=np.array([2.0 ** -(bits + more)]))) is None
+    with pytest.raises(UndecidableTieError):
+        refinement.rounded(replace(proposal, bounds=np.array([2.0 ** -(bits + 128)])))
 
 
 def test_a_stale_preconditioner_that_has_broken_down_is_made_anew() -> None:

@@ -170,16 +170,18 @@ def test_an_exact_tie_is_refused_and_one_more_bit_publishes_it(path: Path, bits:
 
 
 @each_path
-def test_what_is_almost_a_tie_is_decided(path: Path) -> None:
-    """x = 2^-10, y = 2^-11 (1 + 2^-40), gamma = 2^-60: W* = 1/2. The next gamma moves it by 2^-93, and that is enough."""
-    spec = Spec(dim=1, outputs=1, gamma=2.0**-60, intercept=False, grid=Grid(2, 30), label_grid=Grid(2, 51), publication_bits=0)
-    features, targets = [[2.0**-10]], [2.0**-11 * (1 + 2.0**-40)]
+@pytest.mark.parametrize("bits", [20, 24, 28, 32, 36, 40])
+def test_what_is_almost_a_tie_is_decided(path: Path, bits: int) -> None:
+    """x = 2^-10, y = 2^-11 (1 + 2^-b), gamma = 2^-(20+b): W* = 1/2. The next gamma moves it by 2^-(b+53), and that is enough."""
+    tie = 2.0 ** -(20 + bits)
+    spec = Spec(dim=1, outputs=1, gamma=tie, intercept=False, grid=Grid(2, 30), label_grid=Grid(2, 51), publication_bits=0)
+    features, targets = [[2.0**-10]], [2.0**-11 * (1 + 2.0**-bits)]
     with pytest.raises(UndecidableTieError):
         path(spec, features, targets)
-    for gamma, rounded in ((math.nextafter(2.0**-60, 1.0), 0), (math.nextafter(2.0**-60, 0.0), 1)):
+    for gamma, rounded in ((math.nextafter(tie, 1.0), 0), (math.nextafter(tie, 0.0), 1)):
         near = spec.with_gamma(gamma)
         distance = abs(of_samples(near, features, targets).weights[0][0] - Fraction(1, 2))
-        assert 0 < distance < Fraction(1, 2**92)
+        assert 0 < distance < Fraction(1, 2 ** (bits + 52))
         assert path(near, features, targets).integers.tolist() == [[rounded]]
 
 
@@ -295,6 +297,16 @@ def test_statistics_that_retraining_refuses_get_no_head_from_a_solver_either(
     with pytest.raises(NotAGramError):
         solve(net)
     with pytest.raises(ExpungeError):
+        variant(spec, net).head()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_statistics_with_two_faults_are_refused_for_the_same_one(variant: type[ExactSolver]) -> None:
+    spec = Spec(dim=2, outputs=1, gamma=1e-20, intercept=False)
+    net = Statistics.of(spec, [[1.0, 1.0], [1.0, 1.0]], [1.0, 1.0]) - Statistics.of(spec, [[1.0, -1.0]], [1.0])
+    with pytest.raises(ExpungeError) as retraining:
+        solve(net)
+    with pytest.raises(type(retraining.value)):
         variant(spec, net).head()
 
 

@@ -84,7 +84,7 @@ class Report:
     def __init__(self) -> None:
         self.all_equal = True
         self._tell("  ".join(name.ljust(width) for name, width in zip(self.columns, self.widths, strict=True)).rstrip())
-        self._tell("  ".join("─" * width for width in self.widths))
+        self._tell("  ".join("-" * width for width in self.widths))
 
     def row(self, step: str, federation: Federation, head: expunge.Head, took: float, spec: expunge.Spec) -> None:
         """Retrain from what is retained, compare the digests, print a row."""
@@ -100,7 +100,7 @@ class Report:
             f"{accuracy:.4f}",
             f"{took:.1f} ms",
             f"{retraining:.1f} ms",
-            head.digest[:16] + "…",
+            head.digest[:16] + "..",
             "yes, bit for bit" if equal else "NO",
         )
         self._tell("  ".join(cell.ljust(width) for cell, width in zip(cells, self.widths, strict=True)).rstrip())

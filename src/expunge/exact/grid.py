@@ -106,8 +106,10 @@ class Grid:
         where = f"row {first_row + row}, column {column} of the {what}"
         if not math.isfinite(value):
             raise NotFiniteError(f"{where} is {value}: {what} must be finite; drop or mend that sample")
-        serving = self._serving(value, holding_one)
-        remedy = f"a grid that holds it is {serving!r}" if serving is not None else "scale the values down"
+        finite = np.abs(values[np.isfinite(values)].astype(np.float64))
+        serving = self._serving(float(finite.max()), holding_one)
+        name = "label_grid" if what == "labels" else "grid"
+        remedy = f"choose {name}={serving!r} when making the spec" if serving is not None else "scale the values down"
         raise GridRangeError(
             f"{where} is {value!r}, beyond the range of {self!r}, which is below {self.limit:g} in magnitude. "
             f"Values are never clipped: {remedy}"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from threading import RLock
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.errors import ExpungeError, ImpossibleDeletionError, NotAGramError, SpecMismatchError
+from expunge.errors import ExpungeError, ImpossibleDeletionError, InputError, NotAGramError, SpecMismatchError
 from expunge.exact import blas, wide
 from expunge.exact.gram import Digits, digits_of
 from expunge.head import Head
@@ -28,6 +31,20 @@ Float = NDArray[np.float64]
 _REMEDY = "nothing was deleted. Delete only samples that were added, with the features and labels they were added with"
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _exclusive(method: Method) -> Method:
+    """One caller at a time: sums, caches and scratch memory change together."""
+
+    @wraps(method)
+    def guarded(self: ExactSolver, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return cast("Method", guarded)
+
+
 class ExactSolver(ABC):
     """Adds and deletes samples and publishes the head of what is retained.
 
@@ -35,12 +52,15 @@ class ExactSolver(ABC):
     samples. A refused call leaves the solver as it was.
 
     The truth is the sums (exact integers); the system's float copy, the preconditioner and the iterate are caches, which can be
-    thrown away at any time.
+    thrown away at any time. Threads may share a solver: calls take turns. A pickle holds spec and statistics alone.
     """
 
     method: str
 
     def __init__(self, spec: Spec, statistics: Statistics | None = None) -> None:
+        if not isinstance(spec, Spec):
+            raise InputError(f"{type(self).__name__} takes a Spec first (and statistics second), got {type(spec).__name__}")
+        self._lock = RLock()
         self._sums = Sums(spec)
         self._by_construction = True  # only ever added to: then S is a Gram, and no proof is needed
         self._trace = 0  # of S, in units of 2^(-2 fraction_bits); part of the truth
@@ -54,6 +74,12 @@ class ExactSolver(ABC):
         if statistics is not None:
             self.add_statistics(statistics)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.spec, self.statistics)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.count} samples, {self.spec.width} features, gamma={self.spec.gamma:g}>"
+
     @property
     def spec(self) -> Spec:
         """What the head is solved under; `amend` changes it."""
@@ -65,6 +91,7 @@ class ExactSolver(ABC):
         return self._sums.count
 
     @property
+    @_exclusive
     def statistics(self) -> Statistics:
         """The exact statistics of what is retained."""
         if self._statistics is None:
@@ -74,6 +101,7 @@ class ExactSolver(ABC):
 
     # -- changes --------------------------------------------------------------------------------------------------------
 
+    @_exclusive
     def add(self, features: Any, labels: Any, *, lost_columns: str = "refuse") -> None:
         """Add samples; features and labels as for Statistics.of.
 
@@ -95,6 +123,7 @@ class ExactSolver(ABC):
         self._trace += _trace_of(rows)
         self._follow(_Change(self.spec, rows), 1)
 
+    @_exclusive
     def delete(self, features: Any, labels: Any) -> None:
         """Delete samples that were added, given by the same features and labels."""
         array = checked_features(self.spec, features)
@@ -110,6 +139,7 @@ class ExactSolver(ABC):
             raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
         self._delete_rows(rows)
 
+    @_exclusive
     def add_statistics(self, statistics: Statistics) -> None:
         """Add samples by their statistics (a gram message); there are no rows to follow, so caches go stale."""
         self._require_spec(statistics)
@@ -119,6 +149,7 @@ class ExactSolver(ABC):
             self._floor = None
         self._rebuilt()
 
+    @_exclusive
     def delete_statistics(self, statistics: Statistics) -> None:
         """Delete samples by their statistics (a gram message)."""
         self._require_spec(statistics)
@@ -136,6 +167,7 @@ class ExactSolver(ABC):
         self._rebuilt()
         self._system, self._floor = proof
 
+    @_exclusive
     def amend(self, spec: Spec) -> None:
         """Go on under another head spec (gamma, publication) or with labels appended; statistics are kept."""
         if not spec.grows_from(self.spec):
@@ -154,6 +186,7 @@ class ExactSolver(ABC):
 
     # -- the head -------------------------------------------------------------------------------------------------------
 
+    @_exclusive
     def head(self) -> Head:
         """The certified head of what is retained: bit for bit that of `solve(statistics)`."""
         if self._head is None:
@@ -180,8 +213,13 @@ class ExactSolver(ABC):
         return np.asarray(diagonal.any(axis=0))
 
     def _require_spec(self, statistics: Statistics) -> None:
+        if not isinstance(statistics, Statistics):
+            raise InputError(f"a solver takes Statistics, got {type(statistics).__name__}")
         if not self.spec.grows_from(statistics.spec):
-            raise SpecMismatchError(f"these statistics belong to another spec: {self.spec.difference(statistics.spec)}")
+            raise SpecMismatchError(
+                f"these statistics belong to another spec: {self.spec.difference(statistics.spec)}. "
+                "Make them under the solver's spec"
+            )
 
     def _changed(self) -> None:
         self._head = None

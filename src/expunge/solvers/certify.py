@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from expunge.errors import IllConditionedError, NotAGramError
+from expunge.errors import IllConditionedError, InputError, NotAGramError
 from expunge.exact import blas
 from expunge.head import Diagnostics, Head
 from expunge.plausibility import problem_with
@@ -74,6 +74,10 @@ def solve(statistics: Statistics) -> Head:
     Law: `weights` is (S + gamma I)^-1 G, correctly rounded to multiples of 2^-publication_bits; no path, thread count or BLAS
     changes one byte of it.
     """
+    if not isinstance(statistics, Statistics):
+        raise InputError(
+            f"solve takes Statistics, got {type(statistics).__name__}; those of no samples at all are Statistics.zero(spec)"
+        )
     spec = statistics.spec
     known = statistics.gram_by_construction
     if not known:
