@@ -190,7 +190,9 @@ class ExactSolver(ABC):
     def head(self) -> Head:
         """The certified head of what is retained: bit for bit that of `solve(statistics)`."""
         if self._head is None:
-            require_well_conditioned(self.spec, self._trace)
+            if not is_well_conditioned(self.spec, self._trace):
+                self._require_possible()  # first, as `solve` does
+                require_well_conditioned(self.spec, self._trace)
             refinement = self._ready_refinement()
             preconditioner = self._preconditioner()
             head, found = certified(refinement, preconditioner, self._ready_floor())
@@ -258,11 +260,15 @@ class ExactSolver(ABC):
             self._refinement = Refinement(system, self._sums.moment)
         return self._refinement
 
+    def _require_possible(self) -> None:
+        """Refuse sums that were not only added up from samples, and that integers prove to be of no samples."""
+        if self._floor is None and not self._by_construction:
+            self._sums.settle()
+            require_possible(self._sums)
+
     def _ready_floor(self) -> float:
         if self._floor is None:
-            if not self._by_construction:
-                self._sums.settle()
-                require_possible(self._sums)
+            self._require_possible()
             self._floor = self.spec.gamma if self._by_construction else proven_floor(self._fresh_system())
         return self._floor
 
