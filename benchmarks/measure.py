@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PAUSE = 0.06  # seconds between sides: BLAS threads spin for a while after a call, and would slow the other side down
+PAUSE = 0.3  # seconds between sides: BLAS threads spin for a while after a call, and would slow the other side down
 
 
 @dataclass(frozen=True)

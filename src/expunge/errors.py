@@ -19,6 +19,7 @@ Each message says what happened, to which thing, and what to do about it; the ob
     │   ├── UndecidableTieError  a weight exactly between two publication points
     │   └── PublicationRangeError  a weight too large for the publication grid
     ├── PosteriorError           noise parameters that contradict each other or the data
+    ├── InterruptedChangeError   a solver that was interrupted in the middle of a change
     ├── MissingExtraError        an optional dependency that is not installed
     └── PlatformError            a machine whose BLAS is not exact on small integers
 """
@@ -92,6 +93,10 @@ class PublicationRangeError(SolveError):
 
 class PosteriorError(ExpungeError, ValueError):
     """Noise parameters that contradict each other or the data."""
+
+
+class InterruptedChangeError(ExpungeError, RuntimeError):
+    """A solver that was interrupted in the middle of a change, and whose sums can no longer be trusted."""
 
 
 class MissingExtraError(ExpungeError, ImportError):

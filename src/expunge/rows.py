@@ -104,6 +104,11 @@ class ColumnWatch:
         self._example = np.maximum(self._example, other._example)
         self._largest = max(self._largest, other._largest)
 
+    @property
+    def any_lost(self) -> bool:
+        """Whether some column was lost and does not live here."""
+        return bool((self._lost & ~self._live).any())
+
     def require_none_lost(self, living: NDArray[np.bool_] | None = None) -> None:
         """Raise LostColumnError for a column that was lost and lives neither here nor in `living`."""
         lost = self._lost & ~self._live

@@ -21,7 +21,7 @@ from expunge.errors import FormatError, InputError, ShapeError, SpecMismatchErro
 from expunge.exact import blas, parallel, wide
 from expunge.rows import ColumnWatch, Rows, check_lost_columns, checked_features, put_features
 from expunge.spec import Spec
-from expunge.sums import Sums, embedded
+from expunge.sums import Sums, embedded, require_room
 from expunge.targets import checked_labels, targets_of
 
 Float = NDArray[np.float64]
@@ -33,7 +33,6 @@ _VERSION = 1
 _HEADER = struct.Struct(f"<{len(_MAGIC)}sB32s32sIIqI")
 _CHECKSUM = hashlib.sha256().digest_size
 _BLOCK_ROWS = 512
-_MOST_SAMPLES = 1 << 44  # with 42-bit integers the sums of this many samples stay below 2^127
 _WORTH_SHARING = 1 << 21  # entries of a batch below which one thread is faster
 _NARROW = 256  # up to this width more BLAS threads would cost more than they save
 _SHARED_WIDTH = 2048  # beyond this BLAS dominates, and a set of products for each thread would cost more than it saves
@@ -151,6 +150,7 @@ class Statistics:
         result.label_gram = change(left.label_gram, right.label_gram)
         result.class_counts = left.class_counts + sign * right.class_counts
         result.count = left.count + sign * right.count
+        require_room(result.count)
         known = sign > 0 and left._gram_by_construction and right._gram_by_construction
         return Statistics._make(result, spec=spec, by_construction=known)
 
@@ -369,8 +369,7 @@ def _add_batch(sums: Sums, watch: ColumnWatch, features: Any, labels: Any, progr
     spec = sums.spec
     array = checked_features(spec, features)
     checked = checked_labels(spec, labels, len(array), sums.count)
-    if sums.count + len(array) > _MOST_SAMPLES:
-        raise InputError(f"{sums.count + len(array)} samples are more than the 2^44 whose sums fit 128 bits")
+    require_room(sums.count + len(array))
     shared = array.size >= _WORTH_SHARING and spec.width <= _SHARED_WIDTH
     workers = parallel.cores() if shared else 1
     parts = [(sums, watch)] + [(Sums(spec), ColumnWatch(spec)) for _ in range(workers - 1)]

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.errors import SpecError
+from expunge.errors import InputError, SpecError
 from expunge.exact import blas, wide
 from expunge.exact.gram import CrossSum, GramSum, digits_of
 from expunge.rows import Rows
 from expunge.spec import Spec
 
 Float = NDArray[np.float64]
+
+_MOST_SAMPLES = 1 << 44  # with 42-bit integers the sums of this many samples stay below 2^127
 
 
 class Sums:
@@ -56,6 +58,7 @@ class Sums:
 
     def merge(self, other: Any, sign: int = 1) -> None:
         """Add or subtract other sums (settled first) or statistics of the same spec."""
+        require_room(self.count + sign * other.count)
         self.settle()
         if isinstance(other, Sums):
             other.settle()
@@ -75,6 +78,12 @@ class Sums:
         self._moment = CrossSum(spec.width, spec.columns)
         self._label_gram = CrossSum(spec.columns, spec.columns)
         self.spec = spec
+
+
+def require_room(count: int) -> None:
+    """Refuse a number of samples whose sums might not fit 128 bits."""
+    if abs(count) > _MOST_SAMPLES:
+        raise InputError(f"{count} samples are more than the 2^44 whose sums fit 128 bits")
 
 
 def embedded(

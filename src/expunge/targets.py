@@ -64,6 +64,8 @@ def checked_labels(spec: Spec, labels: Any, rows: int, first_row: int = 0) -> ND
             )
         return _real(spec, array.reshape(-1, 1))
     if array.dtype.kind == "O" and all(isinstance(item, (int, np.integer)) for item in array):
+        if any(abs(int(item)) >> 62 for item in array):
+            raise UnknownLabelError("an integer label beyond 2^62 cannot be a class index. Mend or drop that sample")
         array = array.astype(np.int64)
     if array.dtype.kind in "OUT":
         return _indices_of_names(spec, array, first_row)

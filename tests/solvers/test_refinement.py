@@ -171,7 +171,7 @@ def test_nothing_is_called_a_tie_before_the_bound_is_far_below_the_grid(bits: in
     for more in (10, 60, 127):
         assert refinement.rounded(replace(proposal, bounds=np.array([2.0 ** -(bits + more)]))) is None
     with pytest.raises(UndecidableTieError):
-        refinement.rounded(replace(proposal, bounds=np.array([2.0 ** -(bits + 128)])))
+        refinement.rounded(replace(proposal, bounds=np.array([2.0 ** -(bits + 129)])))
 
 
 def test_a_stale_preconditioner_that_has_broken_down_is_made_anew() -> None:

@@ -155,9 +155,14 @@ def require_exact() -> None:
     digits = noise[-width:, :columns]
     answer = width * wider * most - wider * digits.sum(axis=0) - most * change.sum(axis=1)[:, None] + change @ digits
     product = symmetric_multiply((wider - change).astype(np.float64), np.ascontiguousarray(most - digits, dtype=np.float64))
+    whole, right = (wider - change).astype(np.float64), np.ascontiguousarray(most - digits, dtype=np.float64)
+    single = np.concatenate([symmetric_multiply(whole, right[:, [index]]) for index in range(columns)], axis=1)
+    plain = multiply(whole, right)
     upper = np.triu_indices(width)
     if not (
-        np.array_equal(gram[upper], expected[upper]) and np.array_equal(general, expected) and np.array_equal(product, answer)
+        np.array_equal(gram[upper], expected[upper])
+        and np.array_equal(general, expected)
+        and all(np.array_equal(found, answer) for found in (product, single, plain))
     ):
         raise PlatformError(
             "this machine's BLAS does not multiply small integers exactly in float64, so no exact statistics can be made "

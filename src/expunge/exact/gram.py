@@ -86,10 +86,10 @@ class GramSum:
         most = int(blas.EXACT_LIMIT // worst)
         for start in range(0, len(rows), most):
             block = rows[start : start + most]
-            if self._budget + len(block) * worst > blas.EXACT_LIMIT:
+            if len(block) * worst > blas.EXACT_LIMIT - self._budget:  # the sum of the two might be rounded, this is not
                 self.drain(target)
-            self._budget += len(block) * worst
             self._accumulate(block, sign)
+            self._budget += len(block) * worst
 
     def _accumulate(self, block: Digits, sign: int) -> None:
         parts = [*block.parts, self._sum(block)] if len(block.parts) == 2 else block.parts
@@ -163,7 +163,7 @@ class CrossSum:
         for start in range(0, len(left), most):
             block = slice(start, start + most)
             count = len(left.parts[0][block])
-            if self._budget + count * worst > blas.EXACT_LIMIT:
+            if count * worst > blas.EXACT_LIMIT - self._budget:
                 self.drain(target)
             self._budget += count * worst
             for i, one in enumerate(left.parts):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from threading import RLock
 from typing import Any, TypeVar, cast
@@ -11,7 +12,14 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.errors import ExpungeError, ImpossibleDeletionError, InputError, NotAGramError, SpecMismatchError
+from expunge.errors import (
+    ExpungeError,
+    ImpossibleDeletionError,
+    InputError,
+    InterruptedChangeError,
+    NotAGramError,
+    SpecMismatchError,
+)
 from expunge.exact import blas, wide
 from expunge.exact.gram import Digits, digits_of
 from expunge.head import Head
@@ -24,7 +32,7 @@ from expunge.solvers.refinement import Refinement
 from expunge.solvers.system import System, is_well_conditioned, require_well_conditioned
 from expunge.spec import Spec
 from expunge.statistics import Statistics
-from expunge.sums import Sums
+from expunge.sums import Sums, require_room
 
 Float = NDArray[np.float64]
 
@@ -40,6 +48,11 @@ def _exclusive(method: Method) -> Method:
     @wraps(method)
     def guarded(self: ExactSolver, *args: Any, **kwargs: Any) -> Any:
         with self._lock:
+            if self._torn:
+                raise InterruptedChangeError(
+                    "this solver was interrupted in the middle of a change, and its sums can no longer be trusted; make a new "
+                    "one from statistics or samples that you kept"
+                )
             return method(self, *args, **kwargs)
 
     return cast("Method", guarded)
@@ -61,6 +74,7 @@ class ExactSolver(ABC):
         if not isinstance(spec, Spec):
             raise InputError(f"{type(self).__name__} takes a Spec first (and statistics second), got {type(spec).__name__}")
         self._lock = RLock()
+        self._torn = False
         self._sums = Sums(spec)
         self._by_construction = True  # only ever added to: then S is a Gram, and no proof is needed
         self._trace = 0  # of S, in units of 2^(-2 fraction_bits); part of the truth
@@ -95,7 +109,6 @@ class ExactSolver(ABC):
     def statistics(self) -> Statistics:
         """The exact statistics of what is retained."""
         if self._statistics is None:
-            self._sums.settle()
             self._statistics = Statistics.snapshot(self._sums, by_construction=self._by_construction)
         return self._statistics
 
@@ -117,11 +130,15 @@ class ExactSolver(ABC):
         if not len(rows):
             return
         if lost_columns == "refuse":
-            seen_columns(self.spec, array, rows).require_none_lost(self._living)
-        self._changed()
-        self._sums.change(rows, 1)
-        self._trace += _trace_of(rows)
-        self._follow(_Change(self.spec, rows), 1)
+            watch = seen_columns(self.spec, array, rows)
+            if watch.any_lost:
+                watch.require_none_lost(self._living)
+        change = _Change(self.spec, rows)
+        with self._changing():
+            self._changed()
+            self._sums.change(rows, 1)
+            self._trace += _trace_of(rows)
+            self._follow(change, 1)
 
     @_exclusive
     def delete(self, features: Any, labels: Any) -> None:
@@ -143,46 +160,49 @@ class ExactSolver(ABC):
     def add_statistics(self, statistics: Statistics) -> None:
         """Add samples by their statistics (a gram message); there are no rows to follow, so caches go stale."""
         self._require_spec(statistics)
-        self._sums.merge(statistics.under(self.spec))
-        self._by_construction &= statistics.gram_by_construction
-        if not statistics.gram_by_construction:
-            self._floor = None
-        self._rebuilt()
+        require_room(self.count + statistics.count)
+        with self._changing():
+            self._sums.merge(statistics.under(self.spec))
+            self._by_construction &= statistics.gram_by_construction
+            if not statistics.gram_by_construction:
+                self._floor = None
+            self._rebuilt()
 
     @_exclusive
     def delete_statistics(self, statistics: Statistics) -> None:
         """Delete samples by their statistics (a gram message)."""
         self._require_spec(statistics)
         gone = statistics.under(self.spec)
-        self._sums.merge(gone, -1)
-        try:
-            problem = problem_with(self._sums)
-            if problem is not None:
-                raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
-            proof = self._proof_after_deletion()
-        except ExpungeError:
-            self._sums.merge(gone, 1)
-            raise
-        self._by_construction = False
-        self._rebuilt()
-        self._system, self._floor = proof
+        require_room(self.count - gone.count)
+        with self._changing():
+            self._sums.merge(gone, -1)
+            try:
+                problem = problem_with(self._sums)
+                if problem is not None:
+                    raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
+                proof = self._proof_after_deletion()
+            except ExpungeError:
+                self._sums.merge(gone, 1)
+                raise
+            self._by_construction = False
+            self._rebuilt()
+            self._system, self._floor = proof
 
     @_exclusive
     def amend(self, spec: Spec) -> None:
         """Go on under another head spec (gamma, publication) or with labels appended; statistics are kept."""
         if not spec.grows_from(self.spec):
             raise SpecMismatchError(f"a solver cannot be amended to that spec: {self.spec.difference(spec)}")
-        gamma_changed = spec.gamma != self.spec.gamma
-        self._sums.grow(spec)
-        self._changed()
-        self._refinement = None
-        if self._system is not None:
-            self._system.spec = spec
-        if gamma_changed:
-            self._floor = None
-            self._drop_preconditioner()
+        with self._changing():
+            self._changed()
+            self._refinement = None
+            if spec.gamma != self.spec.gamma:
+                self._floor = None
+                self._drop_preconditioner()
             if self._system is not None:
+                self._system.spec = spec
                 self._system.set_gamma(spec.gamma)
+            self._sums.grow(spec)
 
     # -- the head -------------------------------------------------------------------------------------------------------
 
@@ -193,9 +213,14 @@ class ExactSolver(ABC):
             if not is_well_conditioned(self.spec, self._trace):
                 self._require_possible()  # first, as `solve` does
                 require_well_conditioned(self.spec, self._trace)
-            refinement = self._ready_refinement()
-            preconditioner = self._preconditioner()
-            head, found = certified(refinement, preconditioner, self._ready_floor())
+            try:
+                preconditioner, floor = self._preconditioner(), self._ready_floor()
+                head, found = certified(self._ready_refinement(), preconditioner, floor)
+            except ExpungeError:
+                raise
+            except BaseException:  # an interrupt may have torn iterate and residual apart
+                self._drop_caches()
+                raise
             self.resets += preconditioner.renewals
             self._head = with_diagnostics(head, found, self.method, self.factorisations, self.resets)
         return self._head
@@ -222,6 +247,22 @@ class ExactSolver(ABC):
                 f"these statistics belong to another spec: {self.spec.difference(statistics.spec)}. "
                 "Make them under the solver's spec"
             )
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Around every change: whatever interrupts it, other than a refusal that put all back, makes the solver unusable."""
+        try:
+            yield
+        except ExpungeError:
+            raise
+        except BaseException:
+            self._torn = True
+            raise
+
+    def _drop_caches(self) -> None:
+        self._system = None
+        self._refinement = None
+        self._drop_preconditioner()
 
     def _changed(self) -> None:
         self._head = None
@@ -288,11 +329,25 @@ class ExactSolver(ABC):
 
     def _delete_rows(self, rows: Rows) -> None:
         """Delete rows whose counts allow it, unless minors or the factorisation prove that impossible."""
-        floor, change = self._ready_floor(), _Change(self.spec, rows)
-        system = self._ready_system()
-        found = downdate(system, self._preconditioner().solve, floor, change.values, Proof.of(system).accepted)
+        change = _Change(self.spec, rows)
+        found = self._judged(change.values)
         if found is Downdate.IMPOSSIBLE:
             raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}")
+        with self._changing():
+            self._delete_judged(rows, change, found)
+
+    def _judged(self, values: Float) -> float | Downdate:
+        """What the downdate lemma says of deleting these rows; a stale preconditioner that leaves it open is made anew."""
+        floor, system = self._ready_floor(), self._ready_system()
+        preconditioner, least = self._preconditioner(), Proof.of(system).accepted
+        found = downdate(system, preconditioner.solve, floor, values, least)
+        if found is Downdate.UNDECIDED and not preconditioner.fresh:
+            found = downdate(system, preconditioner.renew(), floor, values, least)
+        return found
+
+    def _delete_judged(self, rows: Rows, change: _Change, found: float | Downdate) -> None:
+        """Take the rows out, unless integers or a proof object; then nothing has changed."""
+        system = self._ready_system()
         self._sums.change(rows, -1)
         system.change(change.digits, change.values, -1)
         try:

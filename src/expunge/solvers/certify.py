@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Preconditioner:
     solve: Propose
     fresh: bool
     renew: Callable[[], Propose]
-    renewals: int = field(default=0)
+    renewals: int = 0
 
 
 def certified(refinement: Refinement, preconditioner: Preconditioner, floor: float) -> tuple[Head, Diagnostics]:
@@ -100,13 +100,4 @@ def require_possible(statistics: Statistics | Sums) -> None:
 
 def with_diagnostics(head: Head, found: Diagnostics, method: str, factorisations: int, resets: int) -> Head:
     """The same head, telling how it was reached."""
-    diagnostics = Diagnostics(
-        method=method,
-        condition=found.condition,
-        contraction=found.contraction,
-        refinement_steps=found.refinement_steps,
-        digits=found.digits,
-        factorisations=factorisations,
-        resets=resets,
-    )
-    return Head(head.spec, head.integers, head.error_bound, diagnostics)
+    return replace(head, diagnostics=replace(found, method=method, factorisations=factorisations, resets=resets))

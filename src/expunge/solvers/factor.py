@@ -62,7 +62,8 @@ class CholeskyFactor:
         """The upper triangle of an approximation of H^-1, row-major; the factor itself is used up."""
         width = len(self._factor)
         if width <= _SMALL_WIDTH:
-            return np.ascontiguousarray(lapack.dpotrs(self._factor, np.eye(width), lower=1)[0])
+            half = np.ascontiguousarray(lapack.dtrtrs(self._factor, np.eye(width), lower=1)[0])
+            return blas.multiply_transposed(half, half)
         inverse: Float = lapack.dpotri(self._factor, lower=1, overwrite_c=1)[0].T
         return inverse
 

@@ -143,21 +143,28 @@ class FloatWoodburySolver(FloatSolver):
         """Take in a client's message: an addition (sign 1) or a deletion (sign -1)."""
         if not len(message.r):
             return
-        rows = np.asfortranarray(message.r.T)
-        self.gram = self._syrk(sign, rows, beta=1.0, c=self.gram.T, lower=1, overwrite_c=1).T
-        self.moment += sign * self._gemm(1.0, message.r, message.coefficients, trans_a=1)
+        self._accumulate(message, sign)
         try:
             columns = self._inverse.update(message.r, sign)
         except InfeasibleDowndateError:
-            self.reset()
+            try:
+                self.reset()
+            except NotAGramError:
+                self._accumulate(message, -sign)
+                raise
             return
         error = message.coefficients - self._gemm(1.0, message.r, self._weights)
         self._weights += sign * self._gemm(1.0, columns, error)
 
+    def _accumulate(self, message: Factor, sign: int) -> None:
+        rows = np.asfortranarray(message.r.T)
+        self.gram = self._syrk(sign, rows, beta=1.0, c=self.gram.T, lower=1, overwrite_c=1).T
+        self.moment += sign * self._gemm(1.0, message.r, message.coefficients, trans_a=1)
+
     def reset(self) -> None:
         """Solve inverse and head from the accumulated sums, as Variant A would."""
-        self._inverse = TrackedInverse(self._solved(np.eye(self.spec.width, dtype=self.dtype)))
-        self._weights = self._solved(self.moment)
+        inverse, weights = self._solved(np.eye(self.spec.width, dtype=self.dtype)), self._solved(self.moment)
+        self._inverse, self._weights = TrackedInverse(inverse), weights
         self.resets += 1
 
     @property

@@ -24,7 +24,7 @@ Float = NDArray[np.float64]
 Propose = Callable[[Float], Float]
 
 _SPARE_BITS = 32  # of the iterate below the publication grid
-_TIE_BITS = 128  # an entry still undecided when the bound is 2^-(publication_bits + 128) is a tie
+_TIE_BITS = 128  # an entry within 2^-(publication_bits + 128) of a rounding boundary is a tie, on every path
 _MOST_WEIGHT_BITS = 53
 
 
@@ -68,7 +68,7 @@ class Refinement:
         total = blas.norm(before)
         return Proposal(
             correction=correction,
-            contraction=blas.norm(remainder) / total if total else 0.0,
+            contraction=blas.norm(remainder) / (total or 1.0),
             bounds=certain / floor * (1 + 2.0**-40),
             remainder=blas.norm(certain) * (1 + 2.0**-20),
             floor=floor,
@@ -143,7 +143,7 @@ class Refinement:
         that is too large to be an exact float64.
         """
         spec = self.system.spec
-        if float(proposal.bounds.max()) >= 2.0 ** -(spec.publication_bits + 1):
+        if not float(proposal.bounds.max()) <= 2.0 ** -(spec.publication_bits + 2):  # with the tail: within the nearest cell
             return None
         below = self.bits - spec.publication_bits
         tail = np.ldexp(proposal.correction, self.bits)
@@ -154,15 +154,17 @@ class Refinement:
         wide.subtract_into(distance, half)
         offset = wide.to_float(distance)
         margin = np.ldexp(proposal.bounds, self.bits) * (1 + 2.0**-20) + 2.0**-48 * (np.abs(offset) + np.abs(tail))
-        decided = (np.abs(offset + tail) > margin) & (np.abs(tail) < 2.0 ** (below - 2))
+        nearest, tie = np.abs(offset + tail), 2.0 ** (below - _TIE_BITS)
+        decided = (nearest - margin > tie) & (np.abs(tail) < 2.0 ** (below - 2))
         if decided.all():
             return _in_range(spec, floor, offset + tail > 0.0)
-        row, column = (int(index) for index in np.argwhere(~decided)[0])
-        if float(proposal.bounds[column]) <= 2.0 ** -(spec.publication_bits + _TIE_BITS):
+        tied = np.argwhere(nearest + margin <= tie)
+        if tied.size:
+            row, column = (int(index) for index in tied[0])
             raise UndecidableTieError(
-                f"the weight of {_place(spec, row, column)} lies exactly between two points of the publication grid (to 128 "
-                f"bits), so it has no correct rounding; publication_bits={spec.publication_bits + 1} makes it a grid point "
-                "(spec.with_publication_bits(...))"
+                f"the weight of {_place(spec, row, column)} lies between two points of the publication grid, to within "
+                f"2^-{spec.publication_bits + _TIE_BITS}, so it has no correct rounding; "
+                f"publication_bits={spec.publication_bits + 1} makes it a grid point (spec.with_publication_bits(...))"
             )
         return None
 
