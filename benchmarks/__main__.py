@@ -82,7 +82,7 @@ def heads(data: Data) -> Iterator[Row]:
         "certified head, cold, d = 768, c = 10",
         "scipy cho_factor + cho_solve",
         4.0,
-        in_turns(lambda: expunge.solve(statistics), theirs, 21),
+        in_turns(lambda: expunge.solve(statistics), theirs, 7, 7),
     )
 
     solver = expunge.CholeskySolver(spec, statistics)
@@ -92,11 +92,11 @@ def heads(data: Data) -> Iterator[Row]:
         solver.amend(solver.spec.with_gamma(solver.spec.gamma * 1.01))
         solver.head()
 
-    yield at_most("certified head after a change of gamma (A)", "the same", 2.0, in_turns(other_gamma, theirs, 21))
+    yield at_most("certified head after a change of gamma (A)", "the same", 2.0, in_turns(other_gamma, theirs, 7, 7))
     for variant in (expunge.CholeskySolver, expunge.WoodburySolver):
         stream = _stream(variant(spec, statistics), features, data.labels)
         name = f"one deletion and certified head ({'A' if variant is expunge.CholeskySolver else 'B'})"
-        yield at_most(name, "the same", 2.0, in_turns(partial(next, stream), theirs, 21))
+        yield at_most(name, "the same", 2.0, in_turns(partial(next, stream), theirs, 7, 7))
 
 
 def _stream(
@@ -132,7 +132,7 @@ def float_woodbury(data: Data) -> Iterator[Row]:
         return after, weights + after @ row.T @ (row @ weights) - after @ (row.T @ label)
 
     progress("float Variant B, rank 1")
-    yield at_least("float64 Variant B, delete one row, d = 768", "the formula in numpy", 20.0, in_turns(ours, theirs, 41))
+    yield at_least("float64 Variant B, delete one row, d = 768", "the formula in numpy", 20.0, in_turns(ours, theirs, 7, 9))
 
 
 def variants(data: Data) -> Iterator[Row]:
@@ -143,7 +143,7 @@ def variants(data: Data) -> Iterator[Row]:
         spec = expunge.Spec(dim=dim, labels=_LABELS)
         statistics = expunge.Statistics.of(spec, features, data.labels)
         stream = _stream(expunge.WoodburySolver(spec, statistics), features, data.labels)
-        timings = in_turns(partial(next, stream), partial(expunge.solve, statistics), 11)
+        timings = in_turns(partial(next, stream), partial(expunge.solve, statistics), 5, 5)
         yield at_least(f"one deletion and certified head (B), d = {dim + 1}", "certified solve (A), cold", 2.0, timings)
 
 
@@ -157,7 +157,7 @@ def refits(data: Data) -> Iterator[Row]:
         rows, wanted = augmented(data.features, 1280).astype(kind), targets.astype(kind)
         stream = _stream(expunge.WoodburySolver(spec, statistics), data.features, data.labels)
         model = Ridge(alpha=1.0, solver="cholesky", fit_intercept=False)
-        timings = in_turns(partial(next, stream), partial(model.fit, rows, wanted), 5)
+        timings = in_turns(partial(next, stream), partial(model.fit, rows, wanted), 4, 4)
         row = at_least(
             "one deletion and certified head (B), 50,000 x 1,281",
             f'Ridge(solver="cholesky") refit, {np.dtype(kind).name}',

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PAUSE = 0.3  # seconds between sides: BLAS threads spin for a while after a call, and would slow the other side down
+PAUSE = 0.25  # seconds between sides: BLAS threads spin for a while after a call, and would slow the other side down
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,18 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def in_turns(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median milliseconds of both sides, run in turns so that a slow phase of the machine hits both."""
+def in_turns(ours: Callable[[], object], theirs: Callable[[], object], turns: int, burst: int = 1) -> tuple[float, float]:
+    """Median milliseconds of both sides, run in turns so that a slow phase of the machine hits both.
+
+    Short work is repeated `burst` times a turn, as in a stream of requests: otherwise waking up would be measured.
+    """
     ours(), theirs()
-    pairs = []
-    for _ in range(repeats):
-        time.sleep(PAUSE)
-        first = seconds(ours)
-        time.sleep(PAUSE)
-        pairs.append((first, seconds(theirs)))
-    return 1e3 * statistics.median(pair[0] for pair in pairs), 1e3 * statistics.median(pair[1] for pair in pairs)
+    timings: tuple[list[float], list[float]] = ([], [])
+    for _ in range(turns):
+        for work, collected in zip((ours, theirs), timings, strict=True):
+            time.sleep(PAUSE)
+            collected.extend(seconds(work) for _ in range(burst))
+    return 1e3 * statistics.median(timings[0]), 1e3 * statistics.median(timings[1])
 
 
 def at_most(what: str, against: str, limit: float, timings: tuple[float, float]) -> Row:

@@ -280,3 +280,29 @@ def test_largest_bits_never_understates_at_the_extremes(limbs: int) -> None:
     for value in extremes(limbs):
         least = abs(value).bit_length()
         assert wide.largest_bits(wide.from_ints([value], limbs)) in (least, least + 1), value
+
+
+@pytest.mark.parametrize("bits", [1, 7, 21, 32, 41, 53])
+@pytest.mark.parametrize("limbs", [1, 2, 3, 5])
+def test_unsigned_digits_reconstruct_the_values(bits: int, limbs: int) -> None:
+    most = 1 << (64 * limbs - 1)
+    values = [
+        0,
+        1,
+        -1,
+        most - 1,
+        -most,
+        most // 3,
+        -(most // 3),
+        (1 << bits) - 1,
+        -(1 << min(bits, 64 * limbs - 1)),
+        12345,
+        -54321,
+    ]
+    for chosen in (values, [0, 0], [1], [-1], [3, -4]):
+        parts = wide.digits(wide.from_ints(chosen, limbs), bits)
+        assert [
+            sum(int(part[place]) << (bits * index) for index, part in enumerate(parts)) for place in range(len(chosen))
+        ] == chosen
+        assert all(part.min() >= 0 and part.max() < 2.0**bits for part in parts[:-1])
+        assert all(abs(part).max() <= 2.0**bits for part in parts)

@@ -63,7 +63,7 @@ def rows_times(rows: Digits, right: wide.Wide, limbs: int) -> wide.Wide:
     size = right.shape[1]
     bits = 53 - DIGIT_BITS - int(size).bit_length()
     result = wide.zeros((len(rows), right.shape[2]), limbs)
-    for place, digit in enumerate(wide.balanced_digits(right, bits)):
+    for place, digit in enumerate(wide.digits(right, bits)):
         for index, part in enumerate(rows.parts):
             product = blas.multiply(part, digit).astype(np.int64)
             wide.add_shifted(result, product, DIGIT_BITS * index + bits * place)
@@ -73,7 +73,7 @@ def rows_times(rows: Digits, right: wide.Wide, limbs: int) -> wide.Wide:
 def add_transposed_product(target: wide.Wide, rows: Digits, right: wide.Wide, shift: int, sign: int) -> None:
     """target += sign * rows.T @ right * 2^shift, exactly modulo the target's width."""
     bits = 53 - DIGIT_BITS - max(1, len(rows).bit_length())
-    for place, digit in enumerate(wide.balanced_digits(right, bits)):
+    for place, digit in enumerate(wide.digits(right, bits)):
         for index, part in enumerate(rows.parts):
             product = blas.multiply_transposed(part, np.ascontiguousarray(digit)).astype(np.int64)
             wide.add_shifted(target, product if sign > 0 else -product, shift + DIGIT_BITS * index + bits * place)

@@ -203,6 +203,8 @@ def balanced_digits(value: Wide, bits: int) -> list[Float]:
 
     Every digit lies between -2^(bits-1) and 2^(bits-1); there are as many as the largest value needs, none for zeros.
     """
+    if len(value) == 1 and np.abs(value.view(np.int64)).max(initial=0) < 1 << 62:
+        return _balanced_digits_of_int64(value[0].view(np.int64), bits)
     rest = extended(value, len(value) + 1).copy()  # a digit may be negative, and the rest then larger than the value
     half, mask = np.uint64(1 << (bits - 1)), np.uint64((1 << bits) - 1)
     digits: list[Float] = []
@@ -212,6 +214,35 @@ def balanced_digits(value: Wide, bits: int) -> list[Float]:
         add_shifted(rest, -digit, 0)
         rest = shifted_right(rest, bits)
     return digits
+
+
+def _balanced_digits_of_int64(value: Int64, bits: int) -> list[Float]:
+    rest, half, mask = value, np.int64(1 << (bits - 1)), np.int64((1 << bits) - 1)
+    result: list[Float] = []
+    while rest.any():
+        digit = ((rest + half) & mask) - half
+        result.append(digit.astype(np.float64))
+        rest = (rest - digit) >> np.int64(bits)
+    return result
+
+
+def digits(value: Wide, bits: int) -> list[Float]:
+    """Radix-2^bits digits as float64, least significant first: value = sum of digit_i * 2^(bits i), for at most 53 bits.
+
+    All lie between 0 and 2^bits - 1 but the last, which is signed. Unlike balanced ones they cost no carries.
+    """
+    count = -(-(largest_bits(value) + 1) // bits)
+    source = extended(value, max(len(value), (count * bits) // _LIMB + 1))
+    result: list[Float] = []
+    for low in range(0, count * bits, bits):
+        limb, offset = divmod(low, _LIMB)
+        part = source[limb] >> np.uint64(offset)
+        if offset + bits > _LIMB:
+            part |= source[limb + 1] << np.uint64(_LIMB - offset)
+        part <<= np.uint64(_LIMB - bits)
+        last = low + bits == count * bits
+        result.append((part.view(np.int64) >> (_LIMB - bits) if last else part >> np.uint64(_LIMB - bits)).astype(np.float64))
+    return result
 
 
 def largest_bits(value: Wide) -> int:

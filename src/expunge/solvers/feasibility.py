@@ -65,12 +65,13 @@ def minors_are_safe(system: System) -> bool:
         return False
     roots = np.where(alive, np.sqrt(np.maximum(diagonal - error, 0.0)) * _CLOSE, np.inf)
     width = len(diagonal)
+    above = np.triu(np.ones((_ROWS, _ROWS), dtype=bool), 1)
     for start in range(0, width, _ROWS):
-        stop = min(start + _ROWS, width)
-        block = np.abs(system.gram[start:stop, start:])
-        block += error
-        close = block >= roots[start:stop, None] * roots[start:]
-        close[:, : stop - start] &= np.triu(np.ones((stop - start, stop - start), dtype=bool), 1)
+        rows = min(_ROWS, width - start)
+        allowed = np.multiply.outer(roots[start : start + rows], roots[start:])
+        allowed -= error
+        close = np.abs(system.gram[start : start + rows, start:]) >= allowed
+        close[:, :rows] &= above[:rows, :rows]  # anything may stand below the diagonal
         if close.any():
             return False
     return True

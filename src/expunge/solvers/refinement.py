@@ -102,7 +102,7 @@ class Refinement:
         trusted = math.log2(self.system.norm * size * math.sqrt(proposal.correction.size) / proposal.remainder) + 2.0
         wanted = 2.0 ** -(self.system.spec.publication_bits + 6) / proposal.correction.size * proposal.floor
         left = max(float(self.system.product_error(np.array(size))), proposal.contraction * self.system.norm * size)
-        needed = math.log2(max(left, 2.0**-1000) / wanted) + 4.0
+        needed = math.log2(max(left, 2.0**-1000) / wanted) + 1.0
         return min(trusted, max(needed, 1.0))
 
     def change(self, rows: Digits, targets: wide.Wide, sign: int) -> None:
