@@ -53,7 +53,7 @@ def grams(data: Data) -> Iterator[Row]:
             timings = in_turns(
                 partial(expunge.Statistics.of, spec, rows, target),
                 partial(_float_statistics, rows, target),
-                7,
+                11,
             )
             yield at_most(
                 f"exact statistics, {digits} digit{'s' * (digits - 1)}, 50,000 x {width}", "numpy float64 Gram", limit, timings
