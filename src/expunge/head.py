@@ -23,8 +23,8 @@ _TAG = b"expunge\x00head\x00\x01"
 class Diagnostics:
     """How a head was reached. Depends on the path, and is therefore outside the digest.
 
-    `condition` bounds the condition number of H from above (trace over the proven smallest eigenvalue); `contraction` is the
-    worst factor by which a refinement step shrank the residual; `digits` counts the digits of the iterate that were
+    `condition` is about the trace of H over its proven smallest eigenvalue, and so above its condition number; `contraction` is
+    the worst factor by which a refinement step shrank the residual; `digits` counts the digits of the iterate that were
     multiplied exactly; `factorisations` and `resets` count fresh factors, and those forced by drift, since the solver began.
     """
 

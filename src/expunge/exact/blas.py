@@ -1,7 +1,7 @@
 """The BLAS and LAPACK calls that Expunge uses, for row-major arrays, through one library.
 
-numpy and scipy each bring an OpenBLAS with a thread pool of its own, and the pools fight over the cores. All large products
-go through scipy's, and only from here. A symmetric matrix is held as its upper triangle in row-major order (which the
+numpy and scipy each bring an OpenBLAS with a thread pool of its own, and the pools fight over the cores. The core uses scipy's,
+and every product that must be exact is made here. A symmetric matrix is held as its upper triangle in row-major order (which the
 library sees as a lower triangle in column-major order); what stands below the diagonal is never read.
 
 `require_exact` is the start-up self-test: exactness rests on sums of integer products below 2^53 being error-free, which
