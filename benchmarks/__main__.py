@@ -208,7 +208,8 @@ def main() -> int:
         f"- Machine: {platform.machine()}, {os.cpu_count()} cores; Python {platform.python_version()}, numpy {np.__version__}, "
         f"scipy {scipy.__version__}.\n\n{table(rows)}"
     )
-    _PAGE.write_text(text, encoding="utf-8")
+    if data.real:  # a page of figures on real features is not overwritten by others
+        _PAGE.write_text(text, encoding="utf-8")
     sys.stdout.write(text)
     return 0 if all(row.holds for row in rows) else 1
 

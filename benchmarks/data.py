@@ -20,6 +20,7 @@ class Data:
     features: NDArray[np.float32]
     labels: NDArray[np.int64]
     source: str
+    real: bool
 
 
 def load() -> Data:
@@ -29,7 +30,7 @@ def load() -> Data:
         with np.load(path) as content:
             arrays: dict[str, Any] = {name: content[name] for name in ("train_features", "train_labels", "scale")}
         features = arrays["train_features"].astype(np.float32) * arrays["scale"].astype(np.float32)
-        return Data(features, arrays["train_labels"].astype(np.int64), "CIFAR-10 features (EfficientNet-Lite0)")
+        return Data(features, arrays["train_labels"].astype(np.int64), "CIFAR-10 features (EfficientNet-Lite0)", real=True)
     draw = np.random.default_rng(0)
     features = np.maximum(draw.standard_normal((50_000, 1280), dtype=np.float32), np.float32(-0.3))
-    return Data(features, draw.integers(0, 10, 50_000), "synthetic features of the same shape (EXPUNGE_DATA is not set)")
+    return Data(features, draw.integers(0, 10, 50_000), "synthetic features of the same shape", real=False)
