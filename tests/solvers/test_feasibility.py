@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from expunge import CholeskySolver, Grid, Spec, Statistics, WoodburySolver, solve
 from expunge.errors import ExpungeError, ImpossibleDeletionError, SolveError
 from expunge.rows import integer_rows
-from expunge.solvers.base import ExactSolver, _Change
+from expunge.solvers.base import ExactSolver
+from expunge.solvers.change import Change
 from expunge.solvers.factor import CholeskyFactor
 from expunge.solvers.feasibility import Downdate, downdate, minors_are_safe
 from expunge.solvers.system import System
@@ -259,7 +260,7 @@ def test_a_carried_bound_is_true_and_impossible_means_impossible(
     left = gram_of(whole - Statistics.of(spec, gone, gone_labels))
     system = System(spec, whole.gram)
     factor = CholeskyFactor(system)
-    values = _Change(spec, integer_rows(spec, gone, gone_labels)).values
+    values = Change(spec, integer_rows(spec, gone, gone_labels)).values
     found = downdate(system, lambda right: factor.solve(right) * (1.0 + staleness), spec.gamma, values, spec.gamma / 16.0)
     if found is Downdate.IMPOSSIBLE:
         assert not is_positive_semidefinite(left)
@@ -276,7 +277,7 @@ def test_minors_called_safe_are_safe(attempt: tuple[Spec, Array, Array, Array, A
     wide = Spec(dim=spec.dim, outputs=1, gamma=2.0**60, intercept=False, grid=Grid(2, 3))
     scale = 2.0 ** (np.arange(spec.dim) * spread % 33)
     whole = Statistics.of(wide, added * scale, labels)
-    system, change = System(wide, whole.gram), _Change(wide, integer_rows(wide, gone * scale, gone_labels))
+    system, change = System(wide, whole.gram), Change(wide, integer_rows(wide, gone * scale, gone_labels))
     system.change(change.digits, change.values, -1)
     assume(minors_are_safe(system))
     gram = gram_of(whole - Statistics.of(wide, gone * scale, gone_labels))
@@ -291,7 +292,7 @@ def test_a_feature_that_float64_lost_is_not_called_safe() -> None:
     spec = Spec(dim=2, outputs=1, gamma=2.0**36, intercept=False, grid=Grid(2, 0))
     system = System(spec, Statistics.of(spec, [[2.0**25, 1.0], [2.0**24, 0.0], [0.0, 2.0**40]], [1.0] * 3).gram)
     for row in ([0.0, 2.0**40], [2.0**24 + 1024.0, 0.0]):
-        change = _Change(spec, integer_rows(spec, [row], [1.0]))
+        change = Change(spec, integer_rows(spec, [row], [1.0]))
         system.change(change.digits, change.values, -1)
     assert system.gram[1, 1] == 0.0
     assert not minors_are_safe(system)

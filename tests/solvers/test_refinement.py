@@ -17,8 +17,8 @@ from expunge import Grid, Spec, Statistics
 from expunge.errors import NotAGramError, UndecidableTieError
 from expunge.exact import wide
 from expunge.rows import Rows, integer_rows
-from expunge.solvers.base import _Change, _trace_of
 from expunge.solvers.certify import Preconditioner, certified
+from expunge.solvers.change import Change, trace_of
 from expunge.solvers.factor import CholeskyFactor, proven_floor
 from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
 from expunge.solvers.refinement import Proposal, Refinement
@@ -120,7 +120,7 @@ def test_the_residual_stays_exact_while_rows_come_and_go(drawn: tuple[Spec, Arra
         refinement.apply(refinement.propose(CholeskyFactor(system).solve, spec.gamma))
         picked = data.draw(st.integers(0, len(features) - 1))
         sign = -1 if picked in retained and data.draw(st.booleans()) else 1
-        change = _Change(spec, integer_rows(spec, features[[picked]], targets[[picked]]))
+        change = Change(spec, integer_rows(spec, features[[picked]], targets[[picked]]))
         refinement.change(change.digits, change.targets, sign)
         system.change(change.digits, change.values, sign)
         (retained.append if sign > 0 else retained.remove)(picked)
@@ -210,7 +210,7 @@ def test_the_error_of_the_float_copy_is_known_however_large_the_rows_that_came_a
     system = System(spec, kept.gram)
     for size, seed in sizes:
         row = np.random.default_rng(seed).uniform(-(2.0**size), 2.0**size, (1, 2))
-        change = _Change(spec, integer_rows(spec, row, [0.0]))
+        change = Change(spec, integer_rows(spec, row, [0.0]))
         for sign in (1, -1):
             system.change(change.digits, change.values, sign)
         require_true_float_copy(system, kept)
@@ -267,7 +267,7 @@ def test_guard_bits_and_products_do_not_depend_on_how_rows_arrived() -> None:
     step = generator.integers(-(2**60), 2**60, (3, 2))
     late = System(spec, Statistics.of(spec, features[:1], targets[:1]).gram)
     for index in range(1, 5):
-        change = _Change(spec, integer_rows(spec, features[[index]], targets[[index]]))
+        change = Change(spec, integer_rows(spec, features[[index]], targets[[index]]))
         late.change(change.digits, change.values, 1)
     assert late.pending_rows == 4
     early = System(spec, Statistics.of(spec, features, targets).gram)
@@ -284,14 +284,14 @@ def test_the_trace_of_many_rows_does_not_overflow() -> None:
     """725 x 2900 integers -1: their low digits, taken by floor, are all 2^21 - 1, and the sum of their squares passes 2^63."""
     integers = np.full((725, 2900), -1.0)
     rows = Rows(integers, 1.0, Targets(np.zeros((725, 1)), np.zeros(0, dtype=np.int64)))
-    assert _trace_of(rows) == integers.size
+    assert trace_of(rows) == integers.size
 
 
 @given(st.lists(st.integers(-(2**41) + 1, 2**41 - 1), min_size=1, max_size=9))
 def test_the_trace_of_rows_is_their_sum_of_squares(values: list[int]) -> None:
     integers = np.array(values, dtype=np.float64).reshape(1, -1)
     rows = Rows(integers, float(np.abs(integers).max()), Targets(np.zeros((1, 1)), np.zeros(0, dtype=np.int64)))
-    assert _trace_of(rows) == sum(value * value for value in values)
+    assert trace_of(rows) == sum(value * value for value in values)
 
 
 # -- the tracked inverse ------------------------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ def main() -> int:
     sys.stdout.write(
         "\nThe head forgets, and its digest proves it to anyone who holds the retained samples. (A backbone that was trained on\n"
         "forgotten samples would still remember them.)\n"
-        "With so few samples retraining is cheap. With 50,000 of them one exact deletion is some 40 times faster than a refit.\n"
+        "With so few samples retraining is cheap; docs/benchmarks.md has the figures for 50,000.\n"
         "Next: README.md for the Python API, docs/exactness.md for why this works, `make bench` for the figures.\n"
     )
     return 0 if equal else 1

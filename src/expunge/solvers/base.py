@@ -21,11 +21,11 @@ from expunge.errors import (
     SpecMismatchError,
 )
 from expunge.exact import blas, wide
-from expunge.exact.gram import Digits, digits_of
 from expunge.head import Head
 from expunge.plausibility import count_problem, problem_with
 from expunge.rows import Rows, check_lost_columns, checked_features, integer_rows, seen_columns
 from expunge.solvers.certify import Preconditioner, certified, require_possible, with_diagnostics
+from expunge.solvers.change import Change
 from expunge.solvers.factor import Proof, proven_floor
 from expunge.solvers.feasibility import Downdate, downdate, minors_are_safe
 from expunge.solvers.refinement import Refinement
@@ -133,11 +133,11 @@ class ExactSolver(ABC):
             watch = seen_columns(self.spec, array, rows)
             if watch.any_lost:
                 watch.require_none_lost(self._living)
-        change = _Change(self.spec, rows)
+        change = Change(self.spec, rows)
         with self._changing():
             self._changed()
             self._sums.change(rows, 1)
-            self._trace += _trace_of(rows)
+            self._trace += change.trace
             self._follow(change, 1)
 
     @_exclusive
@@ -329,7 +329,7 @@ class ExactSolver(ABC):
 
     def _delete_rows(self, rows: Rows) -> None:
         """Delete rows whose counts allow it, unless minors or the factorisation prove that impossible."""
-        change = _Change(self.spec, rows)
+        change = Change(self.spec, rows)
         found = self._judged(change.values)
         if found is Downdate.IMPOSSIBLE:
             raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}")
@@ -345,7 +345,7 @@ class ExactSolver(ABC):
             found = downdate(system, preconditioner.renew(), floor, values, least)
         return found
 
-    def _delete_judged(self, rows: Rows, change: _Change, found: float | Downdate) -> None:
+    def _delete_judged(self, rows: Rows, change: Change, found: float | Downdate) -> None:
         """Take the rows out, unless integers or a proof object; then nothing has changed."""
         system = self._ready_system()
         self._sums.change(rows, -1)
@@ -364,7 +364,7 @@ class ExactSolver(ABC):
                 raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}") from refusal
             raise
         self._by_construction = False
-        self._trace -= _trace_of(rows)
+        self._trace -= change.trace
         self._changed()
         self._follow(change, -1, system_changed=True)
 
@@ -375,7 +375,7 @@ class ExactSolver(ABC):
         soft_gone = int(rows.targets.class_counts.sum()) < len(rows) and int(counts.sum()) == self._sums.count
         return self._sums.count == 0 or bool(emptied) or soft_gone or not minors_are_safe(system)
 
-    def _follow(self, change: _Change, sign: int, *, system_changed: bool = False) -> None:
+    def _follow(self, change: Change, sign: int, *, system_changed: bool = False) -> None:
         """Bring the caches along with rows that were added or deleted."""
         if self._refinement is not None:
             self._refinement.change(change.digits, change.targets, sign)
@@ -394,22 +394,3 @@ class ExactSolver(ABC):
     @abstractmethod
     def _drop_preconditioner(self) -> None:
         """Forget the preconditioner."""
-
-
-class _Change:
-    """Rows in the three forms that caches follow: digits, float64 values, wide integer targets."""
-
-    def __init__(self, spec: Spec, rows: Rows) -> None:
-        self.digits: Digits = digits_of(rows.integers, spec.grid.digits, rows.largest)
-        self.values: Float = np.ldexp(rows.integers, -spec.grid.fraction_bits)
-        self.targets: wide.Wide = rows.targets.integers.astype(np.int64).view(np.uint64)[None]
-
-
-def _trace_of(rows: Rows) -> int:
-    """The trace of the rows' Gram, as an integer; each row's part fits 64 bits for any width."""
-    high, low = np.divmod(rows.integers.astype(np.int64), 1 << 21)
-
-    def total(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
-        return sum(np.einsum("ij,ij->i", left, right).tolist())
-
-    return (total(high, high) << 42) + (total(high, low) << 22) + total(low, low)
