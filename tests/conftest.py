@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
 
 # No deadline, because the machine is shared; the blob replays a failure anywhere.
-settings.register_profile("expunge", deadline=None, derandomize=False, print_blob=True, max_examples=50)
+settings.register_profile("expunge", deadline=None, print_blob=True, max_examples=50, derandomize="CI" in os.environ)
 settings.load_profile("expunge")
