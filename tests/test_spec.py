@@ -183,9 +183,9 @@ def test_golden_digests() -> None:
         "data_digest": "7928392b64154ae8fc27d0394c5489bfa02b336c2b9df1e58b3cf45393ee6033",
         "labels_digest": "24611a888b0a4f48ee7b88aa14b14f3f5959216b1ba325fb51cc6eaa49a6cec0",
         "head_digest": "98e29e09154313ba0c3815e48ee58799224ac982c2d373187f6ed2a111277aee",
-        "policy_digest": "3c54cb709d60df39187c44faee30ab0cd5aa38209cdb4d02d9ee7fb3038e7057",
+        "policy_digest": "3f9126cf5959559c2242de84fb669e631bc9ae3982e36b55e9cc68bb8acb8bb0",
     }
-    assert spec.digest == "3782aef02a2df79fac34d001b679e48dd283a506775eec4307be85888862b6e4"
+    assert spec.digest == "ae408c96b19e83a0a9255ccc3ff7760edae3b07d8bfed8a9e61baf2134975a57"
     assert Spec(dim=2, outputs=3).labels_digest == "193d74900f99bcbcdf6386e9784a0aef5f49ed487ab4433402988dcf8772095a"
 
 

@@ -20,6 +20,16 @@ Each message says what happened, to which thing, and what to do about it; the ob
     │   └── PublicationRangeError  a weight too large for the publication grid
     ├── PosteriorError           noise parameters that contradict each other or the data
     ├── InterruptedChangeError   a solver that was interrupted in the middle of a change
+    ├── EvidenceError            a signature, proof, receipt or certificate that does not hold
+    ├── ProtocolError            a request that cannot be brought to its end
+    │   ├── RefusedError         the server said no: nothing has changed, and the reason is given
+    │   └── CarrierError         the answer was lost: the same request must be offered again
+    ├── StoreError               files of a client or server that cannot be used
+    │   ├── StoreBusyError       another process is at work on them
+    │   └── ShreddedError        a key that has been destroyed, and what it sealed with it
+    ├── UnknownSampleError       a sample, subject, client or order that is not there
+    ├── CommitmentError          a sample that is not the one that was committed to
+    ├── BackboneError            a backbone that is not the one the spec names, or not deterministic
     ├── MissingExtraError        an optional dependency that is not installed
     └── PlatformError            a machine whose BLAS is not exact on small integers
 """
@@ -97,6 +107,59 @@ class PosteriorError(ExpungeError, ValueError):
 
 class InterruptedChangeError(ExpungeError, RuntimeError):
     """A solver that was interrupted in the middle of a change, and whose sums can no longer be trusted."""
+
+
+class EvidenceError(ExpungeError, ValueError):
+    """A signature, proof, receipt or certificate that does not hold."""
+
+
+class ProtocolError(ExpungeError, RuntimeError):
+    """A request that cannot be brought to its end."""
+
+
+class RefusedError(ProtocolError):
+    """The server refused: its state is unchanged. `code` is stable and for programs; `details` are JSON values."""
+
+    def __init__(self, code: str, reason: str, **details: object) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.details = details
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _refused, (self.code, self.reason, self.details)
+
+
+def _refused(code: str, reason: str, details: dict[str, object]) -> RefusedError:
+    return RefusedError(code, reason, **details)
+
+
+class CarrierError(ProtocolError):
+    """No answer came: the request may or may not have taken effect, so the very same one must be offered again."""
+
+
+class StoreError(ExpungeError, RuntimeError):
+    """Files of a client or server that cannot be used: missing, of another version, or damaged."""
+
+
+class StoreBusyError(StoreError):
+    """Another process is at work on the same files."""
+
+
+class ShreddedError(StoreError):
+    """A key that has been destroyed, and with it all that it sealed."""
+
+
+class UnknownSampleError(ExpungeError, LookupError):
+    """A sample, subject, client or order that is not there."""
+
+
+class CommitmentError(ExpungeError, ValueError):
+    """A sample that is not the one that was committed to."""
+
+
+class BackboneError(ExpungeError, ValueError):
+    """A backbone that is not the one the spec names, or that is not deterministic."""
 
 
 class MissingExtraError(ExpungeError, ImportError):

@@ -18,6 +18,7 @@ from expunge.exact import Grid
 
 Label = str | int
 
+MESSAGES = ("factor", "gram", "rows")
 MOST_GAMMA = 2.0**100
 _MOST_DIM = 1 << 16
 _MOST_PUBLICATION_BITS = 200
@@ -48,7 +49,7 @@ class Spec:
     - `data_digest`: dim, intercept, both grids, backbone fingerprint.
     - `labels_digest`: the ordered lineage of labels (or the number of outputs).
     - `head_digest`: gamma and publication_bits.
-    - `policy_digest`: when heads are published.
+    - `policy_digest`: when heads are published, and which kinds of messages clients may send.
 
     Statistics bind to the first two only, so gamma and policy change without touching data, and labels may be appended.
     """
@@ -63,6 +64,7 @@ class Spec:
     publication_bits: int = 40
     backbone: str = ""
     publication: str = "immediately"
+    messages: tuple[str, ...] = ("gram", "rows")
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -84,6 +86,7 @@ class Spec:
             raise SpecError(f"backbone={self.backbone!r} must be a fingerprint (a string)")
         if self.publication != "immediately":
             raise SpecError(f'publication={self.publication!r} is unknown; the one policy so far is "immediately"')
+        set_field(self, "messages", _checked_messages(self.messages))
         set_field(self, "gamma", _checked_gamma(self.gamma))
         self._check_targets()
         if self.intercept and not self.grid.holds_one:
@@ -119,6 +122,11 @@ class Spec:
     def is_classification(self) -> bool:
         """Whether the spec has labels rather than outputs."""
         return self.labels is not None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the ledger is made of integers: a federation that allows factor messages computes in float64 instead."""
+        return "factor" not in self.messages
 
     @property
     def exact_gamma(self) -> Fraction:
@@ -161,8 +169,8 @@ class Spec:
 
     @cached_property
     def policy_digest(self) -> str:
-        """Of when heads are published."""
-        return _digest("policy", {"publication": self.publication})
+        """Of when heads are published, and which messages clients may send."""
+        return _digest("policy", {"messages": list(self.messages), "publication": self.publication})
 
     @cached_property
     def digest(self) -> str:
@@ -217,6 +225,7 @@ class Spec:
             "publication_bits": self.publication_bits,
             "backbone": self.backbone,
             "publication": self.publication,
+            "messages": list(self.messages),
         }
 
     @classmethod
@@ -238,11 +247,22 @@ class Spec:
                 fields[name] = Grid(digits, fraction_bits)
         except (TypeError, ValueError, OverflowError) as problem:
             raise SpecError(f"a spec's gamma must be a hexadecimal float and its grids pairs of integers: {problem}") from problem
-        if fields["labels"] is not None:
-            if not isinstance(fields["labels"], list):
-                raise SpecError(f"a spec's labels must be a list or null, got {fields['labels']!r:.80}")
-            fields["labels"] = tuple(fields["labels"])
+        for name in ("labels", "messages"):
+            if fields[name] is not None or name == "messages":
+                if not isinstance(fields[name], list):
+                    raise SpecError(f"a spec's {name} must be a list{' or null' * (name == 'labels')}, got {fields[name]!r:.80}")
+                fields[name] = tuple(fields[name])
         return cls(**fields)
+
+
+def _checked_messages(messages: object) -> tuple[str, ...]:
+    if isinstance(messages, str) or not isinstance(messages, Iterable):
+        raise SpecError(f"messages={messages!r} must be a sequence of some of {', '.join(MESSAGES)}")
+    kinds = tuple(messages)
+    unknown = [kind for kind in kinds if kind not in MESSAGES]
+    if unknown or not kinds or len(set(kinds)) < len(kinds):
+        raise SpecError(f"messages={kinds!r:.80} must be some of {', '.join(MESSAGES)}, each at most once")
+    return tuple(sorted(kinds))
 
 
 def _checked_gamma(gamma: object) -> float:

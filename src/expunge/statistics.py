@@ -6,36 +6,22 @@ Laws, bit for bit: addition is associative and commutative, `Statistics.zero(spe
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.errors import FormatError, InputError, ShapeError, SpecMismatchError
-from expunge.exact import blas, parallel, wide
-from expunge.rows import ColumnWatch, Rows, check_lost_columns, checked_features, put_features
+from expunge import codec
+from expunge.batches import Progress, add_batch, batches
+from expunge.codec import Parts
+from expunge.errors import InputError, SpecMismatchError
+from expunge.exact import blas, wide
+from expunge.rows import ColumnWatch, check_lost_columns
 from expunge.spec import Spec
 from expunge.sums import Sums, embedded, require_room
-from expunge.targets import checked_labels, targets_of
 
 Float = NDArray[np.float64]
-Progress = Callable[[int], None]
-
-_END = object()
-_MAGIC = b"expunge\x00statistics\x00"
-_VERSION = 1
-_HEADER = struct.Struct(f"<{len(_MAGIC)}sB32s32sIIqI")
-_CHECKSUM = hashlib.sha256().digest_size
-_BLOCK_ROWS = 512
-_WORTH_SHARING = 1 << 21  # entries of a batch below which one thread is faster
-_NARROW = 256  # up to this width more BLAS threads would cost more than they save
-_SHARED_WIDTH = 2048  # beyond this BLAS dominates, and a set of products for each thread would cost more than it saves
 
 
 class Statistics:
@@ -85,7 +71,7 @@ class Statistics:
     def snapshot(cls, sums: Sums, *, by_construction: bool = False) -> Statistics:
         """The value of sums that go on changing; `by_construction` says that they were only ever added to."""
         sums.settle()
-        parts = object.__new__(_Parts)
+        parts = object.__new__(Parts)
         for name in ("gram", "moment", "label_gram", "class_counts"):
             setattr(parts, name, getattr(sums, name).copy())
         parts.count = sums.count
@@ -116,8 +102,8 @@ class Statistics:
             raise InputError(f"Statistics.of takes a Spec first, then features and labels; got {type(spec).__name__}")
         check_lost_columns(lost_columns)
         sums, watch = Sums(spec), ColumnWatch(spec)
-        for batch_features, batch_labels in _batches(features, labels):
-            _add_batch(sums, watch, batch_features, batch_labels, progress)
+        for batch_features, batch_labels in batches(features, labels):
+            add_batch(sums, watch, batch_features, batch_labels, progress)
         if lost_columns == "refuse":
             watch.require_none_lost(living)
         sums.settle()
@@ -144,7 +130,7 @@ class Statistics:
         spec = _joined(self.spec, other.spec, "add" if sign > 0 else "subtract")
         left, right = self.under(spec), other.under(spec)
         change = wide.add if sign > 0 else wide.subtract
-        result = object.__new__(_Parts)
+        result = object.__new__(Parts)
         result.gram = change(left.gram, right.gram)
         result.moment = change(left.moment, right.moment)
         result.label_gram = change(left.label_gram, right.label_gram)
@@ -186,7 +172,7 @@ class Statistics:
             raise SpecMismatchError(f"these statistics cannot be put under that spec: {self.spec.difference(spec)}")
         if spec.columns == self.spec.columns:
             return Statistics._make(self, spec=spec, by_construction=self._gram_by_construction)
-        parts = object.__new__(_Parts)
+        parts = object.__new__(Parts)
         parts.gram, parts.count = self.gram, self.count
         parts.moment, parts.label_gram, parts.class_counts = embedded(spec, self.moment, self.label_gram, self.class_counts)
         return Statistics._make(parts, spec=spec, by_construction=self._gram_by_construction)
@@ -221,26 +207,11 @@ class Statistics:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical bytes, in hexadecimal."""
-        return hashlib.sha256(self._body()).hexdigest()
+        return codec.digest_of(self)
 
     def to_bytes(self) -> bytes:
         """Canonical, versioned bytes that end with their SHA-256; docs/formats.md describes them."""
-        return self._body() + bytes.fromhex(self.digest)
-
-    def _body(self) -> bytes:
-        header = _HEADER.pack(
-            _MAGIC,
-            _VERSION,
-            bytes.fromhex(self.spec.data_digest),
-            bytes.fromhex(self.spec.labels_digest),
-            self.spec.width,
-            self.spec.columns,
-            self.count,
-            len(self.class_counts),
-        )
-        label_gram = self.label_gram[:, *np.triu_indices(self.spec.columns)]
-        arrays = (wide.to_bytes(array) for array in (self.gram, self.moment, label_gram))
-        return b"".join([header, self.class_counts.astype("<i8").tobytes(), *arrays])
+        return codec.write(self)
 
     @classmethod
     def from_bytes(cls, spec: Spec, data: bytes) -> Statistics:
@@ -248,48 +219,11 @@ class Statistics:
 
         Bytes made before labels were appended to the spec are embedded.
         """
-        if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise FormatError(f"statistics are read from bytes, got {type(data).__name__}")
-        view = memoryview(bytes(data))
-        columns, count, classes = _checked_header(spec, view)
-        width = spec.width
-        shapes = [(blas.packed_length(width),), (width, columns), (blas.packed_length(columns),)]
-        sizes = [8 * classes, *(16 * int(np.prod(shape)) for shape in shapes)]
-        expected = _HEADER.size + sum(sizes) + _CHECKSUM
-        if len(view) != expected:
-            state = "truncated" if len(view) < expected else "too long"
-            raise FormatError(f"statistics are {state}: {len(view)} bytes where {expected} are expected; ask for them again")
-        if hashlib.sha256(view[:-_CHECKSUM]).digest() != view[-_CHECKSUM:]:
-            raise FormatError("statistics have been altered: their checksum does not match; ask for them again")
-        position = _HEADER.size
-        fields = []
-        for size in sizes:
-            fields.append(view[position : position + size])
-            position += size
-        parts = object.__new__(_Parts)
-        parts.class_counts = np.frombuffer(fields[0], dtype="<i8").astype(np.int64)
-        parts.gram, parts.moment = wide.from_bytes(fields[1], shapes[0]), wide.from_bytes(fields[2], shapes[1])
-        parts.label_gram = _symmetric(wide.from_bytes(fields[3], shapes[2]), columns)
-        parts.count = count
-        if columns < spec.columns:
-            parts.moment, parts.label_gram, parts.class_counts = embedded(
-                spec, parts.moment, parts.label_gram, parts.class_counts
-            )
-        return cls._make(parts, spec=spec)
-
-
-class _Parts:
-    """The arrays of statistics on their way into a Statistics."""
-
-    gram: wide.Wide
-    moment: wide.Wide
-    label_gram: wide.Wide
-    class_counts: NDArray[np.int64]
-    count: int
+        return cls._make(codec.read(spec, data), spec=spec)
 
 
 def _unpickled(spec: Spec, count: int, arrays: tuple[Any, ...], by_construction: bool) -> Statistics:
-    parts = object.__new__(_Parts)
+    parts = object.__new__(Parts)
     parts.gram, parts.moment, parts.label_gram, parts.class_counts = arrays
     parts.count = count
     return Statistics._make(parts, spec=spec, by_construction=by_construction)
@@ -309,91 +243,3 @@ def _joined(left: Spec, right: Spec, doing: str) -> Spec:
             "Say which one is meant: statistics.under(spec)"
         )
     return left if left.grows_from(right) else right
-
-
-def _symmetric(packed: wide.Wide, size: int) -> wide.Wide:
-    result = wide.zeros((size, size))
-    rows, columns = np.triu_indices(size)
-    result[:, rows, columns] = packed
-    result[:, columns, rows] = packed
-    return result
-
-
-def _checked_header(spec: Spec, view: memoryview) -> tuple[int, int, int]:
-    if len(view) < _HEADER.size:
-        raise FormatError(f"statistics are truncated: {len(view)} bytes are less than a header; ask for them again")
-    magic, version, data, labels, width, columns, count, classes = _HEADER.unpack_from(view)
-    if magic != _MAGIC:
-        raise FormatError("these bytes are not statistics: they do not begin as statistics do")
-    if version != _VERSION:
-        raise FormatError(f"statistics of version {version} cannot be read; this release reads version {_VERSION}")
-    if data.hex() != spec.data_digest or width != spec.width:
-        raise SpecMismatchError(
-            f"these statistics were made under another spec: their data digest is {data.hex()[:16]}…, this spec's is "
-            f"{spec.data_digest[:16]}…. Read them under the spec they were made with: dim, intercept, grids and backbone must "
-            "agree"
-        )
-    lineage = spec.lineage if spec.is_classification else (spec.labels_digest,)
-    place = columns if spec.is_classification else 0
-    if place >= len(lineage) or lineage[place] != labels.hex() or (not spec.is_classification and columns != spec.columns):
-        raise SpecMismatchError(
-            f"these statistics were made for other labels: they have {columns} columns whose digest is {labels.hex()[:16]}…, "
-            "which is not that of the spec's labels nor of its first few"
-        )
-    if classes != (columns if spec.is_classification else 0):
-        raise FormatError("statistics have been altered: the number of class counts does not fit the number of labels")
-    return columns, count, classes
-
-
-def _batches(features: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
-    if labels is not None and not (isinstance(features, Iterator) and isinstance(labels, Iterator)):
-        yield features, labels
-        return
-    if labels is not None:
-        for index, (one, other) in enumerate(zip_longest(features, labels, fillvalue=_END)):
-            if one is _END or other is _END:
-                missing = "features" if one is _END else "labels"
-                raise ShapeError(f"batch {index} has no {missing}: features and labels must come in equally many batches")
-            yield one, other
-        return
-    if isinstance(features, np.ndarray) or not isinstance(features, Iterable):
-        raise ShapeError("labels are missing: give features and labels, or an iterable of (features, labels) batches")
-    for index, batch in enumerate(features):
-        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            raise ShapeError(f"batch {index} is not a pair (features, labels)")
-        yield batch[0], batch[1]
-
-
-def _add_batch(sums: Sums, watch: ColumnWatch, features: Any, labels: Any, progress: Progress | None) -> None:
-    """Add one batch, block by block; large ones by one thread a core, each with sums of its own."""
-    spec = sums.spec
-    array = checked_features(spec, features)
-    checked = checked_labels(spec, labels, len(array), sums.count)
-    require_room(sums.count + len(array))
-    shared = array.size >= _WORTH_SHARING and spec.width <= _SHARED_WIDTH
-    workers = parallel.cores() if shared else 1
-    parts = [(sums, watch)] + [(Sums(spec), ColumnWatch(spec)) for _ in range(workers - 1)]
-    before = sums.count
-
-    def work(worker: int, share: slice) -> None:
-        own, seen = parts[worker]
-        buffer = np.empty((min(_BLOCK_ROWS, share.stop - share.start), spec.width))
-        for start in range(share.start, share.stop, _BLOCK_ROWS):
-            block = slice(start, min(start + _BLOCK_ROWS, share.stop))
-            integers = buffer[: block.stop - block.start]
-            largest = put_features(spec, array[block], integers, before + start)
-            seen.see(array[block], integers[:, : spec.dim], largest)
-            own.change(Rows(integers, largest, targets_of(spec, checked[block], before + start)), 1)
-            if progress is not None and worker == 0:
-                progress(before + (start - share.start + len(integers)) * workers)
-
-    if workers == 1:
-        with parallel.one_blas_thread() if spec.width <= _NARROW else nullcontext():
-            work(0, slice(0, len(array)))
-    else:
-        parallel.share_out(len(array), workers, work)
-    for own, seen in parts[1:]:
-        sums.merge(own)
-        watch.merge(seen)
-    if progress is not None:
-        progress(before + len(array))

@@ -1,1 +1,1 @@
-"""Commands. The only room that prints, reads clocks or draws at random."""
+"""The command line `expunge`: one file for each group of commands. The only room that prints."""

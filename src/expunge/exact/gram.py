@@ -65,6 +65,9 @@ def digits_of(integers: Float, digits: int, largest: float | None = None, memory
     return Digits([low, high], [_RADIX / 2, float(np.rint(largest / _RADIX))])
 
 
+_FEW = 4  # rows; above this a product of matrices is faster than as many outer squares
+
+
 class GramSum:
     """The exact sum of rows.T @ rows over rows added and deleted; it drains into a packed upper triangle.
 
@@ -75,7 +78,9 @@ class GramSum:
         blas.require_exact()
         self._width = width
         self._products: list[Float] = []  # of q0, q1 and q0 + q1; the last two only once a second digit has been seen
-        self._budget = 0.0  # the largest sum of absolute products that may stand in any of the products
+        self._squares: list[Float] = []  # the same of single rows, packed: for a few rows half the memory to go through
+        self._touched: list[list[Float]] = []  # which of the two are not zero
+        self._budget = 0.0  # the largest sum of absolute products that may stand in any of them
         self._both = np.empty((0, width))  # scratch
 
     def add(self, rows: Digits, target: wide.Wide, sign: int = 1) -> None:
@@ -93,14 +98,23 @@ class GramSum:
 
     def _accumulate(self, block: Digits, sign: int) -> None:
         parts = [*block.parts, self._sum(block)] if len(block.parts) == 2 else block.parts
-        if not self._products:
-            self._products = [np.zeros((self._width, self._width)) for _ in parts]
-        elif len(self._products) < len(parts):  # so far q1 = 0, so q0 + q1 = q0
-            self._products += [np.zeros((self._width, self._width)), self._products[0].copy()]
-        for part, product in zip(parts, self._products, strict=False):
-            blas.add_gram(part, product, sign)
-        if len(parts) == 1 and len(self._products) == 3:
-            blas.add_gram(parts[0], self._products[2], sign)  # q1 = 0, so q0 + q1 = q0
+        few = len(block) <= _FEW
+        sums = self._squares if few else self._products
+        if not any(sums is touched for touched in self._touched):
+            self._touched.append(sums)
+        shape = (blas.packed_length(self._width),) if few else (self._width, self._width)
+        if not sums:
+            sums += [np.zeros(shape) for _ in parts]
+        elif len(sums) < len(parts):  # so far q1 = 0, so q0 + q1 = q0
+            sums += [np.zeros(shape), sums[0].copy()]
+        if len(parts) < len(sums):  # q1 = 0, so q0 + q1 = q0
+            parts, sums = [parts[0], parts[0]], [sums[0], sums[2]]
+        for part, total in zip(parts, sums, strict=True):
+            if few:
+                for row in part:
+                    blas.add_packed_square(row, total, sign)
+            else:
+                blas.add_gram(part, total, sign)
 
     def _sum(self, block: Digits) -> Float:
         if len(self._both) < len(block):
@@ -114,12 +128,14 @@ class GramSum:
         """target += what has been added up so far, which is then zero."""
         if self._budget == 0.0:
             return
-        packed = [blas.packed_from_upper(product) for product in self._products]
-        join = _one_digit if len(packed) == 1 else _two_digits
-        for part in chunks(target.shape[1], 3):
-            wide.add_into(target[:, part], join(*(product[part].astype(np.int64) for product in packed)))
-        for product in self._products:
-            product.fill(0.0)
+        for sums in self._touched:
+            packed = sums if sums is self._squares else [blas.packed_from_upper(product) for product in sums]
+            join = _one_digit if len(packed) == 1 else _two_digits
+            for part in chunks(target.shape[1], 3):
+                wide.add_into(target[:, part], join(*(product[part].astype(np.int64) for product in packed)))
+            for total in sums:
+                total.fill(0.0)
+        self._touched.clear()
         self._budget = 0.0
 
 

@@ -10,12 +10,12 @@ which is within one part in 2^51.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.exact.parallel import chunks
+from expunge.exact.parallel import CHUNK, chunks
 
 Wide = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
@@ -190,6 +190,18 @@ def to_ints(value: Wide) -> list[int]:
 def to_bytes(value: Wide) -> bytes:
     """Row-major little-endian two's complement, 8 L bytes an entry."""
     return np.ascontiguousarray(np.moveaxis(value, 0, -1), dtype="<u8").tobytes()
+
+
+def byte_chunks(value: Wide) -> Iterator[memoryview]:
+    """The pieces of `to_bytes`, one after another in the same small memory: to be hashed or written, not kept."""
+    flat = value.reshape(len(value), -1)
+    memory = np.empty((CHUNK, len(value)), dtype="<u8")
+    for start in range(0, flat.shape[1], CHUNK):
+        piece = flat[:, start : start + CHUNK]
+        part = memory[: piece.shape[1]]
+        for limb, values in enumerate(piece):
+            part[:, limb] = values
+        yield part.data.cast("B")
 
 
 def from_bytes(data: bytes | memoryview, shape: tuple[int, ...], limbs: int = 2) -> Wide:

@@ -112,6 +112,12 @@ class ExactSolver(ABC):
             self._statistics = Statistics.snapshot(self._sums, by_construction=self._by_construction)
         return self._statistics
 
+    @_exclusive
+    def settled(self) -> Sums:
+        """The sums themselves, to be read and not changed, and only until the next change: for a digest without a copy."""
+        self._sums.settle()
+        return self._sums
+
     # -- changes --------------------------------------------------------------------------------------------------------
 
     @_exclusive

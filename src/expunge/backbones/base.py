@@ -1,0 +1,168 @@
+"""Backbone: samples to features, frozen, known by its fingerprint.
+
+Laws, for every backbone `b`:
+- `b.features(samples)` has shape (len(samples), b.dim), dtype `b.dtype`, and no NaN or infinity; else BackboneError.
+- Evaluation mode: the same call in the same environment (machine, library versions) gives the same bytes.
+- If `b.independent`, a feature depends on its own sample alone: any batch size, order and companions give the same bytes. This is
+  the default, and it is reached by sending each sample through the network alone: in batches, matrix products are blocked
+  differently and texts are padded to the longest, which was seen to change the last bits (about 1e-6) of many features.
+- With `together=True` the samples of a batch go through at once; then `b.independent` is False and only the first two laws hold.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.backbones.optional import versions
+from expunge.errors import BackboneError
+from expunge.spec import Spec
+
+Features = NDArray[np.floating[Any]]  # float32, or float64 where a backbone's dtype says so
+Progress = Callable[[int], object]
+DType = Literal["float32", "float64"]
+
+
+class Backbone(ABC):
+    """What turns samples into features. Adapters differ in what they take for a sample; their docstrings say it."""
+
+    kind: ClassVar[str]
+    libraries: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *, fingerprint: str, dim: int, dtype: DType = "float32", together: bool = False) -> None:
+        if not fingerprint or not isinstance(fingerprint, str):
+            raise BackboneError(f"the fingerprint {fingerprint!r} must be a text that is not empty")
+        if dtype not in ("float32", "float64"):
+            raise BackboneError(f"dtype={dtype!r} must be 'float32' or 'float64'")
+        self._fingerprint = fingerprint
+        self._dim = positive("dim", dim)
+        self._dtype = np.dtype(dtype)
+        self._together = together
+
+    @property
+    def fingerprint(self) -> str:
+        """What Spec.backbone pins."""
+        return self._fingerprint
+
+    @property
+    def dim(self) -> int:
+        """Length of a feature."""
+        return self._dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the features."""
+        return self._dtype
+
+    @property
+    def independent(self) -> bool:
+        """Whether a feature depends on its own sample alone, bit for bit."""
+        return not self._together
+
+    def features(self, samples: Iterable[object], *, batch_size: int = 32, progress: Progress | None = None) -> Features:
+        """Features of samples, in their order. At most `batch_size` samples are held at a time.
+
+        `progress` is called after each batch with the number of samples done so far.
+        """
+        size = positive("batch_size", batch_size)
+        parts: list[Features] = []
+        done = 0
+        for batch in _batches(samples, size):
+            parts.append(self._compute(batch, done))
+            done += len(batch)
+            if progress is not None:
+                progress(done)
+        return np.concatenate([np.empty((0, self.dim), self.dtype), *parts])
+
+    def describe(self) -> dict[str, Any]:
+        """A JSON value: how to open this backbone again (`backbone_from`), and with which libraries it computes here."""
+        return {
+            "backbone": self.text,
+            "dim": self.dim,
+            "dtype": self.dtype.name,
+            "fingerprint": self.fingerprint,
+            "independent": self.independent,
+            "libraries": versions(*self.libraries, "numpy"),
+        }
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The description that `backbone_from` takes."""
+
+    @abstractmethod
+    def _run(self, samples: list[Any], first: int) -> NDArray[Any]:
+        """Features of these samples in one go; `first` is the position of the first of them, for messages."""
+
+    def _compute(self, batch: list[object], first: int) -> Features:
+        if self._together:
+            return self._checked(self._run(batch, first), batch, first)
+        return np.concatenate([self._checked(self._run([one], first + i), [one], first + i) for i, one in enumerate(batch)])
+
+    def _checked(self, output: object, batch: list[object], first: int) -> Features:
+        """A copy of the output in the promised form: a network may reuse the memory of its output."""
+        found = np.asarray(output)
+        which = named(first, batch[0]) + (f" and the {len(batch) - 1} after it" if len(batch) > 1 else "")
+        if found.dtype.kind not in "fiu":
+            raise BackboneError(f"{which}: the backbone gave {found.dtype}, not numbers")
+        if found.shape != (len(batch), self.dim):
+            raise BackboneError(
+                f"{which}: the backbone gave an array of shape {found.shape}, not {(len(batch), self.dim)}; "
+                "check dim and the choice of output"
+            )
+        with np.errstate(over="ignore"):  # an overflow becomes infinity and is refused below
+            features = found.astype(self.dtype, order="C", copy=True)
+        bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
+        if bad.size:
+            where = int(bad[0])
+            raise BackboneError(
+                f"{named(first + where, batch[where])}: its feature has NaN or infinity; leave the sample out, or check "
+                "weights and preprocessing"
+            )
+        return features
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.text!r} dim={self.dim} {self.fingerprint[:23]}>"
+
+
+def require_fingerprint(spec: Spec, backbone: Backbone) -> None:
+    """Raise BackboneError if the spec pins another backbone, or features of another length.
+
+    A spec whose `backbone` is "" pins none; then only the length is compared.
+    """
+    if spec.backbone and spec.backbone != backbone.fingerprint:
+        raise BackboneError(
+            f"this backbone has the fingerprint {backbone.fingerprint}, but the spec pins {spec.backbone}: its features are not "
+            "comparable with those of the other clients. Use the weights, preprocessing and output that the federation agreed on"
+        )
+    if spec.dim != backbone.dim:
+        raise BackboneError(
+            f"this backbone gives features of length {backbone.dim}, but the spec has dim={spec.dim}; "
+            "choose the output (pooling) that the federation agreed on"
+        )
+
+
+def named(position: int, sample: object) -> str:
+    """A sample as messages name it: by position, and by path if it is a file. A text is never shown, as it may be personal."""
+    return f"sample {position} ({os.fspath(sample)!s})" if isinstance(sample, os.PathLike) else f"sample {position}"
+
+
+def positive(name: str, value: object) -> int:
+    """`value`, if it is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise BackboneError(f"{name}={value!r} must be an integer of at least 1")
+    return int(value)
+
+
+def _batches(samples: Iterable[object], size: int) -> Iterator[list[object]]:
+    if isinstance(samples, (str, bytes, os.PathLike, dict)) or not isinstance(samples, Iterable):
+        raise BackboneError(f"samples must be a list or another iterable of samples, not one {type(samples).__name__}")
+    iterator = iter(samples)
+    while batch := list(islice(iterator, size)):
+        yield batch

@@ -1,0 +1,172 @@
+"""`expunge audit`: every client recomputes, and the sums must be the ledger; or a lost server is rebuilt from its clients."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from expunge.cli import failure
+from expunge.cli.command import command
+from expunge.cli.options import FOLDER, office_options
+from expunge.cli.reach import ATTEMPTS, Reached, backbone_of, office_at, store_at
+from expunge.cli.rebuild import Rebuilt, rebuild_server
+from expunge.cli.samples import recomputing
+from expunge.cli.screen import BAD, GOOD, Screen, count, facts, line, next_steps, title
+from expunge.client import Agent
+from expunge.errors import EvidenceError, UnknownSampleError
+from expunge.evidence.wording import moment
+
+_PAUSE = 0.3  # seconds between looks at an audit that is under way
+_SETTLING = 30.0  # seconds that the server may take to add up, once all have answered
+
+
+@command()
+@click.option("--wait", is_flag=True, help="Wait until all clients have answered.")
+@click.option("--timeout", type=float, default=3600.0, show_default=True, help="Seconds to wait with --wait.")
+@click.option("--client-dir", "folders", type=FOLDER, multiple=True, help="A client's folder at hand: let it answer. Repeatable.")
+@click.option("--show", "earlier", metavar="AUDIT", help="Show an earlier audit by its id, or 'last', instead of starting one.")
+@click.option("--rebuild", type=FOLDER, metavar="DIR", help="Instead: rebuild a lost server in DIR from the clients at hand.")
+@office_options
+def audit(
+    *,
+    wait: bool,
+    timeout: float,
+    folders: tuple[Path, ...],
+    earlier: str | None,
+    rebuild: Path | None,
+    office: Path | None,
+    at: str | None,
+) -> None:
+    """Audit the federation: compare the ledger with what the clients really hold.
+
+    Every client recomputes its statistics from its own samples and answers at its next sync; when all have, the server adds
+    up, and the sum must be the ledger. If it is, the head is, bit for bit, the one that retraining from all samples would
+    give. The result is written to the audit log and named in every later certificate. Exits with 3 if anything differs, with
+    7 while clients have yet to answer.
+
+    With --rebuild a lost server is rebuilt: a new one is founded in DIR from the clients' spec, each client at hand is
+    enrolled there and sends everything, and the head is compared with the last one that they hold.
+
+    Example:
+      expunge audit --wait --office federation/operator
+      expunge audit --client-dir clinic-a --client-dir clinic-b
+      expunge audit --rebuild new --client-dir clinic-a --client-dir clinic-b
+    """
+    if rebuild is not None:
+        _rebuild(rebuild, folders)
+        return
+    with office_at(office, at) as reached:
+        found = _earlier(reached, earlier) if earlier is not None else str(reached.office.do("audit", {})["audit"])
+        for folder in folders:
+            with store_at(folder) as store:
+                backbone = backbone_of(store, None)
+                Agent(store, reached.carrier, recompute=recomputing(backbone), attempts=ATTEMPTS).sync()
+    _tell(_result(office, at, found, timeout if wait else 0.0))
+
+
+def _earlier(reached: Reached, beginning: str) -> str:
+    known = [one["audit"] for one in reached.office.ask("audits", {})]
+    found = known[-1:] if beginning == "last" else [one for one in known if one.startswith(beginning.lower())]
+    if len(found) != 1:
+        raise UnknownSampleError(
+            f"there is no audit {beginning!r:.80}; there are {', '.join(one[:8] for one in known) or 'none'}"
+        )
+    return str(found[0])
+
+
+def _result(office: Path | None, at: str | None, audit_id: str, seconds: float) -> dict[str, Any]:
+    """The audit as it stands, after waiting for clients up to so many seconds.
+
+    Between two looks the server is let go of: clients on this machine may need its folder to answer.
+    """
+    ends = time.monotonic() + seconds
+    with Screen.current().progress("Waiting for clients", None) as progress:
+        while True:
+            with office_at(office, at) as reached:
+                told = _settled(reached, audit_id)
+            if told["result"] != "under way" or time.monotonic() >= ends:
+                return told
+            progress(len(told["equal"]) + len(told["different"]))
+            time.sleep(_PAUSE)
+
+
+def _settled(reached: Reached, audit_id: str) -> dict[str, Any]:
+    """The audit; if all clients have answered, the server is given the time to add up."""
+    ends = time.monotonic() + _SETTLING
+    while True:
+        told: dict[str, Any] = reached.office.ask("show-audit", {"audit": audit_id})
+        if told["result"] != "under way" or told["waiting"] or time.monotonic() >= ends:
+            return told
+        time.sleep(_PAUSE)
+
+
+def _tell(told: dict[str, Any]) -> None:
+    screen, result = Screen.current(), told["result"]
+    style = {"equal": GOOD, "different": BAD}.get(result, "yellow")
+    words = {
+        "equal": "The ledger is, bit for bit, the sum of what all clients hold: the head is that of retraining.",
+        "different": "The ledger is NOT the sum of what the clients hold. The clients named below must be looked into.",
+    }
+    screen.result(
+        told,
+        Text.assemble((f"Audit {told['audit'][:8]}: ", "bold"), (result, f"bold {style}" if result == "equal" else style)),
+        line(words.get(result, "Clients answer at their next sync."), indent=2),
+        facts(
+            [
+                ("Started", moment(told["started"])),
+                *([("Finished", moment(told["finished"]))] if told["finished"] else []),
+                ("Samples recomputed", f"{told['count']:,}"),
+                ("Equal", ", ".join(told["equal"]) or "nobody yet"),
+                *([("Different", Text(", ".join(told["different"]), style=BAD))] if told["different"] else []),
+                *([("Waiting for", ", ".join(told["waiting"]))] if told["waiting"] else []),
+                *([("Log entry", told["index"])] if told["index"] >= 0 else []),
+            ]
+        ),
+        *([next_steps(f"expunge audit --show {told['audit'][:8]} --wait")] if result == "under way" else []),
+    )
+    if result == "different":
+        raise click.exceptions.Exit(failure.EVIDENCE)
+    if result == "under way":
+        raise click.exceptions.Exit(failure.NOT_YET)
+
+
+def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
+    made = rebuild_server(directory, folders)
+    screen = Screen.current()
+    screen.result(made.value(), *_shown(made, directory))
+    if made.verdict == "different":
+        raise EvidenceError(
+            f"the rebuilt server has as many samples and clients as the lost one, but another head ({made.head[:16]}…, it was "
+            f"{made.old_head[:16]}…): a client's store was altered, or has changed since the last head that is known"
+        )
+
+
+def _shown(made: Rebuilt, directory: Path) -> list[Any]:
+    words = {
+        "equal": ("The head is, bit for bit, the last one that the clients held.", GOOD),
+        "changed": ("Something has changed since the last head that the clients held, or not all clients are back.", "yellow"),
+        "different": ("The head is not the one that the clients held.", BAD),
+        "unknown": ("No client held a head to compare with.", "yellow"),
+    }
+    return [
+        title(f"The server is rebuilt in {directory}, as federation {made.federation}"),
+        facts(
+            [
+                ("Clients", ", ".join(made.clients) or "none yet"),
+                ("Samples", f"{made.samples:,}" + (f" (they were {made.old_samples:,})" if made.old_samples >= 0 else "")),
+                ("Head", made.head or "none can be published"),
+            ]
+        ),
+        line(*words[made.verdict], indent=2),
+        next_steps(
+            f"expunge audit --office {directory}/operator " + " ".join(f"--client-dir {folder}" for folder in made.folders),
+            f"expunge server token NAME -o NAME.token --office {directory}/operator",
+            "expunge enroll NAME.token --dir NAME --rejoin",
+            f"expunge audit --rebuild {directory}",
+            why=f"Next: audit {count(len(made.clients), 'client')}; for clients elsewhere, tokens, then ask all to send again:",
+        ),
+    ]

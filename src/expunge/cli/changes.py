@@ -1,0 +1,280 @@
+"""`expunge client add`, `forget` and `correct`: what changes a client's samples."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import RenderableType
+
+from expunge.backbones import Backbone
+from expunge.cli import failure
+from expunge.cli.command import command
+from expunge.cli.options import FILE, PATH, at_option, client_option, seconds, subject_text, yes_option
+from expunge.cli.reach import agent_of, backbone_of, store_at
+from expunge.cli.samples import Keys, Raw, Samples, features_of, is_raw, read_features, read_raw, recomputing
+from expunge.cli.screen import GOOD, Screen, count, line, next_steps, place
+from expunge.cli.told import preview_value, show_preview, show_synced, synced_value
+from expunge.client import ClientStore, Preview, Selection
+from expunge.client.columns import labels_of_texts
+from expunge.errors import ExpungeError, InputError, UnknownSampleError
+from expunge.spec import Label, Spec
+
+_no_sync = click.option("--no-sync", is_flag=True, help="Leave it pending: the next sync sends it.")
+_backbone = click.option(
+    "--backbone", metavar="DESCRIPTION", help="What turns images or texts into features. [default: as enrolled]"
+)
+
+
+@command()
+@click.argument("files", type=PATH, nargs=-1, required=True)
+@client_option
+@click.option("--label", help="The label of images and texts that have none of their own.")
+@click.option("--subject", help="The person whom they are about, likewise.")
+@click.option("--feature-column", "feature_columns", multiple=True, metavar="NAME", help="A column of features. Repeatable.")
+@click.option("--label-column", "label_columns", multiple=True, metavar="NAME", help="The column of labels; several for outputs.")
+@click.option("--id-column", metavar="NAME", help="The column of ids. [default: id]")
+@click.option("--subject-column", metavar="NAME", help="The column of subjects. [default: subject]")
+@click.option("--labels", "labels_file", type=FILE, help="For .npy: a second .npy file with the labels.")
+@click.option("--last-columns", type=int, default=0, metavar="N", help="For .npy: the last N columns are the labels.")
+@_backbone
+@_no_sync
+@at_option
+def add(*, files: tuple[Path, ...], folder: Path, backbone: str | None, no_sync: bool, at: str | None, **given: Any) -> None:
+    """Add samples from FILES to a client's store, and send them to the server.
+
+    Files of features end in .npz (arrays features, labels, and perhaps ids and subjects), .npy, .csv or .parquet (columns
+    label, id, subject; all others are features). Images and texts go through the backbone: give the files with --label, a
+    folder whose subfolders are the labels, or a .csv with the columns file (or text), label, and perhaps id and subject. All
+    of a file is added, or nothing.
+
+    Example:
+      expunge client add features.npz --dir hospital-a
+      expunge client add scans/ --dir hospital-a --backbone 'onnx:model.onnx'
+
+    Next:
+      expunge client status --dir hospital-a
+      expunge predict new.csv --dir hospital-a
+    """
+    keys = Keys(
+        given["feature_columns"],
+        given["label_columns"],
+        given["id_column"],
+        given["subject_column"],
+        given["labels_file"],
+        given["last_columns"],
+    )
+    with store_at(folder) as store:
+        opened = backbone_of(store, backbone)
+        batches = _batches(store.spec, files, opened, keys, label=given["label"], subject=given["subject"])
+        added = sum(_put(store, batch) for batch in batches)
+        value = {"added": added, "pending": True}
+        told = [line(f"{count(added, 'sample')} added to {folder}.", GOOD)]
+        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync)
+
+
+def _batches(
+    spec: Spec, files: tuple[Path, ...], opened: Backbone | None, keys: Keys, *, label: str | None, subject: str | None
+) -> list[Samples]:
+    raw = [path for path in files if is_raw(path, opened)]
+    features = [read_features(path, spec, keys) for path in files if path not in raw]
+    if raw and opened is not None:
+        features.append(read_raw(raw, spec, opened, label=label, subject=subject))
+    return features
+
+
+def _put(store: ClientStore, batch: Samples) -> int:
+    with Screen.current().progress("Adding samples", len(batch)) as progress:
+        return store.add(
+            batch.ids,
+            batch.features,
+            batch.labels,
+            subjects=batch.subjects,
+            sources=batch.sources,
+            now=time.time(),
+            progress=progress,
+        )
+
+
+@command()
+@client_option
+@click.option("--id", "ids", multiple=True, help="A sample by its id. Repeatable.")
+@click.option("--ids-from", type=FILE, help="Samples by their ids, one on each line of this file.")
+@click.option("--subject", help="All samples about this person; - reads it from standard input.")
+@click.option("--label", help="All samples with this label.")
+@click.option("--since", metavar="TIME", help="Added at this time (UTC, such as 2026-11-15) or later.")
+@click.option("--until", metavar="TIME", help="Added before this time.")
+@click.option("--all", "everything", is_flag=True, help="All samples. (To leave the federation: expunge client leave.)")
+@click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
+@yes_option
+@_backbone
+@_no_sync
+@at_option
+def forget(*, folder: Path, dry_run: bool, yes: bool, backbone: str | None, no_sync: bool, at: str | None, **given: Any) -> None:
+    """Forget samples: delete them here and, exactly, from the ledger and the head.
+
+    Conditions are combined: a sample must meet all of them. The deletion is pending until the server's receipt is in hand;
+    then the samples are physically gone from this store. What never reached the server is gone at once. Exits with 6 if
+    nothing is selected.
+
+    Example:
+      expunge client forget --subject patient-4711 --dry-run --dir hospital-a
+      expunge client forget --subject patient-4711 --dir hospital-a
+      expunge client forget --label otter --until 2026-01-01 --dir hospital-a
+
+    Next:
+      expunge client receipts --dir hospital-a      the proof
+    """
+    screen = Screen.current()
+    with store_at(folder) as store:
+        selection = _selection(store.spec, given)
+        preview = _preview(store, selection)
+        value = preview_value(preview) | {"dry_run": dry_run}
+        if not preview.count and not preview.pending:
+            screen.result(value, line("Nothing is selected: nothing was changed."))
+            raise click.exceptions.Exit(failure.NOTHING)
+        shown = show_preview(preview)
+        if dry_run:
+            screen.result(value, line("This would be forgotten; nothing was changed:"), *shown)
+            return
+        if not yes:
+            for part in (line("This will be forgotten:"), *shown, line()):
+                screen.show(part)
+        if preview.count:
+            screen.confirm(f"Forget {count(preview.count, 'sample')}? This cannot be undone", yes=yes)
+        opened = backbone_of(store, backbone)
+        store.forget(selection, recompute=recomputing(opened))
+        told: list[RenderableType] = [line(f"{count(preview.count, 'sample')} forgotten by {store.name}.", GOOD)]
+        unsent_only = preview.unsent == preview.count and not preview.pending
+        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync or unsent_only)
+
+
+def _preview(store: ClientStore, selection: Selection) -> Preview:
+    """What would go; nothing, where conditions select nothing. An id that is not there is a mistake, and named."""
+    try:
+        return store.preview(selection)
+    except UnknownSampleError:
+        if selection.ids is not None:
+            raise
+        return Preview()
+
+
+def _selection(spec: Spec, given: dict[str, Any]) -> Selection:
+    ids = list(given["ids"])
+    if given["ids_from"] is not None:
+        ids += [row for row in given["ids_from"].read_text(encoding="utf-8").splitlines() if row]
+    label = given["label"]
+    return Selection(
+        ids=ids or None,
+        subject=None if given["subject"] is None else subject_text(given["subject"]),
+        label=None if label is None else as_label(spec, label),
+        since=seconds(given["since"], "--since"),
+        until=seconds(given["until"], "--until"),
+        everything=given["everything"],
+    )
+
+
+def as_label(spec: Spec, text: str) -> Label:
+    """A label as the spec has it: a name, or a class index where the labels are integers."""
+    labels = spec.labels or ()
+    return int(text) if text not in labels and text.isdigit() and int(text) in labels else text
+
+
+@command()
+@click.argument("sample", metavar="ID")
+@client_option
+@click.option("--label", help="The right label (for several outputs: numbers with commas between them).")
+@click.option("--feature", metavar="X,Y,...|FILE", help="The right feature: numbers, or an .npy file with one row.")
+@click.option("--file", "raw_file", type=FILE, help="The right image or text file; its feature is computed by the backbone.")
+@_backbone
+@_no_sync
+@at_option
+def correct(
+    *,
+    sample: str,
+    folder: Path,
+    label: str | None,
+    feature: str | None,
+    raw_file: Path | None,
+    backbone: str | None,
+    no_sync: bool,
+    at: str | None,
+) -> None:
+    """Correct the label or the feature of one sample.
+
+    The old one is deleted and the new one added in one request: there is no moment at which both count, or neither.
+
+    Example:
+      expunge client correct scan-17 --label healthy --dir hospital-a
+    """
+    if label is None and feature is None and raw_file is None:
+        raise click.UsageError("give what is to be corrected: --label, --feature or --file")
+    if feature is not None and raw_file is not None:
+        raise click.UsageError("give either --feature or --file: both say what the feature is")
+    with store_at(folder) as store:
+        opened = backbone_of(store, backbone)
+        source = None
+        values = None if feature is None else _numbers(feature)
+        if raw_file is not None:
+            if opened is None:
+                raise InputError(f"{raw_file} needs a backbone to become a feature: give --backbone")
+            raw = Raw(sample, raw_file)
+            values, source = features_of([raw], opened)[0], raw.source
+        store.correct(
+            sample,
+            feature=values,
+            label=None if label is None else _target(store.spec, label),
+            source=source,
+            recompute=recomputing(opened),
+        )
+        told: list[RenderableType] = [line(f"{sample} is corrected.", GOOD)]
+        _finish(store, {"corrected": sample}, told, at=at, opened=opened, no_sync=no_sync)
+
+
+def _numbers(text: str) -> Any:
+    path = Path(text)
+    if path.suffix == ".npy":
+        return np.load(path, allow_pickle=False).reshape(-1)
+    try:
+        return np.array([float(part) for part in text.split(",")])
+    except ValueError as problem:
+        raise InputError(f"--feature {text!r:.60} must be numbers with commas between them, or an .npy file") from problem
+
+
+def _target(spec: Spec, text: str) -> Any:
+    if spec.is_classification:
+        return labels_of_texts([text], spec)[0]
+    return _numbers(text)
+
+
+def _finish(
+    store: ClientStore,
+    value: dict[str, Any],
+    told: list[RenderableType],
+    *,
+    at: str | None,
+    opened: Backbone | None,
+    no_sync: bool,
+) -> None:
+    """Bring what has changed to the server, unless that is not wanted; what cannot be brought now stays pending."""
+    screen = Screen.current()
+    if no_sync:
+        pending = store.status()
+        waits = pending.adding + pending.deleting
+        told.append(line("Nothing is pending." if not waits else f"{count(waits, 'change')} pending, until the next sync."))
+        if waits:
+            told.append(next_steps(f"expunge client sync --dir {place(store.path)}"))
+        screen.result(value | {"pending": bool(waits), "sync": None}, *told)
+        return
+    try:
+        with agent_of(store, at, opened) as agent:
+            done = agent.sync()
+    except ExpungeError as problem:
+        problem.add_note(
+            f"The change is safe in the client's folder, pending: expunge client sync --dir {place(store.path)} sends it"
+        )
+        raise
+    screen.result(value | {"pending": False, "sync": synced_value(done)}, *told, *show_synced(done))

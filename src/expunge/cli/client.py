@@ -1,0 +1,204 @@
+"""`expunge client`: a client's samples, and what it says to the server."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from expunge.cli import changes, failure
+from expunge.cli.command import group
+from expunge.cli.evidence import chain_for, store_chains
+from expunge.cli.options import PATH, at_option, client_option, yes_option
+from expunge.cli.reach import agent_of, backbone_of, store_at
+from expunge.cli.samples import recomputing
+from expunge.cli.screen import BAD, GOOD, Screen, count, facts, line, next_steps, table, title
+from expunge.cli.told import receipt_value, show_synced, synced_value
+from expunge.client import ClientStore
+from expunge.client.store import KINDS
+from expunge.errors import UnknownSampleError
+from expunge.evidence import Receipt
+from expunge.files import write_whole
+from expunge.signing import Envelope
+
+
+@group()
+def client() -> None:
+    """A client's samples: add, forget, correct; sync with the server; see how things stand.
+
+    A client's folder holds its samples (each sealed under a key of its own), what is pending, its receipts and the newest head.
+    What is added or deleted is pending until the server's receipt is in hand; then what was deleted is physically gone. Name the
+    folder by --dir or by the variable EXPUNGE_CLIENT.
+
+    Example:
+      export EXPUNGE_CLIENT=hospital-a
+      expunge client add samples.csv
+      expunge client forget --subject patient-4711
+      expunge client status
+    """
+
+
+client.add_command(changes.add)
+client.add_command(changes.forget)
+client.add_command(changes.correct)
+
+
+@client.command()
+@client_option
+@click.option("--backbone", metavar="DESCRIPTION", help="For a store that keeps no features. [default: as enrolled]")
+@click.option("--accept-restored", is_flag=True, help="The server was restored from a backup: accept that its log is shorter.")
+@click.option("--message", type=click.Choice(KINDS), help="From now on send messages of this kind.")
+@click.option("--old-copy", is_flag=True, help="This folder was put back from a backup: drop what has been erased since.")
+@at_option
+def sync(
+    *, folder: Path, backbone: str | None, accept_restored: bool, message: str | None, old_copy: bool, at: str | None
+) -> None:
+    """Send what is pending, carry out erasure orders, answer audits, fetch the newest head.
+
+    Run it regularly (a timer, cron): this is how a client learns that somebody is to be forgotten. Everything that the server
+    says is checked: signatures, that its log only ever grows, that the head belongs to its certificate.
+
+    Example:
+      expunge client sync --dir hospital-a
+    """
+    with store_at(folder, old_copy=old_copy) as store, agent_of(store, at, backbone_of(store, backbone)) as agent:
+        if message is not None:
+            store.choose(message)
+        done = agent.sync(accept_restored=accept_restored)
+    Screen.current().result(synced_value(done), *show_synced(done))
+
+
+@client.command()
+@client_option
+def status(folder: Path) -> None:
+    """Show how a client stands: its samples, what is pending, its last receipt and head. Asks no server.
+
+    Example:
+      expunge client status --dir hospital-a
+
+    Next:
+      expunge client sync --dir hospital-a
+    """
+    with store_at(folder) as store:
+        found, address, spec = store.status(), store.address, store.spec
+    pending = [
+        *([f"{found.adding:,} to be added"] if found.adding else []),
+        *([f"{found.deleting:,} to be deleted"] if found.deleting else []),
+        *([f"{count(found.orders, 'erasure order')} to be answered"] if found.orders else []),
+        *([f"request {found.composed} has no receipt yet"] if found.composed is not None else []),
+    ]
+    state = "has left the federation" if found.left else "is leaving the federation" if found.leaving else "takes part"
+    Screen.current().result(
+        asdict(found) | {"labels": dict(found.labels), "address": address, "spec": spec.digest},
+        title(f"Client {found.name} {state}"),
+        facts(
+            [
+                ("Samples", f"{found.live:,}"),
+                ("Pending", ", ".join(pending) or "nothing"),
+                ("Receipts up to", f"request {found.sequence}" if found.sequence else "none yet"),
+                ("Head", f"{found.head[:16]}…" if found.head else "none yet: expunge client sync"),
+                ("Log seen up to", f"entry {found.checkpoint}"),
+                ("Sends", f"{found.message} messages"),
+                ("Features are", "kept" if found.mode == "cached" else "computed again when needed"),
+                ("Server", address),
+                ("Federation", found.federation),
+            ]
+        ),
+        *([line(), line(f"The server refused the last request: {found.refusal}", BAD)] if found.refusal else []),
+        *([line(), table(("Label", "Samples"), found.labels.items(), right=("Samples",))] if found.labels else []),
+    )
+
+
+@client.command()
+@client_option
+@click.option("--backbone", metavar="DESCRIPTION", help="For a store that keeps no features. [default: as enrolled]")
+@yes_option
+@at_option
+def leave(folder: Path, backbone: str | None, yes: bool, at: str | None) -> None:
+    """Leave the federation: everything that this client ever added is deleted, here and at the server.
+
+    The receipt, which proves that nothing of this client remains, stays in the folder. A client that has left cannot come
+    back under the same name.
+
+    Example:
+      expunge client leave --dir hospital-a
+
+    Next:
+      expunge client receipts --dir hospital-a -o receipts      keep the proof
+    """
+    screen = Screen.current()
+    with store_at(folder) as store:
+        name, samples = store.name, store.status().live
+        screen.confirm(f"Delete all {count(samples, 'sample')} of {name} and leave? This cannot be undone", yes=yes)
+        opened = backbone_of(store, backbone)
+        with agent_of(store, at, opened) as agent:
+            gone = store.leave(recompute=recomputing(opened))
+            done = agent.sync()
+        left = store.status().left
+    screen.result(
+        synced_value(done) | {"left": left, "count": gone.count},
+        line(f"{name} has left: {count(gone.count, 'sample')} deleted.", GOOD),
+        *show_synced(done),
+    )
+
+
+@client.command()
+@click.argument("number", type=int, required=False)
+@client_option
+@click.option("-o", "--output", type=PATH, help="Write them: to this file (one receipt) or into this folder (all).")
+def receipts(number: int | None, folder: Path, output: Path | None) -> None:
+    """List the receipts that this client holds, or write them to files; each is checked against the server's key.
+
+    A receipt says what was asked, what changed, where it stands in the audit log, and by when the request is erased at rest.
+    It names no sample and no person.
+
+    Example:
+      expunge client receipts --dir hospital-a
+      expunge client receipts 3 -o receipt.json --dir hospital-a
+
+    Next:
+      expunge verify receipt.json --key server.pub
+    """
+    screen = Screen.current()
+    with store_at(folder) as store:
+        found = _receipts(store, number)
+        data = {sequence: store.documents("receipt")[sequence] for sequence in found}
+    if not found:
+        screen.result({"receipts": []}, line("No receipts yet."))
+        raise click.exceptions.Exit(failure.NOTHING)
+    written = [] if output is None else _write(output, data, alone=number is not None)
+    values = [receipt_value(receipt) for receipt in found.values()]
+    rows = [
+        (sequence, entry["time"][:19].replace("T", " "), entry["added"], entry["deleted"], receipt.logged.index)
+        for sequence, receipt, entry in ((key, one, one.logged.entry) for key, one in found.items())
+    ]
+    columns = ("Receipt", "Time (UTC)", "Added", "Deleted", "Log entry")
+    screen.result(
+        {"receipts": values, "files": [str(path) for path in written]},
+        table(columns, rows, right=("Receipt", "Added", "Deleted", "Log entry")),
+        *([next_steps(f"expunge verify {written[-1]} --key server.pub")] if written else []),
+    )
+
+
+def _receipts(store: ClientStore, number: int | None) -> dict[int, Receipt]:
+    chains, documents = store_chains(store), store.documents("receipt")
+    if number is not None and number not in documents:
+        raise UnknownSampleError(f"there is no receipt {number}; this client has {', '.join(map(str, documents)) or 'none'}")
+    found = {}
+    for sequence, data in documents.items() if number is None else [(number, documents[number])]:
+        envelope = Envelope.from_bytes(data, "receipt")
+        found[sequence] = Receipt.read(envelope, chain_for(envelope, chains))
+    return found
+
+
+def _write(output: Path, data: dict[int, bytes], *, alone: bool) -> list[Path]:
+    if alone:
+        (content,) = data.values()
+        write_whole(output, content, mode=0o644)
+        return [output]
+    output.mkdir(parents=True, exist_ok=True)
+    paths = [output / f"receipt-{sequence}.json" for sequence in data]
+    for path, content in zip(paths, data.values(), strict=True):
+        write_whole(path, content, mode=0o644)
+    return paths

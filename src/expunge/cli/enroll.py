@@ -1,0 +1,186 @@
+"""`expunge enroll`: become a client, an officer or an operator by a one-time token."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.backbones import Backbone, backbone_from, require_fingerprint
+from expunge.cli.command import command
+from expunge.cli.options import FOLDER, PATH, at_option
+from expunge.cli.reach import carrier_to, store_at
+from expunge.cli.rejoin import federation_spec
+from expunge.cli.rejoin import rejoin as rejoined
+from expunge.cli.screen import Screen, facts, next_steps, title
+from expunge.client import ClientStore, enrol
+from expunge.client.store import KINDS
+from expunge.errors import CarrierError, InputError
+from expunge.office import Office
+from expunge.protocol.token import Token
+
+
+@command()
+@click.argument("token")
+@click.option("--dir", "folder", type=FOLDER, required=True, help="The new folder to keep key, samples and receipts in.")
+@click.option("--message", type=click.Choice(KINDS), help="What to send. [default: rows, if the spec allows them]")
+@click.option("--recompute", is_flag=True, help="Keep no features: compute them again from their files whenever they are needed.")
+@click.option(
+    "--backbone", metavar="DESCRIPTION", help="What turns images or texts into features, such as hf:FOLDER?pooling=cls."
+)
+@click.option("--mirror", "mirrors", type=PATH, multiple=True, help="Mirror the vault to this file, on another disk. Repeatable.")
+@click.option("--rejoin", is_flag=True, help="The folder is that of a client whose server was lost: take it to the rebuilt one.")
+@at_option
+def enroll(
+    *,
+    token: str,
+    folder: Path,
+    message: str | None,
+    recompute: bool,
+    backbone: str | None,
+    mirrors: tuple[Path, ...],
+    rejoin: bool,
+    at: str | None,
+) -> None:
+    """Enrol in a federation by the one-time TOKEN that its operator made.
+
+    TOKEN is the token itself, a file that holds it, or - for standard input. It says who you are: a client gets a store of
+    samples, an officer or operator an office. A key is made here and never leaves; the server's key is pinned by the token.
+    If the answer is lost, the same command again finishes it.
+
+    gram shows the server sums of a batch; rows show it the features themselves, and make deletions faster.
+
+    Example:
+      expunge enroll hospital-a.token --dir hospital-a
+      expunge enroll hospital-a.token --dir hospital-a --backbone onnx:model.onnx
+
+    Next:
+      expunge client add samples.csv --dir hospital-a
+    """
+    given = Token.from_text(_text(token))
+    client_only = {
+        "--message": message,
+        "--recompute": recompute,
+        "--backbone": backbone,
+        "--mirror": mirrors,
+        "--rejoin": rejoin,
+    }
+    if given.role != "client" and any(client_only.values()):
+        wrong = ", ".join(name for name, value in client_only.items() if value)
+        raise InputError(f"the token of {given.name} is for an {given.role}, who has no samples: leave out {wrong}")
+    if rejoin:
+        _at_one(given, at, lambda address: _rejoin(folder, given, address))
+    elif given.role == "client":
+        _client(folder, given, at, message=message or "", recompute=recompute, backbone=backbone, mirrors=mirrors)
+    else:
+        _at_one(given, at, lambda address: _office(folder, given, address))
+
+
+def _text(token: str) -> str:
+    if token == "-":  # noqa: S105 - the name of standard input
+        return sys.stdin.read()
+    if token.startswith("expunge-token-"):
+        return token
+    path = Path(token)
+    if not path.is_file():
+        raise InputError(f"{token!r:.80} is neither an enrolment token nor a file that holds one")
+    return path.read_text(encoding="ascii", errors="replace")
+
+
+def addresses(token: Token, at: str | None) -> tuple[str, ...]:
+    """Where to try, in this order."""
+    found = (at,) if at else token.urls
+    if not found:
+        raise InputError("the token does not say where the server is: give --at URL, or --at DIR for one on this machine")
+    return found
+
+
+def _client(
+    folder: Path, token: Token, at: str | None, *, message: str, recompute: bool, backbone: str | None, mirrors: tuple[Path, ...]
+) -> None:
+    opened = None if backbone is None else backbone_from(backbone)
+    if recompute and opened is None:
+        raise InputError("--recompute needs --backbone: without it no feature could be computed again")
+    settings = {"mode": "recompute" if recompute else "cached", "message": message, "mirrors": mirrors}
+    _at_one(token, at, lambda address: _enrol(folder, token, address, opened, settings))
+
+
+def _at_one(token: Token, at: str | None, act: Callable[[str], None]) -> None:
+    """Do it at the first address that gives an answer."""
+    *others, last = addresses(token, at)
+    for address in others:
+        try:
+            return act(address)
+        except CarrierError as problem:
+            Screen.current().note(f"{problem}. Trying another address of the server")
+    return act(last)
+
+
+def _enrol(folder: Path, token: Token, address: str, opened: Backbone | None, settings: dict[str, Any]) -> None:
+    with carrier_to(address, token.ca) as carrier:
+        if opened is not None:
+            require_fingerprint(federation_spec(token, carrier), opened)
+        with enrol(folder, token, carrier, address=address, **settings) as store:
+            if opened is not None:
+                store.remember({"backbone": json.dumps(opened.describe())})
+            _tell_client(store, folder)
+
+
+def _tell_client(store: ClientStore, folder: Path) -> None:
+    spec = store.spec
+    labels = "regression" if spec.labels is None else ", ".join(str(label) for label in spec.labels[:8])
+    Screen.current().result(
+        {
+            "name": store.name,
+            "role": "client",
+            "federation": store.federation,
+            "directory": str(store.path),
+            "address": store.address,
+            "message": store.message,
+            "mode": store.mode,
+            "spec": spec.to_dict(),
+        },
+        title(f"{store.name} is enrolled in federation {store.federation}"),
+        facts(
+            [
+                ("Folder", folder),
+                ("Server", store.address),
+                ("Features", f"{spec.dim} numbers each; grid below {spec.grid.limit:g} in magnitude"),
+                ("Labels", labels + (", ..." if spec.labels is not None and len(spec.labels) > 8 else "")),
+                ("Sends", f"{store.message} messages"),
+                ("Features are", "kept" if store.mode == "cached" else "computed again when needed"),
+            ]
+        ),
+        next_steps(f"expunge client add samples.csv --dir {folder}", f"expunge client status --dir {folder}"),
+    )
+
+
+def _office(folder: Path, token: Token, address: str) -> None:
+    with carrier_to(address, token.ca) as carrier, Office.enrol(folder, token, carrier, address=address) as office:
+        Screen.current().result(
+            {
+                "name": office.name,
+                "role": office.role,
+                "federation": office.federation,
+                "directory": str(office.path),
+                "address": office.address,
+            },
+            title(f"{office.name} is enrolled in federation {office.federation} as {office.role}"),
+            facts([("Folder", folder), ("Server", office.address)]),
+            next_steps(f"export EXPUNGE_OFFICE={folder}", "expunge order file SUBJECT", "expunge order list"),
+        )
+
+
+def _rejoin(folder: Path, token: Token, address: str) -> None:
+    with store_at(folder) as store, carrier_to(address, token.ca) as carrier:
+        rejoined(store, token, carrier, address)
+        Screen.current().result(
+            {"name": store.name, "role": "client", "federation": store.federation, "directory": str(store.path)},
+            title(f"{store.name} is enrolled at the rebuilt server of federation {store.federation}"),
+            facts([("Samples to send again", store.status().live)]),
+            next_steps(f"expunge client sync --dir {folder}", why="When the operator has asked everybody to send again:"),
+        )

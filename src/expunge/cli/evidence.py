@@ -1,0 +1,94 @@
+"""Which key to trust, from the files and folders that people have; and heads from the files that they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from expunge.cli.place import Place
+from expunge.client import ClientStore
+from expunge.errors import FormatError, InputError
+from expunge.evidence import Certificate, KeyChain, published
+from expunge.export import from_onnx, from_safetensors
+from expunge.head import Head
+from expunge.office import Office
+from expunge.signing import Envelope, PublicKey, SigningKey
+
+_PEM = b"-----BEGIN"
+FORMER = "former-server"  # the kind of document in which a client keeps the key of a server that was lost
+
+
+def key_from(path: Path) -> PublicKey:
+    """The public key in a file: PEM, or the base64 of the raw bytes."""
+    data = path.read_bytes()
+    if data.lstrip().startswith(_PEM):
+        return PublicKey.from_pem(data)
+    try:
+        return PublicKey.from_text(data.decode("ascii").strip())
+    except (UnicodeDecodeError, FormatError) as problem:
+        raise FormatError(f"{path} is no public key: give the PEM file that expunge key DIR -o FILE writes") from problem
+
+
+def rotations_from(paths: Iterable[Path]) -> list[Envelope]:
+    """The rotations in some files."""
+    return [Envelope.from_bytes(path.read_bytes().removesuffix(b"\n"), "rotation") for path in paths]
+
+
+def chain_from(folder: Path) -> KeyChain:
+    """The server's keys, as the folder of a federation, an office or a client knows them."""
+    if Place.is_at(folder):
+        file = Place.at(folder).server / "server.key"
+        return KeyChain(SigningKey.from_pem(file.read_bytes()).public)
+    if (folder / "office.json").exists():
+        with Office.open(folder, timeout=1.0) as office:
+            return office.chain
+    if (folder / "client.db").exists():
+        return _client_chain(folder)
+    raise InputError(f"{folder} is no folder of a federation, an office or a client: no key can be found there")
+
+
+def _client_chain(folder: Path) -> KeyChain:
+    with ClientStore.open(folder, timeout=1.0) as store:
+        return store_chains(store)[0]
+
+
+def store_chains(store: ClientStore) -> list[KeyChain]:
+    """The keys of a client's server; then those of servers that it had before its server was rebuilt, whose word still holds."""
+    rotations = [Envelope.from_bytes(data, "rotation") for data in store.documents("rotation").values()]
+    former = [KeyChain(PublicKey.from_text(data.decode("ascii"))) for data in store.documents(FORMER).values()]
+    return [KeyChain(store.server, rotations), *former]
+
+
+def chain_for(envelope: Envelope, chains: Sequence[KeyChain]) -> KeyChain:
+    """The chain that knows who signed this; the first one, to be told that it does not, if none does."""
+    signer = envelope.signatures[0][0]
+    return next((chain for chain in chains[1:] if chain.pinned.id == signer), chains[0])
+
+
+def store_head(store: ClientStore) -> tuple[bytes, Head, Certificate] | None:
+    """The newest head that a client has fetched: its file, itself, and its certificate; checked."""
+    data = store.head()
+    if data is None:
+        return None
+    return data, *published.read(data, chain_for(published.split(data)[0], store_chains(store)))
+
+
+def newest(chain: KeyChain) -> PublicKey:
+    """The key that the server signs with, as far as the chain knows."""
+    return chain.rotations[-1].new if chain.rotations else chain.pinned
+
+
+def head_from(path: Path, chain: KeyChain | None) -> Head:
+    """The head in a file: a published one, whose certificate `chain` must have signed, or an export."""
+    data = path.read_bytes()
+    if data.startswith(published.MAGIC):
+        if chain is None:
+            raise InputError(f"{path} is a published head, signed by the server: give its public key (--key) to check it")
+        return published.read(data, chain)[0]
+    if path.suffix == ".safetensors":
+        return from_safetensors(data)
+    if path.suffix == ".onnx":
+        return from_onnx(data)
+    raise InputError(
+        f"{path} is no head: give a file that expunge head -o wrote, or an export that ends in .safetensors or .onnx"
+    )

@@ -1,0 +1,115 @@
+"""`expunge head`: the newest head with its certificate, shown, kept or exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import numpy as np
+
+from expunge.cli.command import command
+from expunge.cli.evidence import store_head
+from expunge.cli.options import FOLDER, at_option, office_option, output_option
+from expunge.cli.reach import PATIENCE, office_at
+from expunge.cli.screen import Screen, count, facts, next_steps, title
+from expunge.client import ClientStore
+from expunge.errors import InputError
+from expunge.evidence import Certificate, published
+from expunge.evidence.wording import moment
+from expunge.export import save_onnx, save_safetensors
+from expunge.files import write_whole
+from expunge.head import Head
+
+_FORMATS = ("safetensors", "onnx", "npz")
+
+
+@command()
+@output_option("Write the head to this file: with its certificate, or as --export says.")
+@click.option("--export", "form", type=click.Choice(_FORMATS), help="Write weights for other tools instead; needs -o.")
+@click.option("--dir", "folder", type=FOLDER, envvar="EXPUNGE_CLIENT", help="Take the head that this client last fetched.")
+@office_option
+@at_option
+def head(output: Path | None, form: str | None, folder: Path | None, office: Path | None, at: str | None) -> None:
+    """Show the newest head: its digest, what it was trained on, its certificate; or write it to a file.
+
+    With --dir it is the head that the client fetched at its last sync; otherwise an operator's or officer's office asks the
+    server. Signature and digest are checked either way.
+
+    Example:
+      expunge head --dir hospital-a
+      expunge head --dir hospital-a -o head.expunge
+      expunge head --dir hospital-a -o head.safetensors --export safetensors
+
+    Next:
+      expunge verify head.expunge --key server.pub
+      expunge predict features.csv --head head.expunge --key server.pub
+    """
+    if form is not None and output is None:
+        raise click.UsageError("--export needs a file to write to: -o FILE")
+    data, weights, certificate = _from_client(folder) if folder is not None else _from_server(office, at)
+    if output is not None:
+        _write(output, form, data, weights)
+    value = {
+        "digest": certificate.head,
+        "samples": certificate.count,
+        "clients": certificate.clients,
+        "spec": certificate.spec.to_dict(),
+        "time": certificate.time,
+        "bound": certificate.bound,
+        "log": certificate.checkpoint.size,
+        "audit": certificate.audit,
+        "file": None if output is None else str(output),
+    }
+    audit = certificate.audit
+    Screen.current().result(
+        value,
+        title(f"Head {certificate.head[:16]}…, certified {moment(certificate.time)}"),
+        facts(
+            [
+                ("Digest", certificate.head),
+                ("Trained on", f"{count(certificate.count, 'sample')} of {count(certificate.clients, 'client')}"),
+                ("Weights", f"{weights.spec.width} x {weights.spec.columns}, multiples of 2^{-weights.spec.publication_bits}"),
+                ("Exact", "yes: bit for bit what retraining gives" if certificate.exact else certificate.deviation),
+                ("Last audit", "none yet" if audit is None else f"{audit['result']}, {moment(audit['time'])}"),
+                *([("Written to", output)] if output is not None else []),
+            ]
+        ),
+        *([] if output is None or form is not None else [next_steps(f"expunge verify {output} --key server.pub")]),
+    )
+
+
+def _from_client(folder: Path) -> tuple[bytes, Head, Certificate]:
+    with ClientStore.open(folder, timeout=PATIENCE) as store:
+        found = store_head(store)
+        if found is None:
+            raise InputError(f"the client in {folder} has not fetched a head yet: expunge client sync --dir {folder}")
+        return found
+
+
+def _from_server(office: Path | None, at: str | None) -> tuple[bytes, Head, Certificate]:
+    with office_at(office, at) as reached:
+        data = reached.carrier.head()
+        if data is None:
+            raise InputError("the server sent no head: try again")
+        reached.office.federation_content()  # so that a key that is newer than ours is known
+        return data, *published.read(data, reached.office.chain)
+
+
+def _write(output: Path, form: str | None, data: bytes, weights: Head) -> None:
+    if form == "safetensors":
+        save_safetensors(weights, output)
+    elif form == "onnx":
+        save_onnx(weights, output)
+    elif form == "npz":
+        _save_npz(output, weights)
+    else:
+        write_whole(output, data, mode=0o644)
+
+
+def _save_npz(output: Path, weights: Head) -> None:
+    """Weights (width, columns), the intercept last, as float64, which is exact; with labels and digest beside them."""
+    draft = output.with_name(f".{output.name}.part")
+    labels = np.array([str(label) for label in weights.spec.labels or ()])
+    with draft.open("wb") as file:
+        np.savez(file, weights=weights.weights, labels=labels, digest=np.array(weights.digest))
+    draft.replace(output)

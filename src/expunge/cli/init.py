@@ -1,0 +1,158 @@
+"""`expunge init`: found a federation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.backbones import backbone_from
+from expunge.cli.command import command
+from expunge.cli.founding import found_federation
+from expunge.cli.options import FILE, FOLDER, PATH
+from expunge.cli.screen import Screen, facts, line, next_steps, title
+from expunge.errors import FormatError, InputError
+from expunge.exact import Grid
+from expunge.office import Office
+from expunge.server.books import SOLVERS
+from expunge.spec import Spec
+
+_GRID_HELP = "DIGITS,FRACTION_BITS: 2 digits of 21 bits, of which so many after the point."
+
+
+@command()
+@click.argument("directory", type=FOLDER)
+@click.option("--dim", type=int, help="Length of a feature. [default: the backbone's]")
+@click.option("--labels", metavar="A,B,C", help="The labels, for classification; @FILE reads one from each line.")
+@click.option("--outputs", type=int, help="The number of outputs, for regression.")
+@click.option("--gamma", type=float, default=1.0, show_default=True, help="The ridge parameter.")
+@click.option("--intercept/--no-intercept", default=True, show_default=True, help="Whether to add a constant feature.")
+@click.option("--grid", default="2,35", show_default=True, help=f"Of features. {_GRID_HELP}")
+@click.option("--label-grid", default="2,35", show_default=True, help="Of labels, in the same form.")
+@click.option(
+    "--publication-bits", type=int, default=40, show_default=True, help="Weights are published as multiples of 2^-BITS."
+)
+@click.option("--backbone", metavar="DESCRIPTION", help="Pin this backbone, such as hf:FOLDER?pooling=cls or onnx:model.onnx.")
+@click.option("--fingerprint", metavar="TEXT", help="Pin a backbone by its fingerprint, or by any text that all agree on.")
+@click.option("--messages", default="rows,gram", show_default=True, help="What clients may send.")
+@click.option("--spec", "spec_file", type=FILE, help="Take the spec from this JSON file instead of the options above.")
+@click.option(
+    "--solver", type=click.Choice(sorted(SOLVERS)), default="woodbury", show_default=True, help="Both give the same bytes."
+)
+@click.option(
+    "--host", "hosts", multiple=True, metavar="NAME", help="A name or address under which clients reach it. Repeatable."
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8443, show_default=True, help="The port that it will be served at."
+)
+@click.option("--mirror", "mirrors", type=PATH, multiple=True, help="Mirror the vault to this file, on another disk. Repeatable.")
+def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirrors: tuple[Path, ...], **given: Any) -> None:
+    """Found a federation in the new folder DIRECTORY.
+
+    Makes the server's folder with its signing key, an office for the first operator (DIRECTORY/operator), and a certificate
+    for TLS. The spec, which every client must agree on, is fixed here: dim, grid, intercept and backbone for good; gamma,
+    labels and messages can be amended. With --host, tokens lead clients to https://HOST:PORT; without, to this folder (a
+    federation in one machine).
+
+    Example:
+      expunge init federation --dim 768 --labels cat,dog --host server.example.org
+      expunge init federation --backbone hf:dinov2 --labels @labels.txt
+
+    Next:
+      expunge serve federation
+      expunge server token hospital-a --office federation/operator
+    """
+    spec = _spec_file(given["spec_file"]) if given["spec_file"] is not None else _spec(given)
+    urls = [f"https://{_bracketed(host)}:{port}" for host in hosts]
+    place = found_federation(directory, spec, solver=solver, hosts=hosts, urls=urls, mirrors=mirrors)
+    with Office.open(place.operator) as office:
+        federation, key = office.federation, office.server
+    target = f"{spec.columns} {'labels' if spec.is_classification else 'outputs'}"
+    Screen.current().result(
+        {
+            "directory": str(place.path),
+            "federation": federation,
+            "key": key.text,
+            "operator": str(place.operator),
+            "public_key": str(place.public_key),
+            "spec": spec.to_dict(),
+            "spec_digest": spec.digest,
+            "urls": urls,
+        },
+        title(f"Federation {federation} is founded in {directory}"),
+        facts(
+            [
+                ("Spec", f"{spec.dim} features{' and an intercept' * spec.intercept}, {target}, gamma {spec.gamma:g}"),
+                ("Backbone", spec.backbone or "none pinned: features are taken as they are given"),
+                ("Clients may send", ", ".join(spec.messages)),
+                ("Reached at", ", ".join(urls) or f"{place.path}, on this machine"),
+                ("Operator's office", directory / "operator"),
+                ("Server's public key", directory / "server.pub"),
+            ]
+        ),
+        line(),
+        line(
+            f"Keep copies of {directory}/server/server.key and of {directory}/operator in a safe place. The vault "
+            "(server.vault) must not be in ordinary backups: what it seals is forgotten by destroying its keys.",
+        ),
+        next_steps(
+            *([f"expunge serve {directory}"] if urls else []),
+            f"expunge server token hospital-a -o hospital-a.token --office {directory}/operator",
+            "expunge enroll hospital-a.token --dir hospital-a",
+        ),
+    )
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _spec_file(path: Path) -> Spec:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as problem:
+        raise FormatError(f"{path} is no JSON: {problem}. expunge server spec -o FILE writes one") from problem
+    return Spec.from_dict(content)
+
+
+def _spec(given: dict[str, Any]) -> Spec:
+    if given["backbone"] is not None and given["fingerprint"] is not None:
+        raise InputError("give either --backbone or --fingerprint: a backbone has its own fingerprint")
+    fingerprint, dim = given["fingerprint"] or "", given["dim"]
+    if given["backbone"] is not None:
+        backbone = backbone_from(given["backbone"])
+        fingerprint, dim = backbone.fingerprint, backbone.dim if dim is None else dim
+        if dim != backbone.dim:
+            raise InputError(f"--dim {dim} contradicts the backbone, whose features have length {backbone.dim}: leave --dim out")
+    if dim is None:
+        raise click.UsageError("give --dim, the length of a feature (or --backbone, which knows it, or --spec)")
+    if (given["labels"] is None) == (given["outputs"] is None):
+        raise click.UsageError("give either --labels (classification) or --outputs (regression)")
+    return Spec(
+        dim=dim,
+        labels=None if given["labels"] is None else _labels(given["labels"]),
+        outputs=given["outputs"],
+        gamma=given["gamma"],
+        intercept=given["intercept"],
+        grid=_grid("--grid", given["grid"]),
+        label_grid=_grid("--label-grid", given["label_grid"]),
+        publication_bits=given["publication_bits"],
+        backbone=fingerprint,
+        messages=tuple(part.strip() for part in given["messages"].split(",")),
+    )
+
+
+def _labels(text: str) -> tuple[str, ...]:
+    if text.startswith("@"):
+        return tuple(row.strip() for row in Path(text[1:]).read_text(encoding="utf-8").splitlines() if row.strip())
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _grid(option: str, text: str) -> Grid:
+    try:
+        digits, fraction_bits = (int(part) for part in text.split(","))
+    except ValueError as problem:
+        raise InputError(f"{option} {text!r:.40} must be DIGITS,FRACTION_BITS, such as 2,35") from problem
+    return Grid(digits, fraction_bits)

@@ -1,0 +1,43 @@
+"""`expunge key`: the server's public key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from expunge.cli.command import command
+from expunge.cli.evidence import chain_from, newest
+from expunge.cli.options import FOLDER, output_option
+from expunge.cli.screen import Screen, line
+from expunge.files import write_whole
+
+
+@command()
+@click.argument("directory", type=FOLDER)
+@output_option("Write the PEM to this file.")
+def key(directory: Path, output: Path | None) -> None:
+    """Print the server's public key, as the folder of a federation, an office or a client knows it.
+
+    It is what expunge verify --key takes. Whoever is to check evidence should get it from somewhere that they trust: from you
+    in person, from your website, from the contract.
+
+    Example:
+      expunge key federation -o server.pub
+
+    Next:
+      expunge verify order.html --key server.pub
+    """
+    chain = chain_from(directory)
+    public = newest(chain)
+    pem = public.pem.decode("ascii")
+    if output is not None:
+        write_whole(output, public.pem, mode=0o644)
+    value = {"key": public.text, "id": public.id, "pem": pem, "pinned": chain.pinned.text, "file": None}
+    shown = (
+        Text(pem.rstrip("\n"), no_wrap=True)
+        if output is None
+        else line(f"The server's public key is in {output} (id {public.id}).")
+    )
+    Screen.current().result(value | ({} if output is None else {"file": str(output)}), shown)

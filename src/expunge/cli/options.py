@@ -1,0 +1,68 @@
+"""Options that several commands share, and what is read from them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from expunge.errors import InputError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+_TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ")
+
+at_option = click.option(
+    "--at",
+    metavar="URL|DIR",
+    help="Where the server is: its URL, or the federation's folder on this machine. [default: as enrolled]",
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+office_option = click.option(
+    "--office",
+    type=FOLDER,
+    envvar="EXPUNGE_OFFICE",
+    show_envvar=True,
+    help="The folder of the operator or officer who speaks. [default: this folder, or ./operator]",
+)
+client_option = click.option(
+    "--dir", "folder", type=FOLDER, envvar="EXPUNGE_CLIENT", show_envvar=True, required=True, help="The client's folder."
+)
+
+
+def office_options(function: Function) -> Function:
+    """--office and --at."""
+    return office_option(at_option(function))
+
+
+def output_option(text: str, *, required: bool = False) -> Callable[[Function], Function]:
+    """-o FILE."""
+    return click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=required, help=text)
+
+
+def subject_text(given: str) -> str:
+    """A subject as it was given; - reads it from standard input."""
+    text = sys.stdin.readline().rstrip("\n") if given == "-" else given
+    if not text:
+        raise InputError("the subject is empty: give the id under which clients keep the person")
+    return text
+
+
+def seconds(text: str | None, option: str) -> float | None:
+    """A time in UTC as seconds since 1970."""
+    if text is None:
+        return None
+    for form in _TIMES:
+        try:
+            return datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            continue
+    raise InputError(f"{option} {text!r:.40} must be a time in UTC such as 2026-11-15 or 2026-11-15T09:30:00Z")

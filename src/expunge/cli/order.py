@@ -1,0 +1,228 @@
+"""`expunge order`: erasure orders, from a person's request to the bundle for the authority."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from expunge.cli import failure
+from expunge.cli.command import group
+from expunge.cli.options import office_options, output_option, subject_text, yes_option
+from expunge.cli.reach import Reached, office_at
+from expunge.cli.screen import BAD, GOOD, Screen, count, facts, line, next_steps, place, table, title
+from expunge.errors import InputError, UnknownSampleError
+from expunge.evidence import Bundle, render_bundle
+from expunge.evidence.wording import moment
+from expunge.files import write_whole
+from expunge.signing import Envelope
+
+_RANK = {"overdue": 0, "open": 1, "complete": 2, "closed": 3}
+_STYLE = {"overdue": BAD, "open": "yellow", "complete": GOOD, "closed": "dim"}
+
+
+@group()
+def order() -> None:
+    """Erasure orders: a person asks once, every client forgets, a signed bundle proves it.
+
+    A privacy officer files an order for a subject. Each client learns of it at its next sync, deletes whatever it holds of that
+    subject (or says that it holds nothing), and the order is complete when all have answered.
+
+    Example:
+      expunge order file patient-4711 --office privacy-office
+      expunge order list --office privacy-office
+      expunge order bundle ORDER -o order.html --office privacy-office
+    """
+
+
+@order.command()
+@click.argument("subject")
+@click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True, help="Days until the deadline.")
+@click.option(
+    "--known-as", "names", multiple=True, metavar="CLIENT=SUBJECT", help="What one client calls this subject. Repeatable."
+)
+@office_options
+def file(subject: str, days: int, names: tuple[str, ...], office: Path | None, at: str | None) -> None:
+    """File an erasure order for SUBJECT at every client.
+
+    SUBJECT is the id under which clients keep the person; - reads it from standard input, so that it is in no shell history.
+    The server keeps it sealed; its public log shows a salted digest only.
+
+    Example:
+      expunge order file patient-4711 --office privacy-office
+      expunge order file patient-4711 --known-as clinic-b=B-0815
+
+    Next:
+      expunge client sync --dir CLIENT     at each client, which then answers
+      expunge order show ORDER             who has answered, who has yet to
+    """
+    arguments = {"subject": subject_text(subject), "subjects": _known_as(names), "days": days}
+    with office_at(office, at) as reached:
+        told = reached.office.do("order", arguments)
+    Screen.current().result(
+        told,
+        title(f"Order {told['order']} is filed"),
+        facts([("Deadline", moment(told["deadline"])), ("Waiting for", _waiting(told))]),
+        next_steps(
+            f"expunge order show {_short(told)} --office {place(reached.office.path)}",
+            f"expunge order bundle {_short(told)} -o order.html --office {place(reached.office.path)}",
+            why="Clients answer at their next sync. Then:",
+        ),
+    )
+
+
+@order.command("list")
+@click.option("--overdue", is_flag=True, help=f"Only overdue orders; exits with {failure.NOT_YET} if there are any.")
+@office_options
+def list_(overdue: bool, office: Path | None, at: str | None) -> None:
+    """List the erasure orders, overdue ones first.
+
+    Example:
+      expunge order list --overdue || mail -s overdue officer@example.org
+
+    Next:
+      expunge order show ORDER      who has yet to answer
+    """
+    with office_at(office, at) as reached:
+        found = reached.office.ask("orders", {})
+    orders = sorted(found, key=lambda one: (_RANK[one["state"]], one["deadline"], one["order"]))
+    if overdue:
+        orders = [one for one in orders if one["state"] == "overdue"]
+    rows = [
+        (_short(one), _state(one), one["deadline"][:10], f"{len(one['answers'])} of {_clients(one)}", _found(one))
+        for one in orders
+    ]
+    shown = table(("Order", "State", "Deadline", "Answers", "Samples deleted"), rows, right=("Answers", "Samples deleted"))
+    Screen.current().result({"orders": orders}, shown if orders else line("No overdue orders." if overdue else "No orders yet."))
+    if overdue and orders:
+        raise click.exceptions.Exit(failure.NOT_YET)
+
+
+@order.command()
+@click.argument("order_id", metavar="ORDER")
+@office_options
+def show(order_id: str, office: Path | None, at: str | None) -> None:
+    """Show one order: its deadline, which clients have answered what, and which have yet to.
+
+    ORDER is the order's id, the beginning of it, or last. Whom the order is about is not shown: that stands in its bundle only.
+
+    Example:
+      expunge order show 3fa9 --office privacy-office
+
+    Next:
+      expunge order bundle ORDER -o order.html     all the evidence in one file
+    """
+    with office_at(office, at) as reached:
+        told = reached.office.ask("show-order", {"order": whole_id(reached, order_id)})
+    answers = [(one["client"], count(one["found"], "sample"), moment(one["time"])) for one in told["answers"]]
+    times = [("State", _state(told)), ("Filed", moment(told["filed"])), ("Deadline", moment(told["deadline"]))]
+    times += [("Complete", moment(told["completed"]))] if told["completed"] else [("Waiting for", _waiting(told))]
+    Screen.current().result(
+        told,
+        title(f"Order {told['order']}"),
+        facts(times),
+        line(),
+        table(("Client", "Deleted", "When"), answers) if answers else line("No client has answered yet.", indent=2),
+    )
+
+
+@order.command()
+@click.argument("order_id", metavar="ORDER")
+@output_option("The HTML file to write.", required=True)
+@office_options
+def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> None:
+    """Write everything an authority would ask for about an order into one file.
+
+    The file is a page for people (print it), with the signed evidence inside: every client's receipt, its place in the audit log,
+    the certificate of the head, the last audit. It names the subject, so treat it as personal data. It is checked before it is
+    written, and can be checked again anywhere, offline. Exits with 7 if the order is not complete yet; the file says so too.
+
+    Example:
+      expunge order bundle 3fa9 -o order.html --office privacy-office
+
+    Next:
+      expunge verify order.html --key server.pub
+      expunge order close 3fa9      the server forgets who the order was about
+    """
+    with office_at(office, at) as reached:
+        whole = whole_id(reached, order_id)
+        envelope = Envelope.from_json(reached.office.ask("bundle", {"order": whole}), "bundle")
+        evidence = Bundle.read(envelope, reached.office.server, reached.office.chain.envelopes)
+        data = render_bundle(envelope)
+    write_whole(output, data)
+    state = evidence.order.state
+    Screen.current().result(
+        {"order": whole, "state": state, "file": str(output), "receipts": len(evidence.receipts), "bytes": len(data)},
+        title(f"{output}: evidence of order {whole}, {state}"),
+        facts([("Receipts", len(evidence.receipts)), ("Size", f"{len(data):,} bytes")]),
+        next_steps(
+            f"expunge verify {output} --trust {place(reached.office.path)}",
+            f"expunge order close {whole[:8]} --office {place(reached.office.path)}",
+        ),
+    )
+    if state != "complete":
+        raise click.exceptions.Exit(failure.NOT_YET)
+
+
+@order.command()
+@click.argument("order_id", metavar="ORDER")
+@yes_option
+@office_options
+def close(order_id: str, yes: bool, office: Path | None, at: str | None) -> None:
+    """Let the server forget whom a complete order was about.
+
+    The key under which the subject's name is sealed is destroyed. Afterwards no bundle can be made for this order: write it
+    first.
+
+    Example:
+      expunge order close 3fa9 --office privacy-office
+    """
+    screen = Screen.current()
+    with office_at(office, at) as reached:
+        whole = whole_id(reached, order_id)
+        screen.confirm(f"Forget whom order {whole} was about? No bundle can be written afterwards", yes=yes)
+        told = reached.office.do("close-order", {"order": whole})
+    screen.result(told, line(f"Order {whole} is closed: the server no longer knows whom it was about."))
+
+
+def whole_id(reached: Reached, beginning: str) -> str:
+    """The id of the one order that begins so; `last` is the one that was filed last."""
+    known = [one["order"] for one in reached.office.ask("orders", {})]
+    found = known[-1:] if beginning == "last" else [one for one in known if one.startswith(beginning.lower())]
+    if len(found) == 1:
+        return str(found[0])
+    if found:
+        raise InputError(f"{len(found)} orders begin with {beginning!r:.80}: give more of the id")
+    raise UnknownSampleError(f"there is no order {beginning!r:.80}: expunge order list shows all")
+
+
+def _known_as(names: tuple[str, ...]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in names:
+        client, equals, subject = text.partition("=")
+        if not equals or not client or not subject or client in pairs:
+            raise InputError(f"--known-as {text!r:.80} must be CLIENT=SUBJECT, and each client can be given once")
+        pairs[client] = subject
+    return pairs
+
+
+def _short(one: dict[str, Any]) -> str:
+    return str(one["order"])[:8]
+
+
+def _state(one: dict[str, Any]) -> Text:
+    return Text(one["state"], style=_STYLE[one["state"]])
+
+
+def _clients(one: dict[str, Any]) -> int:
+    return len(one["answers"]) + len(one["waiting"])
+
+
+def _found(one: dict[str, Any]) -> int:
+    return sum(answer["found"] for answer in one["answers"])
+
+
+def _waiting(one: dict[str, Any]) -> str:
+    return ", ".join(one["waiting"]) or "nobody"

@@ -1,0 +1,146 @@
+"""`expunge predict`: run a head on files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.backbones import Backbone
+from expunge.cli.command import command
+from expunge.cli.evidence import head_from, key_from, store_head
+from expunge.cli.options import FILE, FOLDER, PATH, output_option
+from expunge.cli.reach import backbone_of, store_at
+from expunge.cli.samples import Keys, opened_backbone
+from expunge.cli.screen import Screen, count, facts, line, table, title
+from expunge.cli.unlabelled import Inputs, read_inputs
+from expunge.errors import InputError
+from expunge.evidence import KeyChain
+from expunge.files import write_whole
+from expunge.head import Head
+from expunge.targets import checked_labels
+
+_SHOWN = 20  # rows, where they are not written to a file
+
+
+@command()
+@click.argument("files", type=PATH, nargs=-1, required=True)
+@click.option("--dir", "folder", type=FOLDER, envvar="EXPUNGE_CLIENT", help="Use the head that this client last fetched.")
+@click.option("--head", "head_file", type=FILE, help="Use the head in this file: published, .safetensors or .onnx.")
+@click.option("--key", type=FILE, help="The server's public key, to check a published head with.")
+@click.option("--backbone", metavar="DESCRIPTION", help="What turns images or texts into features. [default: as enrolled]")
+@click.option("--feature-column", "feature_columns", multiple=True, metavar="NAME", help="A column of features. Repeatable.")
+@click.option("--id-column", metavar="NAME", help="The column of ids. [default: id]")
+@click.option("--scores", is_flag=True, help="Give the score of every label, too.")
+@output_option("Write a .csv file with every prediction.")
+def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **given: Any) -> None:
+    """Predict labels (or outputs) for FILES with the newest head.
+
+    FILES are what expunge client add takes; labels are not needed. Where a file has them, the accuracy is shown.
+
+    Example:
+      expunge predict new.csv --dir hospital-a -o predictions.csv
+      expunge predict new.csv --head head.expunge --key server.pub
+      expunge predict scan.png --dir hospital-a --backbone onnx:model.onnx
+    """
+    if (given["folder"] is None) == (given["head_file"] is None):
+        raise click.UsageError("give either --dir (a client's folder) or --head (a file)")
+    head, backbone = _from_client(given) if given["head_file"] is None else _from_file(given)
+    keys = Keys(given["feature_columns"], id=given["id_column"])
+    inputs = [read_inputs(path, head.spec, keys, backbone) for path in files]
+    found = [_scores(head, path, one) for path, one in zip(files, inputs, strict=True)]
+    rows = _rows(head, inputs, found, scores=scores)
+    if output is not None:
+        write_whole(output, _csv(head, rows, scores=scores), mode=0o644)
+    accuracy = _accuracy(head, inputs, found)
+    names = _columns(head, scores=scores)
+    told: list[Any] = [("Head", f"{head.digest[:16]}…"), ("Predicted", count(len(rows), "input"))]
+    told += [("Accuracy", f"{accuracy:.4f}")] if accuracy is not None else []
+    told += [("Written to", output)] if output is not None else []
+    shown = [] if output is not None else [line(), table(names, [_text(row) for row in rows[:_SHOWN]], right=names[2:])]
+    more = (
+        [line(f"and {len(rows) - _SHOWN:,} more: -o FILE writes them all", indent=2)] if not output and len(rows) > _SHOWN else []
+    )
+    Screen.current().result(
+        {
+            "head": head.digest,
+            "accuracy": accuracy,
+            "file": None if output is None else str(output),
+            "predictions": [dict(zip(names, row, strict=True)) for row in rows],
+        },
+        title(f"Predictions for {', '.join(str(path) for path in files)}"),
+        facts(told),
+        *shown,
+        *more,
+    )
+
+
+def _from_client(given: dict[str, Any]) -> tuple[Head, Backbone | None]:
+    with store_at(given["folder"]) as store:
+        found = store_head(store)
+        if found is None:
+            raise InputError(f"this client has not fetched a head yet: expunge client sync --dir {given['folder']}")
+        return found[1], backbone_of(store, given["backbone"])
+
+
+def _from_file(given: dict[str, Any]) -> tuple[Head, Backbone | None]:
+    chain = None if given["key"] is None else KeyChain(key_from(given["key"]))
+    head = head_from(given["head_file"], chain)
+    return head, None if given["backbone"] is None else opened_backbone(head.spec, given["backbone"])
+
+
+def _scores(head: Head, path: Path, inputs: Inputs) -> NDArray[Any]:
+    try:
+        return head.scores(inputs.features)
+    except InputError as problem:
+        raise type(problem)(f"{path}: {problem}") from problem
+
+
+def _columns(head: Head, *, scores: bool) -> tuple[str, ...]:
+    labels = head.spec.labels
+    if labels is None:
+        return ("id", *(f"output_{place}" for place in range(head.spec.columns)))
+    return ("id", "label", *((f"score_{label}" for label in labels) if scores else ("score",)))
+
+
+def _rows(head: Head, inputs: list[Inputs], found: list[NDArray[Any]], *, scores: bool) -> list[tuple[Any, ...]]:
+    labels, rows = head.spec.labels, []
+    for one, values in zip(inputs, found, strict=True):
+        for name, row in zip(one.ids, values.tolist(), strict=True):
+            if labels is None:
+                rows.append((name, *row))
+            else:
+                best = int(np.argmax(row))
+                rows.append((name, labels[best], *(row if scores else [row[best]])))
+    return rows
+
+
+def _text(row: tuple[Any, ...]) -> list[str]:
+    return [f"{value:.4f}" if isinstance(value, float) else str(value) for value in row]
+
+
+def _accuracy(head: Head, inputs: list[Inputs], found: list[NDArray[Any]]) -> float | None:
+    """The share of inputs whose label is predicted, if all have hard labels."""
+    if not head.spec.is_classification or any(one.labels is None for one in inputs):
+        return None
+    right = total = 0
+    for one, values in zip(inputs, found, strict=True):
+        truth = checked_labels(head.spec, one.labels, len(values))
+        if truth.ndim != 1:
+            return None
+        right += int((values.argmax(axis=1) == truth).sum())
+        total += len(truth)
+    return right / total if total else None
+
+
+def _csv(head: Head, rows: list[tuple[Any, ...]], *, scores: bool) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_columns(head, scores=scores))
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8")

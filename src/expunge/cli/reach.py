@@ -1,0 +1,119 @@
+"""The way to the server, to an office and to a client's store, from what was typed.
+
+An address is a URL, or the folder of a federation on this machine. With a folder the server is opened within this process (the
+local carrier); if a server process has it open, that process is spoken to at the URL it serves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from expunge.backbones import Backbone
+from expunge.cli.place import Place
+from expunge.cli.samples import opened_backbone, recomputing
+from expunge.cli.screen import Screen
+from expunge.client import Agent, ClientStore
+from expunge.errors import InputError, StoreBusyError
+from expunge.office import Office
+from expunge.protocol.carrier import Carrier
+
+ATTEMPTS = 4  # to reach a server, within some four seconds
+PATIENCE = 10.0  # seconds to wait for another process that is at work on the same folder
+
+
+@dataclass(frozen=True)
+class Reached:
+    """An office with its way to the server."""
+
+    office: Office
+    carrier: Carrier
+
+
+def is_url(address: str) -> bool:
+    """Whether an address is a URL rather than a folder."""
+    return address.startswith(("https://", "http://"))
+
+
+@contextmanager
+def carrier_to(address: str, ca: str = "") -> Iterator[Carrier]:
+    """The carrier to a server; closed in the end."""
+    carrier = _remote(address, ca) if is_url(address) else _local(Path(address))
+    try:
+        yield carrier
+    finally:
+        carrier.close()
+
+
+def _remote(url: str, ca: str) -> Carrier:
+    from expunge.carriers.http import HttpCarrier  # noqa: PLC0415 - an extra: a local federation needs no HTTP
+
+    return HttpCarrier(url, ca=ca)
+
+
+def _local(path: Path) -> Carrier:
+    from expunge.carriers.local import LocalCarrier  # noqa: PLC0415 - brings the whole server: not for those who have a URL
+
+    place = Place.at(path)
+    try:
+        return LocalCarrier(place.server, mirrors=place.mirrors, timeout=0.0 if place.serving() else PATIENCE)
+    except StoreBusyError as problem:
+        url = place.serving()
+        if not url:
+            raise
+        Screen.current().note(f"{place.server} is being served: speaking to {url}")
+        try:
+            return _remote(url, place.ca)
+        except ImportError:
+            raise StoreBusyError(f"{problem}. It serves {url}: give --at {url}") from problem
+
+
+def office_folder(given: Path | None) -> Path:
+    """The folder of the office that is meant."""
+    candidates = [given] if given is not None else [Path(), Path("operator")]
+    for folder in candidates:
+        for place in (folder, folder / "operator"):
+            if (place / "office.json").exists():
+                return place
+    if given is not None:
+        raise InputError(f"{given} is no office: give the folder that expunge init or expunge enroll made for you")
+    raise InputError(
+        "whose command is this? Give --office DIR, or set EXPUNGE_OFFICE: the folder that expunge init (DIR/operator) or "
+        "expunge enroll made for you"
+    )
+
+
+@contextmanager
+def office_at(given: Path | None, at: str | None) -> Iterator[Reached]:
+    """An office, open and connected; what became of commands that had no answer is told."""
+    with Office.open(office_folder(given), timeout=PATIENCE) as office, carrier_to(at or office.address, office.ca) as carrier:
+        yield Reached(office.connect(carrier), carrier)
+        for notice in office.notices:
+            Screen.current().note(notice)
+
+
+@contextmanager
+def store_at(folder: Path, *, old_copy: bool = False) -> Iterator[ClientStore]:
+    """A client's store; closed in the end. An old copy, put back from a backup, drops what has been erased since."""
+    if not (folder / "client.db").exists():
+        raise InputError(f"{folder} is no client's folder: enrol one with expunge enroll TOKEN --dir {folder}")
+    with ClientStore.open(folder, timeout=PATIENCE, restored=old_copy) as store:
+        yield store
+
+
+@contextmanager
+def agent_of(store: ClientStore, at: str | None, backbone: Backbone | None = None) -> Iterator[Agent]:
+    """A client's agent with its way to the server; features that are not kept are computed by the backbone."""
+    with carrier_to(at or store.address, store.ca) as carrier:
+        yield Agent(store, carrier, recompute=recomputing(backbone), attempts=ATTEMPTS)
+
+
+def backbone_of(store: ClientStore, description: str | None) -> Backbone | None:
+    """The backbone that is named, or the one that the client was enrolled with, as it was then."""
+    if description is not None:
+        return opened_backbone(store.spec, description)
+    recorded = store.recall("backbone")
+    return None if recorded is None else opened_backbone(store.spec, json.loads(recorded))

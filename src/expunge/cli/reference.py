@@ -1,0 +1,77 @@
+"""The reference page of all commands, made from the commands themselves: `python -m expunge.cli.reference > FILE`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+
+import click
+
+from expunge.cli import failure
+from expunge.cli.main import main
+
+_HEAD = """\
+# The command line
+
+Made from the commands' own help by `python -m expunge.cli.reference`; a test compares. Every command takes `--json` (one JSON
+object on standard output, and nothing else; errors as `{"error": {"kind", "message"}}`) and `-h`. Colours are left out where
+`NO_COLOR` is set or nobody is watching. A first walk through is [first-federation.md](../how-to/first-federation.md).
+
+| variable | meaning |
+|---|---|
+| `EXPUNGE_OFFICE` | the folder of the operator or officer who speaks, instead of `--office` |
+| `EXPUNGE_CLIENT` | the client's folder, instead of `--dir` |
+| `NO_COLOR` | no colours |
+
+| exit code | meaning |
+|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    codes = "".join(f"| {code} | {text} |\n" for code, text in failure.EXIT_CODES.items())
+    context = click.Context(main, info_name="expunge", **main.context_settings)
+    return _HEAD + codes + "".join(_sections(main, context))
+
+
+def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
+    if context.parent is not None:
+        yield _section(command, context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            if found is not None:
+                yield from _sections(found, click.Context(found, info_name=name, parent=context))
+
+
+def _section(command: click.Command, context: click.Context) -> str:
+    depth = 2 if context.parent is not None and context.parent.parent is None else 3
+    text = inspect.cleandoc(command.help or "").replace("\b\n", "\b")
+    paragraphs = [_paragraph(part) for part in text.split("\n\n")]
+    usage = command.collect_usage_pieces(context)
+    parts = [f"{'#' * depth} {context.command_path}", *paragraphs]
+    if not isinstance(command, click.Group):
+        parts.insert(1, f"`{' '.join([context.command_path, *usage])}`")
+        parts.append(_options(command, context))
+    return "\n" + "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _paragraph(part: str) -> str:
+    """Examples become code; the rest is running text."""
+    if not part.startswith("\b"):
+        return " ".join(part.split("\n"))
+    head, *lines = part[1:].split("\n")
+    return f"{head}\n\n```console\n" + "\n".join(line.removeprefix("  ") for line in lines) + "\n```"
+
+
+def _options(command: click.Command, context: click.Context) -> str:
+    own = [one for one in command.params if isinstance(one, click.Option) and "--json" not in one.opts]
+    records = [record for one in own if (record := one.get_help_record(context)) is not None]
+    rows = [f"| `{names.replace('|', chr(92) + '|')}` | {text.replace('  [', ' [')} |" for names, text in records]
+    return "\n".join(["| option | meaning |", "|---|---|", *rows]) if rows else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,68 @@
+"""Taking a client's store to the server that was rebuilt in the place of a lost one."""
+
+from __future__ import annotations
+
+from expunge.cli.evidence import FORMER
+from expunge.client import ClientStore
+from expunge.client.standing import checkpoint_text
+from expunge.errors import EvidenceError, InputError, ProtocolError, SpecMismatchError
+from expunge.evidence import KeyChain
+from expunge.protocol import speech
+from expunge.protocol.carrier import Carrier
+from expunge.protocol.token import Token
+from expunge.signing import Envelope
+from expunge.spec import Spec
+
+
+def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> None:
+    """Enrol the key of a store at another server, by a token for its name, and pin that server's key.
+
+    The store keeps its samples, its receipts and its numbering; the server gets everything when it asks all clients to send
+    again.
+    """
+    if token.role != "client" or token.name != store.name:
+        raise ProtocolError(f"the token is for {token.role} {token.name}, the store is that of client {store.name}")
+    if store.documents("rotation"):
+        raise InputError(
+            f"the store in {store.path} knows of rotations of the lost server's key, and cannot change servers: enrol a new "
+            "client and add its samples there"
+        )
+    spec = federation_spec(token, carrier)
+    if spec.data_digest != store.spec.data_digest or not spec.grows_from(store.spec):
+        raise SpecMismatchError(f"the rebuilt server has another spec than this client: {store.spec.difference(spec)}")
+    content = {
+        "federation": token.federation,
+        "key": store.key.public.text,
+        "name": token.name,
+        "spec": store.spec.data_digest,
+        "token": token.secret,
+    }
+    envelope, answer = speech.overheard("enrolled", carrier.enrol(speech.said("enrolment", content, store.key)))
+    envelope.verify(token.server)
+    if (answer["federation"], answer["name"], answer["key"]) != (token.federation, token.name, store.key.public.text):
+        raise EvidenceError(f"the server enrolled {answer['name']!r:.80}, not what the token says")
+    outstanding = store.composed()
+    if outstanding is not None:
+        store.abandon(outstanding.sequence, "the server was lost")
+    store.keep(FORMER, store.server.text.encode("ascii"))
+    store.remember(
+        {
+            "federation": token.federation,
+            "server": token.server.text,
+            "address": address,
+            "ca": token.ca,
+            "checkpoint": checkpoint_text(0, b""),
+            "entry": "-1",
+            "enrolled": "1",
+        }
+    )
+    if spec != store.spec:
+        store.amend(spec)
+
+
+def federation_spec(token: Token, carrier: Carrier) -> Spec:
+    """The spec of the federation that a token is for, as its server says it."""
+    envelope, content = speech.overheard("federation", carrier.federation())
+    chain = KeyChain(token.server, [Envelope.from_json(value, "rotation") for value in content["rotations"]])
+    chain.verify(envelope, lambda said: (said["federation"], said["checkpoint"]["time"]))
+    return Spec.from_dict(content["spec"])

@@ -1,0 +1,169 @@
+"""Samples from what was typed: files of features, or images and texts that go through a backbone."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.backbones import Backbone, PrecomputedBackbone, backbone_from, require_fingerprint
+from expunge.cli.screen import Screen
+from expunge.client.columns import labels_of_texts
+from expunge.client.loaders import SUFFIXES, load
+from expunge.errors import FormatError, InputError
+from expunge.spec import Spec
+
+_FILE, _TEXT = "file:", "text:"  # how sources of samples begin
+
+Recompute = Callable[[Sequence[str]], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Which columns of a table are what."""
+
+    features: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    id: str | None = None
+    subject: str | None = None
+    labels_file: Path | None = None
+    last_columns: int = 0
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples to be added: one entry of each part for each sample."""
+
+    ids: list[str]
+    features: NDArray[Any]
+    labels: NDArray[Any]
+    subjects: list[str | None] | None
+    sources: list[str | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """One image or text before the backbone. `what` is a path, or the text itself."""
+
+    id: str
+    what: Path | str
+    label: str | None = None
+    subject: str | None = None
+
+    @property
+    def source(self) -> str:
+        """From which the feature can be computed again."""
+        return f"{_TEXT}{self.what}" if isinstance(self.what, str) else f"{_FILE}{self.what.absolute()}"
+
+
+def opened_backbone(spec: Spec, description: str | Mapping[str, Any]) -> Backbone:
+    """The backbone of a description, if it is the one that the spec pins."""
+    backbone = backbone_from(description)
+    require_fingerprint(spec, backbone)
+    return backbone
+
+
+def recomputing(backbone: Backbone | None) -> Recompute | None:
+    """What computes features again from their sources."""
+    if backbone is None:
+        return None
+
+    def recompute(sources: Sequence[str]) -> NDArray[Any]:
+        given = [Path(one.removeprefix(_FILE)) if one.startswith(_FILE) else one.removeprefix(_TEXT) for one in sources]
+        return np.asarray(backbone.features(given))
+
+    return recompute
+
+
+def is_raw(path: Path, backbone: Backbone | None) -> bool:
+    """Whether a file holds raw samples: an image, a text, a folder of them, or a list of them (a .csv with `file` or `text`)."""
+    if backbone is None or isinstance(backbone, PrecomputedBackbone):
+        return False
+    if path.suffix.lower() == ".csv":
+        return bool({"file", "text"} & set(header(path)))
+    return path.suffix.lower() not in SUFFIXES
+
+
+def read_features(path: Path, spec: Spec, keys: Keys) -> Samples:
+    """The samples in a file of features."""
+    loaded = load(
+        path,
+        feature_keys=list(keys.features) or None,
+        label_keys=list(keys.labels) or None,
+        id_key=keys.id,
+        subject_key=keys.subject,
+        labels=keys.labels_file,
+        label_columns=keys.last_columns,
+        spec=spec,
+    )
+    return Samples(loaded.ids, loaded.features, loaded.labels, loaded.subjects)
+
+
+def read_raw(paths: Sequence[Path], spec: Spec, backbone: Backbone, *, label: str | None, subject: str | None) -> Samples:
+    """Raw samples with their features; `label` and `subject` are for those that have none of their own."""
+    found = [
+        replace(one, label=label if one.label is None else one.label, subject=subject if one.subject is None else one.subject)
+        for path in paths
+        for one in listed(path)
+    ]
+    for one in found:
+        if one.label is None:
+            raise InputError(f"sample {one.id!r} has no label: give --label, or a .csv with the columns file and label")
+    return Samples(
+        [one.id for one in found],
+        features_of(found, backbone),
+        labels_of_texts([str(one.label) for one in found], spec),
+        [one.subject for one in found],
+        [one.source for one in found],
+    )
+
+
+def features_of(found: Sequence[Raw], backbone: Backbone) -> NDArray[Any]:
+    """The features of raw samples, with a progress bar."""
+    with Screen.current().progress("Computing features", len(found)) as progress:
+        return np.asarray(backbone.features([one.what for one in found], progress=progress))
+
+
+def listed(path: Path) -> Iterator[Raw]:
+    """The raw samples of a file, of a folder (a sample's label is the name of its folder), or of a .csv that lists them."""
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            if file.is_file() and not file.name.startswith("."):
+                label = None if file.parent == path else file.parent.name
+                yield Raw(file.relative_to(path).as_posix(), file, label)
+    elif path.suffix.lower() == ".csv":
+        yield from _from_list(path)
+    elif path.is_file():
+        yield Raw(path.as_posix(), path)
+    else:
+        raise InputError(f"there is no file {path}")
+
+
+def header(path: Path) -> list[str]:
+    """The column names of a .csv file."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return next(csv.reader(file), [])
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise FormatError(f"{path} cannot be read as CSV in UTF-8: {problem}") from problem
+
+
+def _from_list(path: Path) -> Iterator[Raw]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            for number, row in enumerate(csv.DictReader(file, strict=True)):
+                name = row.get("id") or f"{path.name}#{number}"
+                what: Path | str | None = path.parent / row["file"] if row.get("file") else row.get("text")
+                if what is None:
+                    raise InputError(f"row {number + 1} of {path} names no file and has no text")
+                yield Raw(name, what, row.get("label") or None, row.get("subject") or None)
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise FormatError(f"{path} cannot be read as CSV in UTF-8: {problem}") from problem

@@ -1,0 +1,130 @@
+"""`expunge serve`: the server over HTTPS."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from expunge.cli.command import command
+from expunge.cli.options import FILE, FOLDER
+from expunge.cli.place import Place
+from expunge.cli.screen import Screen, facts, line, title
+from expunge.server.core import Settings
+from expunge.server.service import Service
+
+_DEFAULT_PORT = 8443
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+_MEGABYTE = 1 << 20
+
+
+@command()
+@click.argument("directory", type=FOLDER)
+@click.option(
+    "--host", help="The name or address to listen at. [default: every one if init was told a --host, else this machine's]"
+)
+@click.option("--port", type=click.IntRange(0, 65535), help="The port; 0 takes any that is free. [default: as init was told]")
+@click.option("--tls-cert", type=FILE, help="Your own certificate (PEM, with its chain). [default: the one that init made]")
+@click.option("--tls-key", type=FILE, help="Its key (PEM, unencrypted).")
+@click.option("--insecure-http", is_flag=True, help="Serve plain HTTP: only behind a reverse proxy that does TLS.")
+@click.option(
+    "--trust-proxy", "proxies", multiple=True, metavar="ADDRESS", help="Believe this proxy's X-Forwarded-For. Repeatable."
+)
+@click.option(
+    "--erase-within", type=click.IntRange(1), default=60, show_default=True, help="Seconds until a request is erased at rest."
+)
+@click.option("--group-commit/--no-group-commit", default=True, show_default=True, help="Apply what waits together as one round.")
+@click.option("--largest-request", type=click.IntRange(1), default=256, show_default=True, help="Megabytes.")
+@click.option(
+    "--requests-per-minute", type=click.IntRange(0), default=6000, show_default=True, help="For each client; 0: no limit."
+)
+@click.option("--log-peers", is_flag=True, help="Write the addresses of clients to the log, too.")
+def serve(
+    *,
+    directory: Path,
+    host: str | None,
+    port: int | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    insecure_http: bool,
+    proxies: tuple[str, ...],
+    erase_within: int,
+    group_commit: bool,
+    largest_request: int,
+    requests_per_minute: int,
+    log_peers: bool,
+) -> None:
+    """Serve the federation in DIRECTORY over HTTPS, until it is stopped by Ctrl-C or SIGTERM.
+
+    What has begun is answered before it stops, and a crash loses nothing. Logs, one line of JSON for each request and nothing
+    personal in them, go to standard error. /health and /metrics are for your monitoring.
+
+    Example:
+      expunge serve federation
+      expunge serve federation --tls-cert fullchain.pem --tls-key privkey.pem
+
+    Next, in another terminal:
+      expunge server token hospital-a --office federation/operator
+    """
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key belong together: give both, or neither for the ones that init made")
+    from expunge.server.http import logs, run, tls  # noqa: PLC0415 - an extra: whoever never serves does without
+
+    place, screen = Place.at(directory), Screen.current()
+    own = tls_cert is not None or insecure_http
+    settings = Settings(
+        erase_within=erase_within,
+        group_commit=group_commit,
+        largest_request=largest_request * _MEGABYTE,
+        most_in_flight=max(largest_request, 256) * _MEGABYTE,
+        requests_per_minute=requests_per_minute,
+    )
+    handler = logs.write_to(sys.stderr)
+    try:
+        service = Service.open(place.server, settings=settings, mirrors=place.mirrors, report=logs.report)
+        federation = service.core.federation
+
+        def ready(listening: run.Listening) -> None:
+            place.write_serving(listening.urls[0] if own else _local_url(listening.urls[0]))
+            screen.result(
+                {"federation": federation, "urls": list(listening.urls), "pid": os.getpid()},
+                title(f"Serving federation {federation}"),
+                facts([("At", url) for url in listening.urls] + [("Process", str(os.getpid()))]),
+                line("Ctrl-C stops it.", indent=2),
+            )
+            sys.stdout.flush()
+
+        run.serve(
+            service,
+            host=_host(place) if host is None else host,
+            port=_port(place) if port is None else port,
+            certificate=None if insecure_http else tls_cert or place.tls / tls.CERTIFICATE,
+            key=None if insecure_http else tls_key or place.tls / tls.KEY,
+            insecure=insecure_http,
+            trusted_proxies=proxies,
+            log_peers=log_peers,
+            ready=ready,
+        )
+    finally:
+        place.drop_serving()
+        logs.stop_writing(handler)
+
+
+def _host(place: Place) -> str:
+    """All addresses if clients are elsewhere, this machine's own otherwise."""
+    hosts = {urlsplit(url).hostname for url in place.urls}
+    return "localhost" if hosts <= set(_THIS_MACHINE) else ""
+
+
+def _port(place: Place) -> int:
+    ports = [urlsplit(url).port for url in place.urls]
+    return ports[0] or _DEFAULT_PORT if ports else _DEFAULT_PORT
+
+
+def _local_url(url: str) -> str:
+    """The same for who speaks from this machine, by a name that the certificate has."""
+    parts = urlsplit(url)
+    return url if parts.hostname in _THIS_MACHINE else f"{parts.scheme}://localhost:{parts.port}"

@@ -1,0 +1,70 @@
+"""`expunge verify`: what a file of evidence proves, offline."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from expunge.cli.command import command
+from expunge.cli.evidence import chain_from, head_from, key_from, rotations_from
+from expunge.cli.options import FILE, FOLDER
+from expunge.cli.screen import BAD, GOOD, QUIET, Screen, bullets, facts, line
+from expunge.errors import EvidenceError, FormatError
+from expunge.evidence import Finding, KeyChain
+from expunge.evidence import verify as verified
+from expunge.protocol.names import time_text
+
+
+@command()
+@click.argument("file", type=FILE)
+@click.option("--key", type=FILE, help="The server's public key (server.pub).")
+@click.option("--trust", type=FOLDER, help="Take the key, and the rotations known there, from an office, client or federation.")
+@click.option("--rotation", "rotations", type=FILE, multiple=True, help="A rotation that links the key to another. Repeatable.")
+@click.option("--head", type=FILE, help="Compare this head with the one that the evidence is about.")
+def verify(file: Path, key: Path | None, trust: Path | None, rotations: tuple[Path, ...], head: Path | None) -> None:
+    """Check a receipt, bundle, certificate, head, result, rotation or checkpoint, offline.
+
+    Needs the file and the server's public key, and nothing else: no server, no network. Says in plain words what is proved, under
+    which assumptions, and what is not. Exits with 3 if a single byte was altered, or another key signed it.
+
+    Example:
+      expunge verify order.html --key server.pub
+      expunge verify receipt.json --key server.pub --head head.expunge
+
+    To get the key, from somewhere you trust:
+      expunge key federation -o server.pub
+    """
+    if (key is None) == (trust is None):
+        raise click.UsageError("give either --key FILE (the server's public key) or --trust DIR (a folder that knows it)")
+    chain = KeyChain(key_from(key)) if key is not None else chain_from(trust or Path())
+    chain = KeyChain(chain.pinned, [*chain.envelopes, *rotations_from(rotations)])
+    given = None if head is None else head_from(head, chain)
+    try:
+        finding = verified(file.read_bytes(), chain.pinned, head=given, now=time_text(time.time()), rotations=chain.envelopes)
+    except (EvidenceError, FormatError) as problem:
+        raise EvidenceError(f"{file} does not hold: {problem}") from problem
+    show(finding)
+
+
+def show(finding: Finding) -> None:
+    """A finding in plain words."""
+    value = asdict(finding) | {"facts": dict(finding.facts), "holds": True}
+    Screen.current().result(
+        value,
+        Text.assemble(("It holds. ", f"bold {GOOD}"), (finding.title, "bold")),
+        line(),
+        facts(finding.facts),
+        line(),
+        line("What this proves", "bold"),
+        bullets(finding.proved, "+", GOOD),
+        line(),
+        line("Assuming that", "bold"),
+        bullets(finding.assumptions, "~", QUIET),
+        line(),
+        line("What this does not prove", "bold"),
+        bullets(finding.not_proved, "-", BAD),
+    )

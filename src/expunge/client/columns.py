@@ -1,0 +1,116 @@
+"""Which column of a file is what, and what a file gives in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.errors import InputError, ShapeError
+from expunge.spec import Spec
+
+_ALL_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Samples as they are in a file, ready for `ClientStore.add`."""
+
+    ids: list[str]
+    features: NDArray[Any]
+    labels: NDArray[Any]
+    subjects: list[str | None] | None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of what is to be read."""
+
+    features: list[str]
+    labels: list[str]
+    id: str | None
+    subject: str | None
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a person says about the columns of a file; what is not said is found by the usual names."""
+
+    features: Sequence[str] | None = None
+    labels: Sequence[str] | None = None
+    id: str | None = None
+    subject: str | None = None
+
+    def choose(self, path: Path, names: Sequence[str], what: str = "column") -> Columns:
+        """The columns that are meant, among those that the file has."""
+        for single in (self.features, self.labels):
+            if isinstance(single, str):
+                raise InputError(f"name the {what}s in a list: [{single!r}]")
+        ids = self._one(path, names, what, self.id, ("id", "ids"))
+        subjects = self._one(path, names, what, self.subject, ("subject", "subjects"))
+        labels = list(self.labels or filter(None, [self._one(path, names, what, None, ("label", "labels"))]))
+        if not labels:
+            raise InputError(f"{path} has no {what} 'label' or 'labels'; it has {_shown(names)}. Name the one with the labels")
+        taken = {*labels, ids, subjects}
+        features = list(self.features or (["features"] if "features" in names else [name for name in names if name not in taken]))
+        for name in (*features, *labels):
+            _require(path, names, what, name)
+        doubled = sorted({name for name in features if name in taken or features.count(name) > 1})
+        if doubled or not features:
+            raise InputError(f"{path}: {what} {doubled[0]!r} is named twice" if doubled else f"{path} has no {what} of features")
+        return Columns(features, labels, ids, subjects)
+
+    @staticmethod
+    def _one(path: Path, names: Sequence[str], what: str, said: str | None, usual: Sequence[str]) -> str | None:
+        if said is not None:
+            _require(path, names, what, said)
+            return said
+        return next((name for name in usual if name in names), None)
+
+
+def _require(path: Path, names: Sequence[str], what: str, name: str) -> None:
+    if name not in names:
+        raise InputError(f"{path} has no {what} {name!r}; it has {_shown(names)}")
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = len(names) - _ALL_SHOWN
+    return (", ".join(repr(name) for name in names[:_ALL_SHOWN]) or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def assembled(path: Path, features: Any, labels: Any, ids: Sequence[object] | None, subjects: Sequence[object] | None) -> Loaded:
+    """The samples of a file, if its parts are equally many. Ids that are missing are made of file name and row number."""
+    count = len(features)
+    for what, part in (("labels", labels), ("ids", ids), ("subjects", subjects)):
+        if part is not None and len(part) != count:
+            raise ShapeError(f"{path} has {count} rows of features, but {len(part)} {what}")
+    names = [f"{path.name}#{row}" for row in range(count)] if ids is None else [_text(path, one, "id") for one in ids]
+    about = None if subjects is None else [_text(path, one, "subject") or None for one in subjects]
+    return Loaded(names, features, labels, about)
+
+
+def _text(path: Path, value: object, what: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, np.integer)):
+        raise InputError(f"{path}: the {what} {value!r:.60} is neither a text nor an integer")
+    return str(value)
+
+
+def labels_of_texts(texts: Sequence[str], spec: Spec | None) -> NDArray[Any]:
+    """Labels written as texts: names where the spec has them, otherwise integers, otherwise numbers, otherwise names."""
+    if spec is not None and set(texts) <= set(spec.labels or ()):
+        return np.array(texts, dtype=np.str_)
+    for kind in (np.int64, np.float64):
+        try:
+            return np.array([kind(text) for text in texts], dtype=kind)
+        except (ValueError, OverflowError):
+            continue
+    return np.array(texts, dtype=np.str_)

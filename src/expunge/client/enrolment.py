@@ -1,0 +1,110 @@
+"""How a client comes to be: a store, a key, and an enrolment by a one-time token."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from expunge.client.store import ClientStore
+from expunge.client.trust import Trust
+from expunge.errors import BackboneError, EvidenceError, ProtocolError, RefusedError, StoreError
+from expunge.evidence import KeyChain
+from expunge.protocol import speech
+from expunge.protocol.carrier import Carrier
+from expunge.protocol.token import Token
+from expunge.signing import Envelope
+from expunge.spec import Spec
+
+
+def enrol(
+    path: Path,
+    token: Token,
+    carrier: Carrier,
+    *,
+    address: str = "",
+    mode: str = "cached",
+    message: str = "",
+    backbone: str | None = None,
+    mirrors: Sequence[Path] = (),
+) -> ClientStore:
+    """Enrol a client by a one-time token, and give its new store; after a lost answer, the same call again finishes it.
+
+    `message` is the kind of messages to send; without it `rows`, or what the spec allows. `backbone` is the fingerprint of the
+    backbone that the client computes with: if it is given and the spec pins another, the client is refused.
+    """
+    if token.role != "client":
+        raise ProtocolError(f"the token of {token.name} is for an {token.role}, who has an office, not a store of samples")
+    path = Path(path)
+    if (path / "client.db").exists():
+        store = ClientStore.open(path)
+        name = store.name
+        if store.recall("enrolled") == "1" or (name, store.federation) != (token.name, token.federation):
+            store.close()
+            raise StoreError(f"{path} is the store of client {name} already: choose another folder")
+    else:
+        spec, largest = _federation(token, carrier)
+        if backbone is not None and backbone != spec.backbone:
+            raise BackboneError(
+                f"the federation's spec pins the backbone {spec.backbone!r:.80}, this client has {backbone!r:.80}: use the same "
+                "weights and preprocessing"
+            )
+        store = ClientStore.create(
+            path,
+            federation=token.federation,
+            name=token.name,
+            server=token.server,
+            spec=spec,
+            address=address or (token.urls[0] if token.urls else ""),
+            ca=token.ca,
+            mode=mode,
+            message=message or ("rows" if "rows" in spec.messages else spec.messages[0]),
+            mirrors=mirrors,
+            enrolled=False,
+        )
+        store.remember({"largest_request": str(largest)})
+    try:
+        _finish(store, token, carrier)
+    except RefusedError:
+        _remove(store)
+        raise
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _federation(token: Token, carrier: Carrier) -> tuple[Spec, int]:
+    """Spec and limits of the federation that a token is for, as its server says them."""
+    envelope, content = speech.overheard("federation", carrier.federation())
+    chain = KeyChain(token.server, [Envelope.from_json(value, "rotation") for value in content["rotations"]])
+    chain.verify(envelope, lambda said: (said["federation"], said["checkpoint"]["time"]))
+    if content["federation"] != token.federation:
+        raise EvidenceError(f"the server is of federation {content['federation']}, the token is for {token.federation}")
+    return Spec.from_dict(content["spec"]), int(content["limits"]["largest_request"])
+
+
+def _finish(store: ClientStore, token: Token, carrier: Carrier) -> None:
+    content = {
+        "federation": token.federation,
+        "key": store.key.public.text,
+        "name": token.name,
+        "spec": store.spec.data_digest,
+        "token": token.secret,
+    }
+    envelope, answer = speech.overheard("enrolled", carrier.enrol(speech.said("enrolment", content, store.key)))
+    trust = Trust(store, carrier)
+    trust.federation()
+    trust.current(envelope)
+    told = (answer["federation"], answer["name"], answer["role"], answer["key"])
+    if told != (token.federation, token.name, "client", store.key.public.text):
+        raise EvidenceError(f"the server enrolled {answer['name']!r:.80} as {answer['role']!r:.40}, not what the token says")
+    store.remember({"enrolled": "1"})
+
+
+def _remove(store: ClientStore) -> None:
+    """Remove a store that was refused before anything was put into it."""
+    status = store.status()
+    store.close()
+    if not (status.adding or status.live or status.deleting):
+        shutil.rmtree(store.path)

@@ -1,0 +1,214 @@
+"""The client's folder: database, vault and signing key, opened together by one process.
+
+client.db        SQLite: samples (sealed), what is pending, receipts. Truth; may not be lost
+client.vault     the keys that samples are sealed under; may be mirrored to another disk. Truth; may not be lost
+client.key       the Ed25519 key that signs requests (PEM)
+head             the newest published head with its certificate. A copy; may be lost
+lock             held by the process at work
+
+Law: when `create`, `open` and every change have returned, the vault holds keys only for what the database refers to, and after
+each erasure the write-ahead log is empty. `open` makes this so again after a crash.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from expunge import canonical
+from expunge.client.database import Database
+from expunge.client.schema import MIGRATIONS
+from expunge.errors import ShreddedError, StoreError
+from expunge.files import FolderLock, sync_folder, write_whole
+from expunge.signing import SigningKey
+from expunge.vault import Vault
+
+_DATABASE, _VAULT, _KEY, _HEAD = "client.db", "client.vault", "client.key", "head"
+STORE_SLOT = 0  # of the key that makes tags
+
+
+class Folder:
+    """Whoever holds one is alone with these files."""
+
+    def __init__(self, path: Path, lock: FolderLock, database: Database, vault: Vault, key: SigningKey) -> None:
+        self.path = path
+        self.database = database
+        self.vault = vault
+        self.key = key
+        self._lock = lock
+        self._closed = False
+        self._clean = True  # no erasure has failed since the last one that succeeded
+
+    @classmethod
+    def create(cls, path: Path, key: SigningKey, settings: Mapping[str, str], mirrors: Sequence[Path] = ()) -> Folder:
+        """A new folder, which appears whole or not at all; one that holds anything already is refused."""
+        path = path.absolute()
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise StoreError(f"{path} is not empty: choose another folder for the client's store")
+        draft = path.with_name(path.name + ".new")
+        if draft.exists():  # left by a creation that was interrupted; nothing was ever in it
+            shutil.rmtree(draft)
+        draft.mkdir(mode=0o700, parents=True)
+        try:
+            vault = Vault.create(draft / _VAULT, mirrors)
+        except BaseException:
+            shutil.rmtree(draft)
+            raise
+        try:
+            with vault:
+                vault.new()
+            write_whole(draft / _KEY, key.pem)
+            _write_settings(draft / _DATABASE, {**settings, "mirrors": _list_text(str(place.absolute()) for place in mirrors)})
+            sync_folder(draft)
+            draft.rename(path)
+        except BaseException:
+            shutil.rmtree(draft)
+            for place in mirrors:
+                place.unlink()
+            raise
+        sync_folder(path.parent)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path, *, timeout: float = 0.0, restored: bool = False) -> Folder:
+        """The folder of a client that was created before. Whatever a crash has left is cleared away.
+
+        `restored` says that the database was put back from a backup: samples that have been erased since are dropped.
+        """
+        path = path.absolute()
+        for name in (_DATABASE, _VAULT, _KEY):
+            if not (path / name).exists():
+                raise StoreError(
+                    f"{path / name} is missing: this is no client's store, or one that must be put back from a backup"
+                )
+        lock = FolderLock(path, timeout)
+        database: Database | None = None
+        vault: Vault | None = None
+        try:
+            key = SigningKey.from_pem((path / _KEY).read_bytes())
+            database = Database(path / _DATABASE, MIGRATIONS)
+            text = database.value("SELECT value FROM settings WHERE name = 'mirrors'")
+            vault = Vault.open(path / _VAULT, [Path(place) for place in canonical.decode(str(text).encode())])
+            folder = cls(path, lock, database, vault, key)
+            folder._recover(restored)
+        except BaseException:
+            if vault is not None:
+                vault.close()
+            if database is not None:
+                database.close()
+            lock.release()
+            raise
+        return folder
+
+    def _recover(self, restored: bool) -> None:
+        if restored:
+            self._drop_erased()
+        slots = self._referred()
+        lost = slots - self.vault.live()
+        if lost:
+            raise StoreError(
+                f"the database in {self.path} refers to {len(lost)} samples whose keys have been destroyed: it is an older copy. "
+                "Open it as a restored one (restored=True), which drops what has been erased since"
+            )
+        self.vault.keep_only(slots)
+        self.database.truncate_log()
+
+    def _referred(self) -> set[int]:
+        query = "SELECT slot FROM samples UNION ALL SELECT slot FROM compositions"
+        return {STORE_SLOT, *(row[0] for row in self.database.rows(query))}
+
+    def _drop_erased(self) -> None:
+        """Drop what can no longer be read, and a request that may be long outdated: the server will say where it stands."""
+        gone = []
+        for slot, id_tag, names in self.database.rows("SELECT slot, id_tag, names FROM samples"):
+            try:
+                self.vault.unseal(slot, names, names_context(id_tag))
+            except ShreddedError:
+                gone.append((slot,))
+        with self.database.transaction() as changes:
+            changes.run("UPDATE samples SET sequence = NULL, state = 'deleting' WHERE state = 'withdrawn'")
+            changes.run("UPDATE samples SET sequence = NULL")
+            changes.run("UPDATE orders SET sequence = NULL WHERE answered = 0")
+            changes.run("DELETE FROM compositions")
+            changes.run_many("DELETE FROM samples WHERE slot = ?", gone)
+            changes.run("INSERT OR REPLACE INTO settings (name, value) VALUES ('rejoin', '1')")
+
+    def erase(self, slots: Iterable[int] = ()) -> None:
+        """Destroy the keys of what the database no longer refers to, and cut the write-ahead log.
+
+        If that fails, the next call makes up for it, and so does `open`. Not to be called between `vault.new` and the commit of
+        what refers to the new keys.
+        """
+        self._shred(slots)
+        self.database.truncate_log()
+        self._clean = True
+
+    def drop(self, slots: Iterable[int]) -> None:
+        """Destroy keys that were made for a change that failed; the reason why it failed comes first, so this never raises."""
+        with suppress(StoreError):
+            self._shred(slots)
+
+    def _shred(self, slots: Iterable[int]) -> None:
+        if self._clean:
+            self._clean = False
+            self.vault.shred(slots)
+        else:  # slots of an earlier failure may be in use again by now: only the database knows
+            self.vault.keep_only(self._referred())
+
+    def id_tag(self, sample: str) -> bytes:
+        """What a sample's id is found by."""
+        return self.vault.mac(STORE_SLOT, b"id\0" + sample.encode("utf-8", "surrogatepass"))
+
+    def subject_tag(self, subject: str) -> bytes:
+        """What a subject is found by."""
+        return self.vault.mac(STORE_SLOT, b"subject\0" + subject.encode("utf-8", "surrogatepass"))
+
+    def write_head(self, data: bytes) -> None:
+        """Replace the head, whole."""
+        write_whole(self.path / _HEAD, data, mode=0o644)
+
+    def drop_head(self) -> None:
+        """Remove the head."""
+        (self.path / _HEAD).unlink(missing_ok=True)
+        sync_folder(self.path)
+
+    def read_head(self) -> bytes | None:
+        """The head, if there is one."""
+        place = self.path / _HEAD
+        return place.read_bytes() if place.exists() else None
+
+    def close(self) -> None:
+        """Close everything and let others in. Once is enough; twice does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        self.database.close()
+        self.vault.close()
+        self._lock.release()
+
+
+def names_context(id_tag: bytes) -> bytes:
+    """Binds sealed names to the row that they are in."""
+    return b"names\0" + bytes(id_tag)
+
+
+def content_context(id_tag: bytes, commitment: bytes) -> bytes:
+    """Binds sealed content to the row that it is in."""
+    return b"content\0" + bytes(id_tag) + bytes(commitment)
+
+
+def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
+    database = Database(path, MIGRATIONS)
+    try:
+        with database.transaction() as changes:
+            changes.run_many("INSERT INTO settings (name, value) VALUES (?, ?)", settings.items())
+        database.truncate_log()
+    finally:
+        database.close()
+    path.chmod(0o600)
+
+
+def _list_text(values: Iterable[str]) -> str:
+    return canonical.encode(list(values)).decode("ascii")

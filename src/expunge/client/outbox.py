@@ -1,0 +1,282 @@
+"""The outbox: what is pending becomes one request, which is offered until its receipt is here.
+
+Laws: at most one request is composed at a time; `encode` gives the same bytes whenever it is called between `compose` and
+`settle`, also after a crash; `settle` and `abandon` each happen whole or not at all. What `settle` removes cannot be read
+afterwards.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from expunge import canonical
+from expunge.client import states
+from expunge.client.database import Database
+from expunge.client.folder import Folder
+from expunge.client.parts import part_of
+from expunge.client.samples import Recompute, Samples
+from expunge.errors import InputError, StoreError
+from expunge.protocol import request
+from expunge.protocol.messages import Message, Part
+from expunge.protocol.request import AuditAnswer, Header, OrderAnswer
+from expunge.spec import Spec
+
+NONCE_BYTES = 32
+_SETTING = "INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)"
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A request that is being offered. Who takes part is written in the samples themselves."""
+
+    sequence: int
+    nonce: bytes
+    spec: Spec
+    kind: str
+    added: int
+    deleted: int
+    orders: tuple[OrderAnswer, ...] = ()
+    audits: tuple[AuditAnswer, ...] = ()
+    leave: bool = False
+    reset: bool = False
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which samples take part."""
+
+    slots: list[int]
+    all_of_them: bool  # nothing pending is left for a later request
+
+
+class Outbox:
+    """Composes, encodes, settles and abandons requests."""
+
+    def __init__(self, folder: Folder, samples: Samples) -> None:
+        self._folder = folder
+        self._database = folder.database
+        self._samples = samples
+
+    # -- composing ------------------------------------------------------------------------------------------------------
+
+    def composed(self) -> Composition | None:
+        """The request that is being offered, if there is one."""
+        row = self._database.row("SELECT sequence, slot, sealed, spec, kind, leave, reset FROM compositions")
+        if row is None:
+            return None
+        sequence, slot, sealed, text, kind, leave, reset = row
+        content = canonical.decode(self._folder.vault.unseal(slot, sealed, _context(sequence)), "a composed request")
+        added, deleted = self._members(sequence, reset=bool(reset))
+        orders = self._database.rows("SELECT id, found FROM orders WHERE sequence = ? AND answered = 0 ORDER BY id", (sequence,))
+        return Composition(
+            sequence=sequence,
+            nonce=bytes.fromhex(content["nonce"]),
+            spec=Spec.from_dict(canonical.decode(text.encode("ascii"), "the spec of a composed request")),
+            kind=kind,
+            added=len(added),
+            deleted=len(deleted),
+            orders=tuple(OrderAnswer(*row) for row in orders),
+            audits=tuple(AuditAnswer(*one) for one in content["audits"]),
+            leave=bool(leave),
+            reset=bool(reset),
+        )
+
+    def compose(
+        self,
+        spec: Spec,
+        kind: str,
+        *,
+        nonce: bytes | None = None,
+        audits: Sequence[AuditAnswer] = (),
+        reset: bool = False,
+        sequence: int | None = None,
+        most: int | None = None,
+        recompute: Recompute | None = None,
+    ) -> Composition | None:
+        """Freeze what is pending into the next request; None if nothing is.
+
+        Answers to audits travel alone, so that it is plain which samples they are of. A reset takes every sample that stays,
+        leaves out those that are being deleted, and answers no orders, because it deletes nothing by name. `most`
+        limits the number of samples; deletions come first, what is left waits.
+        """
+        outstanding = self._database.value("SELECT sequence FROM compositions")
+        if outstanding is not None:
+            raise StoreError(f"request {outstanding} has no receipt yet: offer it again, or abandon it if it was refused")
+        nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
+        if len(nonce) != NONCE_BYTES:
+            raise InputError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
+        choice = self._reset_choice() if reset else _Choice([], False) if audits else self._choice(most)
+        orders = [] if audits or reset else self._answerable(choice)
+        leave = self._leaving() and choice.all_of_them and not audits
+        if not (choice.slots or orders or audits or leave or reset):
+            return None
+        number = self._next() if sequence is None else sequence
+        (slot,) = self._folder.vault.new()
+        content = {"audits": [[one.audit, one.digest, one.count] for one in audits], "nonce": nonce.hex()}
+        sealed = self._folder.vault.seal(slot, canonical.encode(content), _context(number))
+        text = canonical.encode(spec.to_dict()).decode("ascii")
+        try:
+            with self._database.transaction() as changes:
+                changes.run(
+                    "INSERT INTO compositions (sequence, slot, sealed, spec, kind, leave, reset) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (number, slot, sealed, text, kind, int(leave), int(reset)),
+                )
+                states.freeze(changes, number, choice.slots)
+                for order in orders:
+                    _answer(changes, order, number)
+                if kind == "factor" and choice.slots:
+                    self._keep_message(spec, number, slot, recompute, reset=reset)
+        except BaseException:
+            self._folder.drop([slot])
+            raise
+        return self.composed()
+
+    def _keep_message(self, spec: Spec, sequence: int, slot: int, recompute: Recompute | None, *, reset: bool) -> None:
+        """Keep the message itself, sealed: floating point may give other bits another time."""
+        parts = [self._part(spec, "factor", slots, recompute) for slots in self._members(sequence, reset=reset)]
+        sealed = self._folder.vault.seal(slot, Message("factor", *parts).to_bytes(spec), _context(sequence))
+        self._database.run("UPDATE compositions SET message = ? WHERE sequence = ?", (sealed, sequence))
+
+    def _kept_message(self, sequence: int) -> bytes | None:
+        ((slot, sealed),) = self._database.rows("SELECT slot, message FROM compositions WHERE sequence = ?", (sequence,))
+        return None if sealed is None else self._folder.vault.unseal(slot, sealed, _context(sequence))
+
+    def _next(self) -> int:
+        return int(self._database.value("SELECT value FROM settings WHERE name = 'sequence'")) + 1
+
+    def _leaving(self) -> bool:
+        settings = dict(self._database.rows("SELECT name, value FROM settings WHERE name IN ('leaving', 'left')"))
+        return settings.get("leaving") == "1" and settings.get("left") != "1"
+
+    def _choice(self, most: int | None) -> _Choice:
+        """Pending deletions, those for orders first, each with the sample that replaces it; then the other additions."""
+        deletions = self._database.rows(
+            "SELECT old.slot, new.slot FROM samples old LEFT JOIN samples new ON new.replaces = old.slot"
+            " AND new.state = 'adding' AND new.sequence IS NULL"
+            " WHERE old.state = 'deleting' AND old.sequence IS NULL ORDER BY old.order_id IS NULL, old.slot"
+        )
+        additions = self._database.rows(
+            "SELECT slot FROM samples WHERE state = 'adding' AND sequence IS NULL AND replaces IS NULL ORDER BY slot"
+        )
+        groups = [[slot for slot in row if slot is not None] for row in (*deletions, *additions)]
+        chosen: list[int] = []
+        for group in groups:
+            if most is not None and chosen and len(chosen) + len(group) > most:
+                return _Choice(chosen, False)
+            chosen += group
+        return _Choice(chosen, True)
+
+    def _reset_choice(self) -> _Choice:
+        return _Choice([row[0] for row in self._database.rows("SELECT slot FROM samples ORDER BY slot")], True)
+
+    def _answerable(self, choice: _Choice) -> list[str]:
+        """Orders that wait for an answer, and all of whose samples are deleted by this request or are gone."""
+        waiting = [
+            row[0] for row in self._database.rows("SELECT id FROM orders WHERE sequence IS NULL AND answered = 0 ORDER BY id")
+        ]
+        if choice.all_of_them or not waiting:
+            return waiting
+        taken = set(choice.slots)
+        samples = self._database.rows("SELECT order_id, slot FROM samples WHERE order_id IS NOT NULL")
+        late = {order for order, slot in samples if slot not in taken}
+        return [order for order in waiting if order not in late]
+
+    def _members(self, sequence: int, *, reset: bool) -> tuple[list[int], list[int]]:
+        query = f"SELECT slot FROM samples WHERE sequence = ? AND {states.ADDED} ORDER BY slot"  # noqa: S608 - our own words
+        added = [row[0] for row in self._database.rows(query, (sequence,))]
+        if reset:
+            return added, []
+        query = "SELECT slot FROM samples WHERE sequence = ? AND state = 'deleting' ORDER BY slot"
+        return added, [row[0] for row in self._database.rows(query, (sequence,))]
+
+    # -- offering -------------------------------------------------------------------------------------------------------
+
+    def encode(self, composition: Composition, federation: str, client: str, recompute: Recompute | None = None) -> bytes:
+        """The bytes of the request, signed."""
+        spec = composition.spec
+        added, deleted = self._members(composition.sequence, reset=composition.reset)
+        header = Header(
+            federation=federation,
+            client=client,
+            sequence=composition.sequence,
+            nonce=composition.nonce.hex(),
+            data_digest=spec.data_digest,
+            labels_digest=spec.labels_digest,
+            message=composition.kind if added or deleted else "none",
+            added=len(added),
+            deleted=len(deleted),
+            orders=composition.orders,
+            audits=composition.audits,
+            leave=composition.leave,
+            reset=composition.reset,
+        )
+        message = self._kept_message(composition.sequence)
+        if message is None:
+            parts = [self._part(spec, composition.kind, slots, recompute) for slots in (added, deleted)]
+            message = Message(header.message, *parts).to_bytes(spec)
+        return request.write(
+            header, self._samples.commitments(added), self._samples.commitments(deleted), message, self._folder.key
+        )
+
+    def _part(self, spec: Spec, kind: str, slots: Sequence[int], recompute: Recompute | None) -> Part | None:
+        return part_of(spec, kind, self._samples.blocks(spec, slots, recompute)) if slots else None
+
+    # -- the end of it --------------------------------------------------------------------------------------------------
+
+    def settle(self, sequence: int, receipt: bytes, settings: Mapping[str, str], *, keep_features: bool) -> None:
+        """The receipt is here: what was added is live, what was deleted is gone, from the disk too."""
+        if self._database.value("SELECT content FROM documents WHERE kind = 'receipt' AND number = ?", (sequence,)) == receipt:
+            self._folder.erase()  # which may have failed when the receipt came first
+            return
+        slot, leave, reset = self._outstanding(sequence)
+        changed = {
+            "sequence": str(sequence),
+            "refusal": "",
+            **({"left": "1"} if leave else {}),
+            **({"rejoin": ""} if reset else {}),
+        }
+        fresh = self._database.rows("SELECT slot FROM samples WHERE state = 'adding' AND sequence = ?", (sequence,))
+        with self._database.transaction() as changes:
+            gone = states.settle(changes, sequence)
+            changes.run("INSERT INTO documents (kind, number, content) VALUES ('receipt', ?, ?)", (sequence, receipt))
+            changes.run("UPDATE orders SET answered = 1 WHERE sequence = ?", (sequence,))
+            audits = canonical.decode(self._opened(sequence), "a composed request")["audits"]
+            changes.run_many("INSERT OR REPLACE INTO audits (id, sequence) VALUES (?, ?)", [(one[0], sequence) for one in audits])
+            changes.run("DELETE FROM compositions WHERE sequence = ?", (sequence,))
+            changes.run_many(_SETTING, {**settings, **changed}.items())
+            if not keep_features:
+                self._samples.drop_features([row[0] for row in fresh])
+        self._folder.erase([*gone, slot])
+
+    def abandon(self, sequence: int, reason: str) -> None:
+        """The server refused: everything is pending again, so that the cause can be mended."""
+        slot, _, _ = self._outstanding(sequence)
+        with self._database.transaction() as changes:
+            gone = states.abandon(changes, sequence)
+            changes.run("UPDATE orders SET sequence = NULL, found = NULL WHERE sequence = ? AND answered = 0", (sequence,))
+            changes.run("DELETE FROM compositions WHERE sequence = ?", (sequence,))
+            changes.run(_SETTING, ("refusal", reason))
+        self._folder.erase([*gone, slot])
+
+    def _outstanding(self, sequence: int) -> tuple[int, bool, bool]:
+        row = self._database.row("SELECT slot, leave, reset FROM compositions WHERE sequence = ?", (sequence,))
+        if row is None:
+            raise StoreError(f"request {sequence} is not being offered: it was settled or abandoned before, or never composed")
+        return row[0], bool(row[1]), bool(row[2])
+
+    def _opened(self, sequence: int) -> bytes:
+        ((slot, sealed),) = self._database.rows("SELECT slot, sealed FROM compositions WHERE sequence = ?", (sequence,))
+        return self._folder.vault.unseal(slot, sealed, _context(sequence))
+
+
+def _answer(changes: Database, order: str, sequence: int) -> None:
+    """Let a request answer an order, with the number of samples that it deletes for it."""
+    query = "SELECT count(*) FROM samples WHERE order_id = ? AND sequence = ? AND state = 'deleting'"
+    found = changes.value(query, (order, sequence))
+    changes.run("UPDATE orders SET sequence = ?, found = ? WHERE id = ?", (sequence, found, order))
+
+
+def _context(sequence: int) -> bytes:
+    return f"composition:{sequence}".encode("ascii")

@@ -1,0 +1,284 @@
+"""The samples of a client's store: put in, found, opened.
+
+Law: what `add` took, `blocks` gives back as the same integers under the same commitments, or raises: a row that was damaged or
+exchanged is never passed on.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from expunge.client.batch import Batch
+from expunge.client.folder import Folder, content_context, names_context
+from expunge.client.sample import Content, Names, rows_of
+from expunge.client.selection import Selection
+from expunge.errors import CommitmentError, InputError, ShapeError, UnknownLabelError, UnknownSampleError
+from expunge.protocol.commitment import SALT_BYTES, commitments
+from expunge.rows import Rows, checked_features
+from expunge.spec import Spec
+
+Progress = Callable[[int], None]
+Recompute = Callable[[list[str]], Any]
+
+BLOCK_SAMPLES = 500
+_MANY = 500  # arguments of one query
+
+
+@dataclass(frozen=True)
+class Found:
+    """One sample of a selection."""
+
+    slot: int
+    state: str
+    sent: bool  # whether a request has told the server of it, or is about to
+    label: int | None
+    names: Names
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One sample, unsealed."""
+
+    slot: int
+    id_tag: bytes
+    commitment: bytes
+    names: Names
+    content: Content
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some samples as the protocol takes them."""
+
+    commitments: list[bytes]
+    salts: list[bytes]
+    rows: Rows
+
+
+class Samples:
+    """The rows of the table `samples`, opened and sealed by the vault. Changes are made within a transaction of the caller."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._database = folder.database
+        self._vault = folder.vault
+
+    # -- putting in -----------------------------------------------------------------------------------------------------
+
+    def insert(self, spec: Spec, slots: Sequence[int], batch: Batch, now: int, progress: Progress | None) -> None:
+        """Put a whole batch in, block by block, pending, under keys that are there already."""
+        for start in range(0, len(batch), BLOCK_SAMPLES):
+            part = batch.part(slice(start, start + BLOCK_SAMPLES))
+            rows, targets = part.rows(spec)
+            salts = [secrets.token_bytes(SALT_BYTES) for _ in part.ids]
+            sealed = zip(slots[start:], part.names(), salts, part.features, targets, commitments(spec, salts, rows), strict=False)
+            self._database.run_many(
+                _INSERT,
+                [
+                    self._sealed(slot, names, Content(salt, np.ascontiguousarray(feature), target), commitment, now)
+                    for slot, names, salt, feature, target, commitment in sealed
+                ],
+            )
+            if progress is not None:
+                progress(start + len(part))
+
+    def insert_one(self, spec: Spec, slot: int, names: Names, content: Content, *, now: int, replaces: int | None) -> None:
+        """Put a corrected sample in, in place of one that is to be deleted or has just been removed."""
+        if content.feature is None:
+            raise InputError(f"sample {names.id!r} has no feature to be added")
+        (commitment,) = commitments(spec, [content.salt], rows_of(spec, [content.feature], [content.target]))
+        self._database.run(_INSERT, self._sealed(slot, names, content, commitment, now))
+        self._database.run("UPDATE samples SET replaces = ? WHERE slot = ?", (replaces, slot))
+
+    def _sealed(self, slot: int, names: Names, content: Content, commitment: bytes, now: int) -> tuple[Any, ...]:
+        id_tag = self._folder.id_tag(names.id)
+        subject_tag = None if names.subject is None else self._folder.subject_tag(names.subject)
+        return (
+            slot,
+            id_tag,
+            subject_tag,
+            content.target if isinstance(content.target, int) else None,
+            now,
+            commitment,
+            self._vault.seal(slot, names.to_bytes(), names_context(id_tag)),
+            self._vault.seal(slot, content.to_bytes(), content_context(id_tag, commitment)),
+        )
+
+    def require_new(self, ids: Sequence[str]) -> None:
+        """Refuse ids that occur twice or are in the store already."""
+        doubled = sorted({one for one in ids if ids.count(one) > 1})[:5] if len(set(ids)) < len(ids) else []
+        if doubled:
+            raise InputError(f"{_listed(doubled)} occur more than once in this batch: every sample needs an id of its own")
+        tags = {self._folder.id_tag(one): one for one in ids}
+        states: dict[str, str] = {}
+        for tag, state in self._where_any(list(tags), "SELECT id_tag, state FROM samples WHERE id_tag IN ({})"):
+            if states.get(tags[tag]) not in ("adding", "live"):
+                states[tags[tag]] = state
+        here = sorted(one for one, state in states.items() if state in ("adding", "live"))
+        if here:
+            verb = "is" if len(here) == 1 else "are"
+            raise InputError(f"{_listed(here)} {verb} in the store already: to change a sample, correct it. Nothing was added")
+        if states:
+            raise InputError(
+                f"{_listed(sorted(states))}: the deletion of a sample with that id is pending, and the id is free again when its "
+                "receipt is here. Sync first; nothing was added"
+            )
+
+    # -- finding --------------------------------------------------------------------------------------------------------
+
+    def find(self, selection: Selection, spec: Spec, *, for_order: bool = False) -> list[Found]:
+        """The samples of a selection. Ids and subjects that are not there are an error, except that an order may find nothing."""
+        conditions, arguments = self._conditions(selection, spec)
+        columns = "SELECT slot, id_tag, state, sequence, label, names FROM samples"
+        if selection.ids is None:
+            rows = self._database.rows(f"{columns} WHERE {' AND '.join(conditions) or '1'} ORDER BY slot", arguments)
+        else:
+            tags = {self._folder.id_tag(one): one for one in selection.ids}
+            known = {tags[tag] for (tag,) in self._where_any(list(tags), "SELECT id_tag FROM samples WHERE id_tag IN ({})")}
+            missing = sorted(set(tags.values()) - known)
+            if missing:
+                raise UnknownSampleError(f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not in the store")
+            where = " AND ".join(["id_tag IN ({})", *conditions])
+            rows = self._where_any(list(tags), f"{columns} WHERE {where} ORDER BY slot", arguments)
+        if selection.subject is not None and not rows and not for_order:
+            raise UnknownSampleError(f"no sample of subject {selection.subject!r} is in the store that meets the conditions")
+        return [
+            Found(slot, state, sequence is not None or state in ("live", "deleting"), label, self._names(slot, tag, names))
+            for slot, tag, state, sequence, label, names in rows
+        ]
+
+    def _conditions(self, selection: Selection, spec: Spec) -> tuple[list[str], list[Any]]:
+        conditions: list[str] = []
+        arguments: list[Any] = []
+        if selection.subject is not None:
+            conditions.append("subject_tag = ?")
+            arguments.append(self._folder.subject_tag(selection.subject))
+        if selection.label is not None:
+            indices = {str(label): index for index, label in enumerate(spec.labels or ())}
+            if str(selection.label) not in indices:
+                raise UnknownLabelError(f"the spec has no label {selection.label!r}, so no sample can have it")
+            conditions.append("label = ?")
+            arguments.append(indices[str(selection.label)])
+        for name, sign in (("since", ">="), ("until", "<")):
+            if getattr(selection, name) is not None:
+                conditions.append(f"added {sign} ?")
+                arguments.append(getattr(selection, name))
+        return conditions, arguments
+
+    def current(self, sample: str) -> tuple[int, bool, int]:
+        """Slot of the sample with this id that is adding or live, whether it never left home, and when it was added."""
+        query = "SELECT slot, state, sequence, added FROM samples WHERE id_tag = ?"
+        rows = self._database.rows(query, (self._folder.id_tag(sample),))
+        for slot, state, sequence, added in rows:
+            if state in ("adding", "live"):
+                return slot, state == "adding" and sequence is None, added
+        if rows:
+            raise UnknownSampleError(f"{sample!r} is being deleted: it can no longer be corrected")
+        raise UnknownSampleError(f"{sample!r} is not in the store")
+
+    def _where_any(self, values: Sequence[Any], query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query for any of these values, which stand where it has {}; `arguments` come after them."""
+        found: list[tuple[Any, ...]] = []
+        for start in range(0, len(values), _MANY):
+            some = values[start : start + _MANY]
+            found += self._database.rows(query.format(", ".join("?" * len(some))), [*some, *arguments])
+        return found
+
+    # -- opening --------------------------------------------------------------------------------------------------------
+
+    def _names(self, slot: int, id_tag: bytes, sealed: bytes) -> Names:
+        return Names.from_bytes(self._vault.unseal(slot, sealed, names_context(id_tag)))
+
+    def open(self, slots: Sequence[int]) -> list[Opened]:
+        """Samples in this order."""
+        found = {}
+        query = "SELECT slot, id_tag, commitment, names, content FROM samples WHERE slot IN ({})"
+        for slot, id_tag, commitment, names, content in self._where_any(slots, query):
+            opened = Content.from_bytes(self._vault.unseal(slot, content, content_context(id_tag, commitment)))
+            found[slot] = Opened(slot, id_tag, bytes(commitment), self._names(slot, id_tag, names), opened)
+        return [found[slot] for slot in slots]
+
+    def commitments(self, slots: Sequence[int]) -> list[bytes]:
+        """The commitments of samples, in this order."""
+        found = dict(self._where_any(slots, "SELECT slot, commitment FROM samples WHERE slot IN ({})"))
+        return [bytes(found[slot]) for slot in slots]
+
+    def blocks(self, spec: Spec, slots: Sequence[int], recompute: Recompute | None = None) -> Iterator[Block]:
+        """Samples in this order, a block at a time; features that are not kept are computed again. Each opens its commitment."""
+        for start in range(0, len(slots), BLOCK_SAMPLES):
+            opened = _with_features(spec, self.open(slots[start : start + BLOCK_SAMPLES]), recompute)
+            yield _verified(spec, opened)
+
+    # -- features that are not kept -------------------------------------------------------------------------------------
+
+    def keep_features(self, spec: Spec, slots: Sequence[int], recompute: Recompute | None) -> None:
+        """Compute the missing features of samples that are to be deleted, check them, and keep them until the receipt is here."""
+        for start in range(0, len(slots), BLOCK_SAMPLES):
+            bare = [one for one in self.open(slots[start : start + BLOCK_SAMPLES]) if one.content.feature is None]
+            if bare:
+                computed = _with_features(spec, bare, recompute)
+                _verified(spec, computed)
+                self._reseal(computed)
+
+    def drop_features(self, slots: Sequence[int]) -> None:
+        """From now on the features of these samples are computed again when they are needed."""
+        for start in range(0, len(slots), BLOCK_SAMPLES):
+            some = self.open(slots[start : start + BLOCK_SAMPLES])
+            self._reseal([replace(one, content=replace(one.content, feature=None)) for one in some])
+
+    def _reseal(self, samples: Iterable[Opened]) -> None:
+        for one in samples:
+            sealed = self._vault.seal(one.slot, one.content.to_bytes(), content_context(one.id_tag, one.commitment))
+            self._database.run("UPDATE samples SET content = ? WHERE slot = ?", (sealed, one.slot))
+
+
+def _with_features(spec: Spec, samples: Sequence[Opened], recompute: Recompute | None) -> list[Opened]:
+    """The same samples with features, computed again where they are not kept."""
+    bare = [one for one in samples if one.content.feature is None]
+    if not bare:
+        return list(samples)
+    if recompute is None:
+        raise InputError(
+            f"the features of {len(bare)} samples are not kept and must be computed again, such as that of {bare[0].names.id!r}: "
+            "say how, by the backbone that they were made with (recompute=)"
+        )
+    features = checked_features(spec, recompute([str(one.names.source) for one in bare]))
+    if len(features) != len(bare):
+        raise ShapeError(f"{len(bare)} features were to be computed again, but {len(features)} came back")
+    computed = {
+        one.slot: replace(one, content=replace(one.content, feature=np.ascontiguousarray(feature)))
+        for one, feature in zip(bare, features, strict=True)
+    }
+    return [computed.get(one.slot, one) for one in samples]
+
+
+def _verified(spec: Spec, samples: Sequence[Opened]) -> Block:
+    """The samples as integers, if each is the one that was committed to."""
+    features = [one.content.feature for one in samples if one.content.feature is not None]
+    rows = rows_of(spec, features, [one.content.target for one in samples])
+    salts = [one.content.salt for one in samples]
+    for one, commitment in zip(samples, commitments(spec, salts, rows), strict=True):
+        if commitment != one.commitment:
+            again = "" if one.names.source is None else f", computed again from {one.names.source!r},"
+            raise CommitmentError(
+                f"the feature of sample {one.names.id!r}{again} is not the one that was committed to when it was added. Nothing "
+                "was deleted: put its source and the backbone back as they were"
+            )
+    return Block([one.commitment for one in samples], salts, rows)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """A few names, and how many more there are."""
+    more = len(names) - 5
+    return ", ".join(repr(name) for name in names[:5]) + (f" and {more} more" if more > 0 else "")
+
+
+_INSERT = (
+    "INSERT INTO samples (slot, id_tag, subject_tag, label, added, state, commitment, names, content)"
+    " VALUES (?, ?, ?, ?, ?, 'adding', ?, ?, ?)"
+)

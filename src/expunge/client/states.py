@@ -1,0 +1,85 @@
+"""The states of a sample, and the four things that move it from one to another.
+
+`sequence` is the number of the composed request that the sample takes part in; it is empty while none does.
+
+    state      sequence  what it means
+    adding     -         pending: never left home
+    adding     N         added by request N, whose receipt is not here yet
+    live       -         the server counts it
+    live       N         the server is told of it again by request N, which is a reset
+    withdrawn  N         as `adding N` or `live N`, and then forgotten: request N goes out unchanged, a later one will delete it
+    deleting   -         pending: the server still counts it
+    deleting   N         deleted by request N (or left out of it, if that is a reset), whose receipt is not here yet
+
+    forget                      settle N                    abandon N
+    adding -     gone           adding N     live -         adding N     adding -
+    adding N     withdrawn N    live N       live -         live N       live -
+    live -       deleting -     withdrawn N  deleting -     withdrawn N  deleting - if the server holds it, otherwise gone
+    live N       withdrawn N    deleting N   gone           deleting N   deleting -
+
+`freeze N` puts N where `-` is: on samples that are adding or deleting; for a reset on live ones too. A corrected sample is two
+rows: the old one, deleting, and the new one, adding, which `replaces` it; they are frozen together, to travel in one request.
+
+Every function here works within a transaction of its caller and returns the vault slots of the samples that are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from expunge.client.database import Database
+
+COUNTED = "(state IN ('live', 'deleting') OR (state = 'withdrawn' AND held = 1))"  # by the server, as far as receipts say
+ADDED = "state IN ('adding', 'live', 'withdrawn')"  # by the request that the sample takes part in
+
+
+def forget(changes: Database, slots: Iterable[int], order: str | None) -> list[int]:
+    """What a person asks for, or an erasure order; samples that are being deleted already only learn of the order."""
+    wanted = [(slot,) for slot in slots]
+    gone: list[int] = []
+    for (slot,) in wanted:
+        gone += [row[0] for row in changes.rows(_UNSENT, (slot,))]
+    changes.run_many("DELETE FROM samples WHERE slot = ?", [(slot,) for slot in gone])
+    changes.run_many(
+        "UPDATE samples SET state = CASE WHEN sequence IS NULL THEN 'deleting' ELSE 'withdrawn' END"
+        " WHERE slot = ? AND state IN ('adding', 'live')",
+        wanted,
+    )
+    if order is not None:
+        changes.run_many(
+            "UPDATE samples SET order_id = ? WHERE slot = ? AND order_id IS NULL", [(order, slot) for (slot,) in wanted]
+        )
+    return gone
+
+
+_UNSENT = "SELECT slot FROM samples WHERE slot = ? AND state = 'adding' AND sequence IS NULL"
+
+
+def freeze(changes: Database, sequence: int, slots: Sequence[int]) -> None:
+    """Let samples take part in a request."""
+    changes.run_many("UPDATE samples SET sequence = ? WHERE slot = ?", [(sequence, slot) for slot in slots])
+
+
+def settle(changes: Database, sequence: int) -> list[int]:
+    """The receipt is here."""
+    gone = [row[0] for row in changes.rows("SELECT slot FROM samples WHERE state = 'deleting' AND sequence = ?", (sequence,))]
+    changes.run("DELETE FROM samples WHERE state = 'deleting' AND sequence = ?", (sequence,))
+    changes.run(
+        "UPDATE samples SET state = 'live', sequence = NULL, held = 1, replaces = NULL"
+        " WHERE state IN ('adding', 'live') AND sequence = ?",
+        (sequence,),
+    )
+    changes.run(
+        "UPDATE samples SET state = 'deleting', sequence = NULL, held = 1 WHERE state = 'withdrawn' AND sequence = ?", (sequence,)
+    )
+    return gone
+
+
+def abandon(changes: Database, sequence: int) -> list[int]:
+    """The server refused the request, and has changed nothing."""
+    query = "SELECT slot FROM samples WHERE state = 'withdrawn' AND held = 0 AND sequence = ?"
+    gone = [row[0] for row in changes.rows(query, (sequence,))]
+    changes.run("DELETE FROM samples WHERE state = 'withdrawn' AND held = 0 AND sequence = ?", (sequence,))
+    changes.run("UPDATE samples SET state = 'deleting' WHERE state = 'withdrawn' AND sequence = ?", (sequence,))
+    changes.run("UPDATE samples SET sequence = NULL WHERE sequence = ?", (sequence,))
+    return gone

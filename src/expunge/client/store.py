@@ -1,0 +1,364 @@
+"""The client's store: samples under keys of their own, and what is pending.
+
+Trusted for: the samples and what is pending. It may not be lost, for without it deletions cannot be computed. Each operation is
+one transaction: it takes effect whole or not at all. Adds and deletes are pending until the receipt is in hand (the states are
+described in `expunge.client.states`); then what was deleted is physically gone.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.client import states
+from expunge.client.batch import Batch
+from expunge.client.folder import Folder
+from expunge.client.outbox import Composition, Outbox
+from expunge.client.samples import BLOCK_SAMPLES, Found, Progress, Recompute, Samples
+from expunge.client.selection import Preview, Selection, counted
+from expunge.client.standing import Standing, alone, checkpoint_text, spec_text
+from expunge.errors import InputError, SpecError, SpecMismatchError, StoreError
+from expunge.protocol.commitment import SALT_BYTES
+from expunge.protocol.names import FEDERATION_DIGITS, checked_hex, checked_name
+from expunge.protocol.request import AuditAnswer
+from expunge.signing import PublicKey, SigningKey
+from expunge.spec import Spec
+from expunge.statistics import Statistics
+from expunge.sums import Sums
+
+MODES = ("cached", "recompute")
+KINDS = ("rows", "gram", "factor")
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a client stands. `adding` and `deleting` are pending; `composed` is the number of the request being offered."""
+
+    name: str
+    federation: str
+    mode: str
+    message: str
+    enrolled: bool
+    live: int
+    adding: int
+    deleting: int
+    labels: Mapping[str, int]  # of samples that are adding or live
+    sequence: int
+    composed: int | None
+    orders: int  # carried out here, and not yet answered with a receipt in hand
+    checkpoint: int
+    head: str
+    refusal: str
+    leaving: bool
+    left: bool
+
+
+class ClientStore(Standing):
+    """A client's samples and outbox in a folder. Any thread may use it; one process at a time."""
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder)
+        self._samples = Samples(folder)
+        self._outbox = Outbox(folder, self._samples)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        federation: str,
+        name: str,
+        server: PublicKey,
+        spec: Spec,
+        key: SigningKey | None = None,
+        address: str = "",
+        ca: str = "",
+        enrolled: bool = True,
+        mode: str = "cached",
+        message: str = "rows",
+        mirrors: Sequence[Path] = (),
+    ) -> ClientStore:
+        """A new store, for a client of this name in this federation, whose server signs with this key."""
+        if mode not in MODES:
+            raise InputError(f"mode={mode!r} must be 'cached' (features are kept) or 'recompute' (they are computed again)")
+        if message not in KINDS or message not in spec.messages:
+            raise SpecError(
+                f"message={message!r} must be one of {', '.join(KINDS)}, and the spec allows {', '.join(spec.messages)}"
+            )
+        settings = {
+            "federation": checked_hex(federation, FEDERATION_DIGITS, "the federation"),
+            "name": checked_name(name),
+            "server": server.text,
+            "spec": spec_text(spec),
+            "address": address,
+            "ca": ca,
+            "enrolled": "1" if enrolled else "",
+            "mode": mode,
+            "message": message,
+            "sequence": "0",
+            "checkpoint": checkpoint_text(0, b""),
+        }
+        key = SigningKey(secrets.token_bytes(32)) if key is None else key
+        return cls(Folder.create(Path(path), key, settings, [Path(place) for place in mirrors]))
+
+    @classmethod
+    def open(cls, path: Path, *, timeout: float = 0.0, restored: bool = False) -> ClientStore:
+        """The store in a folder; waits for another process up to `timeout` seconds. For `restored` see `Folder.open`."""
+        return cls(Folder.open(Path(path), timeout=timeout, restored=restored))
+
+    def __enter__(self) -> ClientStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- adding and correcting ------------------------------------------------------------------------------------------
+
+    @alone
+    def add(
+        self,
+        ids: Any,
+        features: Any,
+        labels: Any,
+        *,
+        subjects: Any = None,
+        sources: Any = None,
+        now: float,
+        progress: Progress | None = None,
+    ) -> int:
+        """Add samples, pending until the receipt; how many. If one of them cannot be taken, it is named and none is added."""
+        self._require_staying()
+        batch = Batch.of(self._spec, ids, features, labels, subjects=subjects, sources=sources)
+        if self.mode == "recompute" and None in batch.sources:
+            raise InputError("this store keeps no features: give sources=, from which each can be computed again")
+        self._samples.require_new(batch.ids)
+        slots = self._folder.vault.new(len(batch))
+        try:
+            with self._database.transaction():
+                self._samples.insert(self._spec, slots, batch, int(now), progress)
+        except BaseException:
+            self._folder.drop(slots)
+            raise
+        return len(batch)
+
+    @alone
+    def correct(
+        self,
+        sample: str,
+        *,
+        feature: Any = None,
+        label: Any = None,
+        source: str | None = None,
+        recompute: Recompute | None = None,
+    ) -> None:
+        """Give a sample another feature or label: one delete and one add, which travel in one request. Its id stays."""
+        self._require_staying()
+        if feature is None and label is None:
+            raise InputError(f"nothing is to be corrected about {sample!r}: give a feature, a label or both")
+        if self.mode == "recompute" and feature is not None and source is None:
+            raise InputError("this store keeps no features: give source=, from which the new feature can be computed again")
+        slot, unsent, added = self._samples.current(sample)
+        (fresh,) = self._folder.vault.new()
+        try:
+            with self._database.transaction() as changes:
+                if self.mode == "recompute":
+                    self._samples.keep_features(self._spec, [slot], recompute)
+                (old,) = self._samples.open([slot])
+                features = [old.content.feature if feature is None else feature]
+                batch = Batch.of(self._spec, [sample], features, self._label(old.content.target, label))
+                _, (target,) = batch.rows(self._spec)
+                content = replace(old.content, salt=secrets.token_bytes(SALT_BYTES), feature=batch.features[0], target=target)
+                names = replace(old.names, source=old.names.source if source is None else source)
+                earlier = changes.value("SELECT replaces FROM samples WHERE slot = ?", (slot,))
+                gone = states.forget(changes, [slot], None)
+                replaces = earlier if unsent else slot
+                self._samples.insert_one(self._spec, fresh, names, content, now=added, replaces=replaces)
+        except BaseException:
+            self._folder.drop([fresh])
+            raise
+        if gone:
+            self._folder.erase(gone)
+
+    def _label(self, old: int | NDArray[Any], new: Any) -> NDArray[Any]:
+        if new is not None:
+            return np.asarray([new])
+        return np.array([old]) if isinstance(old, int) else np.pad(old, (0, self._spec.columns - old.size)).reshape(1, -1)
+
+    def _require_staying(self) -> None:
+        if self.recall("leaving") == "1":
+            raise StoreError("this client is leaving the federation, or has left it: nothing can be added. Enrol a new client")
+
+    # -- forgetting -----------------------------------------------------------------------------------------------------
+
+    @alone
+    def preview(self, selection: Selection) -> Preview:
+        """What forgetting would do; nothing changes."""
+        return self._preview(self._samples.find(selection, self._spec))
+
+    @alone
+    def forget(self, selection: Selection, *, order: str | None = None, recompute: Recompute | None = None) -> Preview:
+        """Delete the samples of a selection, pending until the receipt; those that never left home are gone at once.
+
+        With `order`, the id of an erasure order, the next request also answers that order, and finding nothing is an answer. An
+        order whose answer is pending is not carried out again; one that was answered is, for then the answer has been lost.
+        """
+        if order is not None and self._database.value("SELECT 1 FROM orders WHERE id = ? AND answered = 0", (order,)):
+            return Preview()
+        found = self._samples.find(selection, self._spec, for_order=order is not None)
+        self._forget(found, order=order, recompute=recompute)
+        return self._preview(found)
+
+    @alone
+    def leave(self, *, recompute: Recompute | None = None) -> Preview:
+        """Forget everything, and say in the next request that this client leaves the federation."""
+        found = self._samples.find(Selection(everything=True), self._spec)
+        self._forget(found, recompute=recompute, leaving=True)
+        return self._preview(found)
+
+    @alone
+    def drop_orders(self, waiting: Collection[str]) -> None:
+        """Answer no orders but these, which the server waits for; those that a composed request answers stay."""
+        rows = self._database.rows("SELECT id FROM orders WHERE answered = 0 AND sequence IS NULL")
+        with self._database.transaction() as changes:
+            others = [(order,) for (order,) in rows if order not in waiting]
+            changes.run_many("UPDATE orders SET answered = 1 WHERE id = ?", others)
+
+    def _forget(
+        self, found: Sequence[Found], *, order: str | None = None, recompute: Recompute | None, leaving: bool = False
+    ) -> None:
+        with self._database.transaction() as changes:
+            if self.mode == "recompute":
+                self._samples.keep_features(self._spec, [one.slot for one in found if one.sent], recompute)
+            gone = states.forget(changes, [one.slot for one in found], order)
+            if order is not None:
+                changes.run("INSERT OR REPLACE INTO orders (id) VALUES (?)", (order,))
+            if leaving:
+                changes.run("INSERT OR REPLACE INTO settings (name, value) VALUES ('leaving', '1')")
+        if gone:
+            self._folder.erase(gone)
+
+    def _preview(self, found: Sequence[Found]) -> Preview:
+        going = [one for one in found if one.state in ("adding", "live")]
+        labels = [None if one.label is None else str((self._spec.labels or ())[one.label]) for one in going]
+        return Preview(
+            ids=tuple(one.names.id for one in going),
+            labels=counted(labels),
+            subjects=counted(one.names.subject for one in going),
+            unsent=sum(not one.sent for one in going),
+            pending=tuple(one.names.id for one in found if one.state not in ("adding", "live")),
+        )
+
+    # -- the outbox -----------------------------------------------------------------------------------------------------
+
+    @alone
+    def compose(
+        self,
+        *,
+        nonce: bytes | None = None,
+        audits: Sequence[AuditAnswer] = (),
+        reset: bool = False,
+        sequence: int | None = None,
+        most: int | None = None,
+        recompute: Recompute | None = None,
+    ) -> Composition | None:
+        """Freeze what is pending into the next request; None if nothing is. See `Outbox.compose`."""
+        if self.message not in self._spec.messages:
+            raise SpecMismatchError(
+                f"the federation no longer allows {self.message} messages, only {', '.join(self._spec.messages)}: choose one of "
+                "those for this client (message=). Mind that rows show every sample's feature to the server"
+            )
+        return self._outbox.compose(
+            self._spec,
+            self.message,
+            nonce=nonce,
+            audits=audits,
+            reset=reset,
+            sequence=sequence,
+            most=most,
+            recompute=recompute,
+        )
+
+    @alone
+    def composed(self) -> Composition | None:
+        """The request that is being offered, if there is one."""
+        return self._outbox.composed()
+
+    @alone
+    def encode(self, composition: Composition, *, recompute: Recompute | None = None) -> bytes:
+        """The bytes of a composed request, signed; the same ones each time."""
+        return self._outbox.encode(composition, self.federation, self.name, recompute)
+
+    @alone
+    def settle(
+        self, sequence: int, receipt: bytes, *, checkpoint: tuple[int, bytes] | None = None, entry: int | None = None
+    ) -> None:
+        """The receipt is here, and has been verified: what was added is live, what was deleted is gone, from the disk too.
+
+        `checkpoint` is the newest one seen (size and root), `entry` the number of the request's entry in the log.
+        """
+        settings = {} if checkpoint is None else {"checkpoint": checkpoint_text(*checkpoint)}
+        settings |= {} if entry is None else {"entry": str(entry)}
+        self._outbox.settle(sequence, receipt, settings, keep_features=self.mode == "cached")
+
+    @alone
+    def abandon(self, sequence: int, reason: str) -> None:
+        """The server refused the request and has changed nothing: everything is pending again."""
+        self._outbox.abandon(sequence, reason)
+
+    # -- looking --------------------------------------------------------------------------------------------------------
+
+    @alone
+    def statistics(self, progress: Progress | None = None, *, recompute: Recompute | None = None) -> Statistics:
+        """The statistics of all samples that the server counts, computed afresh from the samples."""
+        query = f"SELECT slot FROM samples WHERE {states.COUNTED} ORDER BY slot"  # noqa: S608 - our own words
+        slots = [row[0] for row in self._database.rows(query)]
+        sums = Sums(self._spec)
+        for number, block in enumerate(self._samples.blocks(self._spec, slots, recompute), start=1):
+            sums.change(block.rows, 1)
+            if progress is not None:
+                progress(min(number * BLOCK_SAMPLES, len(slots)))
+        return Statistics.snapshot(sums, by_construction=True)
+
+    @alone
+    def choose(self, message: str) -> None:
+        """Send messages of another kind from now on."""
+        if message not in KINDS or message not in self._spec.messages:
+            raise SpecError(f"message={message!r} must be one of those that the spec allows: {', '.join(self._spec.messages)}")
+        self.remember({"message": message})
+
+    @alone
+    def answered(self, audit: str) -> bool:
+        """Whether an audit has been answered."""
+        return bool(self._database.value("SELECT 1 FROM audits WHERE id = ?", (audit,)))
+
+    @alone
+    def status(self) -> Status:
+        """Where this client stands."""
+        numbers = dict(self._database.rows("SELECT state, count(*) FROM samples GROUP BY state"))
+        query = "SELECT label, count(*) FROM samples WHERE state IN ('adding', 'live') AND label IS NOT NULL GROUP BY label"
+        names = self._spec.labels or ()
+        return Status(
+            name=self.name,
+            federation=self.federation,
+            mode=self.mode,
+            message=self.message,
+            enrolled=self.recall("enrolled") == "1",
+            live=numbers.get("live", 0),
+            adding=numbers.get("adding", 0),
+            deleting=numbers.get("deleting", 0) + numbers.get("withdrawn", 0),
+            labels={str(names[label]): number for label, number in self._database.rows(query)},
+            sequence=self.sequence,
+            composed=self._database.value("SELECT sequence FROM compositions"),
+            orders=self._database.value("SELECT count(*) FROM orders WHERE answered = 0"),
+            checkpoint=self.checkpoint[0],
+            head=self.recall("head") or "",
+            refusal=self.recall("refusal") or "",
+            leaving=self.recall("leaving") == "1",
+            left=self.recall("left") == "1",
+        )

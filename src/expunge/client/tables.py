@@ -1,0 +1,138 @@
+"""Tables of samples: CSV by the standard library, Parquet by pyarrow."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.client.columns import Keys, Loaded, assembled, labels_of_texts
+from expunge.errors import FormatError, InputError, MissingExtraError, ShapeError
+from expunge.spec import Spec
+
+
+def load_csv(path: Path, keys: Keys, spec: Spec | None) -> Loaded:
+    """The samples of a CSV file in UTF-8 with a header."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _load_csv(path, csv.reader(file, strict=True), keys, spec)
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise FormatError(f"{path} cannot be read as CSV in UTF-8: {problem}") from problem
+
+
+def _load_csv(path: Path, reader: Any, keys: Keys, spec: Spec | None) -> Loaded:
+    header = next(reader, None)
+    if not header:
+        raise FormatError(f"{path} is empty: a CSV file begins with a line of column names")
+    if len(set(header)) < len(header):
+        raise FormatError(f"{path}: a column name occurs twice in the first line, {sorted(header)[:12]}")
+    columns = keys.choose(path, header)
+    place = {name: number for number, name in enumerate(header)}
+    features: list[list[float]] = []
+    texts: dict[str, list[str]] = {name: [] for name in (*columns.labels, columns.id, columns.subject) if name is not None}
+    for row in reader:
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise FormatError(f"line {reader.line_num} of {path} has {len(row)} fields, but the header has {len(header)}")
+        features.append([_number(path, reader.line_num, name, row[place[name]]) for name in columns.features])
+        for name, column in texts.items():
+            column.append(row[place[name]])
+        if any(not texts[name][-1] for name in columns.labels):
+            raise InputError(f"line {reader.line_num} of {path} has no label: mend or drop that sample")
+    array = np.array(features, dtype=np.float64).reshape(len(features), len(columns.features))
+    if len(columns.labels) == 1:
+        labels = labels_of_texts(texts[columns.labels[0]], spec)
+    else:
+        labels = np.stack([_real(path, name, texts[name]) for name in columns.labels], axis=1)
+    return assembled(path, array, labels, texts.get(columns.id or ""), texts.get(columns.subject or ""))
+
+
+def _number(path: Path, line: int, name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as problem:
+        raise InputError(
+            f"line {line} of {path}: column {name!r} is {text!r:.40}, not a number. Mend it, or say which columns are features"
+        ) from problem
+
+
+def _real(path: Path, name: str, texts: Sequence[str]) -> NDArray[np.float64]:
+    try:
+        return np.array([float(text) for text in texts], dtype=np.float64)
+    except ValueError as problem:
+        raise InputError(f"{path}: several label columns are real targets, but in {name!r}: {problem}") from problem
+
+
+def load_parquet(path: Path, keys: Keys, spec: Spec | None) -> Loaded:
+    """The samples of a Parquet file; only the columns that are needed are read."""
+    try:
+        pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as problem:
+        raise MissingExtraError(
+            "Parquet files are read by pyarrow, which is missing: pip install 'expunge[parquet]'"
+        ) from problem
+    try:
+        names = parquet.read_schema(path).names
+        columns = keys.choose(path, names)
+        named = [name for name in (columns.id, columns.subject) if name is not None]
+        table = parquet.read_table(path, columns=sorted({*columns.features, *columns.labels, *named}))
+    except pa.ArrowException as problem:
+        raise FormatError(f"{path} cannot be read as Parquet: {problem}") from problem
+    for name in (*columns.features, *columns.labels):
+        if table.column(name).null_count:
+            raise InputError(
+                f"{path}: column {name!r} has {table.column(name).null_count} missing values: mend or drop those samples"
+            )
+    if len(columns.features) == 1 and _is_list(pa, table.column(columns.features[0]).type):
+        features = _lists(path, columns.features[0], table.column(columns.features[0]))
+    else:
+        features = np.stack([_plain(pa, path, name, table.column(name)) for name in columns.features], axis=1)
+    if len(columns.labels) == 1 and not _is_list(pa, table.column(columns.labels[0]).type):
+        labels = _labels(pa, path, columns.labels[0], table.column(columns.labels[0]), spec)
+    elif len(columns.labels) == 1:
+        labels = _lists(path, columns.labels[0], table.column(columns.labels[0]))
+    else:
+        labels = np.stack([_plain(pa, path, name, table.column(name)) for name in columns.labels], axis=1)
+    ids = None if columns.id is None else table.column(columns.id).to_pylist()
+    subjects = None if columns.subject is None else table.column(columns.subject).to_pylist()
+    return assembled(path, features, labels, ids, subjects)
+
+
+def _is_list(pa: Any, kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _lists(path: Path, name: str, column: Any) -> NDArray[Any]:
+    """A column of equally long lists as a matrix."""
+    rows = [np.asarray(row) for row in column.combine_chunks().to_numpy(zero_copy_only=False)]
+    lengths = sorted({row.size for row in rows})
+    if len(lengths) > 1:
+        raise ShapeError(
+            f"{path}: the lists in column {name!r} have from {lengths[0]} to {lengths[-1]} entries; they must be alike"
+        )
+    array = np.stack(rows) if rows else np.zeros((0, 0))
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"{path}: the lists in column {name!r} must hold numbers, and none may be missing")
+    return array
+
+
+def _plain(pa: Any, path: Path, name: str, column: Any) -> NDArray[Any]:
+    """A column of numbers."""
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise InputError(f"{path}: column {name!r} holds {kind}, not numbers. Say which columns are features")
+    return np.asarray(column.to_numpy())
+
+
+def _labels(pa: Any, path: Path, name: str, column: Any, spec: Spec | None) -> NDArray[Any]:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return labels_of_texts(column.to_pylist(), spec)
+    return _plain(pa, path, name, column)

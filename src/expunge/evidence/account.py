@@ -1,0 +1,159 @@
+"""What evidence shows, what that rests on, and what it does not show: in sentences, for the page of a bundle and for `verify`.
+
+The sentences of bundles are part of the page: whoever changes one that template 1 uses makes a template 2.
+"""
+
+from __future__ import annotations
+
+from expunge.evidence.certificate import ASSUMPTIONS, Certificate
+from expunge.evidence.contents import Bundle
+from expunge.evidence.logged import Logged
+from expunge.evidence.order import settled
+from expunge.evidence.wording import listed, moment, number, samples
+
+SERVER_KEY = (
+    "The public key that this was verified with is the server's own, and was obtained from it by a way that can be trusted."
+)
+CRYPTOGRAPHY = ASSUMPTIONS[1]
+HONEST_CLIENTS = (
+    "Each client searched its own store honestly. That a client subtracts what it added is checked by the commitments made when "
+    "samples were added, and by audits; whether it knew all samples of the subject is its own responsibility."
+)
+SOFTWARE = ASSUMPTIONS[2]
+ONE_LOG = "The server shows the same log to everybody; clients and auditors check this by comparing checkpoints."
+
+NOT_THE_BACKBONE = "Anything about the backbone: the head forgets; a backbone trained on the data does not."
+NO_COPIES = (
+    "That no copy was kept: of samples outside the clients' stores, or of statistics, heads and backups outside the server's "
+    "store."
+)
+OLD_HEADS = "That heads published earlier, which others may have downloaded, are no longer in use."
+
+
+def summary(bundle: Bundle) -> str:
+    """The order and what came of it, in a few sentences."""
+    order, asked = bundle.order, bundle.ordered
+    clients = asked.entry["clients"]
+    asked_of = number(len(clients), "client").capitalize()
+    parts = [
+        f"Erasure order {order.id} was filed on {moment(order.filed)}.",
+        f"{asked_of} had to answer it by {moment(order.deadline)}.",
+    ]
+    waiting = sorted(set(clients) - settled(asked, bundle.entries))
+    if waiting:
+        parts.append(f"Not answered yet: {listed(waiting)}.")
+    elif clients:
+        parts.append("None is left to answer.")
+    total = sum(answer["found"] for answer in bundle.answers())
+    so_far = "In all" if order.state == "complete" else "So far"
+    parts.append(f"{so_far}, {samples(total)} of the subject {'was' if total == 1 else 'were'} found and deleted.")
+    if order.state == "complete":
+        late = "" if order.completed <= order.deadline else ", after the deadline"
+        parts.append(f"The order was complete on {moment(order.completed)}{late}.")
+    else:
+        past = ", and its deadline had passed" if order.state == "overdue" else ""
+        parts.append(f"On {moment(bundle.time)} the order was not complete{past}.")
+    return " ".join(parts)
+
+
+def proved(bundle: Bundle) -> list[str]:
+    """What the server has signed and logged, beyond taking back."""
+    order, size = bundle.order, bundle.checkpoint.size
+    whom = "about this subject" if order.salt is not None else "(the log does not show about whom)"
+    place = bundle.ordered.index
+    sentences = [f"Erasure order {order.id} {whom} is entry {place} of the federation's audit log of {number(size, 'entry')}."]
+    sentences += _answers(bundle)
+    sentences += [_departure(logged) for logged in bundle.departures()]
+    if order.state == "complete":
+        last = bundle.found("completed")[0].index
+        sentences.append(f"Every client that had to answer has done so or is gone; the order is complete (entry {last}).")
+    if bundle.certificate is not None:
+        sentences.append(certified(Certificate.unverified(bundle.certificate)))
+    sentences += [_audit(bundle, logged) for logged in bundle.found("audited") if logged.entry["result"] == "equal"]
+    return sentences
+
+
+def assumptions() -> list[str]:
+    """What the sentences of `proved` rest on."""
+    return [SERVER_KEY, CRYPTOGRAPHY, HONEST_CLIENTS, SOFTWARE, ONE_LOG]
+
+
+def not_proved(bundle: Bundle) -> list[str]:
+    """What nobody should read into a bundle."""
+    sentences = [NOT_THE_BACKBONE, NO_COPIES, OLD_HEADS]
+    if bundle.order.salt is None:
+        sentences.append(
+            "That the order in the log is about the subject named here: the salt of its digest is not in the bundle."
+        )
+    pending = [logged for logged in bundle.found("changed") if logged.entry["deleted"] and bundle.shredding(logged) is None]
+    if pending:
+        last = max(logged.entry["erased_by"] for logged in pending)
+        carried = listed([f"request {logged.entry['sequence']} of {logged.entry['client']}" for logged in pending])
+        sentences.append(f"That the journal which carried {carried} is erased yet: the server promised it by {moment(last)}.")
+    if bundle.order.state != "complete":
+        sentences.append("That the subject is forgotten everywhere: the order is not complete.")
+    if bundle.certificate is None:
+        return [*sentences, "Anything about the current head: none could be published when the bundle was made."]
+    return [*sentences, *unaudited(Certificate.unverified(bundle.certificate))]
+
+
+def certified(certificate: Certificate) -> str:
+    """What a certificate says of its head."""
+    retained = f"the {samples(certificate.count)} retained by {number(certificate.clients, 'client')}"
+    name = f"The current head (digest {certificate.head[:16]}\u2026)"
+    if certificate.exact:
+        return (
+            f"{name} is certified to be, bit for bit, the head that retraining from {retained} gives; its posterior is that of "
+            "retraining, with Kullback-Leibler divergence 0."
+        )
+    return f"{name} is made in float64 arithmetic from {retained}. It is not claimed to be exact."
+
+
+def unaudited(certificate: Certificate) -> list[str]:
+    """What a certificate leaves open for want of an audit that found both sums equal."""
+    what = "That the ledger equals what the clients hold"
+    if certificate.audit is None:
+        return [f"{what}: there has been no audit yet."]
+    return [] if certificate.audit["result"] == "equal" else [f"{what}: THE LAST AUDIT FOUND A DIFFERENCE."]
+
+
+def _answers(bundle: Bundle) -> list[str]:
+    """What the clients found and deleted, which hold nothing, and what became of the journal that carried it."""
+    found = [answer for answer in bundle.answers() if answer["found"]]
+    nothing = [answer["client"] for answer in bundle.answers() if not answer["found"]]
+    sentences = []
+    if found:
+        each = listed([f"{samples(answer['found'])} by {answer['client']}" for answer in found])
+        sentences.append(f"Samples of the subject were found and deleted: {each}.")
+    if nothing:
+        sentences.append(f"Nothing of the subject was found by {listed(nothing)}.")
+    if bundle.receipts:
+        sentences.append(f"The server confirmed this by {number(len(bundle.receipts), 'signed receipt')}, which this file holds.")
+    changes = [change for answer in found if (change := bundle.change(answer["client"], answer["sequence"])) is not None]
+    last = [shredding for change in changes if (shredding := bundle.shredding(change)) is not None]
+    if changes and len(last) == len(changes):
+        end = max(last, key=lambda logged: logged.index)
+        when = moment(end.entry["time"])
+        sentences.append(
+            f"By {when} the server had shredded the journal that carried these deletions, as it logged (entry {end.index})."
+        )
+    return sentences
+
+
+def _departure(logged: Logged) -> str:
+    entry, place = logged.entry, f"(entry {logged.index})"
+    if entry["kind"] == "forgotten":
+        all_of_it = samples(entry["count"])
+        return (
+            f"The client {entry['client']} vanished, and the server subtracted all that it had contributed: {all_of_it} {place}."
+        )
+    return f"The client {entry['client']} left with all that it had contributed: {samples(entry['deleted'])} {place}."
+
+
+def _audit(bundle: Bundle, logged: Logged) -> str:
+    after = all(change.index < logged.index for change in bundle.found("changed"))
+    when = "with these deletions made" if after else "before the last of these deletions"
+    return (
+        f"On {moment(logged.entry['time'])}, {when}, every client had recomputed its statistics from its own store, and the sum "
+        f"was equal to the ledger (entry {logged.index}): what retraining would start from."
+    )

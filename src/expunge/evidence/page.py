@@ -1,0 +1,258 @@
+"""The page of a bundle, template 1: one self-contained HTML file, made to be read and printed by people.
+
+The page is a pure function of the bundle and of the envelope's bytes, on every platform and in every version: verification makes
+it again and compares. So template 1 never changes; another page is another template. It is pure ASCII (other characters are
+written as references), runs nothing and loads nothing.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+from expunge.evidence import account
+from expunge.evidence.certificate import Certificate
+from expunge.evidence.contents import Bundle
+from expunge.evidence.logged import Logged
+from expunge.evidence.wording import moment, number, shown
+
+BEFORE = b'<script type="application/json" id="evidence">'
+AFTER = b"</script>"
+
+_STYLE = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+html { font-size: 15px; }
+body {
+  margin: 0; background: #eef0f2; color: #1b1f24;
+  font: 1rem/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
+}
+main {
+  max-width: 52rem; margin: 2rem auto; padding: 2.75rem 3.25rem;
+  background: #fff; border: 1px solid #d5dade; border-radius: 4px;
+}
+header {
+  display: flex; justify-content: space-between; align-items: flex-start; gap: 2rem;
+  padding-bottom: 1rem; border-bottom: 2px solid #1b1f24;
+}
+h1 { margin: 0; font-size: 1.7rem; line-height: 1.2; }
+header p { margin: .35rem 0 0; color: #525b65; }
+.state { flex: none; padding: .3rem .8rem; border: 2px solid; border-radius: 3px; font-weight: 700; }
+.complete { color: #0b6b3a; }
+.open { color: #7a5200; }
+.overdue { color: #a3161c; }
+h2 { margin: 2rem 0 .6rem; font-size: 1.1rem; break-after: avoid; }
+p, ul { margin: .5rem 0; }
+ul { padding-left: 1.2rem; }
+li { margin: .35rem 0; }
+.summary { margin-top: 1.2rem; font-size: 1.07rem; }
+table { width: 100%; border-collapse: collapse; font-size: .92rem; }
+th, td { padding: .4rem .8rem .4rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #dde1e5; }
+thead th { white-space: nowrap; border-bottom: 1px solid #1b1f24; font-size: .84rem; color: #3c444d; }
+.facts th { width: 13.5rem; font-weight: 600; color: #3c444d; }
+.number { text-align: right; padding-right: 1.4rem; font-variant-numeric: tabular-nums; }
+code, .digest {
+  font-family: ui-monospace, "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace;
+  font-size: .86em; overflow-wrap: anywhere;
+}
+.check {
+  margin-top: 2rem; padding: .9rem 1.2rem; break-inside: avoid;
+  border: 1px solid #aab2ba; border-left: 5px solid #1b1f24;
+}
+.check h2 { margin-top: 0; }
+.check code { display: block; margin: .5rem 0; }
+dl { margin: .5rem 0; font-size: .92rem; }
+dt { float: left; clear: left; width: 6.5rem; font-weight: 600; color: #3c444d; }
+dd { margin: 0 0 .3rem 6.5rem; }
+tr, li, dd { break-inside: avoid; }
+bdi { overflow-wrap: anywhere; white-space: pre-wrap; }
+footer { margin-top: 2.2rem; padding-top: .8rem; border-top: 1px solid #dde1e5; color: #525b65; font-size: .84rem; }
+@page { size: A4; margin: 17mm 18mm; }
+@media print {
+  html { font-size: 11.5px; }
+  body { background: #fff; }
+  h2 { margin-top: 1.5rem; }
+  th, td { padding-top: .28rem; padding-bottom: .28rem; }
+  li { margin: .25rem 0; }
+  footer { margin-top: 1.4rem; }
+  main { max-width: none; margin: 0; padding: 0; border: 0; }
+}
+@media (max-width: 44rem) {
+  main { margin: 0; padding: 1.25rem; border: 0; }
+  header { flex-direction: column; gap: .75rem; }
+  .facts th { width: 8rem; }
+  thead th { white-space: normal; }
+  th, td, .number { padding-right: .5rem; }
+}
+"""
+_WORDS = (
+    ("Subject", "the person whose erasure was ordered."),
+    ("Sample", "one labelled record that a client contributed to learning."),
+    ("Client", "an institution that holds samples. Its samples stay with it; the server gets numbers computed from them."),
+    ("Head", "the part of the model that learns: weights computed from the sums over all samples that are retained."),
+    ("Backbone", "the fixed part of the model, which turns a sample into numbers before any of this. It does not learn here."),
+    (
+        "Ledger",
+        "the server&#8217;s exact sums over all retained samples. Deleting a sample subtracts exactly what adding it added.",
+    ),
+    ("Journal", "where the server keeps a request, encrypted, until it is part of the ledger. Then the key is destroyed."),
+    ("Audit log", "the server&#8217;s append-only list of what it did. Nothing in it can be changed without changing its root."),
+    ("Receipt", "the server&#8217;s signed confirmation that a request of a client took effect."),
+)
+_STATES = {"complete": "Complete", "open": "Open", "overdue": "Overdue"}
+
+
+def page(bundle: Bundle, envelope: bytes) -> bytes:
+    """The bytes of the file, with the envelope's canonical bytes inside (base64, digits and names: they hold no markup)."""
+    order = bundle.order
+    parts = [
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n",
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="robots" content="noindex">\n',
+        f"<title>Evidence of erasure, order {_text(order.id)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n",
+        f"<header>\n<div>\n<h1>Evidence of erasure</h1>\n<p>Order {_text(order.id)}, as of {moment(bundle.time)}</p>\n</div>\n",
+        f'<div class="state {order.state}">{_STATES[order.state]}</div>\n</header>\n',
+        f'<p class="summary">{_text(account.summary(bundle))}</p>\n',
+        _order(bundle),
+        _answers(bundle),
+        _listed("What this file shows", account.proved(bundle)),
+        _listed("What that rests on", account.assumptions()),
+        _listed("What it does not show", account.not_proved(bundle)),
+        _head(bundle),
+        _log(bundle),
+        _check(bundle),
+        _words(),
+        "<footer>This page follows from the signed evidence inside this file, byte for byte; that evidence is not printed. ",
+        "It names the subject: keep it as you would keep the order.</footer>\n</main>\n",
+    ]
+    shell = "".join(parts).encode("ascii", "xmlcharrefreplace")
+    return shell + BEFORE + envelope + AFTER + b"\n</body>\n</html>\n"
+
+
+def _order(bundle: Bundle) -> str:
+    order = bundle.order
+    others = [f"{client}: {name}" for client, name in sorted(order.subjects.items())]
+    rows = [
+        ("Subject", f"<bdi>{_text(order.subject)}</bdi>"),
+        *([("Known to clients as", "<br>".join(f"<bdi>{_text(other)}</bdi>" for other in others))] if others else []),
+        ("Filed", moment(order.filed)),
+        ("Deadline", moment(order.deadline)),
+        ("Complete", moment(order.completed) if order.completed else "not yet"),
+        ("Federation", _digest(bundle.federation)),
+    ]
+    return _facts("The order", rows)
+
+
+def _answers(bundle: Bundle) -> str:
+    """What every client that was asked has answered."""
+    rows = "".join(_answer(bundle, client) for client in bundle.ordered.entry["clients"])
+    head = (
+        '<tr><th>Client</th><th>Answered</th><th class="number">Deleted</th><th class="number">Request</th>'
+        '<th class="number">Log entry</th><th>Journal erased</th></tr>'
+    )
+    return f"<h2>The clients&#8217; answers</h2>\n<table>\n<thead>{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>\n"
+
+
+def _answer(bundle: Bundle, client: str) -> str:
+    """One row: the client's answer, its departure, or that there is none yet."""
+    answer = next((each for each in bundle.answers() if each["client"] == client), None)
+    gone = next((logged for logged in bundle.departures() if logged.entry["client"] == client), None)
+    time, deleted, request, place, erased = "not yet", "", "", "", ""
+    if answer is not None:
+        time, deleted, request = moment(answer["time"]), str(answer["found"]), str(answer["sequence"])
+        change = bundle.change(client, answer["sequence"])
+        place, erased = ("", "") if change is None else (str(change.index), _erasure(bundle, change))
+    elif gone is not None:
+        vanished = gone.entry["kind"] == "forgotten"
+        time, deleted = f"{'forgotten' if vanished else 'left'} on {moment(gone.entry['time'])}", "all"
+        place, erased = str(gone.index), "" if vanished else _erasure(bundle, gone)
+    numbers = "".join(f'<td class="number">{value}</td>' for value in (deleted, request, place))
+    return f"<tr><td>{_text(client)}</td><td>{time}</td>{numbers}<td>{erased}</td></tr>\n"
+
+
+def _erasure(bundle: Bundle, change: Logged) -> str:
+    """What became of the journal that carried a change."""
+    shredding = bundle.shredding(change)
+    if not change.entry["deleted"]:
+        return "nothing to erase"
+    if shredding is None:
+        return f"promised by {moment(change.entry['erased_by'])}"
+    return f"{moment(shredding.entry['time'])} (entry {shredding.index})"
+
+
+def _head(bundle: Bundle) -> str:
+    if bundle.certificate is None:
+        return "<h2>The head now</h2>\n<p>No head could be published when this bundle was made.</p>\n"
+    certificate = Certificate.unverified(bundle.certificate)
+    spec, audit = certificate.spec, certificate.audit
+    outcome = {"equal": "equal to the ledger", "different": "DIFFERENT from the ledger"}
+    rows = [
+        ("Digest of the head", _digest(certificate.head)),
+        ("Made from", f"{number(certificate.count, 'sample')} of {number(certificate.clients, 'client')}"),
+        ("Exact", "yes, bit for bit" if certificate.exact else f"no: {_text(certificate.deviation)}"),
+        *([("Error before rounding", f"at most {certificate.bound:.3g}")] if certificate.bound is not None else []),
+        ("Weights in units of", f"2<sup>{-spec.publication_bits}</sup>"),
+        ("Solver", _text(certificate.solver)),
+        ("Regularisation (gamma)", repr(spec.gamma)),
+        ("Spec digest", _digest(spec.digest)),
+        (
+            "Last audit",
+            "none yet"
+            if audit is None
+            else f"{moment(audit['time'])}: recomputed by the clients, {outcome[audit['result']]} (entry {audit['index']})",
+        ),
+        ("Certified", moment(certificate.time)),
+    ]
+    return _facts("The head now", rows)
+
+
+def _log(bundle: Bundle) -> str:
+    checkpoint = bundle.checkpoint
+    rows = [
+        ("Entries", str(checkpoint.size)),
+        ("Root", _digest(checkpoint.root.hex())),
+        ("Checkpoint of", moment(checkpoint.time)),
+        ("Entries proved here", ", ".join(f"{logged.index} ({logged.entry['kind']})" for logged in _proved(bundle))),
+    ]
+    return _facts("The audit log", rows)
+
+
+def _check(bundle: Bundle) -> str:
+    return (
+        '<section class="check">\n<h2>How to check this file</h2>\n'
+        "<p>Do not take this page&#8217;s word for it. With Expunge installed and the server&#8217;s public key at "
+        "hand, no network is needed:</p>\n<code>expunge verify THIS-FILE.html --key server.pub</code>\n"
+        f"<p>It was signed with the key whose id is {_digest(bundle.server)}. "
+        "Get the key from the server&#8217;s operator by a way that you trust. The check makes this page again from the signed "
+        "evidence and compares every byte.</p>\n</section>\n"
+    )
+
+
+def _words() -> str:
+    return (
+        "<h2>Words used here</h2>\n<dl>\n"
+        + "".join(f"<dt>{word}</dt><dd>{meaning}</dd>\n" for word, meaning in _WORDS)
+        + "</dl>\n"
+    )
+
+
+def _proved(bundle: Bundle) -> list[Logged]:
+    return sorted((*bundle.entries, *bundle.erased), key=lambda logged: logged.index)
+
+
+def _facts(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    body = "".join(f'<tr><th scope="row">{name}</th><td>{value}</td></tr>\n' for name, value in rows)
+    return f'<h2>{title}</h2>\n<table class="facts">\n<tbody>\n{body}</tbody>\n</table>\n'
+
+
+def _listed(title: str, sentences: Sequence[str]) -> str:
+    return f"<h2>{title}</h2>\n<ul>\n" + "".join(f"<li>{_text(sentence)}</li>\n" for sentence in sentences) + "</ul>\n"
+
+
+def _digest(value: str) -> str:
+    return f'<span class="digest">{_text(value)}</span>'
+
+
+def _text(value: str) -> str:
+    """Any text as HTML that shows it and does nothing."""
+    return html.escape(shown(value))

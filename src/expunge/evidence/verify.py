@@ -1,0 +1,301 @@
+"""Offline verification: a file of evidence and the server's public key in, a finding in plain words out.
+
+Law: any byte of the file altered, or another key, and `verify` raises EvidenceError or FormatError. It never returns a doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from expunge import canonical
+from expunge.errors import EvidenceError, FormatError
+from expunge.evidence import account, bundle, published
+from expunge.evidence.certificate import ASSUMPTIONS, Certificate
+from expunge.evidence.checkpoint import Checkpoint
+from expunge.evidence.contents import Bundle
+from expunge.evidence.receipt import Receipt
+from expunge.evidence.result import Result
+from expunge.evidence.rotation import KeyChain, Rotation
+from expunge.evidence.wording import moment, number, samples, shown
+from expunge.head import Head
+from expunge.signing import Envelope, PublicKey
+from expunge.signing.envelope import payload_type
+
+_PAGE = b"<!DOCTYPE html>"
+_KINDS = ("receipt", "certificate", "rotation", "result", "checkpoint")
+_STANDS = "It cannot be taken back: every later checkpoint that is consistent with this one contains it."
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a file of evidence that holds says, in plain words. Every string is safe to print."""
+
+    kind: str
+    title: str
+    facts: list[tuple[str, str]]
+    proved: list[str]
+    assumptions: list[str]
+    not_proved: list[str]
+
+
+def verify(
+    data: bytes, key: PublicKey, *, head: Head | None = None, now: str | None = None, rotations: Sequence[Envelope] = ()
+) -> Finding:
+    """What this file proves under the server's public key; EvidenceError or FormatError if any part of it does not hold.
+
+    `head` is compared with what a certificate or a bundle says of it. `now` (a time such as 2026-11-15T09:30:00Z) lets promises
+    be told from what is due. `rotations` link the key to the one that signed, where the two differ.
+    """
+    certificate: Certificate | None
+    if data.startswith(_PAGE):
+        finding, certificate = _bundle(Bundle.read(bundle.read(data), key, rotations))
+    elif data.startswith(published.MAGIC):
+        given, certificate = published.read(data, KeyChain(key, rotations))
+        finding = _published(_certificate(certificate), given)
+    else:
+        finding, certificate = _signed(_envelope(data), KeyChain(key, rotations), now)
+    if head is not None:
+        if certificate is None:
+            raise EvidenceError(f"a {finding.kind} does not say which head is current: check the head against a certificate")
+        certificate.verify_head(head)
+        same = "The head that was given is, weight for weight, the one that the certificate is of."
+        finding = replace(finding, proved=[*finding.proved, same])
+    return finding
+
+
+def _envelope(data: bytes) -> Envelope:
+    """The envelope in a JSON file, which may end with one newline and nothing else."""
+    value = canonical.decode(data.removesuffix(b"\n"), "this file of evidence")
+    given = value.get("payloadType") if isinstance(value, dict) else None
+    for kind in _KINDS:
+        if given == payload_type(kind):
+            return Envelope.from_json(value, kind)
+    raise FormatError(
+        f"this is no file of evidence: expected a bundle (HTML), a published head, or the JSON of a {', '.join(_KINDS)}; "
+        f"got something of type {given!r:.80}"
+    )
+
+
+def _signed(envelope: Envelope, chain: KeyChain, now: str | None) -> tuple[Finding, Certificate | None]:
+    if envelope.kind == "receipt":
+        return _receipt(Receipt.read(envelope, chain), now), None
+    if envelope.kind == "certificate":
+        certificate = Certificate.read(envelope, chain)
+        return _certificate(certificate), certificate
+    if envelope.kind == "rotation":
+        return _rotation(envelope, chain), None
+    if envelope.kind == "result":
+        return _result(Result.read(envelope, chain)), None
+    return _checkpoint(envelope, chain), None
+
+
+def _receipt(receipt: Receipt, now: str | None) -> Finding:
+    entry, index = receipt.logged.entry, receipt.logged.index
+    facts = [
+        ("Client", receipt.client),
+        ("Request", str(receipt.sequence)),
+        ("Took effect", moment(entry["time"])),
+        ("Added", samples(entry["added"])),
+        ("Deleted", samples(entry["deleted"])),
+        ("Round", str(entry["round"])),
+        ("Ledger before (salted)", entry["ledger_before"]),
+        ("Ledger after (salted)", entry["ledger_after"]),
+        ("Head (salted)", entry["head"] or "none could be published"),
+        ("Log entry", f"{index} of {receipt.checkpoint.size}"),
+        ("Erased at rest by", moment(entry["erased_by"])),
+        ("Federation", receipt.federation),
+        ("Signed by key", receipt.server),
+    ]
+    proved = [
+        (
+            f"The server confirmed that request {receipt.sequence} of {receipt.client} took effect on {moment(entry['time'])}: "
+            f"{samples(entry['added'])} added, {samples(entry['deleted'])} deleted."
+        ),
+        f"This is entry {index} of the federation's audit log. {_STANDS}",
+    ]
+    proved += [
+        f"It answers erasure order {each['order']}: {receipt.client} found and deleted {samples(each['found'])} of its subject."
+        for each in entry["orders"]
+    ]
+    if entry["leave"]:
+        proved.append(f"{receipt.client} left: nothing that it contributed remains in the ledger.")
+    if entry["reset"]:
+        proved.append(f"All that the server held of {receipt.client} was replaced by what this request added.")
+    due = moment(entry["erased_by"])
+    if now is None:
+        promise = f"The server promised that the request itself is erased at rest by {due}."
+    elif now < entry["erased_by"]:
+        promise = (
+            f"The request itself will be erased at rest by {due}; until then the server may hold it, encrypted, in its journal."
+        )
+    else:
+        promise = f"The request itself was due to be erased at rest by {due}."
+    return Finding(
+        "receipt",
+        f"Receipt for request {receipt.sequence} of {receipt.client}",
+        facts,
+        [*proved, promise],
+        account.assumptions(),
+        [
+            account.NOT_THE_BACKBONE,
+            account.NO_COPIES,
+            account.OLD_HEADS,
+            "That the erasure at rest has happened: the log's entry of kind 'erased' says so, which a bundle holds.",
+        ],
+    )
+
+
+def _certificate(certificate: Certificate) -> Finding:
+    audit = certificate.audit
+    audited = "none yet" if audit is None else f"{moment(audit['time'])}, {audit['result']} (entry {audit['index']})"
+    facts = [
+        ("Head", certificate.head),
+        ("Samples", str(certificate.count)),
+        ("Clients", str(certificate.clients)),
+        ("Exact", "yes" if certificate.exact else f"no: {shown(certificate.deviation)}"),
+        ("Error bound before rounding", "none" if certificate.bound is None else f"{certificate.bound:.3g}"),
+        ("Weights are multiples of", f"2^{-certificate.spec.publication_bits}"),
+        ("Solver", shown(certificate.solver)),
+        ("Spec", certificate.spec.digest),
+        ("Ledger (salted)", certificate.ledger),
+        ("Log size", str(certificate.checkpoint.size)),
+        ("Last audit", audited),
+        ("Time", moment(certificate.time)),
+        ("Federation", certificate.federation),
+        ("Signed by key", certificate.server),
+    ]
+    proved = [f"On {moment(certificate.time)} the server signed this: {account.certified(certificate)}"]
+    if audit is not None and audit["result"] == "equal":
+        proved.append(
+            f"On {moment(audit['time'])} all clients had recomputed their statistics from their own stores, and the server "
+            "signed that the sum equalled the ledger: retraining would have given the same head."
+        )
+    current = "That this head is still the current one now."
+    not_proved = [account.NOT_THE_BACKBONE, account.NO_COPIES, account.OLD_HEADS, current, *account.unaudited(certificate)]
+    return Finding(
+        "certificate",
+        f"Certificate of the head {certificate.head[:16]}…",
+        facts,
+        proved,
+        [account.SERVER_KEY, *ASSUMPTIONS],
+        not_proved,
+    )
+
+
+def _published(finding: Finding, head: Head) -> Finding:
+    """A published head is its certificate and its weights in one file; that they belong together has been seen."""
+    same = f"The {number(head.integers.size, 'weight')} in the file are those of that head."
+    return replace(finding, kind="head", title=f"Published head {head.digest[:16]}…", proved=[*finding.proved, same])
+
+
+def _bundle(evidence: Bundle) -> tuple[Finding, Certificate | None]:
+    order = evidence.order
+    certificate = None if evidence.certificate is None else Certificate.unverified(evidence.certificate)
+    facts = [
+        ("Order", order.id),
+        ("Subject", shown(order.subject)),
+        *((f"Subject at {client}", shown(name)) for client, name in sorted(order.subjects.items())),
+        ("State", order.state),
+        ("Filed", moment(order.filed)),
+        ("Deadline", moment(order.deadline)),
+        ("Complete", moment(order.completed) if order.completed else "not yet"),
+        ("Answers", f"{len(evidence.answers())} of {number(len(evidence.ordered.entry['clients']), 'client')}"),
+        *(
+            (f"Gone: {logged.entry['client']}", f"with all that it held (entry {logged.index})")
+            for logged in evidence.departures()
+        ),
+        ("Found and deleted", samples(sum(answer["found"] for answer in evidence.answers()))),
+        ("Receipts", str(len(evidence.receipts))),
+        ("Log size", str(evidence.checkpoint.size)),
+        ("Head", "none could be published" if certificate is None else certificate.head),
+        ("Time", moment(evidence.time)),
+        ("Federation", evidence.federation),
+        ("Signed by key", evidence.server),
+    ]
+    title = f"Evidence of erasure order {order.id}, {order.state}"
+    finding = Finding("bundle", title, facts, account.proved(evidence), account.assumptions(), account.not_proved(evidence))
+    return finding, certificate
+
+
+def _rotation(envelope: Envelope, chain: KeyChain) -> Finding:
+    """A rotation in a file of its own is a link of the chain, whichever of its two keys was given."""
+    step = Rotation.read(envelope)
+    KeyChain(chain.pinned, [*chain.envelopes, envelope])
+    facts = [
+        ("Old key", step.old.id),
+        ("New key", step.new.id),
+        ("New public key", step.new.text),
+        ("Time", moment(step.time)),
+        ("Log entry", str(step.index)),
+        ("Federation", step.federation),
+    ]
+    proved = [
+        f"The server's key changed from {step.old.id[:16]}… to {step.new.id[:16]}… on {moment(step.time)}; both keys signed it.",
+        "What the old key signed is to be believed for times up to then, what the new key signed for times from then on.",
+    ]
+    unknown = [f"That the change stands in the log at entry {step.index}: the file holds no proof of it."]
+    return Finding(
+        "rotation",
+        "Rotation of the server's key",
+        facts,
+        proved,
+        [account.SERVER_KEY, account.CRYPTOGRAPHY],
+        [*unknown, "That nobody else held the old key before it was retired."],
+    )
+
+
+def _result(result: Result) -> Finding:
+    facts = [
+        ("Actor", result.actor),
+        ("Action", result.action),
+        ("Command", str(result.sequence) if result.sequence else "none: a question"),
+        ("Time", moment(result.time)),
+        ("Result", shown(canonical.encode(result.result).decode("ascii"))),
+        ("Federation", result.federation),
+        ("Signed by key", result.server),
+    ]
+    if result.logged is None or result.checkpoint is None:
+        proved = [f"The server answered the question {result.action} of {result.actor} on {moment(result.time)} as shown."]
+    else:
+        facts.append(("Log entry", f"{result.logged.index} of {result.checkpoint.size}"))
+        proved = [
+            (
+                f"The server carried out {result.action} (command {result.sequence} of {result.actor}) on "
+                f"{moment(result.logged.entry['time'])}, with the result shown."
+            ),
+            f"The command is entry {result.logged.index} of the federation's audit log. {_STANDS}",
+        ]
+    return Finding(
+        "result",
+        f"Result of {result.action}",
+        facts,
+        proved,
+        [account.SERVER_KEY, account.CRYPTOGRAPHY, account.SOFTWARE, account.ONE_LOG],
+        [account.NOT_THE_BACKBONE],
+    )
+
+
+def _checkpoint(envelope: Envelope, chain: KeyChain) -> Finding:
+    checkpoint = Checkpoint.from_json(chain.verify(envelope, _checkpoint_claims))
+    facts = [
+        ("Entries", str(checkpoint.size)),
+        ("Root", checkpoint.root.hex()),
+        ("Time", moment(checkpoint.time)),
+        ("Federation", checkpoint.federation),
+        ("Signed by key", envelope.signatures[0][0]),
+    ]
+    return Finding(
+        "checkpoint",
+        f"Checkpoint of the audit log at {number(checkpoint.size, 'entry')}",
+        facts,
+        [f"On {moment(checkpoint.time)} the server signed that its audit log had this root at this size."],
+        [account.SERVER_KEY, account.CRYPTOGRAPHY],
+        ["Which entries the log holds, and that others were shown the same log: compare checkpoints, and ask for proofs."],
+    )
+
+
+def _checkpoint_claims(content: Any) -> tuple[str, str]:
+    checkpoint = Checkpoint.from_json(content)
+    return checkpoint.federation, checkpoint.time

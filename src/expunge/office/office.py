@@ -1,0 +1,328 @@
+"""Office: an operator or privacy officer with its key, the server it trusts, and the command that is under way.
+
+Laws:
+- a command is durable before it is offered, and until its result is here the very same bytes are offered again: whatever is
+  lost or killed in between, it takes effect once;
+- what the server answers is believed only if the pinned key, or one that rotations link to it, signed it, for this question and
+  no other; the result of a command must also stand in the audit log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from expunge.errors import EvidenceError, ProtocolError, RefusedError, StoreError
+from expunge.evidence import KeyChain, Result
+from expunge.office.folder import Folder, State
+from expunge.protocol import speech
+from expunge.protocol.carrier import Carrier
+from expunge.protocol.names import checked_hex, checked_name
+from expunge.protocol.token import Token
+from expunge.signing import Envelope, PublicKey, SigningKey
+
+_KEY_BYTES = 32
+_NONCE_BYTES = 32
+_OUT_OF_STEP = ("sequence-gap", "sequence-reused")
+
+
+class Office:
+    """One office at work, with a way to its server. Close it; a crash instead loses nothing."""
+
+    def __init__(self, folder: Folder, carrier: Carrier | None) -> None:
+        self._folder = folder
+        self._carrier = carrier
+        self.notices: list[str] = []  # what became of commands that were under way, for people
+
+    # -- coming to be ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        name: str,
+        role: str,
+        federation: str,
+        server: PublicKey,
+        address: str,
+        ca: str = "",
+        key: SigningKey | None = None,
+        carrier: Carrier | None = None,
+    ) -> Office:
+        """The office of somebody whom the server knows already: the first operator."""
+        state = State(checked_name(name), role, checked_hex(federation, 32, "the federation"), server, address, ca)
+        return cls(Folder.create(path, state, _new_key() if key is None else key), carrier)
+
+    @classmethod
+    def open(cls, path: Path, carrier: Carrier | None = None, *, timeout: float = 0.0) -> Office:
+        """The office in a folder; waits for another process up to `timeout` seconds."""
+        folder = Folder.open(path, timeout)
+        if not folder.state.enrolled:
+            folder.close()
+            raise StoreError(f"the office in {path} was never enrolled: enrol it by its token, expunge enroll TOKEN --dir {path}")
+        return cls(folder, carrier)
+
+    @classmethod
+    def enrol(cls, path: Path, token: Token, carrier: Carrier, *, address: str = "") -> Office:
+        """Enrol an officer or operator by a one-time token; after a lost answer, the same call again finishes it."""
+        if token.role == "client":
+            raise ProtocolError(f"the token of {token.name} is for a client, which has a store of samples, not an office")
+        where = address or (token.urls[0] if token.urls else "")
+        office = cls(_draft(path, token, where), carrier)
+        try:
+            office._enrol(token)
+        except RefusedError:
+            office._folder.remove()
+            raise
+        except BaseException:
+            office.close()
+            raise
+        return office
+
+    def _enrol(self, token: Token) -> None:
+        state, key = self._folder.state, self._folder.key
+        content = {
+            "federation": token.federation,
+            "key": key.public.text,
+            "name": token.name,
+            "spec": "",
+            "token": token.secret,
+        }
+        envelope, answer = speech.overheard("enrolled", self._way().enrol(speech.said("enrolment", content, key)))
+        signer = self._signer(envelope)
+        envelope.verify(signer)
+        told = (answer["federation"], answer["name"], answer["role"], answer["key"], answer["server"])
+        if told != (token.federation, token.name, token.role, key.public.text, signer.text):
+            raise EvidenceError(f"the server enrolled {answer['name']!r:.80} as {answer['role']!r:.40}, not what the token says")
+        self._folder.write(replace(self._folder.state, enrolled=True, sequence=max(answer["sequence"], state.sequence)))
+
+    def close(self) -> None:
+        """Let others in. The carrier is whoever's opened it."""
+        self._folder.close()
+
+    def __enter__(self) -> Office:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- who we are -----------------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._folder.path
+
+    @property
+    def name(self) -> str:
+        """Under which the server knows this office."""
+        return self._folder.state.name
+
+    @property
+    def role(self) -> str:
+        """`officer` or `operator`."""
+        return self._folder.state.role
+
+    @property
+    def federation(self) -> str:
+        """The federation's id."""
+        return self._folder.state.federation
+
+    @property
+    def server(self) -> PublicKey:
+        """The pinned key of the server."""
+        return self._folder.state.server
+
+    @property
+    def chain(self) -> KeyChain:
+        """The pinned key and the keys that known rotations link to it."""
+        return KeyChain(self._folder.state.server, self._folder.state.rotations)
+
+    @property
+    def address(self) -> str:
+        """Where the server is: a URL, or the folder of a server on this machine."""
+        return self._folder.state.address
+
+    @property
+    def ca(self) -> str:
+        """The PEM of the certificate authority that vouches for the server's host; empty for the system's own."""
+        return self._folder.state.ca
+
+    @property
+    def under_way(self) -> str:
+        """The action of a command that was offered and whose result never came; empty if there is none."""
+        data = self._pending()
+        return "" if data is None else str(speech.overheard("command", data)[1]["action"])
+
+    def connect(self, carrier: Carrier) -> Office:
+        """The same office, with another way to the server."""
+        self._carrier = carrier
+        return self
+
+    # -- speaking -------------------------------------------------------------------------------------------------------
+
+    def do(self, action: str, arguments: Mapping[str, Any]) -> Any:
+        """Have a command carried out, once; the value of its result.
+
+        A command that was under way is brought to its end first; if it is this very command, its result is the answer.
+        """
+        earlier = self._pending()
+        if earlier is not None:
+            said = speech.overheard("command", earlier)[1]
+            if (said["action"], said["arguments"]) == (action, dict(arguments)):
+                value = self._finish(earlier)
+                if value is not None:
+                    return value[0]
+            else:
+                self._finish_other(said["action"], earlier)
+        for _ in range(2):
+            value = self._finish(self._begin(action, arguments))
+            if value is not None:
+                return value[0]
+        raise ProtocolError(
+            f"the server expects another number for the next command of {self.name}, twice in a row: is this office at work in "
+            "another place? Nothing was changed; try again"
+        )
+
+    def ask(self, action: str, arguments: Mapping[str, Any]) -> Any:
+        """Ask a question, which changes nothing; the value of its answer."""
+        data = self._said(0, action, arguments)
+        return self._heard(data, self._way().command(data))
+
+    def _finish_other(self, action: str, earlier: bytes) -> None:
+        """Bring a command to its end whose answer nobody waits for any more, and say what became of it."""
+        try:
+            done = self._finish(earlier)
+        except RefusedError as refusal:
+            self.notices.append(f"the earlier command {action}, which had no answer, was refused: {refusal}")
+        else:
+            became = "was not carried out" if done is None else "has been carried out, once"
+            self.notices.append(f"the earlier command {action}, which had no answer, {became}")
+
+    def _pending(self) -> bytes | None:
+        """The command under way; one whose result was noted before a crash is dropped."""
+        data = self._folder.command()
+        if data is not None and speech.overheard("command", data)[1]["sequence"] <= self._folder.state.sequence:
+            self._folder.drop_command()
+            return None
+        return data
+
+    def _begin(self, action: str, arguments: Mapping[str, Any]) -> bytes:
+        data = self._said(self._folder.state.sequence + 1, action, arguments)
+        self._folder.write_command(data)
+        return data
+
+    def _said(self, sequence: int, action: str, arguments: Mapping[str, Any]) -> bytes:
+        content = {
+            "action": action,
+            "actor": self.name,
+            "arguments": dict(arguments),
+            "federation": self.federation,
+            "nonce": secrets.token_hex(_NONCE_BYTES),
+            "sequence": sequence,
+        }
+        return speech.said("command", content, self._folder.key)
+
+    def _finish(self, data: bytes) -> tuple[Any] | None:
+        """Offer a command until its end: the value in a tuple, or None if its number was not the next one.
+
+        Refused or of another number, it has not taken effect and never will: the same bytes would have been answered.
+        """
+        try:
+            answer = self._way().command(data)
+        except RefusedError as refusal:
+            self._folder.drop_command()
+            if refusal.code not in _OUT_OF_STEP:
+                raise
+            self._folder.write(replace(self._folder.state, sequence=self._last_number()))
+            return None
+        value = self._heard(data, answer)
+        sequence = speech.overheard("command", data)[1]["sequence"]
+        self._folder.write(replace(self._folder.state, sequence=sequence))
+        self._folder.drop_command()
+        return (value,)
+
+    # -- hearing --------------------------------------------------------------------------------------------------------
+
+    def _heard(self, data: bytes, answer: bytes) -> Any:
+        """The value of a result, once it is seen to be the answer to exactly these bytes."""
+        envelope = Envelope.from_bytes(answer, "result")
+        self._signer(envelope)
+        result, asked = Result.read(envelope, self.chain), speech.overheard("command", data)[1]
+        for name in ("federation", "actor", "sequence", "action"):
+            if getattr(result, name) != asked[name]:
+                raise EvidenceError(f"the server answered another command: its {name} is {getattr(result, name)!r:.80}")
+        told = result.result
+        if not isinstance(told, dict) or set(told) != {"nonce", "value"} or told["nonce"] != asked["nonce"]:
+            raise EvidenceError("the server's answer is not to this command but to an earlier one: its nonce differs")
+        if result.logged is not None and result.logged.entry["command"] != hashlib.sha256(data).hexdigest():
+            raise EvidenceError("the log entry that the server shows is of another command than the one that was asked for")
+        return told["value"]
+
+    def _last_number(self) -> int:
+        """The number of the last command that the server carried out for this office."""
+        nonce = secrets.token_hex(_NONCE_BYTES)
+        content = {"actor": self.name, "federation": self.federation, "nonce": nonce, "sequence": 0, "size": 0}
+        envelope, answer = speech.overheard("answer", self._way().sync(speech.said("question", content, self._folder.key)))
+        self._signer(envelope)
+        self.chain.verify(envelope, lambda content: (content["federation"], content["time"]))
+        if (answer["actor"], answer["federation"], answer["nonce"]) != (self.name, self.federation, nonce):
+            raise EvidenceError("the server answered another question than the one that was asked")
+        return int(answer["sequence"])
+
+    def _signer(self, envelope: Envelope) -> PublicKey:
+        """The key that signed, if it is the server's; rotations are asked for where it is not known yet."""
+        key_id = envelope.signatures[0][0]
+        if key_id not in self._keys():
+            self.federation_content()
+        known = self._keys()
+        if key_id not in known:
+            raise EvidenceError(
+                f"the server's answer is signed by key {key_id[:16]}…, which is not the pinned key {self.server.id[:16]}… nor "
+                "linked to it by a rotation: this is not the server that was enrolled at"
+            )
+        return known[key_id]
+
+    def _keys(self) -> dict[str, PublicKey]:
+        keys = [self.server, *(key for step in self.chain.rotations for key in (step.old, step.new))]
+        return {key.id: key for key in keys}
+
+    def federation_content(self) -> dict[str, Any]:
+        """What the server says of the federation: its spec, limits and rotations, which are noted."""
+        envelope, content = speech.overheard("federation", self._way().federation())
+        rotations = [Envelope.from_json(value, "rotation") for value in content["rotations"]]
+        chain = KeyChain(self.server, rotations)
+        chain.verify(envelope, lambda content: (content["federation"], content["checkpoint"]["time"]))
+        if content["federation"] != self.federation:
+            raise EvidenceError(f"the server is of federation {content['federation']}, not of {self.federation}")
+        if tuple(rotations) != tuple(self._folder.state.rotations):
+            self._folder.write(replace(self._folder.state, rotations=tuple(rotations)))
+        return content
+
+    def _way(self) -> Carrier:
+        if self._carrier is None:
+            raise ProtocolError(f"the office of {self.name} has no way to its server: connect it to a carrier first")
+        return self._carrier
+
+
+def _new_key() -> SigningKey:
+    return SigningKey(secrets.token_bytes(_KEY_BYTES))
+
+
+def _draft(path: Path, token: Token, address: str) -> Folder:
+    """The folder of an office that is to be enrolled: a new one, or one whose enrolment by this token got no answer."""
+    if not Folder.exists(path):
+        state = State(token.name, token.role, token.federation, token.server, address, token.ca, enrolled=False)
+        return Folder.create(path, state, _new_key())
+    folder = Folder.open(path)
+    state = folder.state
+    if state.enrolled or (state.name, state.federation) != (token.name, token.federation):
+        folder.close()
+        raise StoreError(f"{path} is the office of {state.name} already: choose another folder")
+    folder.write(replace(state, address=address, ca=token.ca))
+    return folder

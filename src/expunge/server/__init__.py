@@ -1,0 +1,1 @@
+"""The server: its store, and the service that every carrier reaches."""

@@ -1,0 +1,73 @@
+"""The evidence of one erasure order, gathered from log, receipts and certificate."""
+
+from __future__ import annotations
+
+from expunge.errors import RefusedError
+from expunge.evidence.contents import bundle_content
+from expunge.protocol.names import time_text
+from expunge.server.audits import Audits
+from expunge.server.certificates import certificate
+from expunge.server.core import Core
+from expunge.server.orders import Orders
+from expunge.signing import Envelope
+
+
+def bundle(core: Core, orders: Orders, audits: Audits, order: str) -> Envelope:
+    """Everything an authority would ask for about an order, signed; complete or not."""
+    with core.lock:
+        now = core.now()
+        checkpoint, content = core.checkpoint(now), orders.content(order)
+        shown = orders.show(order, now)
+        receipts, places = [], set(orders.entries(order))
+        for answer in shown["answers"]:
+            receipt = _receipt(core, answer["client"], answer["sequence"])
+            if receipt is None:
+                places |= _forgotten(core, answer["client"])
+                continue
+            receipts.append(receipt)
+            logged = receipt.unverified()
+            places.add(logged["log"]["index"])
+            places |= _erasure(core, logged["entry"]["generation"])
+        signed = certificate(core, audits, checkpoint) if core.head is not None else None
+        if signed is not None and signed.unverified()["audit"] is not None:
+            places.add(signed.unverified()["audit"]["index"])
+        entries = [core.logged(index, checkpoint) for index in sorted(places)]
+        return core.sign(
+            "bundle",
+            bundle_content(
+                server=core.server_id,
+                time=time_text(now),
+                order=order,
+                subject=content["subject"],
+                subjects=content["subjects"],
+                salt=bytes.fromhex(content["salt"]),
+                receipts=receipts,
+                entries=entries,
+                certificate=signed,
+                rotations=core.rotations(),
+                checkpoint=checkpoint,
+            ),
+        )
+
+
+def _receipt(core: Core, client: str, sequence: int) -> Envelope | None:
+    answer = core.database.value("SELECT answer FROM answers WHERE actor = ? AND sequence = ?", (client, sequence))
+    return None if answer is None else Envelope.from_bytes(bytes(answer), "receipt")
+
+
+def _erasure(core: Core, generation: int) -> set[int]:
+    """Where the log says that a journal generation was erased, if it was."""
+    found = core.database.value("SELECT min(position) FROM erasures WHERE generation >= ?", (generation,))
+    return set() if found is None else {int(found)}
+
+
+def _forgotten(core: Core, client: str) -> set[int]:
+    """Where the log says that a client was forgotten."""
+    found = core.database.value(
+        "SELECT max(position) FROM log WHERE json_extract(CAST(entry AS TEXT), '$.kind') = 'forgotten'"
+        " AND json_extract(CAST(entry AS TEXT), '$.client') = ?",
+        (client,),
+    )
+    if found is None:
+        raise RefusedError("not-found", f"there is no receipt of {client}, nor was it forgotten")
+    return {int(found)}

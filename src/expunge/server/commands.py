@@ -1,0 +1,275 @@
+"""What operators and officers may ask for. Each action returns a value for the one who asked, and a summary for the log.
+
+A summary holds nothing personal: the log is public.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from expunge import canonical
+from expunge.errors import ExpungeError, FormatError, RefusedError
+from expunge.evidence import rotate
+from expunge.protocol.names import checked_digest, checked_name, checked_role, time_text
+from expunge.server.audits import Audits
+from expunge.server.backup import write_backup
+from expunge.server.bundles import bundle
+from expunge.server.core import Core
+from expunge.server.orders import DAYS, Orders
+from expunge.server.upkeep import Upkeep
+from expunge.signing import Envelope, SigningKey
+from expunge.spec import Spec
+
+_DAY = 86400
+_TOKEN_DAYS = 7
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_KEY_BYTES = 32
+
+Done = tuple[Any, dict[str, str | int]]
+Action = Callable[[sqlite3.Connection, int, dict[str, Any], Envelope], Done]
+
+
+class Commands:
+    """The actions by name: commands change something and are logged, questions change nothing."""
+
+    def __init__(self, core: Core, orders: Orders, audits: Audits, upkeep: Upkeep) -> None:
+        self._core = core
+        self._orders = orders
+        self._audits = audits
+        self._upkeep = upkeep
+        both = ("officer", "operator")
+        self._commands: dict[str, tuple[tuple[str, ...], Action]] = {
+            "token": (("operator",), self._token),
+            "amend": (("operator",), self._amend),
+            "forget-client": (("operator",), self._forget_client),
+            "rotate-key": (("operator",), self._rotate_key),
+            "backup": (("operator",), self._backup),
+            "audit": (both, self._audit),
+            "order": (both, self._order),
+            "close-order": (both, self._close_order),
+        }
+        self._questions: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "status": lambda _: self.status(),
+            "clients": lambda _: self._clients(),
+            "orders": lambda _: orders.listed(core.now()),
+            "show-order": lambda given: orders.show(_text(given, "order"), core.now()),
+            "bundle": lambda given: bundle(core, orders, audits, _text(given, "order")).to_json(),
+            "audits": lambda _: audits.listed(),
+            "show-audit": lambda given: audits.show(_text(given, "audit")),
+        }
+
+    def roles(self, action: str, *, question: bool) -> tuple[str, ...]:
+        """Who may ask for an action; RefusedError if there is none of that name."""
+        if question and action in self._questions:
+            return ("officer", "operator")
+        if not question and action in self._commands:
+            return self._commands[action][0]
+        names = sorted(self._questions if question else self._commands)
+        raise RefusedError(
+            "unknown-action", f"there is no {'question' if question else 'command'} {action!r:.40}; known: {names}"
+        )
+
+    def ask(self, action: str, arguments: dict[str, Any]) -> Any:
+        """Answer a question."""
+        return self._questions[action](arguments)
+
+    def prepare(self, action: str, arguments: dict[str, Any]) -> None:
+        """What must be done before the transaction of a command."""
+        if action in ("amend", "forget-client"):
+            self._upkeep.fold()
+        if action == "backup":
+            name = arguments.get("name")
+            if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
+                raise RefusedError("malformed", f"a backup needs a plain file name, got {name!r:.80}")
+            query = (
+                "SELECT 1 FROM log WHERE json_extract(CAST(entry AS TEXT), '$.action') = 'backup'"
+                " AND json_extract(CAST(entry AS TEXT), '$.summary.file') = ?"
+            )
+            if self._core.database.row(query, (name,)):
+                raise RefusedError("name-taken", f"there is a backup {name} already: choose another name")
+            write_backup(self._core.folder, name)
+
+    def do(self, connection: sqlite3.Connection, now: int, action: str, arguments: dict[str, Any], asked: Envelope) -> Done:
+        """Carry out a command within a transaction."""
+        try:
+            return self._commands[action][1](connection, now, arguments, asked)
+        except FormatError as problem:
+            raise RefusedError("malformed", str(problem)) from problem
+
+    def finish(self, action: str) -> None:
+        """What must be done after the transaction of a command."""
+        if action == "rotate-key":
+            self._core.folder.adopt_key()
+        if action == "forget-client":
+            self._upkeep.fold()
+        if action == "close-order":
+            self._core.books.clean()
+        self._core.version += 1
+
+    # -- commands -------------------------------------------------------------------------------------------------------
+
+    def _token(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope) -> Done:
+        name, role = checked_name(given.get("name")), checked_role(given.get("role"))
+        digest, days = checked_digest(given.get("secret"), "the digest of the secret"), given.get("days", _TOKEN_DAYS)
+        if isinstance(days, bool) or not isinstance(days, int) or not 0 < days <= 365:
+            raise RefusedError("malformed", f"a token is good for 1 to 365 days, got {days!r:.40}")
+        if self._core.database.row("SELECT 1 FROM actors WHERE name = ?", (name,)):
+            raise RefusedError("name-taken", f"{name} is enrolled already: choose another name")
+        connection.execute("DELETE FROM tokens WHERE name = ? OR expires < ?", (name, now))
+        connection.execute(
+            "INSERT INTO tokens (digest, name, role, expires) VALUES (?, ?, ?, ?)", (digest, name, role, now + days * _DAY)
+        )
+        return {"expires": time_text(now + days * _DAY)}, {"name": name, "role": role}
+
+    def _amend(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], asked: Envelope) -> Done:
+        core, before = self._core, self._core.spec
+        after = _amended(before, given)
+        if after == before:
+            raise RefusedError("malformed", "the amendment changes nothing: give gamma, publication_bits, labels or messages")
+        try:
+            core.books.amend(after)
+            digests = core.solved()
+        except ExpungeError as problem:
+            raise RefusedError("unsolvable", f"the spec cannot be amended so: {problem}") from problem
+        connection.execute("UPDATE state SET spec = ?", (canonical.encode(after.to_dict()).decode("ascii"),))
+        core.keep_digests(connection, digests)
+        actor = asked.unverified()["actor"]
+        index = core.append(
+            connection,
+            "amended",
+            now,
+            spec_before=before.digest,
+            spec_after=after.digest,
+            actor=actor,
+            ledger=digests.ledger,
+            head=digests.head,
+        )
+        content = {
+            "command": asked.to_json(),
+            "federation": core.federation,
+            "index": index,
+            "spec": after.to_dict(),
+            "spec_before": before.digest,
+            "time": time_text(now),
+        }
+        connection.execute("INSERT INTO amendments (envelope) VALUES (?)", (core.sign("amendment", content).to_bytes(),))
+        # The digest is salted as in the log: this answer is kept, and a plain one would outlive the head.
+        return {"spec": after.to_dict(), "head": digests.head}, {"spec": after.digest}
+
+    def _forget_client(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope) -> Done:
+        core, name = self._core, checked_name(given.get("client"))
+        if core.actor(name, "client").status == "gone":
+            raise RefusedError("gone", f"{name} is gone already")
+        before, count = core.state("ledger_digest"), core.books.delete_client(name)
+        digests = core.solved()
+        core.books.write_ledger(core.books.solver.statistics, core.books.position())(connection)
+        for table, column in (("subledgers", "client"), ("commitments", "client")):
+            connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (name,))  # noqa: S608 - our own names
+        connection.execute("UPDATE actors SET status = 'gone' WHERE name = ?", (name,))
+        core.books.forget_account(name)
+        (slot,) = core.vault.new()
+        core.begin_generation(connection, slot, digests)  # so that the salt of the digests before can be erased
+        core.append(
+            connection,
+            "forgotten",
+            now,
+            client=name,
+            count=count,
+            ledger_before=before,
+            ledger_after=digests.ledger,
+            head=digests.head,
+        )
+        self._orders.client_is_gone(connection, name, 0, now)
+        self._audits.client_is_gone(connection, name)
+        return {"client": name, "count": count}, {"client": name, "count": count}
+
+    def _rotate_key(self, connection: sqlite3.Connection, now: int, _given: dict[str, Any], _asked: Envelope) -> Done:
+        core, key = self._core, SigningKey(secrets.token_bytes(_KEY_BYTES))
+        core.folder.prepare_key(key)
+        old = core.folder.key
+        index = core.append(connection, "rotated", now, old=old.public.id, new=key.public.id, key=key.public.text)
+        envelope = rotate(core.federation, old, key, time_text(now), index)
+        connection.execute("INSERT INTO rotations (envelope) VALUES (?)", (envelope.to_bytes(),))
+        connection.execute("UPDATE state SET key = ?", (key.public.id,))
+        return {"key": key.public.text, "rotation": envelope.to_json()}, {"key": key.public.id}
+
+    def _backup(self, _connection: sqlite3.Connection, _now: int, given: dict[str, Any], _asked: Envelope) -> Done:
+        return {"file": given["name"]}, {"file": given["name"]}
+
+    def _audit(self, connection: sqlite3.Connection, now: int, _given: dict[str, Any], _asked: Envelope) -> Done:
+        audit = self._audits.start(connection, now)
+        return {"audit": audit}, {"audit": audit}
+
+    def _order(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope) -> Done:
+        order = self._orders.file(connection, now, given.get("subject"), given.get("subjects", {}), given.get("days", DAYS))
+        return self._orders.show(order, now), {"order": order}
+
+    def _close_order(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope) -> Done:
+        order = _text(given, "order")
+        self._orders.close(connection, order, now)
+        return {"order": order}, {"order": order}
+
+    # -- questions ------------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Where the federation stands."""
+        core, database = self._core, self._core.database
+        now = core.now()
+        states = [one["state"] for one in self._orders.listed(now)]
+        return {
+            "federation": core.federation,
+            "time": time_text(now),
+            "solver": core.solver_name,
+            "spec": core.spec.digest,
+            "samples": core.books.solver.count,
+            "clients": {status: len(core.clients(status)) for status in ("active", "must-rejoin", "gone")},
+            "round": core.state("round"),
+            "log": core.log.size,
+            "head": core.head_digest,
+            "headless": core.headless,
+            "journal": database.value("SELECT count(*) FROM journal"),
+            "orders": {state: states.count(state) for state in ("open", "overdue", "complete", "closed", "lost")},
+            "audit": self._audits.last(),
+            "key": core.server_id,
+        }
+
+    def _clients(self) -> list[dict[str, Any]]:
+        rows = self._core.database.rows("SELECT name, role, status, sequence, enrolled FROM actors ORDER BY name")
+        return [
+            {
+                "name": name,
+                "role": role,
+                "status": status,
+                "sequence": sequence,
+                "enrolled": time_text(enrolled),
+                "samples": self._core.database.value("SELECT count(*) FROM commitments WHERE client = ?", (name,)),
+            }
+            for name, role, status, sequence, enrolled in rows
+        ]
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    value = given.get(name)
+    if not isinstance(value, str):
+        raise RefusedError("malformed", f"{name} must be given as a text")
+    return value
+
+
+def _amended(spec: Spec, given: dict[str, Any]) -> Spec:
+    """The spec with what an operator may change: gamma, publication bits, messages; labels may be appended."""
+    allowed = {"gamma", "labels", "messages", "publication_bits"}
+    if not set(given) <= allowed:
+        raise RefusedError("malformed", f"an amendment can change {sorted(allowed)}, not {sorted(set(given) - allowed)}")
+    try:
+        after = Spec.from_dict({**spec.to_dict(), **given})
+    except ExpungeError as problem:
+        raise RefusedError("malformed", f"the amended spec cannot be: {problem}") from problem
+    if not after.grows_from(spec):
+        raise RefusedError("malformed", f"labels may be appended, never dropped or reordered: {spec.difference(after)}")
+    if after.is_exact != spec.is_exact:
+        raise RefusedError("malformed", "a federation cannot change between exact and float64 arithmetic: found another")
+    return after

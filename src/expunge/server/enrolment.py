@@ -1,0 +1,60 @@
+"""Enrolment: an actor's key is taken in by a one-time token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from expunge.errors import FormatError, RefusedError
+from expunge.protocol import speech
+from expunge.protocol.names import checked_digest
+from expunge.protocol.token import secret_digest
+from expunge.server.core import Core
+from expunge.signing import PublicKey
+
+
+def enrol(core: Core, content: dict[str, Any], key: PublicKey) -> bytes:
+    """Take a new actor in; the same enrolment again is answered again."""
+    name = content["name"]
+    try:
+        token = secret_digest(checked_digest(content["token"], "the secret of the token"))
+    except FormatError as problem:
+        raise RefusedError("bad-token", str(problem)) from problem
+    with core.changing() as (connection, now):
+        known = core.database.row("SELECT key, token, role FROM actors WHERE name = ?", (name,))
+        if known is not None:
+            if (known[0], known[1]) != (key.text, token):
+                raise RefusedError("name-taken", f"{name} is enrolled already, with another key or token")
+            return _enrolled(core, name, known[2], key)
+        row = core.database.row("SELECT name, role, expires FROM tokens WHERE digest = ?", (token,))
+        if row is None or row[0] != name or row[2] < now:
+            raise RefusedError(
+                "bad-token", f"the token is not good for {name}: used, expired, or for somebody else. Ask for another"
+            )
+        role = row[1]
+        if role == "client" and content["spec"] != core.spec.data_digest:
+            raise RefusedError(
+                "wrong-spec",
+                f"{name} computes with the data spec {content['spec']!r:.18}…, the federation with "
+                f"{core.spec.data_digest[:16]}…: dim, grid, intercept and backbone fingerprint must be the same",
+            )
+        if core.database.row("SELECT 1 FROM actors WHERE key = ?", (key.text,)):
+            raise RefusedError("name-taken", "that key is enrolled already, under another name")
+        connection.execute("DELETE FROM tokens WHERE digest = ?", (token,))
+        connection.execute("INSERT INTO actors VALUES (?, ?, ?, 'active', 0, ?, ?)", (name, role, key.text, now, token))
+        core.append(connection, "enrolled", now, name=name, role=role, key=key.text)
+    core.version += 1
+    return _enrolled(core, name, role, key)
+
+
+def _enrolled(core: Core, name: str, role: str, key: PublicKey) -> bytes:
+    content = {
+        "federation": core.federation,
+        "key": key.text,
+        "log": core.log.size,
+        "name": name,
+        "role": role,
+        "sequence": core.actor(name).sequence,
+        "server": core.folder.key.public.text,
+        "spec": core.spec.to_dict(),
+    }
+    return speech.said("enrolled", content, core.folder.key)

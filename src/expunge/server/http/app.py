@@ -1,0 +1,80 @@
+"""The application: routes, and how refusals and errors are told."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from expunge._version import __version__
+from expunge.errors import RefusedError
+from expunge.server.http import bodies
+from expunge.server.http.door import Door
+from expunge.server.http.logs import Note
+from expunge.server.http.refusals import MEDIA_TYPE, body_of, headers_of, status_of
+from expunge.server.http.routes import router
+
+_DESCRIPTION = """\
+Exact, checkable unlearning: clients add and delete samples, the server answers with signed receipts.
+
+Every body is signed; the bytes are those of docs/protocol.md, whatever carries them, and the content type of what is sent is not
+looked at. A refusal is JSON with `code`, `reason` and `details`, and has changed nothing. Any other answer than those described
+here (such as one of a proxy) leaves open whether a request took effect: offer the same bytes again.
+"""
+_TAGS = [
+    {"name": "actors", "description": "Clients, officers and operators."},
+    {"name": "evidence", "description": "For anyone: heads, certificates and the audit log."},
+    {"name": "operation", "description": "For whoever looks after the server."},
+]
+_LATE = 408
+
+
+def make_app(door: Door | None = None) -> FastAPI:
+    """The application for a door; without one it can only be described."""
+    app = FastAPI(
+        title="Expunge",
+        version=__version__,
+        description=_DESCRIPTION,
+        openapi_tags=_TAGS,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,  # these pages load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.door = door
+    app.include_router(router)
+    app.add_exception_handler(RefusedError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _unroutable)
+    return app
+
+
+def _answer(request: Request, refusal: RefusedError, status: int, headers: dict[str, str] | None = None) -> Response:
+    note = getattr(request.state, "note", None)
+    if isinstance(note, Note):
+        note.code = refusal.code
+    return Response(body_of(refusal), status, {**headers_of(refusal), **(headers or {})}, MEDIA_TYPE)
+
+
+def _refused(request: Request, problem: Exception) -> Response:
+    if not isinstance(problem, RefusedError):
+        raise problem
+    status = _LATE if bodies.LATE in problem.details else status_of(problem.code)
+    return _answer(request, problem, status)
+
+
+def _invalid(request: Request, problem: Exception) -> Response:
+    """Parameters that are missing or no numbers; said without quoting them."""
+    found = problem.errors() if isinstance(problem, RequestValidationError) else []
+    said = "; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in found)
+    return _answer(request, RefusedError("malformed", f"the parameters of this path are not well formed: {said}"), 400)
+
+
+def _unroutable(request: Request, problem: Exception) -> Response:
+    """Paths and methods that are not there."""
+    status, given = 404, None
+    if isinstance(problem, HTTPException):
+        status, given = problem.status_code, problem.headers
+    code = "not-found" if status == 404 else "malformed"
+    reason = "there is nothing at this path: see /v1/openapi.json" if status == 404 else "this path does not take this method"
+    return _answer(request, RefusedError(code, reason), status, dict(given or {}))

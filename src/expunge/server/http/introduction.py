@@ -1,0 +1,82 @@
+"""Who speaks, as the first bytes of a message say: to check it before the rest is taken in, and to write it in the log."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from expunge import canonical
+from expunge.errors import EvidenceError, ExpungeError, FormatError, RefusedError
+from expunge.protocol import speech
+from expunge.protocol.names import checked_hex, checked_integer, checked_name
+from expunge.server.core import Core
+from expunge.signing.envelope import payload_type, preauthentication
+from expunge.signing.keys import SIGNATURE_BYTES
+
+_FRAME = struct.Struct("<16sBI")  # of docs/protocol.md: magic, version, length of the header
+_MAGIC = b"expunge\x00request\x00"
+_VERSION = 1
+_MOST_HEADER = 1 << 20
+_FEDERATION_DIGITS = 32
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What the header of a request claims, and the signature that must prove it."""
+
+    federation: str
+    actor: str
+    sequence: int
+    header: bytes
+    signature: bytes
+
+    def verify(self, core: Core) -> None:
+        """Refuse it, as the service would, unless an enrolled client of this federation signed it."""
+        if self.federation != core.federation:
+            raise RefusedError("wrong-federation", f"the request is for federation {self.federation}, this is {core.federation}")
+        key = core.actor(self.actor, "client").key
+        try:
+            key.verify(self.signature, preauthentication(payload_type("request"), self.header))
+        except EvidenceError as problem:
+            raise RefusedError("bad-signature", f"the request is not signed by the key that {self.actor} enrolled") from problem
+
+
+def size_of(start: bytes | bytearray) -> int:
+    """How many bytes of a request hold its frame, header and signature."""
+    if len(start) < _FRAME.size:
+        return _FRAME.size
+    magic, version, size = _FRAME.unpack_from(start)
+    if magic != _MAGIC or version != _VERSION or size > _MOST_HEADER:
+        raise RefusedError("malformed", f"this is no request of version {_VERSION}: it does not begin as one")
+    return int(_FRAME.size + size + SIGNATURE_BYTES)
+
+
+def of_request(start: bytes | bytearray | memoryview) -> Introduction:
+    """The introduction in the first bytes of a request."""
+    view = memoryview(start)
+    size = size_of(bytes(view[: _FRAME.size]))
+    if len(view) < max(size, _FRAME.size + SIGNATURE_BYTES):
+        raise RefusedError("malformed", "the request is truncated: offer it again")
+    header = bytes(view[_FRAME.size : size - SIGNATURE_BYTES])
+    try:
+        content = canonical.decode(header, "the header of the request")
+        if not isinstance(content, dict):
+            raise FormatError("the header of the request must be an object")
+        return Introduction(
+            checked_hex(content.get("federation"), _FEDERATION_DIGITS, "the federation"),
+            checked_name(content.get("client")),
+            checked_integer(content.get("sequence"), "the sequence number", 1),
+            header,
+            bytes(view[size - SIGNATURE_BYTES : size]),
+        )
+    except ExpungeError as problem:
+        raise RefusedError("malformed", str(problem)) from problem
+
+
+def of_envelope(kind: str, data: bytes) -> tuple[str, int]:
+    """Actor and sequence number that a question or command claims; those of an enrolment are its name and 0."""
+    try:
+        _, content = speech.overheard(kind, data)
+    except ExpungeError as problem:
+        raise RefusedError("malformed", str(problem)) from problem
+    return (content["name"], 0) if kind == "enrolment" else (content["actor"], content["sequence"])

@@ -1,0 +1,127 @@
+"""Logs: one line of JSON for each request, and for whatever else happens; nothing in them is personal.
+
+A line says which route (never the address with its parameters), which outcome, how long it took, how many bytes, and which
+enrolled actor asked by which sequence number, once its signature has been checked. Bodies, subjects, commitments and tokens do
+not come near this module; of unexpected errors only kind and place are told, since their texts may quote what they met.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+LOGGER = logging.getLogger("expunge.server")
+_UVICORN = "uvicorn.error"
+NO_ROUTE = "none"
+
+
+@dataclass
+class Note:
+    """What is noted about a request in the course of it."""
+
+    method: str
+    peer: str
+    route: str = NO_ROUTE
+    status: int = 0  # 0: the connection was lost before there was an answer
+    code: str = "ok"
+    actor: str = ""
+    sequence: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    is_proven: bool = False  # an enrolled actor signed it
+
+    def prove(self, actor: str, sequence: int) -> None:
+        """From now on it is known who asks."""
+        self.actor, self.sequence, self.is_proven = actor, sequence, True
+
+
+def now_text(seconds: float | None = None) -> str:
+    """A time to the millisecond, in UTC."""
+    when = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return when.strftime("%Y-%m-%dT%H:%M:%S.") + f"{when.microsecond // 1000:03d}Z"
+
+
+def log_request(note: Note, seconds: float, *, peers: bool) -> None:
+    """Write the line of a request that has come to its end."""
+    if not LOGGER.isEnabledFor(logging.INFO):
+        return
+    line: dict[str, object] = {
+        "time": now_text(),
+        "event": "request",
+        "method": note.method,
+        "route": note.route,
+        "status": note.status,
+        "code": note.code,
+        "ms": round(1000.0 * seconds, 3),
+        "in": note.bytes_in,
+        "out": note.bytes_out,
+    }
+    if note.is_proven:
+        line |= {"actor": note.actor, "sequence": note.sequence}
+    if peers:
+        line["peer"] = note.peer
+    LOGGER.info("%s", json.dumps(line))
+
+
+def log_event(event: str, level: int = logging.INFO, **fields: object) -> None:
+    """Write a line about something else."""
+    LOGGER.log(level, "%s", json.dumps({"time": now_text(), "event": event, **fields}))
+
+
+def log_problem(event: str, problem: BaseException, **fields: object) -> None:
+    """Write a line about an unexpected error: its kind and where it arose."""
+    log_event(event, logging.ERROR, **fields, **_told(problem))
+
+
+def report(message: str, problem: BaseException | None) -> None:
+    """For `Service.open(report=...)`: what happens in the background."""
+    if problem is None:
+        log_event(message)
+    else:
+        log_problem(message, problem)
+
+
+def _told(problem: BaseException) -> dict[str, object]:
+    frames = traceback.extract_tb(problem.__traceback__)
+    places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-5:]]
+    return {"error": type(problem).__name__, "at": places}
+
+
+class JsonLines(logging.Formatter):
+    """Our own lines as they are; those of uvicorn as JSON, without the texts of errors."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        if record.name == LOGGER.name:
+            return record.getMessage()
+        line: dict[str, object] = {"time": now_text(record.created), "event": record.name, "message": record.getMessage().strip()}
+        if record.exc_info and record.exc_info[1] is not None:
+            line |= _told(record.exc_info[1])
+        return json.dumps(line)
+
+
+def write_to(stream: TextIO, levels: Mapping[str, int] | None = None) -> logging.Handler:
+    """Send our lines, and uvicorn's warnings, to a stream; returns the handler, to be removed by `stop_writing`."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    for name, level in (levels or {LOGGER.name: logging.INFO, _UVICORN: logging.WARNING}).items():
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = False
+    return handler
+
+
+def stop_writing(handler: logging.Handler) -> None:
+    """Undo `write_to`."""
+    for name in (LOGGER.name, _UVICORN):
+        logger = logging.getLogger(name)
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True

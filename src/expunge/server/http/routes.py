@@ -1,0 +1,357 @@
+"""The routes of docs/protocol.md, and those for whoever looks after the server."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from expunge.server.http import metrics as exposition
+from expunge.server.http.door import Door
+from expunge.server.http.logs import Note
+from expunge.server.http.models import (
+    JSON,
+    SIGNED,
+    Live,
+    Ready,
+    envelope_body,
+    refusals,
+    request_body,
+    signed,
+    with_timing,
+)
+
+router = APIRouter()
+HEAD_TYPE = "application/vnd.expunge.published.v1"
+_NO_STORE = {"cache-control": "no-store"}
+_MOST = (1 << 53) - 1  # as everywhere in the protocol's JSON
+
+Place = Annotated[int, Query(ge=0, le=_MOST)]
+
+_NONCE = "64 hexadecimal digits"
+_FEDERATION = "32 hexadecimal digits"
+
+
+def _door(request: Request) -> Door:
+    door: Door = request.app.state.door
+    return door
+
+
+def _note(request: Request) -> Note:
+    note: Note = request.state.note
+    return note
+
+
+def _envelope(data: bytes) -> Response:
+    return Response(data, media_type=JSON, headers=_NO_STORE)
+
+
+# -- actors; the most frequent first, since routes are tried in this order --------------------------------------------------
+
+
+@router.post(
+    "/v1/requests",
+    summary="Add or delete samples, answer orders and audits, or leave",
+    operation_id="request",
+    tags=["actors"],
+    response_class=Response,
+    responses={
+        **with_timing(signed("receipt", "What took effect, when it will be erased at rest, and where the audit log says so.")),
+        **refusals(
+            *SIGNED,
+            "too-large",
+            "wrong-spec",
+            "sequence-gap",
+            "sequence-reused",
+            "wrong-counts",
+            "not-live",
+            "already-live",
+            "not-opened",
+            "impossible",
+            "unknown-order",
+            "unknown-audit",
+            "audit-mismatch",
+            "must-rejoin",
+            "gone",
+        ),
+    },
+    openapi_extra=request_body(),
+)
+async def offer(request: Request) -> Response:
+    """Applied exactly once, by client and sequence number.
+
+    The same request again is answered by the same receipt, so it may be offered until an answer comes. Requests that arrive
+    together are applied in one round.
+    """
+    answer, seconds = await _door(request).request(_note(request), request.scope["headers"], request.receive)
+    timing = ", ".join(f"{phase};dur={1000.0 * value:.3f}" for phase, value in seconds.items())
+    return Response(answer, media_type=JSON, headers={**_NO_STORE, "server-timing": timing})
+
+
+@router.post(
+    "/v1/sync",
+    summary="Ask what is new",
+    operation_id="sync",
+    tags=["actors"],
+    response_class=Response,
+    responses={
+        **signed("answer", "Standing, spec, amendments, open orders and audits, checkpoint and consistency proof."),
+        **refusals(*SIGNED, "too-large"),
+    },
+    openapi_extra=envelope_body(
+        "question", {"actor": "hospital-a", "federation": _FEDERATION, "nonce": _NONCE, "sequence": 7, "size": 41}
+    ),
+)
+async def sync(request: Request) -> Response:
+    """Changes nothing.
+
+    The answer carries the question's nonce, and proves that the log continues what was seen before.
+    """
+    return _envelope(await _door(request).sync(_note(request), request.scope["headers"], request.receive))
+
+
+@router.post(
+    "/v1/commands",
+    summary="Command or ask, as an operator or officer",
+    operation_id="command",
+    tags=["actors"],
+    response_class=Response,
+    responses={
+        **signed("result", "The action's result; for a command also its place in the audit log."),
+        **refusals(
+            *SIGNED,
+            "too-large",
+            "sequence-gap",
+            "sequence-reused",
+            "unknown-action",
+            "unknown-order",
+            "unknown-audit",
+            "name-taken",
+            "gone",
+            "unsolvable",
+            "not-found",
+        ),
+    },
+    openapi_extra=envelope_body(
+        "command",
+        {
+            "action": "status",
+            "actor": "operator",
+            "arguments": {},
+            "federation": _FEDERATION,
+            "nonce": _NONCE,
+            "sequence": 0,
+        },
+    ),
+)
+async def command(request: Request) -> Response:
+    """With the actor's next sequence number a command, applied exactly once; with sequence 0 a question, which changes nothing.
+
+    Which actions there are stands in docs/protocol.md.
+    """
+    return _envelope(await _door(request).command(_note(request), request.scope["headers"], request.receive))
+
+
+@router.post(
+    "/v1/enrolments",
+    summary="Enrol by a one-time token",
+    operation_id="enrol",
+    tags=["actors"],
+    response_class=Response,
+    responses={
+        **signed("enrolled", "Name, role and spec."),
+        **refusals("bad-token", "name-taken", "bad-signature", "wrong-federation", "wrong-spec", "too-large"),
+    },
+    openapi_extra=envelope_body(
+        "enrolment",
+        {"federation": _FEDERATION, "key": "base64", "name": "hospital-a", "spec": "digest of the data spec", "token": "secret"},
+    ),
+)
+async def enrol(request: Request) -> Response:
+    """The same enrolment (same name, key and token) again is answered again."""
+    return _envelope(await _door(request).enrol(_note(request), request.scope["headers"], request.receive))
+
+
+# -- evidence, for anyone -----------------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/v1/federation",
+    summary="Spec, limits, server key and its rotations",
+    operation_id="federation",
+    tags=["evidence"],
+    response_class=Response,
+    responses={**signed("federation", "What a party must know to take part."), **refusals()},
+)
+async def federation(request: Request) -> Response:
+    """What a party must know to take part."""
+    door = _door(request)
+    return _envelope(await door.fetch(door.service.federation))
+
+
+_HEAD_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The published head.",
+        "content": {HEAD_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        "headers": {"ETag": {"description": 'W/"SHA-256 of the head, in hexadecimal"', "schema": {"type": "string"}}},
+    },
+    304: {"description": "`If-None-Match` names the digest of the current head."},
+    **refusals("unsolvable"),
+}
+
+
+@router.get(
+    "/v1/head",
+    summary="The current head with its certificate",
+    operation_id="head",
+    tags=["evidence"],
+    response_class=Response,
+    responses=_HEAD_RESPONSES,
+)
+async def head(request: Request) -> Response:
+    """The file of docs/formats.md: certificate and weights.
+
+    `ETag` is the head's digest. It is a weak one, since the certificate may be newer while the head is the same.
+    """
+    data, digest = await _door(request).head(_tags(request.headers.getlist("if-none-match")))
+    headers = {"etag": f'W/"{digest}"', "cache-control": "no-cache"}
+    if data is None:
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=HEAD_TYPE, headers=headers)
+
+
+@router.head(
+    "/v1/head",
+    summary="The digest of the current head",
+    operation_id="head_digest",
+    tags=["evidence"],
+    response_class=Response,
+    responses={200: {"description": "There is a head.", "headers": _HEAD_RESPONSES[200]["headers"]}, 304: _HEAD_RESPONSES[304]},
+)
+async def head_digest(request: Request) -> Response:
+    """As GET, without the body."""
+    return await head(request)
+
+
+def _tags(values: list[str]) -> frozenset[str]:
+    """The digests that `If-None-Match` names."""
+    pieces = [piece.strip() for value in values for piece in value.split(",")]
+    return frozenset(piece.removeprefix("W/").strip('"') for piece in pieces if piece)
+
+
+@router.get(
+    "/v1/checkpoint",
+    summary="Size and root of the audit log",
+    operation_id="checkpoint",
+    tags=["evidence"],
+    response_class=Response,
+    responses={**signed("checkpoint", "What the log is now."), **refusals()},
+)
+async def checkpoint(request: Request) -> Response:
+    """What can be compared with what others have seen."""
+    door = _door(request)
+    return _envelope(await door.fetch(door.service.checkpoint))
+
+
+@router.get(
+    "/v1/log/entries",
+    summary="Entries of the audit log",
+    operation_id="log_entries",
+    tags=["evidence"],
+    response_model=list[str],
+    response_description="The canonical bytes of each entry, in base64.",
+    responses=refusals("not-found"),
+)
+async def entries(request: Request, start: Place, end: Place) -> Response:
+    """From `start` up to, not including, `end`.
+
+    At most a thousand come at a time, so there may be fewer than were asked for.
+    """
+    service = _door(request).service
+    found = await _door(request).fetch(lambda: service.entries(start, end))
+    return _list([base64.b64encode(entry).decode("ascii") for entry in found])
+
+
+@router.get(
+    "/v1/log/inclusion",
+    summary="Proof that an entry is in the log",
+    operation_id="log_inclusion",
+    tags=["evidence"],
+    response_model=list[str],
+    response_description="The hashes of the path, in hexadecimal.",
+    responses=refusals("not-found"),
+)
+async def inclusion(request: Request, index: Place, size: Place) -> Response:
+    """RFC 9162: the audit path of entry `index` in the tree of `size` entries."""
+    service = _door(request).service
+    return _list([one.hex() for one in await _door(request).fetch(lambda: service.inclusion(index, size))])
+
+
+@router.get(
+    "/v1/log/consistency",
+    summary="Proof that the log only grew",
+    operation_id="log_consistency",
+    tags=["evidence"],
+    response_model=list[str],
+    response_description="The hashes of the proof, in hexadecimal.",
+    responses=refusals("not-found"),
+)
+async def consistency(request: Request, first: Place, second: Place) -> Response:
+    """RFC 9162: that the tree of `second` entries continues the one of `first`."""
+    service = _door(request).service
+    return _list([one.hex() for one in await _door(request).fetch(lambda: service.consistency(first, second))])
+
+
+def _list(texts: list[str]) -> Response:
+    return Response(json.dumps(texts), media_type=JSON, headers=_NO_STORE)
+
+
+# -- for whoever looks after the server ---------------------------------------------------------------------------------
+
+
+@router.get(
+    "/healthz",
+    summary="Whether the process is alive",
+    operation_id="healthz",
+    tags=["operation"],
+    response_model=Live,
+    response_description="It is.",
+)
+async def healthz() -> Response:
+    """Says nothing about the store: see /readyz."""
+    return Response(b'{"live":true}', media_type=JSON, headers=_NO_STORE)
+
+
+@router.get(
+    "/readyz",
+    summary="Whether the store answers",
+    operation_id="readyz",
+    tags=["operation"],
+    response_model=Ready,
+    response_description="It does.",
+    responses={503: {"model": Ready, "description": "It does not: send no requests here."}},
+)
+async def readyz(request: Request) -> Response:
+    """A federation without a head (there may be too few samples) is ready; `reason` says why there is none."""
+    ready, reason = await _door(request).readiness()
+    content = json.dumps({"ready": ready, "reason": reason})
+    return Response(content, 200 if ready else 503, media_type=JSON, headers=_NO_STORE)
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    operation_id="metrics",
+    tags=["operation"],
+    response_class=Response,
+    responses={
+        200: {"description": "The text format, version 0.0.4.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        **{status: refusals()[status] for status in (429,)},
+    },
+)
+async def metrics(request: Request) -> Response:
+    """Counts and times. Nothing in them is personal, but keep them to yourself all the same."""
+    door = _door(request)
+    return Response(await door.fetch(door.metrics.text), media_type=exposition.MEDIA_TYPE, headers=_NO_STORE)

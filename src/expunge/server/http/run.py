@@ -1,0 +1,208 @@
+"""Serving over HTTP: uvicorn around the application, until somebody says stop.
+
+`serve` owns the service from the moment it is called: whatever happens, the service is closed when it is over. SIGTERM and
+SIGINT stop it: no new connections, what has begun is answered, the journal is folded (so that nothing remains to be erased),
+and `serve` returns.
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from expunge.errors import ExpungeError, MissingExtraError, StoreError
+from expunge.server.http.limits import Limits
+from expunge.server.http.logs import log_event, log_problem
+from expunge.server.http.tls import ServerTls
+from expunge.server.service import Service
+
+try:
+    import uvicorn
+
+    from expunge.server.http.app import make_app
+    from expunge.server.http.connections import connections
+    from expunge.server.http.door import Door
+    from expunge.server.http.watch import Watch
+except ImportError as _problem:
+    if (_problem.name or "").partition(".")[0] == "expunge":
+        raise
+    raise MissingExtraError(f"{_problem}. Serving over HTTP needs it: pip install 'expunge[server]'") from _problem
+
+_BACKLOG = 1024
+_NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # such as IPv6 where there is none: the others will do
+_TICKS = 600  # of uvicorn's tenths of a second: how often to look for a new certificate
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A server that has begun to listen: where, and how to stop it from another thread."""
+
+    urls: tuple[str, ...]
+    stop: Callable[[], None]
+
+
+Ready = Callable[[Listening], None]
+
+
+def serve(
+    service: Service,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8443,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    insecure: bool = False,
+    trusted_proxies: Sequence[str] = (),
+    log_peers: bool = False,
+    limits: Limits | None = None,
+    ready: Ready | None = None,
+) -> None:
+    """Serve until stopped. `port` 0 takes any that is free; `ready` is called when connections are taken.
+
+    `trusted_proxies` are the addresses of reverse proxies whose `X-Forwarded-For` is believed.
+    """
+    try:
+        tls = _tls(certificate, key, insecure=insecure)
+        sockets = _listen(host, port)
+        try:
+            door = Door(service, limits, expires=None if tls is None else lambda: tls.expires)
+            try:
+                config = _config(door, trusted_proxies, log_peers=log_peers)
+                config.load()
+                config.ssl = None if tls is None else tls.context
+                _Server(config, tls, _urls(host, sockets, "http" if tls is None else "https"), ready).run(sockets)
+            finally:
+                door.close()
+        finally:
+            for one in sockets:
+                one.close()
+    finally:
+        service.close(fold=True)
+        log_event("stopped")
+
+
+class _Server(uvicorn.Server):
+    """Stops at a signal and then returns, where uvicorn's own would let the signal end the process."""
+
+    def __init__(self, config: uvicorn.Config, tls: ServerTls | None, urls: tuple[str, ...], ready: Ready | None) -> None:
+        super().__init__(config)
+        self._tls = tls
+        self._urls = urls
+        self._ready = ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Be the one who is told of signals, if this is the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and say so."""
+        await super().startup(sockets)
+        log_event("listening", urls=list(self._urls))
+        if self._ready is not None:
+            self._ready(Listening(self._urls, self._stop))
+
+    async def on_tick(self, counter: int) -> bool:
+        """Now and then, look whether the certificate was renewed."""
+        if self._tls is not None and counter % _TICKS == _TICKS - 1:
+            try:
+                if self._tls.refresh():
+                    log_event("certificate renewed")
+            except StoreError as problem:
+                log_problem("the new certificate cannot be used: the old one stays in use", problem)
+        return await super().on_tick(counter)
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+
+def _tls(certificate: Path | None, key: Path | None, *, insecure: bool) -> ServerTls | None:
+    if insecure and (certificate or key):
+        raise ExpungeError("a certificate and insecure=True contradict each other: choose TLS or plain HTTP")
+    if insecure:
+        return None
+    if certificate is None or key is None:
+        raise ExpungeError(
+            "plain HTTP would show enrolment tokens, subjects of erasure orders and features to everyone on the way. Give a "
+            "certificate and its key (expunge init makes both), or insecure=True if a reverse proxy before this server does TLS"
+        )
+    return ServerTls(certificate, key)
+
+
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets bound to every address of the host; without a host, to all that this machine has."""
+    sockets: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            chosen = port or (sockets[0].getsockname()[1] if sockets else 0)  # with port 0: all at the one the first is given
+            try:
+                sockets.append(_bound(family, kind, protocol, (address[0], chosen, *address[2:])))
+            except OSError as problem:
+                if problem.errno not in _NO_SUCH_FAMILY:
+                    raise
+                missing = problem
+        if not sockets:
+            raise missing or OSError(errno.EADDRNOTAVAIL, "it has no address")
+    except OSError as problem:
+        for one in sockets:
+            one.close()
+        raise ExpungeError(
+            f"cannot listen on {host or 'any address'}, port {port}: {problem.strerror}. Choose another, or stop who has it"
+        ) from problem
+    return sockets
+
+
+def _bound(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
+    one = socket.socket(family, kind, protocol)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(address)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def _urls(host: str, sockets: list[socket.socket], scheme: str) -> tuple[str, ...]:
+    port = sockets[0].getsockname()[1]
+    names = [host] if host and host not in ("0.0.0.0", "::") else [one.getsockname()[0] for one in sockets]  # noqa: S104 - compared
+    return tuple(f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}" for name in names)
+
+
+def _config(door: Door, trusted_proxies: Sequence[str], *, log_peers: bool) -> uvicorn.Config:
+    limits = door.limits
+    return uvicorn.Config(
+        Watch(make_app(door), door, peers=log_peers),
+        http=connections(limits),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
+        limit_concurrency=limits.most_connections,
+        timeout_keep_alive=limits.idle_seconds,
+        timeout_graceful_shutdown=limits.grace_seconds,
+        backlog=_BACKLOG,
+    )

@@ -1,0 +1,137 @@
+"""The server's tables, and how a database of an earlier version becomes one of this version.
+
+What each table is trusted for stands beside it. Nothing here can be read as a sample: statistics are in sealed files
+(`ledger`, `subledgers`) or sealed rows (`journal`); subjects of orders and salts are sealed too; commitments are salted.
+"""
+
+from __future__ import annotations
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    -- One row: who we are, and where we stand.
+    CREATE TABLE state (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        federation TEXT NOT NULL,
+        key TEXT NOT NULL,                -- id of the key that signs now
+        spec TEXT NOT NULL,               -- canonical JSON of the current spec
+        solver TEXT NOT NULL,
+        round INTEGER NOT NULL,           -- number of the last round
+        time INTEGER NOT NULL,            -- the latest time stamped: times never go back
+        generation INTEGER NOT NULL,      -- of the journal, now being written
+        salt BLOB NOT NULL,               -- of the current digests, sealed under the generation's key
+        ledger_digest TEXT NOT NULL,      -- salted: the current one
+        head_digest TEXT NOT NULL         -- salted; empty if there is no head
+    );
+    -- Truth: enrolled keys and the last sequence number of each.
+    CREATE TABLE actors (
+        name TEXT PRIMARY KEY,
+        role TEXT NOT NULL,
+        key TEXT NOT NULL UNIQUE,
+        status TEXT NOT NULL,             -- active, must-rejoin, gone
+        sequence INTEGER NOT NULL,
+        enrolled INTEGER NOT NULL,
+        token TEXT NOT NULL               -- SHA-256 of the secret it enrolled with
+    ) WITHOUT ROWID;
+    CREATE TABLE tokens (
+        digest TEXT PRIMARY KEY,          -- SHA-256 of the secret
+        name TEXT NOT NULL,
+        role TEXT NOT NULL,
+        expires INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    -- Truth: what was answered, so that the same request again gets the same answer. Receipts are evidence.
+    CREATE TABLE answers (
+        actor TEXT NOT NULL,
+        sequence INTEGER NOT NULL,
+        request TEXT NOT NULL,            -- digest of the request; covers a nonce
+        answer BLOB NOT NULL,
+        PRIMARY KEY (actor, sequence)
+    ) WITHOUT ROWID;
+    -- Truth: which samples are retained, by salted commitments.
+    CREATE TABLE commitments (
+        client TEXT NOT NULL,
+        commitment BLOB NOT NULL,
+        PRIMARY KEY (client, commitment)
+    ) WITHOUT ROWID;
+    -- Truth: the ledger up to a position of the journal, and each client's share of it up to its last fold.
+    CREATE TABLE ledger (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        position INTEGER NOT NULL,
+        slot INTEGER NOT NULL,
+        file TEXT NOT NULL
+    );
+    CREATE TABLE subledgers (
+        client TEXT PRIMARY KEY,
+        slot INTEGER NOT NULL,
+        file TEXT NOT NULL,
+        account BLOB NOT NULL             -- sealed
+    ) WITHOUT ROWID;
+    -- Truth until folded: messages not yet in the files above, sealed under a key that is destroyed with them.
+    CREATE TABLE journal (
+        position INTEGER PRIMARY KEY AUTOINCREMENT,
+        generation INTEGER NOT NULL,
+        client TEXT NOT NULL,
+        sequence INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        added INTEGER NOT NULL,
+        deleted INTEGER NOT NULL,
+        time INTEGER NOT NULL,
+        sealed BLOB,                      -- one of these two
+        file TEXT
+    );
+    CREATE INDEX journal_by_client ON journal (client, position);
+    CREATE TABLE generations (
+        generation INTEGER PRIMARY KEY,
+        slot INTEGER NOT NULL
+    );
+    -- Evidence: the audit log, its complete subtrees, and where erasures at rest were logged.
+    CREATE TABLE log (position INTEGER PRIMARY KEY, entry BLOB NOT NULL);
+    CREATE TABLE nodes (
+        level INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        hash BLOB NOT NULL,
+        PRIMARY KEY (level, position)
+    ) WITHOUT ROWID;
+    CREATE TABLE erasures (generation INTEGER PRIMARY KEY, position INTEGER NOT NULL);
+    CREATE TABLE amendments (number INTEGER PRIMARY KEY, envelope BLOB NOT NULL);
+    CREATE TABLE rotations (number INTEGER PRIMARY KEY, envelope BLOB NOT NULL);
+    -- Truth: erasure orders; who the subject is stays sealed until the order is closed.
+    CREATE TABLE orders (
+        id TEXT PRIMARY KEY,
+        filed INTEGER NOT NULL,
+        deadline INTEGER NOT NULL,
+        completed INTEGER,
+        closed INTEGER,
+        slot INTEGER,
+        sealed BLOB
+    ) WITHOUT ROWID;
+    CREATE TABLE order_clients (
+        order_id TEXT NOT NULL,
+        client TEXT NOT NULL,
+        found INTEGER,                    -- NULL: no answer yet
+        sequence INTEGER,                 -- of the request that answered; NULL if the client was forgotten or had left
+        time INTEGER,
+        PRIMARY KEY (order_id, client)
+    ) WITHOUT ROWID;
+    CREATE TABLE order_entries (
+        order_id TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        PRIMARY KEY (order_id, position)
+    ) WITHOUT ROWID;
+    CREATE TABLE audits (
+        id TEXT PRIMARY KEY,
+        started INTEGER NOT NULL,
+        finished INTEGER,
+        result TEXT,
+        position INTEGER,                 -- in the log, when finished
+        slot INTEGER,
+        salt BLOB                         -- sealed
+    ) WITHOUT ROWID;
+    CREATE TABLE audit_clients (
+        audit_id TEXT NOT NULL,
+        client TEXT NOT NULL,
+        equal INTEGER,                    -- NULL: no answer yet
+        count INTEGER,
+        PRIMARY KEY (audit_id, client)
+    ) WITHOUT ROWID;
+    """,
+)

@@ -1,0 +1,294 @@
+"""The service: everything that can be said to the server, whoever carries it.
+
+Bytes in, bytes out; each answer is signed, each refusal a RefusedError that changed nothing. Every carrier calls this same
+object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from expunge import canonical
+from expunge.errors import EvidenceError, ExpungeError, RefusedError, StoreError
+from expunge.evidence import published, result_content
+from expunge.protocol import speech
+from expunge.protocol.names import time_text
+from expunge.server.audits import Audits
+from expunge.server.certificates import certificate
+from expunge.server.commands import Commands
+from expunge.server.core import Clock, Core, Settings
+from expunge.server.database import Hook, no_hook
+from expunge.server.enrolment import enrol
+from expunge.server.folder import Folder
+from expunge.server.orders import Orders
+from expunge.server.queue import Queue
+from expunge.server.rounds import Offer, Rounds
+from expunge.server.upkeep import Upkeep
+from expunge.signing import Envelope, PublicKey
+
+Report = Callable[[str, BaseException | None], None]
+
+
+def no_report(_: str, __: BaseException | None) -> None:
+    """Nobody is told."""
+
+
+class Service:
+    """A server at work on its folder. Close it; a crash instead loses nothing."""
+
+    def __init__(self, folder: Folder, settings: Settings, clock: Clock, report: Report, *, upkeep: bool) -> None:
+        self._core = core = Core(folder, settings, clock)
+        if not core.state("salt"):  # the last thing that is written when a server is founded or restored
+            raise StoreError(f"the server in {folder.path} was never finished: remove the folder and begin again")
+        self._orders, self._audits = Orders(core), Audits(core)
+        self.upkeep = Upkeep(core, self._audits, report)
+        self._rounds = Rounds(core, self._orders, self._audits)
+        self._commands = Commands(core, self._orders, self._audits, self.upkeep)
+        self._queue = Queue(self._rounds.run, group_commit=settings.group_commit)
+        self._published: tuple[int, bytes, str] | None = None  # a cache: version, file, digest
+        if upkeep:
+            self.upkeep.start()
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        settings: Settings | None = None,
+        mirrors: Sequence[Path] = (),
+        clock: Clock = time.time,
+        report: Report = no_report,
+        hook: Hook = no_hook,
+        upkeep: bool = True,
+        timeout: float = 0.0,
+    ) -> Service:
+        """The server in this folder, as it was left."""
+        folder = Folder.open(path, mirrors, hook, timeout)
+        try:
+            return cls(folder, settings or Settings(), clock, report, upkeep=upkeep)
+        except BaseException:
+            folder.close()
+            raise
+
+    # -- who we are -----------------------------------------------------------------------------------------------------
+
+    @property
+    def core(self) -> Core:
+        """For carriers that show how things stand; what changes goes through the methods here."""
+        return self._core
+
+    def status(self) -> dict[str, Any]:
+        """Where the federation stands; nothing in it is personal."""
+        return self._commands.status() | {"waiting": len(self._queue)}
+
+    def federation(self) -> bytes:
+        """The envelope `federation`."""
+        core = self._core
+        with core.lock:
+            content = {
+                "checkpoint": core.checkpoint(core.now()).to_json(),
+                "federation": core.federation,
+                "limits": {"largest_request": core.settings.largest_request, "erase_within": core.settings.erase_within},
+                "rotations": [envelope.to_json() for envelope in core.rotations()],
+                "server": core.folder.key.public.text,
+                "spec": core.spec.to_dict(),
+            }
+            return speech.said("federation", content, core.folder.key)
+
+    # -- enrolment ------------------------------------------------------------------------------------------------------
+
+    def enrol(self, data: bytes) -> bytes:
+        """Take a new actor in, by a one-time token; the same enrolment again is answered again."""
+        envelope, content = _overheard("enrolment", data)
+        self._require_federation(content)
+        key = PublicKey.from_text(content["key"])
+        _verify(envelope, key, "the key that is to be enrolled")
+        try:
+            answer: bytes = self._queue.do(lambda: enrol(self._core, content, key))
+        except RefusedError:
+            raise
+        except Exception as problem:
+            reason = f"the server could not store the enrolment ({problem}): offer the same one again later"
+            raise RefusedError("storage", reason) from problem
+        return answer
+
+    # -- clients --------------------------------------------------------------------------------------------------------
+
+    def take(self, data: bytes | memoryview) -> Offer:
+        """Take a client's request in; its `answer` gets the receipt, or the refusal, and `seconds` where the time went."""
+        offer = self._rounds.take(data)
+        self._queue.offer(offer)
+        return offer
+
+    def offer(self, data: bytes | memoryview) -> Future[bytes]:
+        """The same, for those who only wait for the answer."""
+        return self.take(data).answer
+
+    def request(self, data: bytes) -> bytes:
+        """A client's request, answered by its receipt."""
+        return self.offer(data).result()
+
+    def sync(self, data: bytes) -> bytes:
+        """What is new for an actor."""
+        envelope, content = _overheard("question", data)
+        self._require_federation(content)
+        core, name = self._core, content["actor"]
+        with core.lock:
+            actor = core.actor(name)
+            _verify(envelope, actor.key, f"the key that {name} enrolled")
+            now, is_client = core.now(), actor.role == "client"
+            checkpoint = core.checkpoint(now)
+            seen = min(content["size"], checkpoint.size)
+            answer = {
+                "actor": name,
+                "amendments": [canonical.decode(bytes(row[0])) for row in core.database.rows("SELECT envelope FROM amendments")],
+                "audits": self._audits.waiting(name) if is_client else [],
+                "checkpoint": checkpoint.to_json(),
+                "consistency": [one.hex() for one in core.log.consistency(seen, checkpoint.size)],
+                "federation": core.federation,
+                "head": core.head.digest if core.head else "",
+                "nonce": content["nonce"],
+                "orders": self._orders.waiting(name) if is_client else [],
+                "rotations": [one.to_json() for one in core.rotations()],
+                "sequence": actor.sequence,
+                "spec": core.spec.to_dict(),
+                "status": actor.status,
+                "time": time_text(now),
+            }
+            return speech.said("answer", answer, core.folder.key)
+
+    # -- operators and officers -----------------------------------------------------------------------------------------
+
+    def command(self, data: bytes) -> bytes:
+        """A command, applied once by its number, or a question (number 0)."""
+        envelope, content = _overheard("command", data)
+        self._require_federation(content)
+        question = content["sequence"] == 0
+        roles = self._commands.roles(content["action"], question=question)
+        actor = self._core.actor(content["actor"], *roles)
+        _verify(envelope, actor.key, f"the key that {content['actor']} enrolled")
+        if question:
+            with self._core.lock:
+                value = self._commands.ask(content["action"], content["arguments"])
+                return self._result(content, value, None, self._core.now())
+        answer: bytes = self._queue.do(lambda: self._command(data, envelope, content))
+        return answer
+
+    def _command(self, data: bytes, envelope: Envelope, content: dict[str, Any]) -> bytes:
+        core, name, sequence, action = self._core, content["actor"], content["sequence"], content["action"]
+        digest = hashlib.sha256(data).hexdigest()
+        row = core.database.row("SELECT request, answer FROM answers WHERE actor = ? AND sequence = ?", (name, sequence))
+        if row is not None and row[0] == digest:
+            return bytes(row[1])
+        actor = core.actor(name)
+        if sequence != actor.sequence + 1:
+            code = "sequence-gap" if sequence > actor.sequence else "sequence-reused"
+            reason = f"command number {sequence} was offered where number {actor.sequence + 1} is expected"
+            raise RefusedError(code, reason, expected=actor.sequence + 1)
+        try:
+            with self.upkeep.working:
+                core.require_sound()
+                self._commands.prepare(action, content["arguments"])
+                with core.mending():
+                    with core.changing() as (connection, now):
+                        value, summary = self._commands.do(connection, now, action, content["arguments"], envelope)
+                        entry = {"actor": name, "sequence": sequence, "command": digest, "action": action, "summary": summary}
+                        index = core.append(connection, "commanded", now, **entry)
+                        answer = self._result(content, value, index, now)
+                        connection.execute("UPDATE actors SET sequence = ? WHERE name = ?", (sequence, name))
+                        connection.execute("INSERT INTO answers VALUES (?, ?, ?, ?)", (name, sequence, digest, answer))
+                    core.settle_head()
+                self._commands.finish(action)
+        except RefusedError:
+            raise
+        except Exception as problem:
+            row = core.database.row("SELECT answer FROM answers WHERE actor = ? AND sequence = ?", (name, sequence))
+            if row is not None:
+                return bytes(row[0])
+            raise RefusedError("storage", f"the command could not be carried out ({problem}): nothing was changed") from problem
+        return answer
+
+    def _result(self, content: dict[str, Any], value: Any, index: int | None, now: int) -> bytes:
+        core = self._core
+        checkpoint = None if index is None else core.checkpoint(now)
+        logged = None if index is None or checkpoint is None else core.logged(index, checkpoint)
+        told = result_content(
+            federation=core.federation,
+            server=core.server_id,
+            actor=content["actor"],
+            sequence=content["sequence"],
+            action=content["action"],
+            result={"nonce": content["nonce"], "value": value},
+            time=time_text(now),
+            logged=logged,
+            checkpoint=checkpoint,
+        )
+        return core.sign("result", told).to_bytes()
+
+    # -- evidence -------------------------------------------------------------------------------------------------------
+
+    def head_digest(self) -> str:
+        """The digest of the current head; empty if there is none."""
+        return self._core.head_digest
+
+    def head(self, known: str | None = None) -> bytes | None:
+        """The published head with its certificate; None if its digest is `known`."""
+        core = self._core
+        with core.lock:
+            if core.head is not None and core.head.digest == known:
+                return None
+            if self._published is None or self._published[0] != core.version:
+                envelope = certificate(core, self._audits, core.checkpoint(core.now()))
+                digest = core.head.digest if core.head is not None else ""
+                self._published = core.version, published.write(envelope, core.head), digest  # type: ignore[arg-type]
+            return self._published[1]
+
+    def checkpoint(self) -> bytes:
+        """The envelope `checkpoint`."""
+        with self._core.lock:
+            return self._core.sign("checkpoint", self._core.checkpoint(self._core.now()).to_json()).to_bytes()
+
+    def entries(self, start: int, end: int) -> list[bytes]:
+        """Entries of the audit log."""
+        return self._core.log.entries(start, end)
+
+    def inclusion(self, index: int, size: int) -> list[bytes]:
+        """An inclusion proof."""
+        return self._core.log.inclusion(index, size)
+
+    def consistency(self, first: int, second: int) -> list[bytes]:
+        """A consistency proof."""
+        return self._core.log.consistency(first, second)
+
+    def close(self, *, fold: bool = False) -> None:
+        """Finish what has begun and let go of the folder; with `fold`, erase at rest first."""
+        self._queue.close()
+        self.upkeep.stop()
+        try:
+            if fold:
+                self.upkeep.fold()
+        finally:
+            self._core.close()
+
+    def _require_federation(self, content: dict[str, Any]) -> None:
+        if content["federation"] != self._core.federation:
+            raise RefusedError("wrong-federation", f"this is federation {self._core.federation}, not {content['federation']}")
+
+
+def _overheard(kind: str, data: bytes) -> tuple[Envelope, dict[str, Any]]:
+    try:
+        return speech.overheard(kind, data)
+    except ExpungeError as problem:
+        raise RefusedError("malformed", str(problem)) from problem
+
+
+def _verify(envelope: Envelope, key: PublicKey, whose: str) -> None:
+    try:
+        envelope.verify(key)
+    except EvidenceError as problem:
+        raise RefusedError("bad-signature", f"this is not signed by {whose}") from problem

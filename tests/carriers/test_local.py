@@ -1,0 +1,86 @@
+"""The local carrier is the whole service: the same bytes, durable, and open to be served otherwise afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from expunge.carriers.local import LocalCarrier
+from expunge.errors import RefusedError, StoreBusyError
+from expunge.evidence import Checkpoint, leaf_hash, published, root_of, verify_consistency, verify_inclusion
+from expunge.protocol.carrier import Carrier
+from expunge.server.core import Settings
+from expunge.signing import Envelope
+from federation import Federation
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    federation = Federation(tmp_path / "server")
+    federation.enrol("clinic").send(federation.draw(3))
+    federation.close()
+    return federation
+
+
+def test_it_opens_a_folder_and_leaves_it_folded(federation: Federation) -> None:
+    client, samples = federation.clients["clinic"], federation.draw(2)
+    carrier: Carrier = LocalCarrier(federation.path, settings=Settings(erase_within=3600))
+    data = client.request(samples, client.retained[:1])
+    answer = carrier.request(data)
+    assert carrier.request(data) == answer
+    federation.service = carrier.service  # type: ignore[attr-defined]
+    client.settled(answer, samples, client.retained[:1])
+    head, certificate = published.read(carrier.head() or b"", federation.chain())
+    assert carrier.head(head.digest) is None
+    assert certificate.count == 4
+    federation.check()
+    with pytest.raises(StoreBusyError):
+        LocalCarrier(federation.path, timeout=0.0)
+    carrier.close()
+    federation.service = federation.opened()
+    assert federation.service.status()["journal"] == 0
+    federation.check()
+    federation.close()
+
+
+def test_a_service_that_is_given_is_not_closed(federation: Federation) -> None:
+    federation.service = federation.opened()
+    carrier = LocalCarrier(federation.service)
+    client, samples = federation.clients["clinic"], federation.draw(1)
+    client.settled(carrier.request(client.request(samples)), samples)
+    carrier.close()
+    assert federation.service.status()["samples"] == 4
+    federation.close()
+
+
+def test_everything_that_can_be_asked_is_what_the_service_says(federation: Federation) -> None:
+    federation.service = federation.opened()
+    carrier = LocalCarrier(federation.service)
+    public = federation.server_key.public
+    assert Envelope.from_bytes(carrier.federation(), "federation").verify(public)["federation"] == federation.id
+    checkpoint = Checkpoint.from_json(Envelope.from_bytes(carrier.checkpoint(), "checkpoint").verify(public))
+    entries = carrier.entries(0, 1000)
+    assert len(entries) == checkpoint.size
+    for index, entry in enumerate(entries):
+        verify_inclusion(leaf_hash(entry), index, checkpoint.size, carrier.inclusion(index, checkpoint.size), checkpoint.root)
+    for size in range(1, checkpoint.size + 1):
+        verify_consistency(
+            size, _root(entries[:size]), checkpoint.size, checkpoint.root, carrier.consistency(size, checkpoint.size)
+        )
+    operator = federation.operator
+    assert operator.ask("status")["log"] == checkpoint.size
+    with pytest.raises(RefusedError) as refusal:
+        carrier.request(b"garbage")
+    assert refusal.value.code == "malformed"
+    with pytest.raises(RefusedError):
+        carrier.enrol(b"garbage")
+    with pytest.raises(RefusedError):
+        carrier.sync(b"garbage")
+    with pytest.raises(RefusedError):
+        carrier.command(b"garbage")
+    federation.close()
+
+
+def _root(entries: list[bytes]) -> bytes:
+    return root_of([leaf_hash(entry) for entry in entries])

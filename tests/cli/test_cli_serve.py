@@ -1,0 +1,108 @@
+"""`expunge serve`: a real process with TLS, spoken to by other commands; stopped, killed, restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_cases import ROWS_A, ROWS_B, Federation, run, value
+
+
+class Server:
+    """A server process."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        code = "from expunge.cli.main import main; main()"
+        self.process = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-c", code, "serve", str(folder), "--port", "0", "--json", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        printed = self.process.stdout.readline()
+        if not printed:
+            self.stop()
+        self.told = json.loads(printed)
+        self.url = self.told["urls"][0]
+
+    def stop(self, number: int = signal.SIGTERM) -> str:
+        if self.process.poll() is None:
+            os.kill(self.process.pid, number)
+        _, log = self.process.communicate(timeout=30)
+        return str(log)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Federation:
+    return Federation.found(tmp_path, "--dim", 3, "--labels", "cat,dog")
+
+
+@pytest.fixture
+def server(place: Federation) -> Iterator[Server]:
+    running = Server(place.folder)
+    yield running
+    running.stop()
+
+
+def test_clients_and_operators_speak_to_it_over_tls(place: Federation, server: Server) -> None:
+    assert server.url.startswith("https://")
+    status = run("server", "status", "--office", place.office)  # whose address is the folder, which the server holds
+    assert f"is being served: speaking to {server.url}" in status.stderr
+    a, b = place.client("clinic-a", ROWS_A), place.client("clinic-b", ROWS_B)
+    assert value("client", "status", "--dir", a)["address"] == server.url
+    run("order", "file", "p1", "--office", place.office)
+    assert value("client", "sync", "--dir", a)["orders"][0]["found"] == 2
+    assert value("client", "sync", "--dir", b)["orders"][0]["found"] == 1
+    head = value("head", "--office", place.office, "--at", server.url)["digest"]
+    log = server.stop()
+    assert server.process.returncode == 0
+    assert '"actor": "clinic-a"' in log
+    assert "p1" not in log
+    assert value("head", "--office", place.office)["digest"] == head  # without a server, by the local carrier
+    assert not (place.folder / "server" / "serving.json").exists()
+
+
+def test_killed_and_started_again_nothing_is_lost(place: Federation, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expunge.cli.reach.ATTEMPTS", 1)
+    folder = place.client("clinic-a", ROWS_A)
+    server.stop(signal.SIGKILL)
+    assert (place.folder / "server" / "serving.json").exists()
+    assert "is being served" not in run("server", "status", "--office", place.office).stderr  # a note of the dead
+    assert "pending" in run("client", "forget", "--id", "a1", "--yes", "--dir", folder, code=4).stderr
+    port = server.url.rpartition(":")[2]
+    again = Server(place.folder, "--port", port)
+    try:
+        assert value("client", "sync", "--dir", folder)["receipts"][0]["deleted"] == 1
+        assert place.samples() == 2
+    finally:
+        again.stop()
+
+
+def test_a_second_server_on_the_same_folder_is_refused(place: Federation, server: Server) -> None:
+    began = time.monotonic()
+    assert "is in use by process" in run("serve", place.folder, code=5).stderr
+    assert time.monotonic() - began < 30
+
+
+def test_what_serve_refuses(place: Federation) -> None:
+    assert "belong together" in run("serve", place.folder, "--tls-cert", place.key, code=2).stderr
+    assert "there is no federation in" in run("serve", place.path / "nowhere", code=1).stderr
+    assert "cannot be used" in run("serve", place.folder, "--tls-cert", place.key, "--tls-key", place.key, code=1).stderr
+    run("server", "status", "--office", place.office)  # nothing was left locked
+
+
+def test_a_certificate_is_renewed_under_the_same_authority(place: Federation) -> None:
+    before = (place.folder / "tls" / "tls.pem").read_bytes()
+    authority = (place.folder / "tls" / "ca.pem").read_bytes()
+    told = value("server", "renew-certificate", place.folder, "--host", "other.example.org")
+    assert told["expires"] > "2026"
+    assert (place.folder / "tls" / "tls.pem").read_bytes() != before
+    assert (place.folder / "tls" / "ca.pem").read_bytes() == authority

@@ -1,0 +1,85 @@
+"""Enrolment by a one-time token: once, by the right server, with the right backbone."""
+
+from __future__ import annotations
+
+import pytest
+from agent_cases import Home
+
+from expunge.client import ClientStore, enrol
+from expunge.errors import (
+    BackboneError,
+    CarrierError,
+    EvidenceError,
+    ProtocolError,
+    RefusedError,
+    StoreError,
+)
+from expunge.protocol.token import Token
+from expunge.signing import Envelope
+from federation import SPEC, make_key
+
+
+class TestEnrolment:
+    def test_a_new_client(self, home: Home) -> None:
+        assert (home.store.name, home.store.spec, home.store.message) == ("ward-3", SPEC, "rows")
+        assert home.store.server == home.federation.first_key.public
+        assert (home.store.address, home.store.ca, home.store.status().enrolled) == ("https://x", "", True)
+        assert home.federation.service.core.actor("ward-3").key == home.store.key.public
+
+    @pytest.mark.parametrize("lost", ["before", "after"])
+    def test_after_a_lost_answer_the_same_call_finishes_it(self, home: Home, lost: str) -> None:
+        token = home.token("ward-4")
+        home.way.lost = ["", lost]
+        with pytest.raises(CarrierError):
+            enrol(home.path / "ward-4", token, home.way)
+        with ClientStore.open(home.path / "ward-4") as store:
+            key = store.key.public
+            with pytest.raises(StoreError, match="never enrolled"):
+                home.agent_of(store).sync()
+        with enrol(home.path / "ward-4", token, home.way) as store:
+            assert store.key.public == key
+            assert home.agent_of(store).sync().status == "active"
+        with pytest.raises(StoreError, match="the store of client ward-4 already"):
+            enrol(home.path / "ward-4", token, home.way)
+
+    def test_a_refused_client_leaves_nothing_behind(self, home: Home) -> None:
+        token = home.token("ward-4")
+        used = Token(token.federation, "ward-5", "client", token.secret, token.server, token.urls)
+        with pytest.raises(RefusedError, match="not good for ward-5"):
+            enrol(home.path / "ward-5", used, home.way)
+        assert not (home.path / "ward-5").exists()
+
+    def test_tokens_that_do_not_fit(self, home: Home) -> None:
+        with pytest.raises(ProtocolError, match="for an officer"):
+            enrol(home.path / "x", home.token("eve", "officer"), home.way)
+        with pytest.raises(EvidenceError, match="not the given key"):
+            enrol(home.path / "x", home.token("eve", server=make_key().public), home.way)
+        with pytest.raises(BackboneError, match="pins the backbone ''"):
+            enrol(home.path / "x", home.token("eve"), home.way, backbone="sha256:1")
+        assert not (home.path / "x").exists()
+
+    def test_a_token_of_another_federation(self, home: Home) -> None:
+        token = home.token("ward-4")
+        other = Token("f" * 32, "ward-4", "client", token.secret, token.server, token.urls)
+        with pytest.raises(EvidenceError, match=f"the token is for {'f' * 32}"):
+            enrol(home.path / "ward-4", other, home.way)
+
+    @pytest.mark.parametrize("wrong", ["key", "name"])
+    def test_an_enrolment_that_the_server_did_not_sign_is_not_believed(self, home: Home, wrong: str) -> None:
+        def changed(data: bytes) -> bytes:
+            content = Envelope.from_bytes(data, "enrolled").unverified()
+            key = make_key() if wrong == "key" else home.federation.server_key
+            return Envelope.signed("enrolled", content | ({"name": "eve"} if wrong == "name" else {}), key).to_bytes()
+
+        home.way.change["enrol"] = changed
+        with pytest.raises(EvidenceError, match="is signed by key" if wrong == "key" else "the server enrolled 'eve'"):
+            enrol(home.path / "ward-4", home.token("ward-4"), home.way)
+        with ClientStore.open(home.path / "ward-4") as store:
+            assert not store.status().enrolled
+
+    def test_after_the_server_changed_its_key(self, home: Home) -> None:
+        token = home.token("ward-4")
+        home.federation.operator.command("rotate-key")
+        with enrol(home.path / "ward-4", token, home.way) as store:
+            assert store.server == home.federation.first_key.public
+            assert len(store.documents("rotation")) == 1

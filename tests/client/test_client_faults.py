@@ -1,0 +1,258 @@
+"""Faults: killed processes, failing writes, full disks, old copies. And the law of erasure, by a scan of raw bytes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from client_cases import NOW, SPEC, Server, deliver, features, found_in, ids, make_store, traces
+from crash_runner import REPEATED, Accepting, attempt, check, count_down_in, steps
+
+from expunge import Statistics
+from expunge.client import ClientStore, Selection
+from expunge.errors import ShreddedError, StoreError
+from expunge.vault import Vault
+
+RUNNER = Path(__file__).with_name("crash_runner.py")
+
+
+def test_killed_at_any_moment_nothing_is_lost_and_nothing_applied_twice(tmp_path: Path) -> None:
+    seed = int(os.environ.get("EXPUNGE_SEED", secrets.randbelow(1 << 30)))
+    command = [sys.executable, str(RUNNER), str(tmp_path), str(seed), "14"]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603 - our own program
+    assert run.returncode == 0, f"EXPUNGE_SEED={seed}\n{run.stderr}"
+    assert len(run.stdout.split()) == 14
+
+
+@pytest.mark.parametrize("start", range(0, 150, 10))
+def test_a_write_that_fails_leaves_a_store_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int) -> None:
+    """Each write fails once, before or after it took effect; the store is used on without being opened again."""
+    point = start + secrets.randbelow(10)
+    make_store(tmp_path).close()
+    left = [point]
+
+    def countdown() -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise StoreError("a write failed")
+
+    with ClientStore.open(tmp_path / "store") as store, monkeypatch.context() as patch:
+        count_down_in(countdown, patch.setattr)
+        for step in steps(store, Accepting(tmp_path / "server")):
+            before = left[0]
+            attempt(step, "a write failed", "has no receipt yet")
+            if before >= 0 > left[0]:
+                attempt(step, "has no receipt yet", *REPEATED)
+        query = "SELECT slot FROM samples UNION SELECT slot FROM compositions"
+        assert store._folder.vault.live() >= {0, *(row[0] for row in store._database.rows(query))}
+    assert left[0] < 0, f"no write failed: there are fewer than {point}"
+    check(tmp_path, 9)
+
+
+class TestErasure:
+    def failing_once(self, monkeypatch: pytest.MonkeyPatch, *, before: bool) -> None:
+        """The next destruction of keys fails, before it has begun or when it is done."""
+        shred = Vault.shred
+
+        def failing(vault: Vault, slots: Iterable[int]) -> None:
+            monkeypatch.setattr(Vault, "shred", shred)
+            if not before:
+                shred(vault, slots)
+            raise StoreError("the disk failed")
+
+        monkeypatch.setattr(Vault, "shred", failing)
+
+    @pytest.mark.parametrize("before", [True, False])
+    def test_an_erasure_that_failed_is_made_up_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+        server = Server()
+        with make_store(tmp_path) as store:
+            store.add(ids(3), features(3), [0, 1, 2], now=NOW)
+            deliver(store, server)
+            store.forget(Selection(ids=["sample-0"]))
+            composition = store.compose()
+            assert composition is not None
+            receipt = server.offer(store.encode(composition))
+            self.failing_once(monkeypatch, before=before)
+            with pytest.raises(StoreError, match="the disk failed"):
+                store.settle(2, receipt)
+            store.settle(2, receipt)
+            assert store._folder.vault.live() == {0, *(row[0] for row in store._database.rows("SELECT slot FROM samples"))}
+
+    @pytest.mark.parametrize("before", [True, False])
+    def test_a_slot_in_use_again_is_not_destroyed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+        with make_store(tmp_path) as store:
+            store.add(ids(3), features(3), [0, 1, 2], now=NOW)
+            self.failing_once(monkeypatch, before=before)
+            with pytest.raises(StoreError, match="the disk failed"):
+                store.forget(Selection(ids=["sample-0"]))
+            store.add(ids(5, "more"), features(5, 1), [0, 1, 2, 0, 1], now=NOW)
+            store.forget(Selection(ids=["sample-1"]))
+            assert store.preview(Selection(everything=True)).count == 6
+            deliver(store, server := Server())
+            assert server.statistics == store.statistics()
+            assert len(store._folder.vault.live()) == 7
+
+    def test_the_scan_finds_what_lies_open(self, tmp_path: Path) -> None:
+        row = features(1)[0]
+        integers = np.rint(row.astype(np.float64) * 2.0**SPEC.grid.fraction_bits)
+        for form in (row, row.astype(np.float64), integers, integers.astype(np.int64)):
+            (tmp_path / "file").write_bytes(b"before" + form.tobytes() + b"after")
+            assert found_in(tmp_path, traces(["name"], row))
+        (tmp_path / "file").write_bytes(b"a name in the open")
+        assert found_in(tmp_path, traces(["name"], row)) == [("file", b"name")]
+
+    def test_nothing_readable_is_ever_written(self, tmp_path: Path) -> None:
+        server = Server()
+        needles = traces([*ids(5), "ann", "/pictures/1"], features(5))
+        with make_store(tmp_path) as store:
+            store.add(ids(5), features(5), [0, 1, 2, 0, 1], subjects=["ann"] * 5, sources=["/pictures/1"] * 5, now=NOW)
+            assert store.preview(Selection(subject="ann")).count == 5
+            assert found_in(tmp_path, needles) == []
+            deliver(store, server)
+            store.forget(Selection(ids=["sample-3"]))
+            composition = store.compose()
+            assert composition is not None
+            assert found_in(tmp_path, [*needles, composition.nonce, composition.nonce.hex().encode()]) == []
+
+    @pytest.mark.parametrize("message", ["rows", "gram"])
+    def test_after_the_receipt_no_copy_can_be_opened(self, tmp_path: Path, message: str) -> None:
+        server = Server()
+        with make_store(tmp_path, message=message) as store:
+            store.add(ids(5), features(5), [0, 1, 2, 0, 1], subjects=["ann", "ben"] * 2 + ["ann"], now=NOW)
+            deliver(store, server)
+            store.forget(Selection(subject="ann"))
+            store.compose()
+            old = {
+                row[0]: row[1:] for row in store._database.rows("SELECT slot, id_tag, commitment, names, content FROM samples")
+            }
+            nonce = store._database.row("SELECT slot, sealed FROM compositions")
+            doomed = {row[0] for row in store._database.rows("SELECT slot FROM samples WHERE state = 'deleting'")}
+            assert len(doomed) == 3
+            assert nonce is not None
+            receipt = server.offer(store.encode(store.composed()))  # type: ignore[arg-type]
+            store.settle(2, receipt)
+            log = store.path / "client.db-wal"
+            assert not log.exists() or log.stat().st_size == 0
+            raw = b"".join(file.read_bytes() for file in store.path.iterdir())
+            with pytest.raises(ShreddedError):
+                store._folder.vault.unseal(nonce[0], nonce[1], b"composition:2")
+            for slot, (id_tag, commitment, names, content) in old.items():
+                if slot in doomed:
+                    assert not any(part in raw for part in (id_tag, commitment, names, content))
+                    with pytest.raises(ShreddedError):
+                        store._folder.vault.unseal(slot, names, b"names\0" + id_tag)
+                    with pytest.raises(ShreddedError):
+                        store._folder.vault.unseal(slot, content, b"content\0" + id_tag + commitment)
+                else:
+                    assert all(part in raw for part in (id_tag, commitment, names))
+                    store._folder.vault.unseal(slot, names, b"names\0" + id_tag)
+
+    def test_keys_are_nowhere_in_the_folder_afterwards(self, tmp_path: Path) -> None:
+        with make_store(tmp_path, mirrors=[tmp_path / "mirror"]) as store:
+            store.add(ids(3), features(3), [0, 1, 2], now=NOW)
+            deliver(store, server := Server())
+            content = (store.path / "client.vault").read_bytes()
+            keys = {slot: content[64 + 32 * slot : 96 + 32 * slot] for slot in store._folder.vault.live()}
+            (doomed,) = (row[0] for row in store._database.rows("SELECT slot FROM samples WHERE label = 1"))
+            store.forget(Selection(label="dog"))
+            deliver(store, server)
+            assert found_in(tmp_path, [keys.pop(doomed)]) == []
+            assert all(len(found_in(tmp_path, [key])) == 2 for key in keys.values())
+
+
+class TestFullDisk:
+    def full(self, store: ClientStore, more: int = 0) -> None:
+        pages = store._database.value("PRAGMA page_count")
+        store._database.rows(f"PRAGMA max_page_count={pages + more}")
+
+    def roomy(self, store: ClientStore) -> None:
+        store._database.rows("PRAGMA max_page_count=1000000")
+
+    def test_an_add_that_does_not_fit_changes_nothing(self, tmp_path: Path) -> None:
+        server = Server()
+        with make_store(tmp_path) as store:
+            store.add(ids(3), features(3), [0, 1, 2], now=NOW)
+            before = store.status(), store._folder.vault.live()
+            self.full(store, 2)
+            with pytest.raises(StoreError, match=r"full.*Free some space"):
+                store.add(ids(2000, "big"), features(2000), [0] * 2000, now=NOW)
+            assert (store.status(), store._folder.vault.live()) == before
+            self.roomy(store)
+            store.add(ids(2000, "big"), features(2000), [0] * 2000, now=NOW)
+            deliver(store, server)
+            assert server.account.count == 2003
+
+    def test_a_receipt_that_does_not_fit_is_settled_later(self, tmp_path: Path) -> None:
+        server = Server()
+        with make_store(tmp_path) as store:
+            store.add(ids(3), features(3), [0, 1, 2], now=NOW)
+            deliver(store, server)
+            store.forget(Selection(ids=["sample-0"]))
+            composition = store.compose()
+            assert composition is not None
+            data = store.encode(composition)
+            self.full(store)
+            with pytest.raises(StoreError, match="full"):
+                store.settle(2, b"x" * 1_000_000)
+            assert store.encode(composition) == data
+            assert store.status().deleting == 1
+            self.roomy(store)
+            store.settle(2, server.offer(data))
+            assert store.statistics() == server.statistics
+
+
+class TestOldCopies:
+    def test_a_restored_database_forgets_what_has_been_deleted_since(self, tmp_path: Path) -> None:
+        with make_store(tmp_path) as store:
+            store.add(ids(5), features(5), [0, 1, 2, 0, 1], now=NOW)
+            deliver(store, server := Server())
+        copy = tmp_path / "backup.db"
+        shutil.copy(tmp_path / "store" / "client.db", copy)
+        with ClientStore.open(tmp_path / "store") as store:
+            store.forget(Selection(ids=["sample-1", "sample-3"]))
+            deliver(store, server)
+            store.add(["later"], features(1), [0], now=NOW)
+        shutil.copy(copy, tmp_path / "store" / "client.db")
+        with pytest.raises(StoreError, match=r"older copy.*restored=True"):
+            ClientStore.open(tmp_path / "store")
+        with ClientStore.open(tmp_path / "store", restored=True) as store:
+            assert set(store.preview(Selection(everything=True)).ids) == {"sample-0", "sample-2", "sample-4"}
+            assert store.recall("rejoin") == "1"
+            header = deliver(store, server, reset=True, sequence=3)
+            assert header is not None
+            assert server.statistics == Statistics.of(SPEC, features(5)[::2], [0, 2, 1])
+            assert store.recall("rejoin") == ""
+        ClientStore.open(tmp_path / "store").close()
+
+    def test_a_row_that_was_exchanged_is_refused(self, tmp_path: Path) -> None:
+        with make_store(tmp_path) as store:
+            store.add(ids(2), features(2), [0, 1], now=NOW)
+            deliver(store, Server())
+        with closing(sqlite3.connect(tmp_path / "store" / "client.db")) as database:
+            database.execute("UPDATE samples SET commitment = zeroblob(32) WHERE label = 0")
+            database.commit()
+        with ClientStore.open(tmp_path / "store") as store, pytest.raises(StoreError, match="altered"):
+            store.statistics()
+
+    def test_a_lost_vault_comes_back_from_its_mirror(self, tmp_path: Path) -> None:
+        with make_store(tmp_path, mirrors=[tmp_path / "mirror"]) as store:
+            store.add(ids(3), features(3), [0, 1, 2], now=NOW)
+            deliver(store, server := Server())
+            store.forget(Selection(label="cat"))
+            deliver(store, server)
+        (tmp_path / "store" / "client.vault").unlink()
+        shutil.copy(tmp_path / "mirror", tmp_path / "store" / "client.vault")
+        with ClientStore.open(tmp_path / "store") as store:
+            assert store.statistics() == server.statistics
+        with Vault.open(tmp_path / "mirror") as mirror:
+            assert len(mirror.live()) == 3

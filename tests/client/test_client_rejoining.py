@@ -1,0 +1,129 @@
+"""Restored servers, old copies of stores, and clients that were forgotten."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from agent_cases import Home, add, of
+from client_cases import features
+
+from expunge import Statistics
+from expunge.client import ClientStore, Selection
+from expunge.errors import (
+    CarrierError,
+    EvidenceError,
+    RefusedError,
+    StoreError,
+)
+from expunge.server.backup import write_backup
+from expunge.server.founding import restore
+from expunge.server.service import Service
+from federation import SPEC
+
+
+class TestRejoining:
+    def restored(self, home: Home) -> None:
+        """The server's disk is lost; a backup from before the last requests is put in its place."""
+        core = home.federation.service.core
+        backup, key = core.folder.path / "backups" / "b", core.folder.key
+        place = home.path / "restored"
+        home.federation.close()
+        restore(place, backup, key, clock=home.federation.clock)
+        home.federation.path = place
+        home.federation.service = Service.open(place, clock=home.federation.clock, upkeep=False)
+
+    @pytest.mark.parametrize("message", ["rows", "gram"])
+    def test_a_restored_server_gets_what_is_held_now(self, tmp_path: Path, message: str) -> None:
+        home = Home(tmp_path, message=message)
+        add(home.store)
+        home.agent.push()
+        write_backup(home.federation.service.core.folder, "b")
+        home.store.forget(Selection(ids=["sample-0"]))
+        home.agent.sync()
+        add(home.store, 2, "more", 1)
+        self.restored(home)
+        with pytest.raises(EvidenceError, match=r"restored from a backup.*accept_restored"):
+            home.agent.sync()
+        synced = home.agent.sync(accept_restored=True)
+        assert synced.rejoined
+        assert len(home.store.documents("lost-log")) == 2
+        rows = np.concatenate([features(4)[1:], features(2, 1)])
+        assert home.ledger == Statistics.of(SPEC, rows, [1, 2, 0, 0, 1]) == home.store.statistics()
+        assert synced.new_head
+        home.store.forget(Selection(everything=True))
+        home.agent.sync()
+        assert home.ledger == Statistics.zero(SPEC)
+        home.close()
+
+    def test_a_request_on_its_way_is_taken_back_first(self, home: Home) -> None:
+        write_backup(home.federation.service.core.folder, "b")
+        add(home.store)
+        home.way.lost = ["after"] * 4
+        with pytest.raises(CarrierError):
+            home.agent.push()
+        self.restored(home)
+        synced = home.agent.sync(accept_restored=True)
+        assert (synced.rejoined, home.ledger) == (True, of())
+
+    def test_a_push_rejoins_too(self, home: Home) -> None:
+        write_backup(home.federation.service.core.folder, "b")
+        self.restored(home)
+        add(home.store)
+        home.agent.push()
+        assert (home.ledger, home.store.sequence, home.store.status().live) == (of(), 1, 4)
+
+    def test_an_order_that_was_answered_before_the_backup_was_restored_is_answered_again(self, home: Home) -> None:
+        add(home.store, subjects=["ann", "ben", "cyd", None])
+        home.agent.push()
+        officer = home.federation.officer()
+        order = officer.command("order", subject="ann")["order"]
+        later = officer.command("order", subject="ben")["order"]
+        write_backup(home.federation.service.core.folder, "b")
+        vault = home.federation.path / "server.vault"
+        shutil.copy(vault, home.path / "vault")
+        home.agent.sync()
+        core = home.federation.service.core
+        backup, key, place = core.folder.path / "backups" / "b", core.folder.key, home.path / "restored"
+        home.federation.close()
+        restore(place, backup, key, vault=home.path / "vault", clock=home.federation.clock)
+        home.federation.path = place
+        home.federation.service = Service.open(place, clock=home.federation.clock, upkeep=False)
+        home.agent.sync(accept_restored=True)
+        for one in (order, later):
+            assert officer.ask("show-order", order=one)["state"] == "complete"
+        assert home.ledger == Statistics.of(SPEC, features(4)[2:], [2, 0])
+
+    def test_a_vanished_client_that_was_forgotten_is_told(self, home: Home) -> None:
+        add(home.store)
+        home.agent.push()
+        home.federation.operator.command("forget-client", client="ward-3")
+        assert home.agent.sync().status == "gone"
+        assert home.store.recall("gone") == "1"
+        home.store.forget(Selection(ids=["sample-0"]))
+        with pytest.raises(RefusedError, match="left this federation, or was forgotten"):
+            home.agent.push()
+
+    def test_an_old_copy_of_the_store_does_not_go_on(self, home: Home) -> None:
+        add(home.store)
+        home.agent.push()
+        home.store.close()
+        shutil.copytree(home.store.path, home.path / "copy")
+        with ClientStore.open(home.store.path) as store:
+            add(store, 1, "more", 1)
+            home.agent_of(store).push()
+        with ClientStore.open(home.path / "copy") as copy:
+            with pytest.raises(StoreError, match=r"2 requests .*knows of 1: it is an old copy"):
+                home.agent_of(copy).sync()
+            add(copy, 1, "other", 2)
+            with pytest.raises(RefusedError, match="has been used"):
+                home.agent_of(copy).push()
+
+    def test_a_server_that_forgot_what_it_receipted_is_found_out(self, home: Home) -> None:
+        add(home.store)
+        home.agent.push()
+        home.federation.service.core.database.rows("UPDATE actors SET sequence = 0 WHERE name = 'ward-3'")
+        with pytest.raises(EvidenceError, match="forgotten requests"):
+            home.agent.sync()

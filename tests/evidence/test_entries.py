@@ -1,0 +1,138 @@
+"""Log entries: one form for each, and nothing else is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from evidence_cases import CLIENT_KEY, FEDERATION, NEW, OLD, SPEC, at, changed, digest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from expunge import canonical
+from expunge.errors import FormatError
+from expunge.evidence import make_entry, read_entry
+from expunge.evidence.entry import KINDS
+
+D = digest("any")
+CONTENT: dict[str, dict[str, Any]] = {
+    "founded": {
+        "federation": FEDERATION,
+        "spec": SPEC.digest,
+        "server": OLD.public.id,
+        "key": OLD.public.text,
+        "solver": "woodbury",
+    },
+    "enrolled": {"name": "north", "role": "client", "key": CLIENT_KEY.text},
+    "changed": changed("north", 3, added=2, orders=[{"order": "o", "found": 1}], audits=["a"], head=""),
+    "commanded": {"actor": "op", "sequence": 1, "command": D, "action": "set-gamma", "summary": {"gamma": "0x1p+0", "n": -1}},
+    "amended": {"spec_before": D, "spec_after": digest("b"), "actor": "op", "ledger": D, "head": ""},
+    "erased": {"generation": 0, "round": 7},
+    "ordered": {"order": "o", "subject": D, "deadline": at(9), "clients": ["north"]},
+    "answered": {"order": "o", "client": "north", "found": 0, "sequence": 5},
+    "completed": {"order": "o"},
+    "audited": {"audit": "a", "result": "different", "clients": ["north"], "ledger": D, "recomputed": D, "count": 1},
+    "forgotten": {"client": "north", "count": 4, "ledger_before": D, "ledger_after": D, "head": D},
+    "rotated": {"old": OLD.public.id, "new": NEW.public.id, "key": NEW.public.text},
+    "restored": {"size": 12, "withheld": []},
+}
+
+
+def test_every_kind_has_a_case() -> None:
+    assert set(CONTENT) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", CONTENT)
+def test_reading_and_making_are_inverse(kind: str) -> None:
+    data = make_entry(kind, at(1), **CONTENT[kind])
+    assert read_entry(data) == {"kind": kind, "time": at(1), **CONTENT[kind]}
+    assert make_entry(**read_entry(data)) == data
+
+
+@pytest.mark.parametrize("kind", CONTENT)
+def test_a_missing_or_an_unknown_field_is_refused_by_name(kind: str) -> None:
+    for name in CONTENT[kind]:
+        with pytest.raises(FormatError, match=rf"missing: .*{name}"):
+            make_entry(kind, at(1), **{key: value for key, value in CONTENT[kind].items() if key != name})
+    with pytest.raises(FormatError, match=r"unknown: .*feature"):
+        make_entry(kind, at(1), **CONTENT[kind], feature="0.25")
+
+
+WRONG: tuple[Any, ...] = (None, 1.5, -1, b"x", "UPPER case !", "x" * 2000, [1.5], {"a": 1.5}, ["not a name!"], {"A!": 1})
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, content in CONTENT.items() for name in content])
+def test_no_field_takes_a_value_of_another_form(kind: str, name: str) -> None:
+    for wrong in WRONG:
+        if name == "solver" and wrong == "UPPER case !":
+            continue  # the one free text
+        with pytest.raises(FormatError, match=name):
+            make_entry(kind, at(1), **{**CONTENT[kind], name: wrong})
+
+
+@pytest.mark.parametrize("bad", [True, "1", 1.0, None])
+def test_a_count_is_an_integer(bad: object) -> None:
+    with pytest.raises(FormatError, match="'generation'"):
+        make_entry("erased", at(1), generation=bad, round=1)
+
+
+@pytest.mark.parametrize("bad", [0, 1, "true", None])
+def test_a_flag_is_a_boolean(bad: object) -> None:
+    with pytest.raises(FormatError, match="'leave'"):
+        make_entry("changed", at(1), **changed("north", 1, leave=bad))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "2026-11-15",
+        "2026-11-15T09:30:00",
+        "2026-11-15 09:30:00Z",
+        "2026-11-15T09:30:00+00:00",
+        "2026-11-15T09:30:00Z\n",
+        "2026-02-30T09:30:00Z",
+        "2026-11-15T24:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "٢٠٢٦-11-15T09:30:00Z",
+        None,
+        5,
+    ],
+)
+def test_a_time_is_a_time_of_the_calendar_in_utc(bad: Any) -> None:
+    with pytest.raises(FormatError, match="'time'"):
+        make_entry("completed", bad, order="o")
+
+
+@pytest.mark.parametrize("bad", ["", "North", "a b", "-a", "x" * 65, "ä", "a\n", "a/b"])
+def test_names_are_plain(bad: str) -> None:
+    with pytest.raises(FormatError, match="'client'"):
+        make_entry("forgotten", at(1), **{**CONTENT["forgotten"], "client": bad})
+
+
+@pytest.mark.parametrize("kind", ["", "Founded", "unknown", None, 3, ["founded"]])
+def test_an_unknown_kind_is_refused(kind: Any) -> None:
+    with pytest.raises(FormatError, match="known kind"):
+        make_entry(kind, at(1))
+
+
+@pytest.mark.parametrize("value", [None, [], "founded", 3, {}])
+def test_what_is_no_entry_is_refused(value: object) -> None:
+    with pytest.raises(FormatError, match="known kind"):
+        read_entry(canonical.encode(value))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("founded", "server"), ("rotated", "new")])
+def test_a_key_and_its_id_belong_together(kind: str, name: str) -> None:
+    with pytest.raises(FormatError, match="is not the id of its key"):
+        make_entry(kind, at(1), **{**CONTENT[kind], name: CLIENT_KEY.id})
+
+
+@given(st.sampled_from(sorted(CONTENT)), st.data())
+def test_bytes_that_are_not_canonical_are_refused(kind: str, data: st.DataObject) -> None:
+    entry = make_entry(kind, at(1), **CONTENT[kind])
+    place = data.draw(st.integers(0, len(entry)))
+    with pytest.raises(FormatError):
+        read_entry(entry[:place] + b"\n" + entry[place:])
+    with pytest.raises(FormatError):
+        read_entry(entry[: min(place, len(entry) - 1)])

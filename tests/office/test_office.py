@@ -1,0 +1,309 @@
+"""The office: each command takes effect once, whatever is lost; and nothing but the server's own word is believed."""
+
+from __future__ import annotations
+
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from expunge import Spec
+from expunge.carriers.local import LocalCarrier
+from expunge.errors import CarrierError, EvidenceError, ProtocolError, RefusedError, StoreBusyError, StoreError
+from expunge.office import Office
+from expunge.office import folder as office_folder
+from expunge.protocol.token import Token
+from expunge.server.founding import found
+from expunge.server.service import Service
+from expunge.signing import Envelope, SigningKey
+
+SPEC = Spec(dim=3, labels=("a", "b"))
+
+
+class Losing:
+    """The local carrier, which loses what it is told to: the request (`before`) or the answer (`after`)."""
+
+    def __init__(self, carrier: LocalCarrier) -> None:
+        self.carrier = carrier
+        self.lose = ""
+        self.change: Callable[[bytes], bytes] = bytes
+        self.offered: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.carrier, name)
+
+    def _carry(self, data: bytes, carry: Callable[[bytes], bytes]) -> bytes:
+        self.offered.append(data)
+        if self.lose == "before":
+            raise CarrierError("lost on the way: offer it again")
+        answer = self.change(carry(data))
+        if self.lose == "after":
+            raise CarrierError("no answer came: offer it again")
+        return answer
+
+    def command(self, data: bytes) -> bytes:
+        return self._carry(data, self.carrier.command)
+
+    def enrol(self, data: bytes) -> bytes:
+        return self._carry(data, self.carrier.enrol)
+
+
+class Place:
+    """A federation with its first operator's office."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.operator_key, self.server_key = SigningKey(secrets.token_bytes(32)), SigningKey(secrets.token_bytes(32))
+        found(path / "server", SPEC, self.operator_key.public, key=self.server_key)
+        self.service = Service.open(path / "server", upkeep=False)
+        self.carrier = Losing(LocalCarrier(self.service))
+        self.office = Office.create(
+            path / "operator",
+            name="operator",
+            role="operator",
+            federation=self.service.core.federation,
+            server=self.server_key.public,
+            address=str(path / "server"),
+            key=self.operator_key,
+            carrier=self.carrier,
+        )
+
+    def token(self, name: str, role: str) -> Token:
+        token = Token(self.office.federation, name, role, secrets.token_hex(32), self.server_key.public, ("somewhere",))
+        self.office.do("token", {"name": name, "role": role, "secret": token.secret_digest})
+        return token
+
+    def reopened(self) -> Office:
+        self.office.close()
+        self.office = Office.open(self.path / "operator", self.carrier)
+        return self.office
+
+    def orders(self) -> int:
+        return len(self.office.ask("orders", {}))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    here = Place(tmp_path)
+    yield here
+    here.office.close()
+    here.service.close()
+
+
+def test_commands_are_numbered_and_questions_change_nothing(place: Place) -> None:
+    before = place.service.core.log.size
+    assert place.office.ask("status", {})["federation"] == place.office.federation
+    assert place.service.core.log.size == before
+    assert place.office.do("order", {"subject": "p-1"})["state"] == "complete"
+    assert place.office.do("order", {"subject": "p-1"})["state"] == "complete"
+    assert place.orders() == 2
+    assert place.service.core.actor("operator").sequence == 2
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_command_whose_answer_was_lost_is_offered_again_and_takes_effect_once(place: Place, lost: str, crash: bool) -> None:
+    place.carrier.lose = lost
+    with pytest.raises(CarrierError):
+        place.office.do("order", {"subject": "p-1"})
+    if crash:
+        place.reopened()
+    assert place.office.under_way == "order"
+    place.carrier.lose = ""
+    order = place.office.do("order", {"subject": "p-1"})
+    assert order["state"] == "complete"
+    assert place.orders() == 1
+    assert place.carrier.offered[0] == place.carrier.offered[1]
+    assert place.office.under_way == ""
+
+
+def test_another_command_first_brings_the_one_under_way_to_its_end(place: Place) -> None:
+    place.carrier.lose = "before"
+    with pytest.raises(CarrierError):
+        place.office.do("order", {"subject": "p-1"})
+    place.carrier.lose = ""
+    place.office.do("order", {"subject": "p-2"})
+    assert place.orders() == 2
+    assert place.office.notices == ["the earlier command order, which had no answer, has been carried out, once"]
+
+
+def test_a_refused_command_under_way_does_not_stand_in_the_way_of_another(place: Place) -> None:
+    place.carrier.lose = "before"
+    with pytest.raises(CarrierError):
+        place.office.do("close-order", {"order": "none"})
+    place.carrier.lose = ""
+    place.office.do("order", {"subject": "p-2"})
+    assert place.orders() == 1
+    assert "close-order, which had no answer, was refused: there is no order" in place.office.notices[0]
+
+
+def test_a_crash_between_the_result_and_its_note_does_no_harm(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(office_folder.Folder, "drop_command", die)
+    with pytest.raises(KeyboardInterrupt):
+        place.office.do("order", {"subject": "p-1"})
+    monkeypatch.undo()
+    assert (place.path / "operator" / "command").exists()
+    assert place.reopened().under_way == ""
+    place.office.do("order", {"subject": "p-1"})
+    assert place.orders() == 2
+
+
+def test_a_refusal_ends_the_command_and_the_next_one_is_fine(place: Place) -> None:
+    with pytest.raises(RefusedError, match="there is no command 'nonsense'"):
+        place.office.do("nonsense", {})
+    assert place.office.under_way == ""
+    assert place.office.do("order", {"subject": "p-1"})["state"] == "complete"
+
+
+def test_an_old_copy_of_the_office_finds_its_way_back_into_step(place: Place) -> None:
+    old = (place.path / "operator" / "office.json").read_bytes()
+    place.office.do("order", {"subject": "p-1"})
+    place.office.do("order", {"subject": "p-2"})
+    (place.path / "operator" / "office.json").write_bytes(old)
+    place.reopened().do("order", {"subject": "p-3"})
+    assert place.orders() == 3
+
+
+def test_a_server_of_an_older_backup_is_followed_backwards(place: Place) -> None:
+    state = place.path / "operator" / "office.json"
+    place.office.do("order", {"subject": "p-1"})
+    state.write_bytes(state.read_bytes().replace(b'"sequence":1', b'"sequence":7'))
+    place.reopened().do("order", {"subject": "p-2"})
+    assert place.orders() == 2
+    assert place.service.core.actor("operator").sequence == 2
+
+
+def test_one_process_at_a_time(place: Place) -> None:
+    with pytest.raises(StoreBusyError, match="is in use by process"):
+        Office.open(place.path / "operator", place.carrier)
+
+
+def test_the_key_is_for_its_owner_alone(place: Place) -> None:
+    assert stat.S_IMODE((place.path / "operator" / "office.key").stat().st_mode) == 0o600
+    assert stat.S_IMODE((place.path / "operator").stat().st_mode) == 0o700
+
+
+# -- whom to believe --------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_of_another_key_is_refused_and_the_command_stays_under_way(place: Place) -> None:
+    stranger = SigningKey(secrets.token_bytes(32))
+    place.carrier.change = lambda data: Envelope.signed(
+        "result", Envelope.from_bytes(data, "result").unverified(), stranger
+    ).to_bytes()
+    with pytest.raises(EvidenceError, match="not the server that was enrolled at"):
+        place.office.do("order", {"subject": "p-1"})
+    assert place.office.under_way == "order"
+
+
+def test_the_answer_to_another_question_is_refused(place: Place) -> None:
+    answers: list[bytes] = []
+    place.carrier.change = lambda data: answers.append(data) or answers[0]  # type: ignore[func-returns-value]
+    place.office.ask("status", {})
+    with pytest.raises(EvidenceError, match="nonce differs"):
+        place.office.ask("status", {})
+    with pytest.raises(EvidenceError, match="answered another command: its action is 'status'"):
+        place.office.ask("clients", {})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("nonce", "0" * 64, "its nonce differs"),
+        ("command", "0" * 64, "not in the log as claimed"),
+        ("proof", [], "not in the log as claimed"),
+    ],
+)
+def test_a_result_that_lies_is_refused_even_if_the_server_signed_it(place: Place, field: str, value: Any, message: str) -> None:
+    def lie(data: bytes) -> bytes:
+        content = Envelope.from_bytes(data, "result").unverified()
+        part = {"nonce": content["result"], "command": content["entry"], "proof": content["log"]}[field]
+        part[field] = value
+        return Envelope.signed("result", content, place.server_key).to_bytes()
+
+    place.carrier.change = lie
+    with pytest.raises(EvidenceError, match=message):
+        place.office.do("order", {"subject": "p-1"})
+
+
+def test_rotations_of_the_servers_key_are_followed(place: Place) -> None:
+    place.office.do("rotate-key", {})
+    place.office.do("rotate-key", {})
+    assert place.office.ask("status", {})["key"] != place.server_key.public.id
+    assert len(place.office.chain.rotations) == 2
+    assert place.reopened().ask("status", {})["federation"] == place.office.federation
+
+
+# -- enrolment --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["officer", "operator"])
+def test_enrolment_by_token(place: Place, role: str) -> None:
+    token = place.token("privacy-office", role)
+    with Office.enrol(place.path / "office", token, place.carrier, address="there") as office:
+        assert (office.name, office.role, office.address) == ("privacy-office", role, "there")
+        assert office.do("order", {"subject": "p-1"})["state"] == "complete"
+    with Office.open(place.path / "office", place.carrier) as office:
+        assert office.do("order", {"subject": "p-2"})["state"] == "complete"
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+def test_an_enrolment_whose_answer_was_lost_is_finished_by_the_same_call(place: Place, lost: str) -> None:
+    token = place.token("privacy-office", "officer")
+    place.carrier.lose = lost
+    with pytest.raises(CarrierError):
+        Office.enrol(place.path / "office", token, place.carrier)
+    with pytest.raises(StoreError, match="was never enrolled"):
+        Office.open(place.path / "office", place.carrier)
+    place.carrier.lose = ""
+    Office.enrol(place.path / "office", token, place.carrier).close()
+    assert [one["name"] for one in place.office.ask("clients", {})] == ["operator", "privacy-office"]
+
+
+def test_a_refused_enrolment_leaves_nothing_behind(place: Place) -> None:
+    token = place.token("privacy-office", "officer")
+    Office.enrol(place.path / "office", token, place.carrier).close()
+    with pytest.raises(RefusedError, match="enrolled already"):
+        Office.enrol(place.path / "other", token, place.carrier)
+    assert not (place.path / "other").exists()
+    with pytest.raises(StoreError, match="is the office of privacy-office already"):
+        Office.enrol(place.path / "office", token, place.carrier)
+
+
+def test_a_token_for_a_client_or_a_full_folder_is_refused(place: Place) -> None:
+    with pytest.raises(ProtocolError, match="is for a client"):
+        Office.enrol(place.path / "office", place.token("hospital", "client"), place.carrier)
+    with pytest.raises(StoreError, match="is not empty"):
+        Office.enrol(place.path / "server", place.token("officer", "officer"), place.carrier)
+
+
+def test_enrolment_after_a_rotation_and_by_a_false_server(place: Place) -> None:
+    token = place.token("privacy-office", "officer")
+    place.office.do("rotate-key", {})
+    with Office.enrol(place.path / "office", token, place.carrier) as office:
+        assert office.server == place.server_key.public
+    other = place.token("other-office", "officer")
+    false = Token(other.federation, other.name, other.role, other.secret, SigningKey(bytes(32)).public, other.urls)
+    with pytest.raises(EvidenceError, match=r"not linked to the given key|nor linked to it"):
+        Office.enrol(place.path / "other", false, place.carrier)
+
+
+def test_an_officer_is_refused_what_is_for_operators(place: Place) -> None:
+    with Office.enrol(place.path / "office", place.token("o", "officer"), place.carrier) as office:
+        with pytest.raises(RefusedError, match="this is for operators"):
+            office.do("rotate-key", {})
+        assert office.under_way == ""
+
+
+def test_damage_and_absence_are_named(place: Place, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"office\.key is missing"):
+        Office.open(tmp_path / "nowhere")
+    with pytest.raises(ProtocolError, match="has no way to its server"):
+        place.reopened().connect(None).ask("status", {})  # type: ignore[arg-type]
+    place.office.connect(place.carrier)

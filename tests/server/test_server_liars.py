@@ -1,0 +1,87 @@
+"""Clients whose Grams are not of the samples that they committed to: what they can do is bounded, and can be undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from expunge.errors import RefusedError
+from expunge.protocol.messages import GramPart, Message
+from federation import Client, Federation, together
+from samples import SPEC, Sample, statistics_of
+
+FAR = np.float32(8.0)
+COMMITTED = [Sample(np.array([FAR, FAR, 0, 0]), 0)]
+TOLD = [Sample(np.array([FAR, -FAR, 0, 0]), 0)]  # of the same counts and squares
+
+
+@pytest.fixture
+def federation(tmp_path: Path):
+    with Federation(tmp_path / "server") as federation:
+        federation.enrol("clinic").send(federation.draw(6))
+        federation.enrol("lab").send(federation.draw(3), kind="gram")
+        yield federation
+
+
+def refused(federation: Federation, data: bytes, code: str) -> None:
+    before = federation.dump()
+    with pytest.raises(RefusedError) as refusal:
+        federation.service.request(data)
+    assert refusal.value.code == code, refusal.value
+    assert federation.dump() == before
+
+
+def lying(federation: Federation, committed: list[Sample], told: list[Sample]) -> Client:
+    """A client that adds the Gram of other samples than it commits to."""
+    client = federation.enrol("liar")
+    message = Message("gram", GramPart(statistics_of(SPEC, told))).to_bytes(SPEC)
+    data = client.request(committed, kind="gram", message=message)
+    client.settled(federation.service.request(data), committed)
+    return client
+
+
+def test_a_client_cannot_hide_statistics_behind_an_empty_account(federation: Federation) -> None:
+    """What was added as one Gram and is deleted as other rows would leave statistics of no samples behind."""
+    samples = [Sample(np.array(row, dtype=np.float32), 0) for row in ([1, 1, 0, 0], [2, 2, 0, 0])]
+    others = [Sample(np.array(row, dtype=np.float32), 0) for row in ([1, 2, 0, 0], [2, 1, 0, 0])]  # of the same diagonal
+    client = lying(federation, samples, others)
+    refused(federation, client.request((), samples), "impossible")
+    refused(federation, client.request((), samples, leave=True), "impossible")
+    one_by_one = client.request((), samples[:1])
+    client.settled(federation.service.request(one_by_one), (), samples[:1])
+    refused(federation, client.request((), samples[1:]), "impossible")
+
+
+def test_the_ledger_opens_again_whatever_a_client_got_into_it(federation: Federation) -> None:
+    """A share that alone is impossible is seen only when the others' samples are gone; it must never keep the server shut."""
+    client, lab = lying(federation, COMMITTED, TOLD), federation.clients["lab"]
+    client.send(federation.draw(1))
+    refused(federation, client.request((), COMMITTED), "impossible")  # alone
+    big = [Sample(np.eye(4, dtype=np.float32)[place] * 60, 0) for place in range(4)]
+    futures = together(federation.service, [client.request((), COMMITTED), lab.request(big)])
+    client.settled(futures[0].result(), (), COMMITTED)  # but not beside so much else
+    lab.settled(futures[1].result(), big)
+    federation.reopen()
+    assert federation.service.status()["samples"] == len(federation.retained()) == 6 + 3 + 4 + 1
+
+
+def test_whom_a_liar_stands_in_the_way_is_helped_by_forgetting_the_liar(federation: Federation) -> None:
+    """What is left when the others go would be no Gram, so their deletions are refused; an audit shows why."""
+    clinic, lab = federation.clients.values()
+    lab.send([Sample(np.eye(4, dtype=np.float32)[place] * 60, 0) for place in range(4)])
+    liar = lying(federation, COMMITTED, TOLD)
+    liar.send(federation.draw(1), COMMITTED)
+    everything = list(lab.retained)
+    refused(federation, lab.request((), everything), "impossible")
+    audit = federation.operator.command("audit")["audit"]
+    for client in (clinic, lab, liar):
+        client.answer_audits()
+    federation.finish_audits()
+    assert federation.operator.ask("show-audit", audit=audit)["different"] == ["liar"]
+    federation.operator.command("forget-client", client="liar")
+    liar.retained = []
+    federation.check()
+    lab.send((), everything)
+    federation.check()
