@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from expunge import Spec, Statistics
 from expunge.protocol.commitment import commitments
-from expunge.protocol.messages import GramPart, RowsPart
+from expunge.protocol.messages import FactorPart, GramPart, RowsPart
 from expunge.rows import Rows, integer_rows
+from expunge.solvers.floating import FloatWoodburySolver
 
 SPEC = Spec(dim=4, labels=("cat", "dog", "eel"), gamma=0.5)
 
@@ -54,11 +55,15 @@ def statistics_of(spec: Spec, samples: Sequence[Sample]) -> Statistics:
     return Statistics.of(spec, *_arrays(spec, samples), lost_columns="accept")
 
 
-def part_of(spec: Spec, kind: str, samples: Sequence[Sample]) -> RowsPart | GramPart | None:
+def part_of(spec: Spec, kind: str, samples: Sequence[Sample]) -> RowsPart | GramPart | FactorPart | None:
     if not samples:
         return None
     if kind == "gram":
         return GramPart(statistics_of(spec, samples))
+    if kind == "factor":
+        statistics = statistics_of(spec, samples)
+        factor = FloatWoodburySolver(spec).message(*_arrays(spec, samples))
+        return FactorPart(factor, len(samples), statistics.class_counts)
     return RowsPart(rows_of(spec, samples), tuple(sample.salt for sample in samples))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -218,3 +220,28 @@ def test_json_is_one_object_even_where_a_person_would_be_asked_or_told(tmp_path:
     place = Federation.found(tmp_path)
     printed = run("server", "rotate-key", "--office", place.office, "--json", code=1).stdout
     assert set(json.loads(printed)) == {"error"}
+
+
+BLOCKED = ("urllib3", "fastapi", "uvicorn", "prometheus_client", "pyarrow", "PIL", "onnx", "onnxruntime", "safetensors")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--help"], 0, "Exit codes"),
+        (["demo"], 0, "equal, bit for bit"),
+        (["serve", "{folder}"], 1, "pip install 'expunge[server]'"),
+        (["server", "status", "--office", "{folder}", "--at", "https://localhost:1"], 1, "pip install 'expunge[http]'"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_what_needs_no_extra_works_without_and_the_rest_names_it(
+    tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    folder = Federation.found(tmp_path).folder
+    block = f"import sys; sys.modules.update(dict.fromkeys({BLOCKED!r})); from expunge.cli.main import main; main()"
+    typed = [part.format(folder=folder) for part in arguments]
+    done = subprocess.run([sys.executable, "-c", block, *typed], capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    assert done.returncode == code, done.stderr
+    assert words in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr

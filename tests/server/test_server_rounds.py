@@ -232,6 +232,7 @@ def test_a_service_that_is_closing_finishes_what_waits_and_refuses_the_rest(tmp_
     data = client.request(sample)
     futures = together(federation.service, [data])
     federation.close()
+    federation.close()  # twice does no harm
     answer = futures[0].result()
     with pytest.raises(RefusedError) as refusal:
         federation.service._queue.do(lambda: None)

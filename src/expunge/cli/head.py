@@ -69,7 +69,7 @@ def head(output: Path | None, form: str | None, folder: Path | None, office: Pat
                 ("Digest", certificate.head),
                 ("Trained on", f"{count(certificate.count, 'sample')} of {count(certificate.clients, 'client')}"),
                 ("Weights", f"{weights.spec.width} x {weights.spec.columns}, multiples of 2^{-weights.spec.publication_bits}"),
-                ("Exact", "yes: bit for bit what retraining gives" if certificate.exact else certificate.deviation),
+                ("Exact", "yes: bit for bit what retraining gives" if certificate.exact else f"no: {certificate.deviation}"),
                 ("Last audit", "none yet" if audit is None else f"{audit['result']}, {moment(audit['time'])}"),
                 *([("Written to", output)] if output is not None else []),
             ]

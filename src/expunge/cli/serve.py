@@ -19,6 +19,7 @@ from expunge.server.service import Service
 _DEFAULT_PORT = 8443
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _MEGABYTE = 1 << 20
+_PATIENCE = 2.0  # seconds to wait for a command that has the folder open
 
 
 @command()
@@ -84,7 +85,7 @@ def serve(
     )
     handler = logs.write_to(sys.stderr)
     try:
-        service = Service.open(place.server, settings=settings, mirrors=place.mirrors, report=logs.report)
+        service = Service.open(place.server, settings=settings, mirrors=place.mirrors, report=logs.report, timeout=_PATIENCE)
         federation = service.core.federation
 
         def ready(listening: run.Listening) -> None:

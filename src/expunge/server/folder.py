@@ -32,6 +32,7 @@ class Folder:
         self.key = key
         self._stored = key.public.id  # of the key in its file
         self._lock = lock
+        self._closed = False
         try:
             self.blobs = Blobs(path / "sealed", hook)
             self.database = Database(path / _DATABASE, MIGRATIONS, hook)
@@ -97,7 +98,9 @@ class Folder:
         return key
 
     def close(self) -> None:
-        """Close everything and let others in."""
-        self.database.close()
-        self.vault.close()
-        self._lock.release()
+        """Close everything and let others in; once is enough, and twice does no harm."""
+        if not self._closed:
+            self._closed = True
+            self.database.close()
+            self.vault.close()
+            self._lock.release()
