@@ -177,7 +177,7 @@ def evidence() -> dict[str, Any]:
             erased_by=TIME,
             generation=1,
         ),
-        make_entry("erased", TIME, generation=1, round=1),
+        make_entry("erased", TIME, first=1, generation=1, round=1),
     ]
     leaves = [leaf_hash(entry) for entry in entries]
     checkpoint = Checkpoint(FEDERATION, 3, root_of(leaves), TIME)

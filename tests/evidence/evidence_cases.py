@@ -166,7 +166,7 @@ class Story:
             self._answer("south", 0, at(50), NEW)
             place["completed"] = log.append("completed", at(50), order="order-1")
         if self.erased:
-            place["erased"] = log.append("erased", at(60), generation=2, round=2)
+            place["erased"] = log.append("erased", at(60), first=1, generation=2, round=2)
         ledger = salted("ledger", SALT, digest("audit"))
         place["audited"] = log.append(
             "audited",

@@ -27,7 +27,7 @@ CONTENT: dict[str, dict[str, Any]] = {
     "changed": changed("north", 3, added=2, orders=[{"order": "o", "found": 1}], audits=["a"], head=""),
     "commanded": {"actor": "op", "sequence": 1, "command": D, "action": "set-gamma", "summary": {"gamma": "0x1p+0", "n": -1}},
     "amended": {"spec_before": D, "spec_after": digest("b"), "actor": "op", "ledger": D, "head": ""},
-    "erased": {"generation": 0, "round": 7},
+    "erased": {"first": 0, "generation": 0, "round": 7},
     "ordered": {"order": "o", "subject": D, "deadline": at(9), "clients": ["north"]},
     "answered": {"order": "o", "client": "north", "found": 0, "sequence": 5},
     "completed": {"order": "o"},
@@ -73,7 +73,7 @@ def test_no_field_takes_a_value_of_another_form(kind: str, name: str) -> None:
 @pytest.mark.parametrize("bad", [True, "1", 1.0, None])
 def test_a_count_is_an_integer(bad: object) -> None:
     with pytest.raises(FormatError, match="'generation'"):
-        make_entry("erased", at(1), generation=bad, round=1)
+        make_entry("erased", at(1), first=1, generation=bad, round=1)
 
 
 @pytest.mark.parametrize("bad", [0, 1, "true", None])

@@ -209,8 +209,9 @@ def test_a_certificate_tells_of_audits_that_are_missing_or_failed() -> None:
     good = verify(told.certificate().to_bytes(), NEW.public)
     assert "no audit yet" in " ".join(missing.not_proved)
     assert "THE LAST AUDIT FOUND A DIFFERENCE" in " ".join(failed.not_proved)
-    assert "equalled the ledger" in " ".join(good.proved)
-    assert "equalled the ledger" not in " ".join([*failed.proved, *missing.proved])
+    assert "add up to the ledger" in " ".join(good.proved)
+    assert "add up to the ledger" not in " ".join([*failed.proved, *missing.proved])
+    assert "what each held when it answered" in " ".join(good.not_proved)
 
 
 def test_a_certificate_in_float64_does_not_claim_exactness() -> None:

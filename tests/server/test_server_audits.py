@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from expunge.errors import RefusedError
-from expunge.evidence import published
+from expunge.evidence import published, salted
 from expunge.protocol.messages import GramPart, Message
 from federation import Client, Federation
 from samples import SPEC, Sample, statistics_of
@@ -184,13 +184,26 @@ def test_several_audits_at_once(federation: Federation) -> None:
     assert refusal.value.code == "unknown-audit"
 
 
-def test_a_client_that_enrolled_after_the_audit_began_is_not_said_to_have_been_audited(federation: Federation) -> None:
+def test_a_client_that_enrolls_during_an_audit_must_answer_it_too(federation: Federation) -> None:
     audit = start(federation)
     late = federation.enrol("late")
     late.send(federation.draw(2))
     for name in ("clinic", "lab"):
         federation.clients[name].answer_audits()
-    told = finish(federation, audit)
-    assert told["equal"] == ["clinic", "lab"]
-    assert late.sync()["audits"] == []
-    assert federation.entries("audited")[0]["clients"] == ["clinic", "lab"]
+    assert finish(federation, audit)["waiting"] == ["late"]
+    assert federation.entries("audited") == []
+    late.answer_audits()
+    assert finish(federation, audit)["equal"] == ["clinic", "lab", "late"]
+    assert federation.entries("audited")[0]["clients"] == ["clinic", "lab", "late"]
+
+
+def test_what_an_audit_logs_is_salted_by_a_salt_that_no_client_knows(federation: Federation) -> None:
+    audit = start(federation)
+    known = [bytes.fromhex(one["salt"]) for client in federation.clients.values() for one in client.sync()["audits"]]
+    for client in federation.clients.values():
+        client.answer_audits()
+    assert finish(federation, audit)["result"] == "equal"
+    entry = federation.entries("audited")[0]
+    plain = federation.service.core.books.solver.statistics.digest
+    assert entry["ledger"] not in {salted("ledger", salt, plain) for salt in known}
+    assert entry["ledger"] == salted("ledger", federation.service.core.salt(), plain)

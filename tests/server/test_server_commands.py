@@ -366,3 +366,10 @@ def test_many_commands_and_requests_at_once(federation: Federation) -> None:
     for future, sample in zip(futures, samples, strict=True):
         client.settled(future.result(), sample)
     federation.check()
+
+
+def test_a_secret_is_for_one_token_only(federation: Federation) -> None:
+    federation.operator.command("token", name="first", role="client", secret="0" * 64)
+    with pytest.raises(RefusedError, match="draw a fresh one") as refusal:
+        federation.operator.command("token", name="second", role="client", secret="0" * 64)
+    assert refusal.value.code == "name-taken"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -84,4 +85,18 @@ def test_whom_a_liar_stands_in_the_way_is_helped_by_forgetting_the_liar(federati
     liar.retained = []
     federation.check()
     lab.send((), everything)
+    federation.check()
+
+
+def test_squares_beyond_the_grid_are_refused(federation: Federation) -> None:
+    """Taken in, one such "sample" would fill 128 bits: then every honest addition would overflow the ledger."""
+    client, sample = federation.enrol("liar"), federation.draw(1)
+    honest = statistics_of(SPEC, sample)
+    body = bytearray(honest.to_bytes()[:-32])
+    start = bytes(body).index(honest.diagonal()[0].to_bytes(16, "little"))
+    body[start : start + 16] = ((1 << 127) - (1 << 90)).to_bytes(16, "little")
+    told = bytes(body) + hashlib.sha256(body).digest()
+    data = client.request(sample, kind="gram", message=len(told).to_bytes(8, "little") + told)
+    refused(federation, data, "impossible")
+    federation.clients["clinic"].send(federation.draw(1))
     federation.check()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from expunge.errors import RefusedError
+from expunge.errors import CarrierError, RefusedError
 from expunge.protocol.messages import GramPart, Message
 from expunge.protocol.request import OrderAnswer
 from expunge.server.core import Settings
@@ -240,3 +240,36 @@ def test_a_service_that_is_closing_finishes_what_waits_and_refuses_the_rest(tmp_
     federation.service = federation.opened()
     assert federation.service.request(data) == answer
     federation.close()
+
+
+def test_a_request_twice_in_a_round_that_fails_after_its_commit(tmp_path: Path) -> None:
+    """The writer must live on, whatever happens in a round."""
+    failures: list[str] = []
+
+    def hook(where: str) -> None:
+        if failures and where == failures[0]:
+            failures.pop()
+            raise OSError(28, "no space left")
+
+    with Federation(tmp_path / "server", hook=hook) as federation:
+        client, sample = federation.enrol("clinic"), federation.draw(2)
+        data = client.request(sample)
+        failures.append("after commit")
+        first, second = (future.result(timeout=10) for future in together(federation.service, [data, data]))
+        assert first == second
+        client.settled(first, sample)
+        client.send(federation.draw(1))
+        federation.check()
+
+
+def test_whatever_breaks_in_a_round_the_writer_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Federation(tmp_path / "server") as federation:
+        client, sample = federation.enrol("clinic"), federation.draw(1)
+        data = client.request(sample)
+        queue = federation.service._queue
+        monkeypatch.setattr(queue, "_run_round", lambda offers: offers[1])  # an IndexError that nobody foresaw
+        with pytest.raises(CarrierError, match="offer this again"):
+            federation.service.offer(data).result(timeout=10)
+        monkeypatch.undo()
+        client.settled(federation.service.offer(data).result(timeout=10), sample)
+        federation.check()

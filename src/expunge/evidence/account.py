@@ -99,7 +99,8 @@ def not_proved(bundle: Bundle) -> list[str]:
 
 def certified(certificate: Certificate) -> str:
     """What a certificate says of its head."""
-    retained = f"the {samples(certificate.count)} retained by {number(certificate.clients, 'client')}"
+    held = f"the {samples(certificate.count)}" if certificate.count else "no samples"
+    retained = f"{held} retained by {number(certificate.clients, 'client')}"
     name = f"The current head (digest {certificate.head[:16]}\u2026)"
     if certificate.exact:
         return (
@@ -114,7 +115,9 @@ def unaudited(certificate: Certificate) -> list[str]:
     what = "That the ledger equals what the clients hold"
     if certificate.audit is None:
         return [f"{what}: there has been no audit yet."]
-    return [] if certificate.audit["result"] == "equal" else [f"{what}: THE LAST AUDIT FOUND A DIFFERENCE."]
+    if certificate.audit["result"] != "equal":
+        return [f"{what}: THE LAST AUDIT FOUND A DIFFERENCE."]
+    return [f"{what} now: the last audit, of {moment(certificate.audit['time'])}, is about what each held when it answered."]
 
 
 def _answers(bundle: Bundle) -> list[str]:
@@ -154,6 +157,7 @@ def _audit(bundle: Bundle, logged: Logged) -> str:
     after = all(change.index < logged.index for change in bundle.found("changed"))
     when = "with these deletions made" if after else "before the last of these deletions"
     return (
-        f"On {moment(logged.entry['time'])}, {when}, every client had recomputed its statistics from its own store, and the sum "
-        f"was equal to the ledger (entry {logged.index}): what retraining would start from."
+        f"On {moment(logged.entry['time'])}, {when}, every client had recomputed its statistics from its own store; each was "
+        "equal to the client's share of the ledger when it answered, and the shares add up to the ledger "
+        f"(entry {logged.index}): what retraining would start from."
     )

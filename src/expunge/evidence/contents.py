@@ -155,8 +155,9 @@ class Bundle:
 
     def shredding(self, change: Logged) -> Logged | None:
         """The first entry that says that the journal generation of this change is shredded."""
+        generation = change.entry["generation"]
         later = (logged for logged in self.erased if logged.index > change.index)
-        return next((logged for logged in later if logged.entry["generation"] >= change.entry["generation"]), None)
+        return next((one for one in later if one.entry["first"] <= generation <= one.entry["generation"]), None)
 
     def _check_entries(self) -> None:
         """What must hold between entries and order, whoever signed them."""

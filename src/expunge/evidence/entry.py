@@ -68,7 +68,11 @@ KINDS: dict[str, dict[str, fields.Check]] = {
         "ledger": fields.digest,
         "head": _PUBLISHED,
     },
-    "erased": {"generation": fields.count, "round": fields.count},  # every generation up to this one is shredded
+    "erased": {
+        "first": fields.count,
+        "generation": fields.count,
+        "round": fields.count,
+    },  # the keys of these generations are gone
     "ordered": {
         "order": fields.identifier,
         "subject": fields.digest,

@@ -170,7 +170,8 @@ def _certificate(certificate: Certificate) -> Finding:
     if audit is not None and audit["result"] == "equal":
         proved.append(
             f"On {moment(audit['time'])} all clients had recomputed their statistics from their own stores, and the server "
-            "signed that the sum equalled the ledger: retraining would have given the same head."
+            "signed that each equalled the client's share of the ledger when it answered, and that the shares add up to the "
+            "ledger: retraining from what the clients held would have given the same head."
         )
     current = "That this head is still the current one now."
     not_proved = [account.NOT_THE_BACKBONE, account.NO_COPIES, account.OLD_HEADS, current, *account.unaudited(certificate)]

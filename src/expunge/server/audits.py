@@ -1,8 +1,8 @@
 """Audits: every client recomputes its statistics from its own store, and they must be what the server holds.
 
 A client answers with a salted digest of what it recomputed, which is compared with its sub-ledger at that very point of its
-requests. When all have answered, the sub-ledgers are added up, and the sum must be the ledger. If every comparison says "equal",
-the ledger is, bit for bit, that of retraining on what the clients hold.
+requests; what it changes afterwards is for the next audit. When all have answered, the sub-ledgers are added up, and the sum must
+be the ledger. If every comparison says "equal", the ledger is, bit for bit, that of retraining on what the clients held.
 """
 
 from __future__ import annotations
@@ -79,6 +79,12 @@ class Audits:
                 (int(equal), answer.count, answer.audit, client),
             )
 
+    def client_joined(self, connection: sqlite3.Connection, client: str) -> None:
+        """A client that comes, or comes back, while an audit is under way must answer it as well."""
+        connection.execute(
+            "INSERT OR REPLACE INTO audit_clients (audit_id, client) SELECT id, ? FROM audits WHERE finished IS NULL", (client,)
+        )
+
     def client_is_gone(self, connection: sqlite3.Connection, client: str) -> None:
         """A client of which nothing remains has nothing to answer."""
         connection.execute(
@@ -100,6 +106,7 @@ class Audits:
         core = self._core
         with core.lock:
             position, ledger = core.books.position(), core.books.exact_statistics()
+            current = core.salt()  # not the audit's own, which every client knows; so these digests can be compared with receipts
             clients = core.clients("active")
         total = Sums(core.spec)
         for client in clients:
@@ -107,7 +114,7 @@ class Audits:
         recomputed = Statistics.snapshot(total)
         rows = self._database.rows("SELECT client, equal FROM audit_clients WHERE audit_id = ? ORDER BY client", (audit,))
         equal = all(row[1] for row in rows) and recomputed == ledger
-        result, salt = "equal" if equal else "different", self._salt(audit)
+        result = "equal" if equal else "different"
         with core.changing() as (connection, now):
             index = core.append(
                 connection,
@@ -116,8 +123,8 @@ class Audits:
                 audit=audit,
                 result=result,
                 clients=[row[0] for row in rows],
-                ledger=salted("ledger", salt, ledger.digest),
-                recomputed=salted("ledger", salt, recomputed.digest),
+                ledger=salted("ledger", current, ledger.digest),
+                recomputed=salted("ledger", current, recomputed.digest),
                 count=ledger.count,
             )
             connection.execute(

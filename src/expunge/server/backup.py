@@ -9,13 +9,12 @@ was made is not restored, and what a client that does not come back had is not t
 from __future__ import annotations
 
 import secrets
-import shutil
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
 from expunge.errors import StoreError
-from expunge.files import sync_folder
+from expunge.files import sync_folder, write_whole
 from expunge.server.folder import Folder
 from expunge.signing import SigningKey
 from expunge.vault import Vault
@@ -64,11 +63,8 @@ def restore_files(path: Path, backup: Path, key: SigningKey, vault: Path | None,
         raise StoreError("the signing key given is not the one that the backed-up server signed with")
     if vault is not None:
         for place in (path / "server.vault", *(mirror for mirror in mirrors if not mirror.exists())):
-            shutil.copyfile(vault, place)
-            place.chmod(0o600)
+            write_whole(place, vault.read_bytes())
     else:
         Vault.create(path / "server.vault", mirrors).close()
-    shutil.copyfile(backup, path / "server.db")
-    (path / "server.db").chmod(0o600)
-    (path / "server.key").write_bytes(key.pem)
-    (path / "server.key").chmod(0o600)
+    write_whole(path / "server.db", backup.read_bytes())
+    write_whole(path / "server.key", key.pem)

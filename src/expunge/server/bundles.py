@@ -57,8 +57,9 @@ def _receipt(core: Core, client: str, sequence: int) -> Envelope | None:
 
 def _erasure(core: Core, generation: int) -> set[int]:
     """Where the log says that a journal generation was erased, if it was."""
-    found = core.database.value("SELECT min(position) FROM erasures WHERE generation >= ?", (generation,))
-    return set() if found is None else {int(found)}
+    query = "SELECT position FROM erasures WHERE generation >= ? ORDER BY generation LIMIT 1"
+    found = core.database.value(query, (generation,))
+    return set() if found is None or found < 0 else {int(found)}  # negative: a restored server does not know
 
 
 def _forgotten(core: Core, client: str) -> set[int]:

@@ -120,6 +120,8 @@ class Commands:
         if self._core.database.row("SELECT 1 FROM actors WHERE name = ?", (name,)):
             raise RefusedError("name-taken", f"{name} is enrolled already: choose another name")
         connection.execute("DELETE FROM tokens WHERE name = ? OR expires < ?", (name, now))
+        if self._core.database.row("SELECT 1 FROM tokens WHERE digest = ?", (digest,)):
+            raise RefusedError("name-taken", "that secret is another token's: draw a fresh one")
         connection.execute(
             "INSERT INTO tokens (digest, name, role, expires) VALUES (?, ?, ?, ?)", (digest, name, role, now + days * _DAY)
         )
@@ -219,7 +221,6 @@ class Commands:
         """Where the federation stands."""
         core, database = self._core, self._core.database
         now = core.now()
-        states = [one["state"] for one in self._orders.listed(now)]
         return {
             "federation": core.federation,
             "time": time_text(now),
@@ -232,7 +233,7 @@ class Commands:
             "head": core.head_digest,
             "headless": core.headless,
             "journal": database.value("SELECT count(*) FROM journal"),
-            "orders": {state: states.count(state) for state in ("open", "overdue", "complete", "closed", "lost")},
+            "orders": self._orders.counts(now),
             "audit": self._audits.last(),
             "key": core.server_id,
         }

@@ -8,11 +8,12 @@ from expunge.errors import FormatError, RefusedError
 from expunge.protocol import speech
 from expunge.protocol.names import checked_digest
 from expunge.protocol.token import secret_digest
+from expunge.server.audits import Audits
 from expunge.server.core import Core
 from expunge.signing import PublicKey
 
 
-def enrol(core: Core, content: dict[str, Any], key: PublicKey) -> bytes:
+def enrol(core: Core, audits: Audits, content: dict[str, Any], key: PublicKey) -> bytes:
     """Take a new actor in; the same enrolment again is answered again."""
     name = content["name"]
     try:
@@ -42,6 +43,8 @@ def enrol(core: Core, content: dict[str, Any], key: PublicKey) -> bytes:
         connection.execute("DELETE FROM tokens WHERE digest = ?", (token,))
         connection.execute("INSERT INTO actors VALUES (?, ?, ?, 'active', 0, ?, ?)", (name, role, key.text, now, token))
         core.append(connection, "enrolled", now, name=name, role=role, key=key.text)
+        if role == "client":
+            audits.client_joined(connection, name)
     core.version += 1
     return _enrolled(core, name, role, key)
 

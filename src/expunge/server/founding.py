@@ -72,6 +72,8 @@ def restore(
             generation = int(folder.database.value("SELECT generation FROM state")) + 1
             connection.execute("INSERT INTO generations (generation, slot) VALUES (?, ?)", (generation, slot))
             connection.execute("UPDATE state SET generation = ?", (generation,))
+            # Whether the keys of earlier generations were destroyed, this server cannot know: it never speaks of them.
+            connection.execute("INSERT OR IGNORE INTO erasures (generation, position) VALUES (?, -1)", (generation - 1,))
             connection.execute("UPDATE actors SET status = 'must-rejoin' WHERE role = 'client' AND status = 'active'")
             connection.execute("UPDATE audits SET finished = started, result = 'abandoned', slot = NULL WHERE finished IS NULL")
             drop_unreadable(folder, connection)

@@ -23,6 +23,7 @@ DAYS = 30
 _DAY = 86400
 _LONGEST_SUBJECT = 1000
 _MOST_DAYS = 3650
+_STATES = ("open", "overdue", "complete", "closed", "lost")
 
 
 class Orders:
@@ -176,6 +177,17 @@ class Orders:
             ],
             "waiting": [client for client, found, _, _ in rows if found is None],
         }
+
+    def counts(self, now: int) -> dict[str, int]:
+        """How many orders there are of each state."""
+        row = self._database.rows(
+            "SELECT sum(completed IS NULL AND slot IS NOT NULL AND deadline >= ?),"
+            " sum(completed IS NULL AND slot IS NOT NULL AND deadline < ?),"
+            " sum(completed IS NOT NULL AND closed IS NULL), sum(closed IS NOT NULL),"
+            " sum(completed IS NULL AND slot IS NULL AND closed IS NULL) FROM orders",
+            (now, now),
+        )[0]
+        return {state: int(number or 0) for state, number in zip(_STATES, row, strict=True)}
 
     def listed(self, now: int) -> list[dict[str, Any]]:
         """Every order, the oldest first."""

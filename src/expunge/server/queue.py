@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from threading import Condition, Thread
 from typing import Any
 
-from expunge.errors import RefusedError
+from expunge.errors import CarrierError, RefusedError
 from expunge.server.rounds import Offer
 
 _MOST_OFFERS = 512
@@ -73,7 +73,7 @@ class Queue:
     def _run(self) -> None:
         while (item := self._next()) is not None:
             if isinstance(item, list):
-                self._run_round(item)
+                self._run_together(item)
                 continue
             work, result = item
             try:
@@ -82,6 +82,14 @@ class Queue:
                 result.set_exception(problem)
             else:
                 result.set_result(value)
+
+    def _run_together(self, offers: list[Offer]) -> None:
+        """Nothing that goes wrong in a round ends this thread; whoever still waits is told that the outcome is open."""
+        try:
+            self._run_round(offers)
+        except Exception as problem:
+            for offer in offers:
+                offer.give(CarrierError(f"the server failed in the middle of a round ({problem}): offer this again"))
 
     def close(self) -> None:
         """Do what is waiting, then end."""

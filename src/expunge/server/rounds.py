@@ -27,10 +27,12 @@ from expunge.server.core import Core, Digests
 from expunge.server.orders import Orders
 
 _PARAMETERS = 900  # in one query
-_REMEDY = "delete only what this client added, as it was added"
+_REMEDY = (
+    "delete only what this client added, as it was added. If that is so, another client's statistics are false: an audit names it"
+)
 
 
-@dataclass
+@dataclass(eq=False)
 class Offer:
     """A request that was taken in: signed by who it says, and well formed."""
 
@@ -344,6 +346,8 @@ class Rounds:
         )
         self._orders.answer(connection, client, header.orders, header.sequence, this.now)
         self._audits.answer(connection, client, header.audits)
+        if header.reset:
+            self._audits.client_joined(connection, client)
         if header.leave:
             self._orders.client_is_gone(connection, client, header.sequence, this.now)
             self._audits.client_is_gone(connection, client)

@@ -109,7 +109,7 @@ class Service:
         key = PublicKey.from_text(content["key"])
         _verify(envelope, key, "the key that is to be enrolled")
         try:
-            answer: bytes = self._queue.do(lambda: enrol(self._core, content, key))
+            answer: bytes = self._queue.do(lambda: enrol(self._core, self._audits, content, key))
         except RefusedError:
             raise
         except Exception as problem:
@@ -192,7 +192,8 @@ class Service:
             raise RefusedError(code, reason, expected=actor.sequence + 1)
         try:
             with self.upkeep.working:
-                core.require_sound()
+                with core.lock:
+                    core.require_sound()
                 self._commands.prepare(action, content["arguments"])
                 with core.mending():
                     with core.changing() as (connection, now):
@@ -271,6 +272,7 @@ class Service:
         self.upkeep.stop()
         try:
             if fold:
+                self.upkeep.finish_audits()
                 self.upkeep.fold()
         finally:
             self._core.close()

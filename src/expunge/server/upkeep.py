@@ -57,8 +57,13 @@ class Upkeep:
     def run_due(self) -> None:
         """Do what is due."""
         if self._is_due():
+            begun = time.monotonic()
             self.fold()
-            self._since = None
+            self._since = begun if self._pending() else None  # what came in meanwhile has waited since then at the most
+        self.finish_audits()
+
+    def finish_audits(self) -> None:
+        """Compare and log, for every audit that all have answered."""
         if self._audits.answered():
             with self.working:  # and look again: somebody else may have finished them meanwhile
                 for audit in self._audits.answered():
@@ -137,5 +142,6 @@ class Upkeep:
                 connection.execute("DELETE FROM generations WHERE generation <= ?", (last,))
             core.books.clean()
             with core.changing() as (connection, now):
-                index = core.append(connection, "erased", now, generation=last, round=number)
+                first = self._generations()[1] + 1
+                index = core.append(connection, "erased", now, first=first, generation=last, round=number)
                 connection.execute("INSERT INTO erasures (generation, position) VALUES (?, ?)", (last, index))
