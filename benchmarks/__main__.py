@@ -1,4 +1,4 @@
-"""`make bench`: every speed claim, printed as a table and kept in docs/benchmarks.md."""
+"""`make bench`: every speed claim, printed as a table and kept in docs/benchmarks.md; `python -m benchmarks service` for a part."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from scipy import linalg
 from sklearn.linear_model import Ridge
 
 import expunge
+from benchmarks import service
 from benchmarks.data import Data, load
 from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table
 from expunge.solvers.floating import FloatWoodburySolver
@@ -193,24 +194,39 @@ def memory(data: Data) -> Iterator[Row]:
         )
 
 
-def main() -> int:
-    """Measure everything, print and keep the table; exits with 1 if a figure is missed."""
-    data = load()
+def core(data: Data) -> tuple[str, list[Row]]:
+    """Statistics, heads and deletions in one process."""
     rows: list[Row] = []
     for group in (grams, heads, float_woodbury, variants, refits, memory):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ridge in float32 warns of its own conditioning
             rows += group(data)
-    text = (
+    return "", rows
+
+
+PARTS = {"core": core, "service": service.report}
+
+
+def main() -> int:
+    """Measure everything (or the parts named), print and keep the tables; exits with 1 if a figure is missed."""
+    wanted = sys.argv[1:] or list(PARTS)
+    data = load()
+    sections, rows = [], []
+    for name in wanted:
+        text, found = PARTS[name](data)
+        sections.append(f"{text}\n{table(found)}" if text else table(found))
+        rows += found
+    body = "\n".join(sections)
+    page = (
         "# Benchmarks\n\n"
         "Made by `make bench`: medians, both sides in turns in one run, so that only the ratios mean something.\n\n"
         f"- Features: {data.source}.\n"
         f"- Machine: {platform.machine()}, {os.cpu_count()} cores; Python {platform.python_version()}, numpy {np.__version__}, "
-        f"scipy {scipy.__version__}.\n\n{table(rows)}"
+        f"scipy {scipy.__version__}.\n\n{body}"
     )
-    if data.real:  # a page of figures on real features is not overwritten by others
-        _PAGE.write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
+    if data.real and wanted == list(PARTS):  # a whole page of figures on real features is not overwritten by others
+        _PAGE.write_text(page, encoding="utf-8")
+    sys.stdout.write(page)
     return 0 if all(row.holds for row in rows) else 1
 
 

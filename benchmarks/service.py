@@ -6,7 +6,6 @@ the burst are requests made beforehand, since a hundred agents on the same two c
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 import statistics
@@ -108,9 +107,8 @@ class Federation:
     def serving(self, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         """The server in a process of its own: its address, and the process."""
         command = [sys.executable, "-m", "benchmarks.host", str(self.folder / "server"), *options]
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(max(1, (os.cpu_count() or 2) - 1))}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(command, text=True, env=environment, **pipes) as process:  # type: ignore[call-overload] # noqa: S603
+        with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload] # noqa: S603
             try:
                 yield (process.stdout.readline().strip() if process.stdout else ""), process
             finally:

@@ -13,6 +13,7 @@ from expunge.cli.command import command
 from expunge.cli.options import FILE, FOLDER
 from expunge.cli.place import Place
 from expunge.cli.screen import Screen, facts, line, title
+from expunge.exact import parallel
 from expunge.server.core import Settings
 from expunge.server.service import Service
 
@@ -42,6 +43,7 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
 @click.option(
     "--requests-per-minute", type=click.IntRange(0), default=6000, show_default=True, help="For each client; 0: no limit."
 )
+@click.option("--blas-threads", type=click.IntRange(1), help="Threads for linear algebra. [default: one less than cores]")
 @click.option("--log-peers", is_flag=True, help="Write the addresses of clients to the log, too.")
 def serve(
     *,
@@ -56,12 +58,13 @@ def serve(
     group_commit: bool,
     largest_request: int,
     requests_per_minute: int,
+    blas_threads: int | None,
     log_peers: bool,
 ) -> None:
     """Serve the federation in DIRECTORY over HTTPS, until it is stopped by Ctrl-C or SIGTERM.
 
     What has begun is answered before it stops, and a crash loses nothing. Logs, one line of JSON for each request and nothing
-    personal in them, go to standard error. /health and /metrics are for your monitoring.
+    personal in them, go to standard error. /healthz, /readyz and /metrics are for your monitoring.
 
     Example:
       expunge serve federation
@@ -83,6 +86,7 @@ def serve(
         most_in_flight=max(largest_request, 256) * _MEGABYTE,
         requests_per_minute=requests_per_minute,
     )
+    parallel.limit_blas_threads(blas_threads or max(1, parallel.cores() - 1))  # the others check, hash, write and answer
     handler = logs.write_to(sys.stderr)
     try:
         service = Service.open(place.server, settings=settings, mirrors=place.mirrors, report=logs.report, timeout=_PATIENCE)

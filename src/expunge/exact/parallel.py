@@ -62,6 +62,14 @@ def one_blas_thread() -> Iterator[None]:
                 _limiter = None
 
 
+def limit_blas_threads(most: int) -> None:
+    """From now on BLAS uses at most so many threads in this process: for a server, which has other work for its cores."""
+    with _lock:
+        _release()
+        _controller().limit(limits=most, user_api="blas")
+        _release()
+
+
 def chunks(rows: int, width: int) -> Iterator[slice]:
     """Consecutive slices that cover range(rows), each of about CHUNK entries when a row has `width`."""
     step = max(1, CHUNK // max(1, width))
