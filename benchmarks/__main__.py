@@ -1,4 +1,4 @@
-"""`make bench`: every speed claim, printed as a table and kept in docs/benchmarks.md; `python -m benchmarks service` for a part."""
+"""`make bench`: every speed claim, in a table and in docs/benchmarks.md; `python -m benchmarks service` measures a part."""
 
 from __future__ import annotations
 

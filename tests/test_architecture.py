@@ -40,6 +40,7 @@ ROOMS = (
     "office",
     "server",
     "carriers",
+    "embedded",
     "__init__",  # the front door: it shows what is in the rooms, and no room but the command line goes through it
     "cli",
 )

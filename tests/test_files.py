@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from expunge import files
+from expunge import Spec, files
+from expunge.client import ClientStore
 from expunge.errors import StoreBusyError, StoreError
-from expunge.files import FolderLock, write_whole
+from expunge.files import FolderLock, erase, erase_drafts, write_whole
+from expunge.server.founding import found
+from expunge.server.service import Service
+from expunge.signing import SigningKey
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -51,6 +55,53 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(files.os, "write", lambda descriptor, data: write(descriptor, bytes(data[:3])))
     write_whole(tmp_path / "key", b"a longer text than three bytes")
     assert (tmp_path / "key").read_bytes() == b"a longer text than three bytes"
+
+
+def test_what_a_killed_process_left_is_overwritten_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", die)
+        with pytest.raises(Killed):
+            write_whole(tmp_path / "key", b"secret" * 20_000)
+    (tmp_path / "other").write_bytes(b"kept")
+    (tmp_path / "link").hardlink_to(tmp_path / "key.part")  # what a look at the disk itself would find
+    erase_drafts(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["link", "other"]
+    assert (tmp_path / "link").read_bytes() == bytes(120_000)
+    assert (tmp_path / "other").read_bytes() == b"kept"
+
+
+def test_whoever_opens_a_folder_clears_such_drafts_away(tmp_path: Path) -> None:
+    spec, key = Spec(dim=2, labels=("a", "b")), SigningKey(b"\x01" * 32)
+    store = ClientStore.create(tmp_path / "client", federation="0" * 32, name="a", server=key.public, spec=spec)
+    store.close()
+    found(tmp_path / "server", spec, key.public, key=key)
+    for name in ("client/client.key.part", "server/server.key.part"):
+        (tmp_path / name).write_bytes(b"a private key")
+    ClientStore.open(tmp_path / "client").close()
+    Service.open(tmp_path / "server", upkeep=False).close()
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_what_is_not_there_is_erased_already(tmp_path: Path) -> None:
+    erase(tmp_path / "nothing")
+    erase_drafts(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_is_released_once(tmp_path: Path) -> None:
+    """By the second time the number of its file may be somebody else's."""
+    lock = FolderLock(tmp_path)
+    lock.release()
+    with (tmp_path / "other").open("wb") as other:
+        lock.release()
+        other.write(b"written")
+    assert (tmp_path / "other").read_bytes() == b"written"
 
 
 def test_a_folder_is_locked_until_it_is_released(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from expunge.errors import StoreBusyError, StoreError
 
+_DRAFT = ".part"
+
 
 def sync_folder(folder: Path) -> None:
     """Make what was created, renamed or removed in a folder durable."""
@@ -21,7 +23,7 @@ def sync_folder(folder: Path) -> None:
 
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file: after a crash it is the old one or the new one, never a part of either."""
-    draft = path.with_name(path.name + ".part")
+    draft = path.with_name(path.name + _DRAFT)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         view = memoryview(data)
@@ -32,6 +34,28 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
         os.close(descriptor)
     draft.replace(path)
     sync_folder(path.parent)
+
+
+def erase(path: Path) -> None:
+    """Remove a file that held a secret: it is overwritten first. One that is not there is fine."""
+    if not path.exists():
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        size, done = os.fstat(descriptor).st_size, 0
+        while done < size:
+            done += os.pwrite(descriptor, bytes(min(size - done, 1 << 16)), done)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    path.unlink()
+    sync_folder(path.parent)
+
+
+def erase_drafts(folder: Path) -> None:
+    """Remove what `write_whole` leaves in a folder if the process is killed in its middle. Whoever calls holds the folder."""
+    for draft in sorted(folder.glob(f"*{_DRAFT}")):
+        erase(draft)
 
 
 class FolderLock:
@@ -59,5 +83,7 @@ class FolderLock:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def release(self) -> None:
-        """Let others in."""
-        os.close(self._descriptor)
+        """Let others in; once is enough, and twice does no harm."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -28,7 +28,7 @@ class Way:
     def __init__(self, federation: Federation) -> None:
         self.federation_ = federation
         self.lost: list[str] = []  # "before" or "after", one for each time
-        self.refuse: list[RefusedError] = []
+        self.refuse: list[RefusedError | None] = []  # one for each request; None lets it pass
         self.change: dict[str, Callable[[Any], Any]] = {}
         self.offered: list[bytes] = []
         self.pauses: list[float] = []
@@ -37,8 +37,9 @@ class Way:
         def carry(*arguments: Any) -> Any:
             if name == "request":
                 self.offered.append(arguments[0])
-                if self.refuse:
-                    raise self.refuse.pop(0)
+                refusal = self.refuse.pop(0) if self.refuse else None
+                if refusal is not None:
+                    raise refusal
             lose = self.lost.pop(0) if self.lost else ""
             if lose == "before":
                 raise CarrierError("lost on the way: offer it again")

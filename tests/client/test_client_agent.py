@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agent_cases import Home, add, of
-from client_cases import features, ids
+from client_cases import features, found_in, ids
 
 from expunge import Spec, Statistics, solve
 from expunge.client import Selection
@@ -160,6 +160,19 @@ class TestSyncing:
         assert published.read(data, home.federation.chain())[0].digest == expected.digest
         again = home.agent.sync()
         assert (again.new_head, again.head, again.receipts) == (False, expected.digest, ())
+
+    @pytest.mark.parametrize("gone", [False, True])
+    def test_no_file_tells_of_a_head_from_before_a_deletion(self, home: Home, gone: bool) -> None:
+        """Whoever knows the samples that stayed could confirm a guess at the one that was deleted."""
+        add(home.store, 8)
+        home.agent.sync()
+        before = home.store.status().head
+        home.store.forget(Selection(everything=True) if gone else Selection(ids=["sample-3"]))
+        home.agent.sync()
+        if gone:
+            home.store.drop_head()
+        assert home.store.status().head != before
+        assert found_in(home.store.path, [before.encode(), bytes.fromhex(before)]) == []
 
     def test_a_head_that_is_no_more_is_dropped(self, tmp_path: Path) -> None:
         home = Home(tmp_path, SPEC.with_gamma(2.0**-40))  # which is too small for more than a few samples

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from agent_cases import Home
 
@@ -17,6 +19,13 @@ from expunge.errors import (
 from expunge.protocol.token import Token
 from expunge.signing import Envelope
 from federation import SPEC, make_key
+
+
+def _refusing(code: str) -> Callable[[bytes], bytes]:
+    def refuse(_: bytes) -> bytes:
+        raise RefusedError(code, "no")
+
+    return refuse
 
 
 class TestEnrolment:
@@ -48,6 +57,41 @@ class TestEnrolment:
         with pytest.raises(RefusedError, match="not good for ward-5"):
             enrol(home.path / "ward-5", used, home.way)
         assert not (home.path / "ward-5").exists()
+
+    @pytest.mark.parametrize("code", ["too-many", "bad-token", "storage"])
+    def test_an_enrolment_that_may_have_taken_effect_keeps_its_key(self, home: Home, code: str) -> None:
+        token = home.token("ward-4")
+        home.way.lost = ["", "after"]
+        with pytest.raises(CarrierError):
+            enrol(home.path / "ward-4", token, home.way)
+        home.way.change["enrol"] = _refusing(code)
+        with pytest.raises(RefusedError):
+            enrol(home.path / "ward-4", token, home.way)
+        home.way.change.clear()
+        with enrol(home.path / "ward-4", token, home.way) as store:
+            assert home.agent_of(store).sync().status == "active"
+
+    def test_an_enrolment_that_took_effect_is_not_thrown_away_when_a_later_question_is_refused(self, home: Home) -> None:
+        token = home.token("ward-4")
+        passing: list[str] = []
+
+        def refuse_later(data: bytes) -> bytes:
+            passing.append("federation")
+            return data if len(passing) == 1 else _refusing("bad-token")(data)
+
+        home.way.change["federation"] = refuse_later
+        with pytest.raises(RefusedError):
+            enrol(home.path / "ward-4", token, home.way)
+        home.way.change.clear()
+        with enrol(home.path / "ward-4", token, home.way) as store:
+            assert home.federation.service.core.actor("ward-4").key == store.key.public
+
+    def test_a_server_that_is_busy_does_not_cost_the_key(self, home: Home) -> None:
+        token = home.token("ward-4")
+        home.way.change["enrol"] = _refusing("too-many")
+        with pytest.raises(RefusedError):
+            enrol(home.path / "ward-4", token, home.way)
+        assert (home.path / "ward-4" / "client.key").exists()
 
     def test_tokens_that_do_not_fit(self, home: Home) -> None:
         with pytest.raises(ProtocolError, match="for an officer"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from client_cases import features, ids
 
 from expunge import Statistics
 from expunge.client import Selection
-from expunge.errors import (
-    CommitmentError,
-)
+from expunge.errors import CommitmentError, ProtocolError
+from expunge.server.core import Settings
+from expunge.server.service import Service
 from federation import SPEC, Party
 
 
@@ -76,6 +77,55 @@ class TestOrders:
         synced = home.agent.sync()
         assert [receipt.logged.entry["orders"] for receipt in synced.receipts] == [[], [{"found": 4, "order": order}]]
         assert home.ledger == Statistics.zero(SPEC)
+
+    def test_an_order_too_large_for_rows_tells_how_many_samples_were_found(self, tmp_path: Path) -> None:
+        home = Home(tmp_path, settings=Settings(largest_request=4000))
+        add(home.store, 60, subjects=["ann"] * 50 + [None] * 10)
+        home.agent.sync()
+        order = home.federation.operator.command("order", subject="ann")["order"]
+        (receipt,) = home.agent.sync().receipts
+        assert (receipt.logged.entry["message"], receipt.logged.entry["deleted"]) == ("gram", 50)
+        (answer,) = home.federation.operator.ask("show-order", order=order)["answers"]
+        assert (answer["found"], home.ledger) == (50, Statistics.of(SPEC, features(60)[50:], np.arange(50, 60) % 3))
+        home.close()
+
+    def test_two_orders_for_one_subject_are_not_answered_before_its_samples_are_deleted(self, tmp_path: Path) -> None:
+        home = Home(tmp_path, settings=Settings(largest_request=4000))
+        add(home.store, 60, subjects=["ann"] * 50 + [None] * 10)
+        home.agent.sync()
+        operator = home.federation.operator
+        orders = [operator.command("order", subject="ann")["order"] for _ in range(2)]
+        seen = []
+
+        def look(data: Any) -> Any:
+            states = [operator.ask("show-order", order=one)["state"] for one in orders]
+            seen.append((states, home.ledger.count))
+            return data
+
+        home.way.change["request"] = look
+        home.agent.sync()
+        assert seen == [(["complete", "complete"], 10)]
+        found = [operator.ask("show-order", order=one)["answers"][0]["found"] for one in orders]
+        assert sorted(found) == [0, 50]
+        home.close()
+
+    def test_an_order_beyond_what_the_server_takes_waits_until_it_takes_more(self, tmp_path: Path) -> None:
+        home = Home(tmp_path, settings=Settings(largest_request=4000))
+        add(home.store, 200, subjects=["ann"] * 150 + [None] * 50)
+        home.agent.sync()
+        order = home.federation.operator.command("order", subject="ann")["order"]
+        add(home.store, 1, "new", 1)
+        with pytest.raises(ProtocolError, match=f"150 samples .*{order}.*takes 4000"):
+            home.agent.sync()
+        assert home.ledger.count == 201, "the rest is not held up"
+        home.federation.close()
+        home.federation.service = Service.open(
+            home.federation.path, settings=Settings(largest_request=9000), clock=home.federation.clock, upkeep=False
+        )
+        home.agent.sync()
+        (answer,) = home.federation.operator.ask("show-order", order=order)["answers"]
+        assert (answer["found"], home.ledger.count) == (150, 51)
+        home.close()
 
 
 class TestAudits:

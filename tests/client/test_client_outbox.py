@@ -10,7 +10,8 @@ from client_cases import NOW, SPEC, Server, deliver, features, ids, make_store
 
 from expunge import Statistics
 from expunge.client import ClientStore, Selection
-from expunge.errors import InputError, StoreError
+from expunge.client.sizes import request_bytes
+from expunge.errors import InputError, ProtocolError, StoreError
 from expunge.protocol.request import AuditAnswer, OrderAnswer
 
 ORDER = "ab" * 16
@@ -190,7 +191,7 @@ class TestOrders:
             assert header is not None
             assert {answer.order: answer.found for answer in header.orders} == {ORDER: 2, "cd" * 16: 0}
 
-    def test_with_a_limit_the_answer_comes_with_the_last_sample(self, tmp_path: Path) -> None:
+    def test_what_an_order_deletes_is_never_divided(self, tmp_path: Path) -> None:
         server = Server()
         with make_store(tmp_path) as store:
             store.add(ids(5), features(5), [0] * 5, subjects=["ann", "ben", "ben", "ben", "ann"], now=NOW)
@@ -200,7 +201,68 @@ class TestOrders:
             first, second = deliver(store, server, most=2), deliver(store, server, most=2)
             assert first is not None
             assert second is not None
-            assert (first.orders, second.orders) == ((), (OrderAnswer(ORDER, 1),))
+            assert (first.deleted, first.orders) == (3, (OrderAnswer(ORDER, 3),))
+            assert (second.deleted, second.orders) == (2, ())
+
+    def test_orders_that_wait_for_one_sample_are_answered_together(self, tmp_path: Path) -> None:
+        """The second order finds what the first counts already, and samples of its own."""
+        server = Server()
+        other = "00" * 16  # which comes first by its id
+        with make_store(tmp_path) as store:
+            store.add(ids(3), features(3), [0] * 3, subjects=["ann"] * 3, now=NOW)
+            deliver(store, server)
+            store.forget(Selection(subject="ann"), order=ORDER)
+            store.add(ids(2, "more"), features(2, 1), [0] * 2, subjects=["ann"] * 2, now=NOW)
+            for _ in range(2):
+                header = deliver(store, server, most=1, largest=1)  # so that the order has to wait
+                assert header is not None
+                assert (header.added, header.deleted, header.orders) == (1, 0, ())
+            store.forget(Selection(subject="ann"), order=other)
+            header = deliver(store, server, most=1)
+            assert header is not None
+            assert (header.deleted, header.orders) == (5, (OrderAnswer(other, 2), OrderAnswer(ORDER, 3)))
+
+    def test_a_sample_of_an_order_that_is_not_waited_for_counts_for_the_next_one(self, tmp_path: Path) -> None:
+        server = Server()
+        with make_store(tmp_path) as store:
+            store.add(ids(2), features(2), [0] * 2, subjects=["ann"] * 2, now=NOW)
+            deliver(store, server)
+            store.forget(Selection(subject="ann"), order="cd" * 16)
+            store.drop_orders([])
+            store.forget(Selection(subject="ann"), order=ORDER)
+            header = deliver(store, server)
+            assert header is not None
+            assert header.orders == (OrderAnswer(ORDER, 2),)
+
+    @pytest.mark.parametrize("kind", ["rows", "gram"])
+    def test_an_order_too_large_for_rows_goes_as_statistics(self, tmp_path: Path, kind: str) -> None:
+        server = Server()
+        with make_store(tmp_path) as store:
+            store.add(ids(40), features(40), [0] * 40, subjects=["ann"] * 40, now=NOW)
+            deliver(store, server)
+            store.forget(Selection(subject="ann"), order=ORDER)
+            header = deliver(store, server, most=5, largest=request_bytes(SPEC, kind, 0, 40, 1))
+            assert header is not None
+            assert (header.message, header.deleted, header.orders) == (kind, 40, (OrderAnswer(ORDER, 40),))
+            assert server.statistics == Statistics.zero(SPEC)
+
+    def test_an_order_too_large_for_anything_is_named_and_holds_up_nothing_else(self, tmp_path: Path) -> None:
+        server = Server()
+        largest = request_bytes(SPEC, "gram", 0, 40, 1) - 1
+        with make_store(tmp_path) as store:
+            store.add(ids(41), features(41), [0] * 41, subjects=["ann"] * 40 + ["ben"], now=NOW)
+            deliver(store, server)
+            store.forget(Selection(subject="ann"), order=ORDER)
+            store.forget(Selection(subject="ben"), order="cd" * 16)
+            store.add(["new"], features(1, 1), [0], now=NOW)
+            header = deliver(store, server, most=5, largest=largest)
+            assert header is not None
+            assert (header.added, header.deleted, header.orders) == (1, 1, (OrderAnswer("cd" * 16, 1),))
+            with pytest.raises(ProtocolError, match=rf"the 40 samples .* order {ORDER} .*takes {largest}.*largest-request"):
+                store.compose(most=5, largest=largest)
+            header = deliver(store, server, most=5, largest=largest + 1)
+            assert header is not None
+            assert header.orders == (OrderAnswer(ORDER, 40),)
 
 
 class TestAudits:
@@ -260,6 +322,40 @@ class TestReset:
             assert header is not None
             assert header.deleted == 1
             assert server.statistics == Statistics.of(SPEC, features(2)[1:], [1])
+
+    def test_a_reset_too_large_for_rows_goes_as_statistics(self, tmp_path: Path) -> None:
+        with make_store(tmp_path) as store:
+            store.add(ids(40), features(40), [0] * 40, now=NOW)
+            server = Server(sequence=6)
+            largest = request_bytes(SPEC, "gram", 40, 0)
+            header = deliver(store, server, reset=True, sequence=7, most=5, largest=largest)
+            assert header is not None
+            assert (header.message, header.added) == ("gram", 40)
+            assert server.statistics == Statistics.of(SPEC, features(40), [0] * 40)
+
+    @pytest.mark.parametrize("refused", [False, True])
+    def test_what_a_reset_leaves_out_is_added_afterwards(self, tmp_path: Path, refused: bool) -> None:
+        with make_store(tmp_path) as store:
+            store.add(ids(9), features(9), [0] * 9, now=NOW)
+            deliver(store, Server())
+            store.correct("sample-1", label=2)
+            server = Server(sequence=6)
+            composition = store.compose(reset=True, sequence=7, most=3, largest=100)
+            assert composition is not None
+            assert (composition.kind, composition.added) == ("rows", 3)
+            store.forget(Selection(ids=["sample-0", "sample-7"]))  # the one goes with the reset, the other was left out
+            if refused:
+                store.abandon(7, "no")
+                assert store.status().live == 6
+                deliver(store, server, reset=True, sequence=7)
+            else:
+                deliver(store, server)
+                assert (store.status().live, store.status().adding, store.status().deleting) == (2, 5, 1)
+                assert store.statistics().count == server.statistics.count == 3
+            while deliver(store, server, most=3) is not None:
+                pass
+            rows = features(9)[[1, 2, 3, 4, 5, 6, 8]]
+            assert server.statistics == Statistics.of(SPEC, rows, [2, 0, 0, 0, 0, 0, 0]) == store.statistics()
 
     def test_an_empty_reset_is_a_request(self, tmp_path: Path) -> None:
         with make_store(tmp_path) as store:

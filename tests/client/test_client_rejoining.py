@@ -10,7 +10,7 @@ import pytest
 from agent_cases import Home, add, of
 from client_cases import features
 
-from expunge import Statistics
+from expunge import Spec, Statistics, canonical
 from expunge.client import ClientStore, Selection
 from expunge.errors import (
     CarrierError,
@@ -19,13 +19,15 @@ from expunge.errors import (
     StoreError,
 )
 from expunge.server.backup import write_backup
+from expunge.server.core import Settings
 from expunge.server.founding import restore
 from expunge.server.service import Service
+from expunge.signing import Envelope
 from federation import SPEC
 
 
 class TestRejoining:
-    def restored(self, home: Home) -> None:
+    def restored(self, home: Home, settings: Settings | None = None) -> None:
         """The server's disk is lost; a backup from before the last requests is put in its place."""
         core = home.federation.service.core
         backup, key = core.folder.path / "backups" / "b", core.folder.key
@@ -33,7 +35,67 @@ class TestRejoining:
         home.federation.close()
         restore(place, backup, key, clock=home.federation.clock)
         home.federation.path = place
-        home.federation.service = Service.open(place, clock=home.federation.clock, upkeep=False)
+        home.federation.service = Service.open(place, settings=settings, clock=home.federation.clock, upkeep=False)
+
+    @pytest.mark.parametrize(("messages", "requests"), [(("rows", "gram"), 1), (("rows",), 4)])
+    def test_everything_is_sent_again_though_it_never_fitted_one_request(
+        self, tmp_path: Path, messages: tuple[str, ...], requests: int
+    ) -> None:
+        spec = Spec(**{**{name: getattr(SPEC, name) for name in SPEC.__dataclass_fields__}, "messages": messages})
+        home = Home(tmp_path, spec, settings=Settings(largest_request=4000), message="rows")
+        add(home.store, 60)
+        assert len(home.agent.sync().receipts) == 4
+        write_backup(home.federation.service.core.folder, "b")
+        self.restored(home, Settings(largest_request=4000))
+        home.store.forget(Selection(ids=["sample-59"]))
+        synced = home.agent.sync(accept_restored=True)
+        assert (synced.rejoined, len(synced.receipts)) == (True, requests)
+        expected = Statistics.of(spec, features(60)[:59], np.arange(59) % 3)
+        assert home.ledger == home.store.statistics() == expected
+        assert home.store.status().live == 59
+        home.close()
+
+    def test_a_reset_that_is_too_large_after_all_is_made_smaller(self, home: Home) -> None:
+        add(home.store, 40)
+        home.agent.push()
+        write_backup(home.federation.service.core.folder, "b")
+        self.restored(home)
+        home.way.refuse = [RefusedError("too-large", "no")] * 2
+        home.agent.sync(accept_restored=True)
+        assert (home.ledger, home.store.status().live) == (of(40), 40)
+
+    def test_a_reset_whose_answer_was_lost_is_settled_though_its_number_is_far_ahead(self, home: Home) -> None:
+        add(home.store)
+        for number in range(3):
+            add(home.store, 1, f"more-{number}", number + 1)
+            home.agent.push()
+        write_backup(home.federation.service.core.folder, "b")
+        self.restored(home)
+        home.store.remember({"sequence": "1", "rejoin": "1"})  # as an old copy of the store would be
+        home.way.lost = ["", "", *["after"] * 4]
+        with pytest.raises(CarrierError):
+            home.agent.sync(accept_restored=True)
+        assert home.store.status().composed == 4
+        home.agent.sync()
+        assert (home.store.sequence, home.ledger) == (4, home.store.statistics())
+
+    def test_nothing_of_the_answer_but_the_log_is_kept(self, home: Home) -> None:
+        add(home.store, subjects=["alice-liddell", None, None, None])
+        home.agent.sync()
+        write_backup(home.federation.service.core.folder, "b")
+        add(home.store, 1, "late", 1)
+        home.agent.sync()
+        size, root = home.store.checkpoint
+        self.restored(home)
+        operator = home.federation.operator
+        operator.sequence = operator.sync()["sequence"]
+        order = operator.command("order", subject="alice-liddell")["order"]
+        home.agent.sync(accept_restored=True)
+        assert operator.ask("show-order", order=order)["state"] == "complete"
+        lost, now = home.store.documents("lost-log").values()
+        assert canonical.decode(lost) == {"root": root.hex(), "size": size}
+        content = Envelope.from_bytes(now, "checkpoint").verify(home.federation.server_key.public)
+        assert set(content) == {"federation", "root", "size", "time"}
 
     @pytest.mark.parametrize("message", ["rows", "gram"])
     def test_a_restored_server_gets_what_is_held_now(self, tmp_path: Path, message: str) -> None:

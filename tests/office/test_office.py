@@ -29,6 +29,7 @@ class Losing:
     def __init__(self, carrier: LocalCarrier) -> None:
         self.carrier = carrier
         self.lose = ""
+        self.refuse = ""
         self.change: Callable[[bytes], bytes] = bytes
         self.offered: list[bytes] = []
 
@@ -39,6 +40,8 @@ class Losing:
         self.offered.append(data)
         if self.lose == "before":
             raise CarrierError("lost on the way: offer it again")
+        if self.refuse:
+            raise RefusedError(self.refuse, "turned away")
         answer = self.change(carry(data))
         if self.lose == "after":
             raise CarrierError("no answer came: offer it again")
@@ -161,6 +164,98 @@ def test_a_refusal_ends_the_command_and_the_next_one_is_fine(place: Place) -> No
     assert place.office.do("order", {"subject": "p-1"})["state"] == "complete"
 
 
+@pytest.mark.parametrize("code", ["storage", "too-many", "malformed", "too-large"])
+def test_a_command_in_doubt_is_kept_when_a_repetition_is_turned_away(place: Place, code: str) -> None:
+    place.carrier.lose = "after"
+    with pytest.raises(CarrierError):
+        place.office.do("order", {"subject": "p-1"})
+    place.carrier.lose, place.carrier.refuse = "", code
+    for _ in range(2):
+        with pytest.raises(RefusedError):
+            place.reopened().do("order", {"subject": "p-1"})
+    assert place.office.under_way == "order"
+    place.carrier.refuse = ""
+    place.office.do("order", {"subject": "p-1"})
+    assert place.orders() == 1
+    assert len(set(place.carrier.offered[:4])) == 1
+
+
+@pytest.mark.parametrize("code", ["storage", "too-many"])
+def test_no_other_command_is_begun_while_one_is_in_doubt(place: Place, code: str) -> None:
+    place.carrier.lose = "after"
+    with pytest.raises(CarrierError):
+        place.office.do("order", {"subject": "p-1"})
+    place.carrier.lose, place.carrier.refuse = "", code
+    with pytest.raises(RefusedError):
+        place.office.do("order", {"subject": "p-2"})
+    assert place.office.under_way == "order"
+    place.carrier.refuse = ""
+    place.office.do("order", {"subject": "p-2"})
+    assert place.orders() == 2
+    assert place.office.notices == ["the earlier command order, which had no answer, has been carried out, once"]
+
+
+@pytest.mark.parametrize(("lost", "orders"), [("before", 1), ("after", 2)])
+def test_a_command_in_doubt_that_is_not_taken_any_more_makes_way_by_its_number(place: Place, lost: str, orders: int) -> None:
+    """Of two commands of one number at most one takes effect: the other command is sent under the next one if need be."""
+    place.carrier.lose = lost
+    with pytest.raises(CarrierError):
+        place.office.do("order", {"subject": "p-1"})
+    place.carrier.lose = ""
+    earlier, first = place.carrier.carrier, place.carrier.offered[0]
+
+    class Refusing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(earlier, name)
+
+        def command(self, data: bytes) -> bytes:
+            if data == first:
+                raise RefusedError("malformed", "the body did not arrive in time")
+            return earlier.command(data)
+
+    place.carrier.carrier = Refusing()  # type: ignore[assignment]
+    place.office.do("order", {"subject": "p-2"})
+    assert place.orders() == orders
+    assert "may have been carried out before" in place.office.notices[0]
+    assert place.office.under_way == ""
+
+
+@pytest.mark.parametrize("code", ["too-many", "malformed"])
+def test_a_command_that_was_turned_away_at_once_is_not_carried_out_later(place: Place, code: str) -> None:
+    place.carrier.refuse = code
+    with pytest.raises(RefusedError):
+        place.office.do("order", {"subject": "p-1"})
+    place.carrier.refuse = ""
+    assert place.office.under_way == ""
+    place.office.do("order", {"subject": "p-2"})
+    assert place.orders() == 1
+
+
+def test_no_file_names_a_subject_afterwards(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    folder = place.path / "operator"
+    place.carrier.lose = "before"
+    with pytest.raises(CarrierError):
+        place.office.do("order", {"subject": "alice-liddell"})
+    content = (folder / "command").read_bytes()
+    (place.path / "disk").hardlink_to(folder / "command")  # what a look at the disk itself would find
+    place.carrier.lose = ""
+    place.office.do("order", {"subject": "alice-liddell"})
+    assert (place.path / "disk").read_bytes() == bytes(len(content))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", die)
+        with pytest.raises(Killed):
+            place.office.do("order", {"subject": "alice-liddell"})
+    assert (folder / "command.part").exists()
+    place.reopened()
+    assert sorted(file.name for file in folder.iterdir()) == ["lock", "office.json", "office.key"]
+
+
 def test_an_old_copy_of_the_office_finds_its_way_back_into_step(place: Place) -> None:
     old = (place.path / "operator" / "office.json").read_bytes()
     place.office.do("order", {"subject": "p-1"})
@@ -264,6 +359,37 @@ def test_an_enrolment_whose_answer_was_lost_is_finished_by_the_same_call(place: 
     place.carrier.lose = ""
     Office.enrol(place.path / "office", token, place.carrier).close()
     assert [one["name"] for one in place.office.ask("clients", {})] == ["operator", "privacy-office"]
+
+
+@pytest.mark.parametrize("code", ["too-many", "bad-token"])
+def test_an_enrolment_that_may_have_taken_effect_keeps_its_key(place: Place, code: str) -> None:
+    token = place.token("privacy-office", "officer")
+    place.carrier.lose = "after"
+    with pytest.raises(CarrierError):
+        Office.enrol(place.path / "office", token, place.carrier)
+    place.carrier.lose, place.carrier.refuse = "", code
+    with pytest.raises(RefusedError):
+        Office.enrol(place.path / "office", token, place.carrier)
+    place.carrier.refuse = ""
+    with Office.enrol(place.path / "office", token, place.carrier) as office:
+        assert office.do("order", {"subject": "p-1"})["state"] == "complete"
+
+
+def test_an_enrolment_that_took_effect_is_kept_when_a_later_question_is_refused(place: Place) -> None:
+    token = place.token("privacy-office", "officer")
+    place.office.do("rotate-key", {})  # so that the office has to ask which key signed
+
+    class Busy:
+        def enrol(self, data: bytes) -> bytes:
+            return place.carrier.enrol(data)
+
+        def federation(self) -> bytes:
+            raise RefusedError("not-allowed", "no")
+
+    with pytest.raises(RefusedError):
+        Office.enrol(place.path / "office", token, Busy())  # type: ignore[arg-type]
+    with Office.enrol(place.path / "office", token, place.carrier) as office:
+        assert office.do("order", {"subject": "p-1"})["state"] == "complete"
 
 
 def test_a_refused_enrolment_leaves_nothing_behind(place: Place) -> None:

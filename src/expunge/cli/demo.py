@@ -22,14 +22,14 @@ from rich.text import Text
 
 from expunge import __version__
 from expunge.cli.command import command
-from expunge.cli.founding import found_federation
 from expunge.cli.options import FOLDER
-from expunge.cli.place import Place
 from expunge.cli.reach import Reached, carrier_to
 from expunge.cli.screen import BAD, GOOD, QUIET, Screen, count, facts, line, next_steps, table
 from expunge.cli.tokens import new_token
 from expunge.cli.told import receipt_value
 from expunge.client import Agent, ClientStore, enrol
+from expunge.embedded.founding import found_federation
+from expunge.embedded.place import Place
 from expunge.errors import EvidenceError, FormatError, StoreError
 from expunge.evidence import Finding, Receipt, published, render_bundle, verify
 from expunge.evidence.wording import moment

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from expunge.cli.place import Place
 from expunge.client import ClientStore
+from expunge.embedded.place import Place
 from expunge.errors import FormatError, InputError
 from expunge.evidence import Certificate, KeyChain, published
 from expunge.export import from_onnx, from_safetensors

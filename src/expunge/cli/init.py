@@ -10,9 +10,9 @@ import click
 
 from expunge.backbones import backbone_from
 from expunge.cli.command import command
-from expunge.cli.founding import found_federation
 from expunge.cli.options import FILE, FOLDER, PATH
 from expunge.cli.screen import Screen, facts, line, next_steps, title
+from expunge.embedded.founding import found_federation
 from expunge.errors import FormatError, InputError
 from expunge.exact import Grid
 from expunge.office import Office

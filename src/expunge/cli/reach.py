@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from expunge.backbones import Backbone
-from expunge.cli.place import Place
 from expunge.cli.samples import opened_backbone, recomputing
 from expunge.cli.screen import Screen
 from expunge.client import Agent, ClientStore
+from expunge.embedded.place import Place
 from expunge.errors import InputError, StoreBusyError
 from expunge.office import Office
 from expunge.protocol.carrier import Carrier

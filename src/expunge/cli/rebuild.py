@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from expunge.cli.evidence import store_head
-from expunge.cli.founding import found_federation
-from expunge.cli.place import Place
 from expunge.cli.reach import ATTEMPTS, Reached, backbone_of, carrier_to, office_at, store_at
 from expunge.cli.rejoin import rejoin
 from expunge.cli.samples import recomputing
 from expunge.cli.screen import Screen
 from expunge.cli.tokens import new_token
 from expunge.client import Agent, ClientStore
+from expunge.embedded.founding import found_federation
+from expunge.embedded.place import Place
 from expunge.errors import InputError, SpecMismatchError
 from expunge.evidence import Certificate
 from expunge.server.founding import restore

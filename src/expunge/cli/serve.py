@@ -11,8 +11,8 @@ import click
 
 from expunge.cli.command import command
 from expunge.cli.options import FILE, FOLDER
-from expunge.cli.place import Place
 from expunge.cli.screen import Screen, facts, line, title
+from expunge.embedded.place import Place
 from expunge.exact import parallel
 from expunge.server.core import Settings
 from expunge.server.service import Service

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from expunge.cli.command import group
 from expunge.cli.options import FILE, FOLDER, PATH, office_options, output_option, yes_option
-from expunge.cli.place import Place
 from expunge.cli.reach import Reached, is_url, office_at
 from expunge.cli.screen import GOOD, Screen, count, facts, line, next_steps, table, title
 from expunge.cli.tokens import new_token
+from expunge.embedded.place import Place
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
 from expunge.files import write_whole

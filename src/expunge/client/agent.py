@@ -1,7 +1,8 @@
 """The agent: brings what is pending to the server, and what is new at the server to the store.
 
-Laws: a request is offered, the very same bytes, until its receipt is in hand and verified, and only then settled; a refusal
-changed nothing, and puts the request back where the cause can be mended. The server is believed only as far as `Trust` goes.
+Laws: a request is offered, the very same bytes, until its receipt is in hand and verified, and only then settled. A refusal says
+that this attempt changed nothing; the request is put back, so that the cause can be mended, only if no earlier attempt of it can
+have taken effect either. The server is believed only as far as `Trust` goes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from expunge import canonical
+from expunge.client import refusals
 from expunge.client.answer import Answer, claims
 from expunge.client.outbox import Composition
 from expunge.client.samples import Progress, Recompute
@@ -38,9 +40,6 @@ from expunge.spec import Spec
 
 _T = TypeVar("_T")
 
-_PASSING = ("storage", "too-many")  # refusals that say: later
-_OUT_OF_STEP = ("sequence-gap", "sequence-reused")
-_KEPT = ("unknown-actor", "bad-signature", "wrong-federation", "gone", *_OUT_OF_STEP)  # nothing in the request could be mended
 _HEADLESS = ("unsolvable", "not-found")
 _MOST_MENDED = 4  # refusals that are mended without asking, one after another
 _LARGEST = 64 << 20  # bytes of a request, whatever the server would take: memory is bounded on both sides
@@ -87,6 +86,7 @@ class Agent:
         self._attempts = attempts
         self._progress = progress
         self._fewest: int | None = None  # the most samples that a request may have, once one was too large
+        self._too_large: int | None = None  # bytes of the smallest request that was
 
     # -- bringing -------------------------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Agent:
         receipts: list[Receipt] = []
         mended = 0
         while True:
-            composition = self.store.composed() or self.store.compose(most=self._most(), recompute=self._recompute)
+            composition = self.store.composed() or self._compose()
             if composition is None:
                 return receipts
             try:
@@ -110,16 +110,30 @@ class Agent:
     def _bring(self, composition: Composition) -> Receipt:
         """Offer one request until its receipt is here, and settle it. A refusal is passed on, with everything as it was."""
         data = self.store.encode(composition, recompute=self._recompute)
-        answer = self._patiently(lambda: self._carrier.request(data))
+        answer = self._patiently(lambda: self._offer(composition.sequence, data))
         receipt = self._trust.receipt(answer, request.read(data))
         newest = self._patiently(lambda: self._trust.follow(receipt.checkpoint))
         self.store.settle(composition.sequence, answer, checkpoint=newest, entry=receipt.logged.index)
         return receipt
 
+    def _offer(self, sequence: int, data: bytes) -> bytes:
+        """Offer a request once. It is in doubt from before the first attempt, until that one, and no other, was refused."""
+        doubtful = self.store.doubt(sequence)
+        try:
+            return self._carrier.request(data)
+        except RefusedError as refusal:
+            if not doubtful and refusal.code != "storage":
+                self.store.doubt(sequence, False)
+            if refusal.code == "too-large":
+                self._too_large = min(len(data), self._too_large or len(data))
+            raise
+
     def _mend(self, composition: Composition, refusal: RefusedError) -> bool:
-        """Deal with a refusal: whether there is a point in going on. What cannot be mended here stays pending."""
-        if refusal.code in _KEPT:
+        """Deal with a refusal: whether there is a point in going on. What cannot be mended here stays as it is."""
+        if refusal.code in (*refusals.KEPT, *refusals.PASSING):
             return False
+        if self._may_have_taken_effect(composition, refusal):
+            return refusal.code in refusals.BY_SPEC  # offered again, it is answered by its receipt
         self.store.abandon(composition.sequence, f"{refusal.code}: {refusal.reason}")
         if refusal.code == "too-large" and composition.added + composition.deleted > 1:
             self._fewest = (composition.added + composition.deleted) // 2
@@ -127,11 +141,19 @@ class Agent:
         if refusal.code == "must-rejoin":
             self._rejoin(self._ask())
             return True
-        if refusal.code in ("wrong-spec", "unknown-order"):
+        if refusal.code in (*refusals.BY_SPEC, "unknown-order"):
             answer = self._ask()
             self.store.drop_orders([one.order for one in answer.orders])
-            return refusal.code == "unknown-order" or composition.spec.labels_digest != self.store.spec.labels_digest
+            made, due = (composition.spec.labels_digest, composition.kind), (self.store.spec.labels_digest, self.store.message)
+            return refusal.code == "unknown-order" or made != due
         return refusal.code == "unknown-audit"
+
+    def _may_have_taken_effect(self, composition: Composition, refusal: RefusedError) -> bool:
+        """Whether an earlier attempt to offer a request may have succeeded, or yet succeed, though this one was refused."""
+        outstanding = self.store.composed()
+        if outstanding is None or not outstanding.doubtful or refusal.code in refusals.JUDGED:
+            return False
+        return refusal.code not in refusals.BY_SPEC or self._ask().sequence >= composition.sequence
 
     def _most(self) -> int:
         """How many samples a request may have so that its bytes stay within what the server takes."""
@@ -140,6 +162,27 @@ class Agent:
         each = 64 + (8 * spec.dim + 8 * spec.columns if self.store.message == "rows" else 0)
         most = max(1, room // each)
         return most if self._fewest is None else min(most, self._fewest)
+
+    def _largest(self) -> int:
+        """How many bytes a request may have that cannot be divided."""
+        known = int(self.store.recall("largest_request") or _LARGEST)
+        return known if self._too_large is None else min(known, self._too_large - 1)
+
+    def _compose(self) -> Composition | None:
+        """The next request, if anything is pending; what is too large is measured by what the server takes now."""
+
+        def compose() -> Composition | None:
+            return self.store.compose(most=self._most(), largest=self._largest(), recompute=self._recompute)
+
+        try:
+            return compose()
+        except ProtocolError:
+            before = self._largest()
+            limits = self._patiently(self._trust.federation)["limits"]
+            self.store.remember({"largest_request": str(int(limits["largest_request"]))})
+            if self._largest() <= before:
+                raise
+            return compose()
 
     def _patiently(self, act: Callable[[], _T]) -> _T:
         """Do something again while no answer comes, or while the server asks for patience."""
@@ -150,7 +193,7 @@ class Agent:
             except CarrierError:
                 pass
             except RefusedError as refusal:
-                if refusal.code not in _PASSING:
+                if refusal.code not in refusals.PASSING:
                     raise
             self._sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -197,11 +240,11 @@ class Agent:
         self._trust.chain.verify(answer.envelope, claims)
         if (answer.federation, answer.actor, answer.nonce) != (store.federation, store.name, nonce):
             raise EvidenceError("the server answered another question than the one that was asked: its nonce or name differs")
-        self._follow(answer, data, accept_restored=accept_restored)
+        self._follow(answer, accept_restored=accept_restored)
         self._amend(answer)
         return answer
 
-    def _follow(self, answer: Answer, data: bytes, *, accept_restored: bool) -> None:
+    def _follow(self, answer: Answer, *, accept_restored: bool) -> None:
         store, checkpoint = self.store, answer.checkpoint
         size, root = store.checkpoint
         try:
@@ -216,7 +259,9 @@ class Agent:
                     f"{problem}. The server says that it was restored from a backup; ask its operator whether that is so, then "
                     "accept it for this client (accept_restored=True). Receipts of what was lost stay valid evidence"
                 ) from problem
-            store.keep("lost-log", canonical.encode({"root": root.hex(), "size": size}), data)
+            # Not the answer itself: it names the subjects of orders, and the head.
+            signed = self._patiently(self._trust.checkpoint)
+            store.keep("lost-log", canonical.encode({"root": root.hex(), "size": size}), signed)
             newest = checkpoint.size, checkpoint.root
         store.remember({"checkpoint": checkpoint_text(*newest)})
 
@@ -243,9 +288,10 @@ class Agent:
         """A store that is an old copy must not go on: it would delete what is gone, and not know of what it has added."""
         if answer.status == "must-rejoin":
             return
-        store = self.store
-        known = store.sequence + (store.composed() is not None)
-        if answer.sequence > known or store.recall("rejoin") == "1":
+        store, outstanding = self.store, self.store.composed()
+        known = store.sequence if outstanding is None else outstanding.sequence
+        rejoining = outstanding is not None and outstanding.reset
+        if answer.sequence > known or (store.recall("rejoin") == "1" and not rejoining):
             raise StoreError(
                 f"the server has receipted {answer.sequence} requests of {store.name}, this store knows of {known}: it is an old "
                 "copy. Put the newest copy back; if there is none, have the operator forget this client (expunge server "
@@ -258,21 +304,28 @@ class Agent:
             )
 
     def _rejoin(self, answer: Answer) -> Receipt:
-        """Send everything that this client holds to a server that was restored without it."""
+        """Send everything that this client holds to a server that was restored without it.
+
+        Such a server holds nothing of this client, whatever was applied before: what was on its way is taken back, but for a
+        reset that may still arrive. If everything is too much for one request, the rest stays pending.
+        """
         outstanding = self.store.composed()
-        if outstanding is not None and not outstanding.reset:
+        if outstanding is not None and (not outstanding.reset or outstanding.sequence <= answer.sequence):
             self.store.abandon(outstanding.sequence, "must-rejoin: the server was restored")
-            outstanding = None
         number = max(self.store.sequence, answer.sequence) + 1
-        composition = outstanding or self.store.compose(reset=True, sequence=number, recompute=self._recompute)
-        if composition is None:
-            raise ProtocolError("a reset is a request, even of nothing")
-        try:
-            return self._bring(composition)
-        except RefusedError as refusal:
-            if refusal.code not in _KEPT:
-                self.store.abandon(composition.sequence, f"{refusal.code}: {refusal.reason}")
-            raise
+        mended = 0
+        while True:
+            composition = self.store.composed() or self.store.compose(
+                reset=True, sequence=number, most=self._most(), largest=self._largest(), recompute=self._recompute
+            )
+            if composition is None:
+                raise ProtocolError("a reset is a request, even of nothing")
+            try:
+                return self._bring(composition)
+            except RefusedError as refusal:
+                mended += 1
+                if mended > _MOST_MENDED or not self._mend(composition, refusal):
+                    raise
 
     # -- carrying out ---------------------------------------------------------------------------------------------------
 
@@ -309,6 +362,8 @@ class Agent:
             except RefusedError as refusal:
                 if not self._mend(composition, refusal):
                     raise
+                if self.store.composed() is not None:
+                    break  # it has taken effect: its receipt comes first, next time
         return tuple(done)
 
     def _fetch_head(self) -> tuple[str, bool]:

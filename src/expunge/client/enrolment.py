@@ -16,6 +16,9 @@ from expunge.protocol.token import Token
 from expunge.signing import Envelope
 from expunge.spec import Spec
 
+# Refusals of an enrolment that are given once it was read and looked up: this attempt has not taken effect.
+_FINAL = ("bad-token", "name-taken", "wrong-spec", "wrong-federation", "bad-signature", "not-allowed")
+
 
 def enrol(
     path: Path,
@@ -30,13 +33,16 @@ def enrol(
 ) -> ClientStore:
     """Enrol a client by a one-time token, and give its new store; after a lost answer, the same call again finishes it.
 
+    The store, with its key, stays until it is certain that the server has not taken the key in.
+
     `message` is the kind of messages to send; without it `rows`, or what the spec allows. `backbone` is the fingerprint of the
     backbone that the client computes with: if it is given and the spec pins another, the client is refused.
     """
     if token.role != "client":
         raise ProtocolError(f"the token of {token.name} is for an {token.role}, who has an office, not a store of samples")
     path = Path(path)
-    if (path / "client.db").exists():
+    doubtful = (path / "client.db").exists()  # an earlier attempt may have arrived
+    if doubtful:
         store = ClientStore.open(path)
         name = store.name
         if store.recall("enrolled") == "1" or (name, store.federation) != (token.name, token.federation):
@@ -64,10 +70,17 @@ def enrol(
         )
         store.remember({"largest_request": str(largest)})
     try:
-        _finish(store, token, carrier)
-    except RefusedError:
-        _remove(store)
+        answer = _offer(store, token, carrier)
+    except RefusedError as refusal:
+        if refusal.code in _FINAL and not doubtful:
+            _remove(store)
+        store.close()
         raise
+    except BaseException:
+        store.close()
+        raise
+    try:
+        _take(store, token, carrier, answer)
     except BaseException:
         store.close()
         raise
@@ -84,7 +97,7 @@ def _federation(token: Token, carrier: Carrier) -> tuple[Spec, int]:
     return Spec.from_dict(content["spec"]), int(content["limits"]["largest_request"])
 
 
-def _finish(store: ClientStore, token: Token, carrier: Carrier) -> None:
+def _offer(store: ClientStore, token: Token, carrier: Carrier) -> bytes:
     content = {
         "federation": token.federation,
         "key": store.key.public.text,
@@ -92,7 +105,12 @@ def _finish(store: ClientStore, token: Token, carrier: Carrier) -> None:
         "spec": store.spec.data_digest,
         "token": token.secret,
     }
-    envelope, answer = speech.overheard("enrolled", carrier.enrol(speech.said("enrolment", content, store.key)))
+    return carrier.enrol(speech.said("enrolment", content, store.key))
+
+
+def _take(store: ClientStore, token: Token, carrier: Carrier, data: bytes) -> None:
+    """Believe the server's answer, if it is the server's and about this client."""
+    envelope, answer = speech.overheard("enrolled", data)
     trust = Trust(store, carrier)
     trust.federation()
     trust.current(envelope)

@@ -21,7 +21,7 @@ from expunge import canonical
 from expunge.client.database import Database
 from expunge.client.schema import MIGRATIONS
 from expunge.errors import ShreddedError, StoreError
-from expunge.files import FolderLock, sync_folder, write_whole
+from expunge.files import FolderLock, erase_drafts, sync_folder, write_whole
 from expunge.signing import SigningKey
 from expunge.vault import Vault
 
@@ -87,6 +87,7 @@ class Folder:
         database: Database | None = None
         vault: Vault | None = None
         try:
+            erase_drafts(path)
             key = SigningKey.from_pem((path / _KEY).read_bytes())
             database = Database(path / _DATABASE, MIGRATIONS)
             text = database.value("SELECT value FROM settings WHERE name = 'mirrors'")

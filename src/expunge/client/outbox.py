@@ -17,7 +17,8 @@ from expunge.client.database import Database
 from expunge.client.folder import Folder
 from expunge.client.parts import part_of
 from expunge.client.samples import Recompute, Samples
-from expunge.errors import InputError, StoreError
+from expunge.client.sizes import fitting, request_bytes
+from expunge.errors import InputError, ProtocolError, StoreError
 from expunge.protocol import request
 from expunge.protocol.messages import Message, Part
 from expunge.protocol.request import AuditAnswer, Header, OrderAnswer
@@ -29,7 +30,10 @@ _SETTING = "INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)"
 
 @dataclass(frozen=True)
 class Composition:
-    """A request that is being offered. Who takes part is written in the samples themselves."""
+    """A request that is being offered. Who takes part is written in the samples themselves.
+
+    It is doubtful if it was offered and may have arrived without an answer: then it may have taken effect.
+    """
 
     sequence: int
     nonce: bytes
@@ -41,6 +45,7 @@ class Composition:
     audits: tuple[AuditAnswer, ...] = ()
     leave: bool = False
     reset: bool = False
+    doubtful: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class _Choice:
 
     slots: list[int]
     all_of_them: bool  # nothing pending is left for a later request
+    kind: str  # of the message
+    problem: str = ""  # why something pending cannot be sent at all
 
 
 class Outbox:
@@ -63,10 +70,10 @@ class Outbox:
 
     def composed(self) -> Composition | None:
         """The request that is being offered, if there is one."""
-        row = self._database.row("SELECT sequence, slot, sealed, spec, kind, leave, reset FROM compositions")
+        row = self._database.row("SELECT sequence, slot, sealed, spec, kind, leave, reset, doubtful FROM compositions")
         if row is None:
             return None
-        sequence, slot, sealed, text, kind, leave, reset = row
+        sequence, slot, sealed, text, kind, leave, reset, doubtful = row
         content = canonical.decode(self._folder.vault.unseal(slot, sealed, _context(sequence)), "a composed request")
         added, deleted = self._members(sequence, reset=bool(reset))
         orders = self._database.rows("SELECT id, found FROM orders WHERE sequence = ? AND answered = 0 ORDER BY id", (sequence,))
@@ -81,6 +88,7 @@ class Outbox:
             audits=tuple(AuditAnswer(*one) for one in content["audits"]),
             leave=bool(leave),
             reset=bool(reset),
+            doubtful=bool(doubtful),
         )
 
     def compose(
@@ -93,13 +101,17 @@ class Outbox:
         reset: bool = False,
         sequence: int | None = None,
         most: int | None = None,
+        largest: int | None = None,
         recompute: Recompute | None = None,
     ) -> Composition | None:
         """Freeze what is pending into the next request; None if nothing is.
 
         Answers to audits travel alone, so that it is plain which samples they are of. A reset takes every sample that stays,
-        leaves out those that are being deleted, and answers no orders, because it deletes nothing by name. `most`
-        limits the number of samples; deletions come first, what is left waits.
+        leaves out those that are being deleted, and answers no orders, because it deletes nothing by name.
+
+        `most` limits the number of samples; deletions come first, what is left waits. But what an order deletes is never
+        divided, nor is a reset if it can be helped: they may be sent as statistics instead, which are as large for any number of
+        samples, within `largest` bytes. ProtocolError if nothing is left but an order that is beyond that.
         """
         outstanding = self._database.value("SELECT sequence FROM compositions")
         if outstanding is not None:
@@ -107,10 +119,15 @@ class Outbox:
         nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
         if len(nonce) != NONCE_BYTES:
             raise InputError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
-        choice = self._reset_choice() if reset else _Choice([], False) if audits else self._choice(most)
+        if reset:
+            choice = self._reset_choice(spec, kind, most, largest)
+        else:
+            choice = _Choice([], False, kind) if audits else self._choice(spec, kind, most, largest)
         orders = [] if audits or reset else self._answerable(choice)
         leave = self._leaving() and choice.all_of_them and not audits
         if not (choice.slots or orders or audits or leave or reset):
+            if choice.problem:
+                raise ProtocolError(choice.problem)
             return None
         number = self._next() if sequence is None else sequence
         (slot,) = self._folder.vault.new()
@@ -120,8 +137,9 @@ class Outbox:
         try:
             with self._database.transaction() as changes:
                 changes.run(
-                    "INSERT INTO compositions (sequence, slot, sealed, spec, kind, leave, reset) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (number, slot, sealed, text, kind, int(leave), int(reset)),
+                    "INSERT INTO compositions (sequence, slot, sealed, spec, kind, leave, reset, doubtful)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+                    (number, slot, sealed, text, choice.kind, int(leave), int(reset)),
                 )
                 states.freeze(changes, number, choice.slots)
                 for order in orders:
@@ -150,37 +168,75 @@ class Outbox:
         settings = dict(self._database.rows("SELECT name, value FROM settings WHERE name IN ('leaving', 'left')"))
         return settings.get("leaving") == "1" and settings.get("left") != "1"
 
-    def _choice(self, most: int | None) -> _Choice:
+    def _choice(self, spec: Spec, kind: str, most: int | None, largest: int | None) -> _Choice:
         """Pending deletions, those for orders first, each with the sample that replaces it; then the other additions."""
-        deletions = self._database.rows(
-            "SELECT old.slot, new.slot FROM samples old LEFT JOIN samples new ON new.replaces = old.slot"
-            " AND new.state = 'adding' AND new.sequence IS NULL"
-            " WHERE old.state = 'deleting' AND old.sequence IS NULL ORDER BY old.order_id IS NULL, old.slot"
+        replaced = dict(
+            self._database.rows(
+                "SELECT old.slot, new.slot FROM samples old LEFT JOIN samples new ON new.replaces = old.slot"
+                " AND new.state = 'adding' AND new.sequence IS NULL"
+                " WHERE old.state = 'deleting' AND old.sequence IS NULL ORDER BY old.slot"
+            )
         )
         additions = self._database.rows(
             "SELECT slot FROM samples WHERE state = 'adding' AND sequence IS NULL AND replaces IS NULL ORDER BY slot"
         )
-        groups = [[slot for slot in row if slot is not None] for row in (*deletions, *additions)]
         chosen: list[int] = []
-        for group in groups:
-            if most is not None and chosen and len(chosen) + len(group) > most:
-                return _Choice(chosen, False)
-            chosen += group
-        return _Choice(chosen, True)
+        problem = ""
+        for old, orders in self._inseparable():
+            new = [slot for slot in (replaced.pop(one) for one in old) if slot is not None]
+            if most is None or len(chosen) + len(old) + len(new) <= most:
+                chosen += [*old, *new]
+            elif chosen:
+                return _Choice(chosen, False, kind)
+            elif other := fitting(spec, kind, largest, added=len(new), deleted=len(old), orders=len(orders)):
+                return _Choice([*old, *new], False, other)
+            else:
+                problem = problem or _beyond(spec, orders, len(old), largest)
+        for group in (*replaced.items(), *additions):
+            slots = [slot for slot in group if slot is not None]
+            if most is not None and chosen and len(chosen) + len(slots) > most:
+                return _Choice(chosen, False, kind, problem)
+            chosen += slots
+        return _Choice(chosen, not problem, kind, problem)
 
-    def _reset_choice(self) -> _Choice:
-        return _Choice([row[0] for row in self._database.rows("SELECT slot FROM samples ORDER BY slot")], True)
+    def _inseparable(self) -> list[tuple[list[int], list[str]]]:
+        """Samples to delete that must travel together, each group with the orders that wait for it.
+
+        An order says how many samples were found for it when the last of them is deleted: that is all of them only if they
+        travel together. Orders that wait for the same sample make one group.
+        """
+        waited: dict[str, set[int]] = {}
+        for order, slot in self._database.rows(
+            "SELECT id, slot FROM orders JOIN order_samples ON order_samples.order_id = id JOIN samples USING (slot)"
+            " WHERE answered = 0 AND state = 'deleting' AND samples.sequence IS NULL ORDER BY id, slot"
+        ):
+            waited.setdefault(order, set()).add(slot)
+        groups: list[tuple[set[int], list[str]]] = []
+        for order, slots in waited.items():
+            shared = [group for group in groups if not group[0].isdisjoint(slots)]
+            groups = [group for group in groups if group[0].isdisjoint(slots)]
+            groups.append((slots.union(*(one[0] for one in shared)), [*(name for one in shared for name in one[1]), order]))
+        return sorted((sorted(slots), sorted(orders)) for slots, orders in groups)
+
+    def _reset_choice(self, spec: Spec, kind: str, most: int | None, largest: int | None) -> _Choice:
+        """Everything; if that is too much even as statistics, a part of what stays, and the rest is added afterwards."""
+        rows = self._database.rows(f"SELECT slot, {states.ADDED} FROM samples ORDER BY slot")  # noqa: S608 - our own words
+        staying, going = [slot for slot, stays in rows if stays], [slot for slot, stays in rows if not stays]
+        if most is None or len(staying) <= most:
+            return _Choice([*staying, *going], True, kind)
+        if "gram" in spec.messages and fitting(spec, "gram", largest, added=len(staying)):
+            return _Choice([*staying, *going], True, "gram")
+        return _Choice([*staying[:most], *going], False, kind)
 
     def _answerable(self, choice: _Choice) -> list[str]:
         """Orders that wait for an answer, and all of whose samples are deleted by this request or are gone."""
         waiting = [
             row[0] for row in self._database.rows("SELECT id FROM orders WHERE sequence IS NULL AND answered = 0 ORDER BY id")
         ]
-        if choice.all_of_them or not waiting:
-            return waiting
+        if not waiting:
+            return []
         taken = set(choice.slots)
-        samples = self._database.rows("SELECT order_id, slot FROM samples WHERE order_id IS NOT NULL")
-        late = {order for order, slot in samples if slot not in taken}
+        late = {order for order, slot in self._database.rows("SELECT order_id, slot FROM order_samples") if slot not in taken}
         return [order for order in waiting if order not in late]
 
     def _members(self, sequence: int, *, reset: bool) -> tuple[list[int], list[int]]:
@@ -225,6 +281,14 @@ class Outbox:
 
     # -- the end of it --------------------------------------------------------------------------------------------------
 
+    def doubt(self, sequence: int, doubtful: bool) -> bool:
+        """Note, durably, whether a request may have arrived without an answer; what was noted before."""
+        before = bool(self._database.value("SELECT doubtful FROM compositions WHERE sequence = ?", (sequence,)))
+        if before != doubtful:
+            with self._database.transaction() as changes:
+                changes.run("UPDATE compositions SET doubtful = ? WHERE sequence = ?", (int(doubtful), sequence))
+        return before
+
     def settle(self, sequence: int, receipt: bytes, settings: Mapping[str, str], *, keep_features: bool) -> None:
         """The receipt is here: what was added is live, what was deleted is gone, from the disk too."""
         if self._database.value("SELECT content FROM documents WHERE kind = 'receipt' AND number = ?", (sequence,)) == receipt:
@@ -239,7 +303,7 @@ class Outbox:
         }
         fresh = self._database.rows("SELECT slot FROM samples WHERE state = 'adding' AND sequence = ?", (sequence,))
         with self._database.transaction() as changes:
-            gone = states.settle(changes, sequence)
+            gone = states.settle(changes, sequence, reset=reset)
             changes.run("INSERT INTO documents (kind, number, content) VALUES ('receipt', ?, ?)", (sequence, receipt))
             changes.run("UPDATE orders SET answered = 1 WHERE sequence = ?", (sequence,))
             audits = canonical.decode(self._opened(sequence), "a composed request")["audits"]
@@ -276,6 +340,17 @@ def _answer(changes: Database, order: str, sequence: int) -> None:
     query = "SELECT count(*) FROM samples WHERE order_id = ? AND sequence = ? AND state = 'deleting'"
     found = changes.value(query, (order, sequence))
     changes.run("UPDATE orders SET sequence = ?, found = ? WHERE id = ?", (sequence, found, order))
+
+
+def _beyond(spec: Spec, orders: Sequence[str], deleted: int, largest: int | None) -> str:
+    """Why what these orders delete cannot be sent."""
+    kind = "gram" if "gram" in spec.messages else "rows"
+    needed = request_bytes(spec, kind, 0, deleted, len(orders))
+    return (
+        f"the {deleted} samples to delete for order {', '.join(orders)} must travel in one request, which needs up to {needed} "
+        f"bytes, and the server takes {largest}. Nothing is lost: have its operator raise largest_request (expunge serve "
+        "--largest-request), then sync again"
+    )
 
 
 def _context(sequence: int) -> bytes:

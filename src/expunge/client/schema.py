@@ -66,4 +66,20 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (kind, number)
     ) WITHOUT ROWID;
     """,
+    """
+    -- Whether an attempt to offer the request may have arrived, though no answer came.
+    ALTER TABLE compositions ADD COLUMN doubtful INTEGER NOT NULL DEFAULT 1;
+
+    -- The samples that have to be gone before an order may be answered; `samples.order_id` is the one order that counts each.
+    CREATE TABLE order_samples (
+        order_id TEXT NOT NULL,
+        slot INTEGER NOT NULL REFERENCES samples (slot) ON DELETE CASCADE,
+        PRIMARY KEY (order_id, slot)
+    ) WITHOUT ROWID;
+    CREATE INDEX order_samples_by_slot ON order_samples (slot);
+    INSERT INTO order_samples SELECT order_id, slot FROM samples WHERE order_id IS NOT NULL;
+
+    -- Whole answers of restored servers, which name subjects; size and root of the lost log stay, as every other document.
+    DELETE FROM documents WHERE kind = 'lost-log' AND number % 2 = 1;
+    """,
 )

@@ -147,15 +147,17 @@ class Standing:
 
     @alone
     def put_head(self, data: bytes, digest: str) -> None:
-        """Replace the newest head."""
+        """Replace the newest head. Nothing tells of the one before: its digest would confirm a guess at what was deleted."""
         self._folder.write_head(data)
         self.remember({"head": digest})
+        self._database.truncate_log()
 
     @alone
     def drop_head(self) -> None:
         """There is no head any more: an old one would remember what has been deleted since."""
         self.remember({"head": ""})
         self._folder.drop_head()
+        self._database.truncate_log()
 
     @alone
     def head(self) -> bytes | None:

@@ -20,6 +20,13 @@
 `freeze N` puts N where `-` is: on samples that are adding or deleting; for a reset on live ones too. A corrected sample is two
 rows: the old one, deleting, and the new one, adding, which `replaces` it; they are frozen together, to travel in one request.
 
+A reset replaces all that the server holds. If it is too small for everything, the rest is not held once it is settled:
+
+    settle N, a reset           live -       adding -       deleting -   gone
+
+An order waits for every sample of its subject (`order_samples`), and each sample is counted by one order (`order_id`): the first
+that is still to be answered.
+
 Every function here works within a transaction of its caller and returns the vault slots of the samples that are gone.
 """
 
@@ -46,13 +53,17 @@ def forget(changes: Database, slots: Iterable[int], order: str | None) -> list[i
         wanted,
     )
     if order is not None:
-        changes.run_many(
-            "UPDATE samples SET order_id = ? WHERE slot = ? AND order_id IS NULL", [(order, slot) for (slot,) in wanted]
-        )
+        changes.run_many(_COUNT_FOR, [(order, slot) for (slot,) in wanted])
+        changes.run_many(_WAIT_FOR, [(order, slot) for (slot,) in wanted])
     return gone
 
 
 _UNSENT = "SELECT slot FROM samples WHERE slot = ? AND state = 'adding' AND sequence IS NULL"
+_COUNT_FOR = (
+    "UPDATE samples SET order_id = ? WHERE slot = ?"
+    " AND (order_id IS NULL OR order_id NOT IN (SELECT id FROM orders WHERE answered = 0))"
+)
+_WAIT_FOR = "INSERT OR IGNORE INTO order_samples (order_id, slot) SELECT ?, slot FROM samples WHERE slot = ?"
 
 
 def freeze(changes: Database, sequence: int, slots: Sequence[int]) -> None:
@@ -60,10 +71,13 @@ def freeze(changes: Database, sequence: int, slots: Sequence[int]) -> None:
     changes.run_many("UPDATE samples SET sequence = ? WHERE slot = ?", [(sequence, slot) for slot in slots])
 
 
-def settle(changes: Database, sequence: int) -> list[int]:
+def settle(changes: Database, sequence: int, *, reset: bool = False) -> list[int]:
     """The receipt is here."""
-    gone = [row[0] for row in changes.rows("SELECT slot FROM samples WHERE state = 'deleting' AND sequence = ?", (sequence,))]
-    changes.run("DELETE FROM samples WHERE state = 'deleting' AND sequence = ?", (sequence,))
+    which = "state = 'deleting' AND (sequence = ? OR (? AND sequence IS NULL))"
+    gone = [row[0] for row in changes.rows(f"SELECT slot FROM samples WHERE {which}", (sequence, reset))]  # noqa: S608 - our own
+    changes.run(f"DELETE FROM samples WHERE {which}", (sequence, reset))  # noqa: S608 - our own words
+    if reset:
+        changes.run("UPDATE samples SET state = 'adding', held = 0 WHERE state = 'live' AND sequence IS NULL")
     changes.run(
         "UPDATE samples SET state = 'live', sequence = NULL, held = 1, replaces = NULL"
         " WHERE state IN ('adding', 'live') AND sequence = ?",

@@ -265,6 +265,7 @@ class ClientStore(Standing):
         reset: bool = False,
         sequence: int | None = None,
         most: int | None = None,
+        largest: int | None = None,
         recompute: Recompute | None = None,
     ) -> Composition | None:
         """Freeze what is pending into the next request; None if nothing is. See `Outbox.compose`."""
@@ -281,6 +282,7 @@ class ClientStore(Standing):
             reset=reset,
             sequence=sequence,
             most=most,
+            largest=largest,
             recompute=recompute,
         )
 
@@ -293,6 +295,11 @@ class ClientStore(Standing):
     def encode(self, composition: Composition, *, recompute: Recompute | None = None) -> bytes:
         """The bytes of a composed request, signed; the same ones each time."""
         return self._outbox.encode(composition, self.federation, self.name, recompute)
+
+    @alone
+    def doubt(self, sequence: int, doubtful: bool = True) -> bool:
+        """Note, durably, whether a request may have arrived without an answer; what was noted before."""
+        return self._outbox.doubt(sequence, doubtful)
 
     @alone
     def settle(
@@ -308,7 +315,7 @@ class ClientStore(Standing):
 
     @alone
     def abandon(self, sequence: int, reason: str) -> None:
-        """The server refused the request and has changed nothing: everything is pending again."""
+        """The server refused the request, and it has never taken effect: everything is pending again."""
         self._outbox.abandon(sequence, reason)
 
     # -- looking --------------------------------------------------------------------------------------------------------

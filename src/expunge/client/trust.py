@@ -98,6 +98,14 @@ class Trust:
         except RefusedError as refusal:
             raise EvidenceError(f"the server cannot show that its log goes on from the one that was seen: {refusal}") from refusal
 
+    def checkpoint(self) -> bytes:
+        """The log as the server says it is now: an envelope that says nothing else, and is evidence by itself."""
+        envelope = Envelope.from_bytes(self._carrier.checkpoint(), "checkpoint")
+        self.meet(envelope)
+        content = self.chain.verify(envelope, lambda said: (said["federation"], said["time"]))
+        self.require_ours(Checkpoint.from_json(content).federation)
+        return envelope.to_bytes()
+
     # -- documents ------------------------------------------------------------------------------------------------------
 
     def receipt(self, data: bytes, asked: Request) -> Receipt:

@@ -16,7 +16,7 @@ from typing import Any
 
 from expunge import canonical
 from expunge.errors import StoreError
-from expunge.files import FolderLock, sync_folder, write_whole
+from expunge.files import FolderLock, erase, erase_drafts, sync_folder, write_whole
 from expunge.protocol.names import FEDERATION_DIGITS, checked_flag, checked_hex, checked_integer, checked_name, checked_role
 from expunge.signing import Envelope, PublicKey, SigningKey
 
@@ -114,6 +114,7 @@ class Folder:
                 raise StoreError(f"{path / name} is missing: this is no office of an operator or officer, or a damaged one")
         lock = FolderLock(path, timeout)
         try:
+            erase_drafts(path)
             return cls(path, lock)
         except BaseException:
             lock.release()
@@ -134,14 +135,13 @@ class Folder:
         write_whole(self.path / _COMMAND, data)
 
     def drop_command(self) -> None:
-        """The command has come to its end."""
-        (self.path / _COMMAND).unlink(missing_ok=True)
-        sync_folder(self.path)
+        """The command has come to its end; it may have named a subject."""
+        erase(self.path / _COMMAND)
 
     def remove(self) -> None:
         """Remove the whole folder: of an office that was never enrolled."""
         for name in (_COMMAND, _STATE, _KEY, "lock"):
-            (self.path / name).unlink(missing_ok=True)
+            erase(self.path / name)
         self._lock.release()
         self.path.rmdir()
 

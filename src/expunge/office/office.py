@@ -2,7 +2,8 @@
 
 Laws:
 - a command is durable before it is offered, and until its result is here the very same bytes are offered again: whatever is
-  lost or killed in between, it takes effect once;
+  lost or killed in between, it takes effect once. A refusal ends it only if no earlier attempt can have taken effect; until then
+  its number is given to no repetition of it, and to another command only because one of the two must then be refused;
 - what the server answers is believed only if the pinned key, or one that rotations link to it, signed it, for this question and
   no other; the result of a command must also stand in the audit log.
 """
@@ -28,6 +29,10 @@ from expunge.signing import Envelope, PublicKey, SigningKey
 _KEY_BYTES = 32
 _NONCE_BYTES = 32
 _OUT_OF_STEP = ("sequence-gap", "sequence-reused")
+# Refusals of an enrolment that are given once it was read and looked up: this attempt has not taken effect.
+_FINAL = ("bad-token", "name-taken", "wrong-spec", "wrong-federation", "bad-signature", "not-allowed")
+_PASSING = ("storage", "too-many")  # refusals that say: later
+_UNREAD = ("malformed", "too-large")  # refusals that may come before a command is read
 
 
 class Office:
@@ -73,19 +78,27 @@ class Office:
         if token.role == "client":
             raise ProtocolError(f"the token of {token.name} is for a client, which has a store of samples, not an office")
         where = address or (token.urls[0] if token.urls else "")
+        doubtful = Folder.exists(path)  # an earlier attempt may have arrived
         office = cls(_draft(path, token, where), carrier)
         try:
-            office._enrol(token)
-        except RefusedError:
-            office._folder.remove()
+            answer = office._offer_enrolment(token)
+        except RefusedError as refusal:
+            if refusal.code in _FINAL and not doubtful:
+                office._folder.remove()
+            office.close()
             raise
+        except BaseException:
+            office.close()
+            raise
+        try:
+            office._take_enrolment(token, answer)
         except BaseException:
             office.close()
             raise
         return office
 
-    def _enrol(self, token: Token) -> None:
-        state, key = self._folder.state, self._folder.key
+    def _offer_enrolment(self, token: Token) -> bytes:
+        key = self._folder.key
         content = {
             "federation": token.federation,
             "key": key.public.text,
@@ -93,7 +106,11 @@ class Office:
             "spec": "",
             "token": token.secret,
         }
-        envelope, answer = speech.overheard("enrolled", self._way().enrol(speech.said("enrolment", content, key)))
+        return self._way().enrol(speech.said("enrolment", content, key))
+
+    def _take_enrolment(self, token: Token, data: bytes) -> None:
+        state, key = self._folder.state, self._folder.key
+        envelope, answer = speech.overheard("enrolled", data)
         signer = self._signer(envelope)
         envelope.verify(signer)
         told = (answer["federation"], answer["name"], answer["role"], answer["key"], answer["server"])
@@ -175,13 +192,13 @@ class Office:
         if earlier is not None:
             said = speech.overheard("command", earlier)[1]
             if (said["action"], said["arguments"]) == (action, dict(arguments)):
-                value = self._finish(earlier)
+                value = self._finish(earlier, doubtful=True)
                 if value is not None:
                     return value[0]
             else:
                 self._finish_other(said["action"], earlier)
         for _ in range(2):
-            value = self._finish(self._begin(action, arguments))
+            value = self._finish(self._begin(action, arguments), doubtful=False)
             if value is not None:
                 return value[0]
         raise ProtocolError(
@@ -195,11 +212,20 @@ class Office:
         return self._heard(data, self._way().command(data))
 
     def _finish_other(self, action: str, earlier: bytes) -> None:
-        """Bring a command to its end whose answer nobody waits for any more, and say what became of it."""
+        """Bring a command to its end whose answer nobody waits for any more, and say what became of it.
+
+        One that is not taken any more, but may have been before, makes way: the next command gets its number, and is refused as
+        out of step if that has been used.
+        """
         try:
-            done = self._finish(earlier)
+            done = self._finish(earlier, doubtful=True)
         except RefusedError as refusal:
-            self.notices.append(f"the earlier command {action}, which had no answer, was refused: {refusal}")
+            if refusal.code in _PASSING:
+                raise
+            kept = self._folder.command() is not None
+            self._folder.drop_command()
+            became = "is refused now, and may have been carried out before: look at the server's log" if kept else "was refused"
+            self.notices.append(f"the earlier command {action}, which had no answer, {became}: {refusal}")
         else:
             became = "was not carried out" if done is None else "has been carried out, once"
             self.notices.append(f"the earlier command {action}, which had no answer, {became}")
@@ -228,14 +254,17 @@ class Office:
         }
         return speech.said("command", content, self._folder.key)
 
-    def _finish(self, data: bytes) -> tuple[Any] | None:
+    def _finish(self, data: bytes, *, doubtful: bool) -> tuple[Any] | None:
         """Offer a command until its end: the value in a tuple, or None if its number was not the next one.
 
-        Refused or of another number, it has not taken effect and never will: the same bytes would have been answered.
+        Refused or of another number, it has not taken effect and never will: the same bytes would have been answered. But some
+        refusals come before its number is looked up: after those it is kept if an earlier attempt was `doubtful`.
         """
         try:
             answer = self._way().command(data)
         except RefusedError as refusal:
+            if refusal.code == "storage" or (doubtful and refusal.code in (*_PASSING, *_UNREAD)):
+                raise
             self._folder.drop_command()
             if refusal.code not in _OUT_OF_STEP:
                 raise

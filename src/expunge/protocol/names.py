@@ -6,10 +6,10 @@ import re
 from datetime import UTC, datetime
 
 from expunge.errors import FormatError
+from expunge.evidence import fields
 
 ROLES = ("client", "officer", "operator")
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _HEX = re.compile(r"[0-9a-f]*")
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 FEDERATION_DIGITS = 32
@@ -18,11 +18,7 @@ DIGEST_DIGITS = 64
 
 def checked_name(name: object) -> str:
     """A name of an actor: of an institution or an office, for it is written to the log."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise FormatError(
-            f"the name {name!r:.80} must have 1 to 64 of a-z, 0-9, '-', '_' and '.', and begin with a letter or digit"
-        )
-    return name
+    return str(fields.name(name, "the name"))
 
 
 def checked_role(role: object) -> str:
@@ -41,7 +37,7 @@ def checked_hex(value: object, digits: int, what: str) -> str:
 
 def checked_digest(value: object, what: str) -> str:
     """A SHA-256 in hexadecimal."""
-    return checked_hex(value, DIGEST_DIGITS, what)
+    return str(fields.digest(value, what))
 
 
 def checked_integer(value: object, what: str, least: int = 0) -> int:
@@ -53,9 +49,7 @@ def checked_integer(value: object, what: str, least: int = 0) -> int:
 
 def checked_flag(value: object, what: str) -> bool:
     """True or False."""
-    if not isinstance(value, bool):
-        raise FormatError(f"{what} must be true or false, got {value!r:.40}")
-    return value
+    return bool(fields.boolean(value, what))
 
 
 def time_text(seconds: float) -> str:
@@ -65,11 +59,4 @@ def time_text(seconds: float) -> str:
 
 def time_seconds(text: object) -> int:
     """The inverse of `time_text`."""
-    if isinstance(text, str):
-        try:
-            when = datetime.strptime(text, _TIME).replace(tzinfo=UTC)
-        except ValueError:
-            when = None
-        if when is not None and when.strftime(_TIME) == text:
-            return int(when.timestamp())
-    raise FormatError(f"a time must look like 2026-11-15T09:30:00Z, got {text!r:.40}")
+    return int(datetime.strptime(fields.time(text, "a time"), _TIME).replace(tzinfo=UTC).timestamp())

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from expunge.errors import StoreError
-from expunge.files import FolderLock, write_whole
+from expunge.files import FolderLock, erase_drafts, write_whole
 from expunge.server.blobs import Blobs
 from expunge.server.database import Database, Hook, no_hook
 from expunge.server.schema import MIGRATIONS
@@ -61,6 +61,7 @@ class Folder:
             raise StoreError(f"there is no server in {path}: make one with expunge init")
         lock = FolderLock(path, timeout)
         try:
+            erase_drafts(path)
             if not (path / _KEY).exists():
                 raise StoreError(f"{path / _KEY} is missing: put the server's signing key back from where you keep its copy")
             key = SigningKey.from_pem((path / _KEY).read_bytes())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from expunge.carriers.local import LocalCarrier
-from expunge.cli.place import Place
+from expunge.embedded.place import Place
 from expunge.errors import StoreError
 from expunge.files import sync_folder, write_whole
 from expunge.office import Office

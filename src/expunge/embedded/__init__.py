@@ -1,0 +1,5 @@
+"""A whole federation in one folder and one process: for programs, experiments and the command line."""
+
+from expunge.embedded.federation import Client, Federation
+
+__all__ = ["Client", "Federation"]
