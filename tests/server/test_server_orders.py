@@ -253,3 +253,18 @@ def test_a_bundle_names_the_last_audit(federation: Federation, officer: Party) -
     federation.finish_audits()
     _, bundle = evidence(federation, officer, order)
     assert [one.entry["result"] for one in bundle.found("audited")] == ["equal"]
+
+
+def test_a_closed_orders_subject_cannot_be_picked_out_of_candidates(federation: Federation, officer: Party) -> None:
+    """Not even with the officer's key: the digest of the command covers a nonce that the server does not keep."""
+    order = officer.command("order", subject="alice")["order"]
+    for client in federation.clients.values():
+        client.answer_order(order)
+    officer.command("close-order", order=order)
+    federation.fold()
+    database = federation.service.core.database
+    rows = database.rows("SELECT sequence, answer FROM answers WHERE actor = ?", (officer.name,))
+    assert len(rows) == 2
+    for _, answer in rows:
+        result = Envelope.from_bytes(bytes(answer), "result").unverified()
+        assert result["result"]["nonce"] == ""

@@ -224,7 +224,8 @@ class Service:
             actor=content["actor"],
             sequence=content["sequence"],
             action=content["action"],
-            result={"nonce": content["nonce"], "value": value},
+            # A command's answer is kept: with the nonce, its digest in the log would tell what was commanded.
+            result={"nonce": content["nonce"] if index is None else "", "value": value},
             time=time_text(now),
             logged=logged,
             checkpoint=checkpoint,
