@@ -34,6 +34,7 @@ ROOMS = (
     "protocol",
     "ledger",
     "files",
+    "sqlite",
     "vault",
     "backbones",
     "client",

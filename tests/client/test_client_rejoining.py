@@ -27,11 +27,11 @@ from federation import SPEC
 
 
 class TestRejoining:
-    def restored(self, home: Home, settings: Settings | None = None) -> None:
+    def restored(self, home: Home, settings: Settings | None = None, place: Path | None = None) -> None:
         """The server's disk is lost; a backup from before the last requests is put in its place."""
         core = home.federation.service.core
         backup, key = core.folder.path / "backups" / "b", core.folder.key
-        place = home.path / "restored"
+        place = place or home.path / "restored"
         home.federation.close()
         restore(place, backup, key, clock=home.federation.clock)
         home.federation.path = place
@@ -78,6 +78,20 @@ class TestRejoining:
         assert home.store.status().composed == 4
         home.agent.sync()
         assert (home.store.sequence, home.ledger) == (4, home.store.statistics())
+
+    def test_a_reset_that_was_lost_with_the_next_server_is_made_again(self, home: Home) -> None:
+        """The second server knows the receipt of the reset from its backup, but holds nothing of it."""
+        add(home.store)
+        home.agent.push()
+        write_backup(home.federation.service.core.folder, "b")
+        self.restored(home)
+        home.way.lost = ["", *["after"] * 4]
+        with pytest.raises(CarrierError):
+            home.agent.sync(accept_restored=True)
+        write_backup(home.federation.service.core.folder, "b")
+        self.restored(home, place=home.path / "again")
+        home.agent.sync(accept_restored=True)
+        assert (home.ledger, home.store.status().live) == (of(), 4)
 
     def test_nothing_of_the_answer_but_the_log_is_kept(self, home: Home) -> None:
         add(home.store, subjects=["alice-liddell", None, None, None])

@@ -10,8 +10,13 @@ from threading import RLock
 from typing import Any
 
 from expunge.errors import StoreError
+from expunge.sqlite import opened, roll_back
 
-_PAGE_BYTES = 8192  # a row with a feature of 768 float64 fits one page
+_SETTINGS: dict[str, str | int] = {
+    "page_size": 8192,  # a row with a feature of 768 float64 fits one page
+    "locking_mode": "EXCLUSIVE",  # the folder's lock keeps others out, and this keeps out a shared memory file
+    "temp_store": "MEMORY",  # nothing is written that is not in these files
+}
 
 
 class Database:
@@ -21,40 +26,7 @@ class Database:
         self.path = path
         self._lock = RLock()
         self._closed = False
-        try:
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as problem:
-            raise StoreError(f"the database {path} cannot be opened: {problem}") from problem
-        try:
-            self._prepare(migrations)
-        except sqlite3.Error as problem:
-            self._connection.close()
-            raise StoreError(f"the database {path} cannot be used: {problem}. Put it back from a backup") from problem
-        except BaseException:
-            self._connection.close()
-            raise
-
-    def _prepare(self, migrations: Sequence[str]) -> None:
-        run = self._connection.execute
-        run(f"PRAGMA page_size={_PAGE_BYTES}")
-        run("PRAGMA locking_mode=EXCLUSIVE")  # the folder's lock keeps others out, and this keeps out a shared memory file
-        run("PRAGMA journal_mode=WAL")
-        run("PRAGMA synchronous=FULL")
-        run("PRAGMA secure_delete=ON")
-        run("PRAGMA foreign_keys=ON")
-        run("PRAGMA temp_store=MEMORY")  # nothing is written that is not in these files
-        version = int(run("PRAGMA user_version").fetchone()[0])
-        if version > len(migrations):
-            raise StoreError(
-                f"the database {self.path} is of version {version}, newer than version {len(migrations)}, which this program "
-                "knows: update expunge"
-            )
-        for number, script in enumerate(migrations[version:], start=version + 1):
-            try:
-                self._connection.executescript(f"BEGIN IMMEDIATE;{script};PRAGMA user_version={number};COMMIT;")
-            except BaseException:
-                self._roll_back()
-                raise
+        self._connection = opened(path, migrations, _SETTINGS)
 
     @contextmanager
     def transaction(self) -> Iterator[Database]:
@@ -70,8 +42,8 @@ class Database:
                 self._roll_back()
 
     def _roll_back(self) -> None:
-        if not self._closed and self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+        if not self._closed:
+            roll_back(self._connection)
 
     def _failure(self, problem: sqlite3.Error) -> StoreError:
         if self._closed:

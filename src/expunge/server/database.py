@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from expunge.errors import StoreError
+from expunge.sqlite import opened, roll_back
 
 Hook = Callable[[str], None]
 
@@ -28,36 +28,7 @@ class Database:
         self.path = path
         self._hook = hook
         self._lock = RLock()
-        try:
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
-        except sqlite3.Error as problem:
-            raise StoreError(f"the database {path} cannot be opened: {problem}") from problem
-        try:
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=FULL")
-            self._connection.execute("PRAGMA secure_delete=ON")
-            self._connection.execute("PRAGMA foreign_keys=ON")
-            self._connection.execute("PRAGMA wal_autocheckpoint=4000")
-            self._migrate(migrations)
-        except BaseException as problem:
-            self._connection.close()
-            if isinstance(problem, sqlite3.Error):
-                raise StoreError(f"the database {path} cannot be opened: {problem}") from problem
-            raise
-
-    def _migrate(self, migrations: Sequence[str]) -> None:
-        version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
-        if version > len(migrations):
-            raise StoreError(
-                f"the database {self.path} is of version {version}, newer than the {len(migrations)} known here: update expunge"
-            )
-        for number, script in enumerate(migrations[version:], start=version + 1):
-            try:
-                self._connection.executescript(f"BEGIN IMMEDIATE;{script};PRAGMA user_version={number};COMMIT;")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+        self._connection = opened(path, migrations, {"wal_autocheckpoint": 4000})
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -69,16 +40,9 @@ class Database:
                 self._hook("before commit")
                 self._connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                roll_back(self._connection)
                 raise
             self._hook("after commit")
-
-    @contextmanager
-    def exclusive(self) -> Iterator[sqlite3.Connection]:
-        """A consistent look at several tables."""
-        with self._lock:
-            yield self._connection
 
     def rows(self, query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query."""
