@@ -325,14 +325,16 @@ def test_a_database_without_room(base: Federation) -> None:
         sample = federation.draw(400)
         data = client.request(sample)
         pages = database.value("PRAGMA page_count")
-        with database.exclusive() as connection:
+        with database._lock:
+            connection = database._connection
             connection.execute(f"PRAGMA max_page_count={pages}")
         before = federation.dump()
         with pytest.raises(RefusedError, match="full") as refusal:
             federation.service.request(data)
         assert refusal.value.code == "storage"
         assert federation.dump() == before
-        with database.exclusive() as connection:
+        with database._lock:
+            connection = database._connection
             connection.execute("PRAGMA max_page_count=1000000")
         client.settled(federation.service.request(data), sample)
         federation.check()
