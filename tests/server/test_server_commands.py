@@ -373,3 +373,24 @@ def test_a_secret_is_for_one_token_only(federation: Federation) -> None:
     with pytest.raises(RefusedError, match="draw a fresh one") as refusal:
         federation.operator.command("token", name="second", role="client", secret="0" * 64)
     assert refusal.value.code == "name-taken"
+
+
+def test_when_each_was_last_seen(federation: Federation) -> None:
+    clock = federation.clock
+    assert isinstance(clock, Clock)
+    assert {one["seen"] for one in federation.operator.ask("clients")} == {""}
+    clock.now += 3600
+    client = next(iter(federation.clients.values()))
+    client.sync()
+    seen = {one["name"]: one["seen"] for one in federation.operator.ask("clients")}
+    assert seen[client.name] == time_text(clock.now)
+    assert [name for name, when in seen.items() if when] == [client.name]
+
+
+def test_a_sync_is_answered_though_nothing_can_be_written(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: str) -> None:
+        raise OSError(28, "no space left")
+
+    client = next(iter(federation.clients.values()))
+    monkeypatch.setattr(federation.service.core.database, "_hook", full)
+    assert client.sync()["status"] == "active"

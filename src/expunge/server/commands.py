@@ -239,7 +239,7 @@ class Commands:
         }
 
     def _clients(self) -> list[dict[str, Any]]:
-        rows = self._core.database.rows("SELECT name, role, status, sequence, enrolled FROM actors ORDER BY name")
+        rows = self._core.database.rows("SELECT name, role, status, sequence, enrolled, seen FROM actors ORDER BY name")
         return [
             {
                 "name": name,
@@ -247,9 +247,10 @@ class Commands:
                 "status": status,
                 "sequence": sequence,
                 "enrolled": time_text(enrolled),
+                "seen": "" if seen is None else time_text(seen),
                 "samples": self._core.database.value("SELECT count(*) FROM commitments WHERE client = ?", (name,)),
             }
-            for name, role, status, sequence, enrolled in rows
+            for name, role, status, sequence, enrolled, seen in rows
         ]
 
 

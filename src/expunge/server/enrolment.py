@@ -41,7 +41,7 @@ def enrol(core: Core, audits: Audits, content: dict[str, Any], key: PublicKey) -
         if core.database.row("SELECT 1 FROM actors WHERE key = ?", (key.text,)):
             raise RefusedError("name-taken", "that key is enrolled already, under another name")
         connection.execute("DELETE FROM tokens WHERE digest = ?", (token,))
-        connection.execute("INSERT INTO actors VALUES (?, ?, ?, 'active', 0, ?, ?)", (name, role, key.text, now, token))
+        connection.execute("INSERT INTO actors VALUES (?, ?, ?, 'active', 0, ?, ?, NULL)", (name, role, key.text, now, token))
         core.append(connection, "enrolled", now, name=name, role=role, key=key.text)
         if role == "client":
             audits.client_joined(connection, name)

@@ -42,7 +42,9 @@ def found(
                 "INSERT INTO state VALUES (1, ?, ?, ?, ?, 0, ?, 1, x'', '', '')",
                 (secrets.token_hex(16), public.id, text, solver, now),
             )
-            connection.execute("INSERT INTO actors VALUES ('operator', 'operator', ?, 'active', 0, ?, '')", (operator.text, now))
+            connection.execute(
+                "INSERT INTO actors VALUES ('operator', 'operator', ?, 'active', 0, ?, '', NULL)", (operator.text, now)
+            )
         core = Core(folder, Settings(), clock)
         digests = core.solved()
         with core.changing() as (connection, now):

@@ -134,4 +134,8 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (audit_id, client)
     ) WITHOUT ROWID;
     """,
+    """
+    -- When an actor last synced: who has stopped is the question behind every overdue order.
+    ALTER TABLE actors ADD COLUMN seen INTEGER;
+    """,
 )

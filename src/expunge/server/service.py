@@ -7,6 +7,7 @@ object.
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -43,6 +44,7 @@ class Service:
 
     def __init__(self, folder: Folder, settings: Settings, clock: Clock, report: Report, *, upkeep: bool) -> None:
         self._core = core = Core(folder, settings, clock)
+        self._report = report
         if not core.state("salt"):  # the last thing that is written when a server is founded or restored
             raise StoreError(f"the server in {folder.path} was never finished: remove the folder and begin again")
         self._orders, self._audits = Orders(core), Audits(core)
@@ -160,7 +162,16 @@ class Service:
                 "status": actor.status,
                 "time": time_text(now),
             }
+            self._note_seen(name)
             return speech.said("answer", answer, core.folder.key)
+
+    def _note_seen(self, name: str) -> None:
+        """Remember that an actor has synced; if that cannot be written, whoever asks is answered all the same."""
+        try:
+            with self._core.changing() as (connection, now):
+                connection.execute("UPDATE actors SET seen = ? WHERE name = ?", (now, name))
+        except (sqlite3.Error, OSError) as problem:
+            self._report("the time of a sync could not be noted", problem)
 
     # -- operators and officers -----------------------------------------------------------------------------------------
 

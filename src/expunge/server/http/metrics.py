@@ -18,6 +18,7 @@ from expunge.protocol.names import time_seconds
 from expunge.server.http.logs import Note
 from expunge.server.service import Service
 
+_DAY = 86400
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -107,6 +108,11 @@ class _Federation(Collector):
         )
         yield _gauge("expunge_samples", "Samples retained in the ledger.", status["samples"])
         yield _gauges("expunge_clients", "Clients, by status.", "status", status["clients"])
+        silent = core.database.value(
+            "SELECT count(*) FROM actors WHERE role = 'client' AND status = 'active' AND coalesce(seen, enrolled) < ?",
+            (now - _DAY,),
+        )
+        yield _gauge("expunge_clients_silent", "Active clients that have not synced for a day.", silent)
         yield _gauge("expunge_queue_length", "Requests and commands that wait to be applied.", status["waiting"])
         yield _gauge("expunge_journal_entries", "Messages journalled and not yet folded into the ledger.", status["journal"])
         yield _gauge(
