@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from expunge import Spec, solve
-from expunge.errors import EvidenceError, RefusedError
+from expunge.errors import EvidenceError, RefusedError, StoreError
 from expunge.evidence import KeyChain, Receipt, Rotation, verify
 from expunge.protocol import speech
 from expunge.protocol.names import time_text
 from expunge.protocol.token import secret_digest
+from expunge.server.core import Settings
+from expunge.server.service import Service
 from expunge.signing import Envelope, SigningKey
 from federation import NOW, Clock, Federation, Party, make_key, together
 from samples import SPEC
@@ -394,3 +396,15 @@ def test_a_sync_is_answered_though_nothing_can_be_written(federation: Federation
     client = next(iter(federation.clients.values()))
     monkeypatch.setattr(federation.service.core.database, "_hook", full)
     assert client.sync()["status"] == "active"
+
+
+def test_the_solver_may_be_chosen_at_every_start(federation: Federation) -> None:
+    head = federation.service.head_digest()
+    for solver in ("cholesky", "woodbury", ""):
+        federation.close()
+        service = Service.open(federation.path, settings=Settings(solver=solver), upkeep=False)
+        assert (service.status()["solver"], service.head_digest()) == (solver or "woodbury", head)
+        service.close()
+    with pytest.raises(StoreError, match="choose one of"):
+        Service.open(federation.path, settings=Settings(solver="newton"), upkeep=False)
+    federation.service = federation.opened()

@@ -19,7 +19,7 @@ from typing import cast
 import numpy as np
 
 from expunge.codec import digest_of
-from expunge.errors import ExpungeError, RefusedError
+from expunge.errors import ExpungeError, RefusedError, StoreError
 from expunge.ledger import Account
 from expunge.protocol import messages
 from expunge.protocol.messages import GramPart, Message, Part, RowsPart
@@ -56,6 +56,8 @@ class Books:
         self._database = folder.database
         self._vault = folder.vault
         self.spec = spec
+        if solver not in SOLVERS:
+            raise StoreError(f"there is no solver {solver!r}: choose one of {', '.join(SOLVERS)}")
         self._method = solver
         self._accounts: OrderedDict[str, Account] = OrderedDict()  # a cache
         self._just_written: list[str] = []  # files of the last round's messages

@@ -31,6 +31,7 @@ Clock = Callable[[], float]
 class Settings:
     """What an operator may choose; nothing here changes a bit of any head."""
 
+    solver: str = ""  # woodbury or cholesky, whose heads are the same; empty: as the federation was founded
     erase_within: int = 60  # seconds from a request to the destruction of the key that its message was journalled under
     group_commit: bool = True
     largest_request: int = 256 << 20  # bytes
@@ -73,8 +74,8 @@ class Core:
         if row is None:
             raise StoreError(f"the server in {folder.path} was never finished: remove the folder and run expunge init again")
         self.federation = str(row[0])
-        self.books = Books(folder, Spec.from_dict(canonical.decode(row[1].encode())), row[2])
-        self.solver_name = str(row[2])
+        self.solver_name = settings.solver or str(row[2])
+        self.books = Books(folder, Spec.from_dict(canonical.decode(row[1].encode())), self.solver_name)
         self.head: Head | None = None
         self.headless = ""  # why there is no head, if there is none
         self._sound = True  # whether memory is what is at rest

@@ -1,0 +1,118 @@
+"""A server and clients in processes of their own, over HTTPS; all of them killed with signal 9 at random times, again and again.
+
+Law: whatever was killed when, once all are back the head is that of retraining on what the clients hold, and an audit finds every client's own samples equal to what the server holds of it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from expunge import Spec, solve
+from expunge.carriers.local import LocalCarrier
+from expunge.client import Agent, ClientStore, enrol
+from expunge.office import Office
+from expunge.protocol.token import Token
+from expunge.server.founding import found
+from expunge.server.http.tls import make_tls
+from expunge.server.service import Service
+from expunge.signing import SigningKey
+
+SPEC = Spec(dim=3, labels=("no", "yes"))
+MORTALS = Path(__file__).with_name("mortals.py")
+SECONDS = 6.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(*arguments: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(MORTALS), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our own program
+
+
+def test_everything_is_killed_again_and_again(tmp_path: Path) -> None:
+    seed = int(os.environ.get("EXPUNGE_SEED") or secrets.randbelow(2**32))
+    print(f"EXPUNGE_SEED={seed}")  # noqa: T201 - pytest shows it if the test fails
+    chance = random.Random(seed)  # noqa: S311 - a failure must be repeatable
+    operator, key = SigningKey(secrets.token_bytes(32)), SigningKey(secrets.token_bytes(32))
+    found(tmp_path / "server", SPEC, operator.public, key=key)
+    ca = make_tls(tmp_path / "tls", ["127.0.0.1"]).ca
+    enrolled(tmp_path, operator, key)
+    port = free_port()
+    url = f"https://127.0.0.1:{port}"
+    makers = [lambda: start("serve", tmp_path, port)]
+    makers += [lambda name=name: start("work", tmp_path / name, url, ca, chance.randrange(2**32)) for name in ("north", "south")]
+    processes = [make() for make in makers]
+    try:
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            time.sleep(chance.uniform(0.3, 1.2))
+            which = chance.randrange(3)
+            processes[which].kill()
+            processes[which].wait()
+            processes[which] = makers[which]()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    check(tmp_path, operator, key)
+
+
+def enrolled(folder: Path, operator: SigningKey, key: SigningKey) -> None:
+    carrier = LocalCarrier(folder / "server")
+    office = office_of(folder, operator, key, carrier)
+    for name in ("north", "south"):
+        token = Token(office.federation, name, "client", secrets.token_hex(32), key.public, ())
+        office.do("token", {"name": name, "role": "client", "secret": token.secret_digest})
+        enrol(folder / name, token, carrier).close()
+    office.close()
+    carrier.close()
+
+
+def office_of(folder: Path, operator: SigningKey, key: SigningKey, carrier: LocalCarrier) -> Office:
+    if (folder / "office").exists():
+        return Office.open(folder / "office", carrier)
+    federation = carrier.service.core.federation
+    return Office.create(
+        folder / "office",
+        name="operator",
+        role="operator",
+        federation=federation,
+        server=key.public,
+        address="",
+        key=operator,
+        carrier=carrier,
+    )
+
+
+def check(folder: Path, operator: SigningKey, key: SigningKey) -> None:
+    service = Service.open(folder / "server", timeout=20.0)
+    carrier = LocalCarrier(service)
+    office = office_of(folder, operator, key, carrier)
+    stores = [ClientStore.open(folder / name, timeout=20.0) for name in ("north", "south")]
+    for store in stores:
+        Agent(store, carrier).sync()
+    audit = office.do("audit", {})["audit"]
+    for store in stores:
+        Agent(store, carrier).sync()
+    service.upkeep.finish_audits()
+    retained = sum(store.statistics() for store in stores)
+    told = office.ask("show-audit", {"audit": audit})
+    assert (told["result"], told["different"]) == ("equal", [])
+    assert retained.count > 0
+    assert service.status()["round"] > 5
+    assert service.head_digest() == solve(retained).digest
+    for store in stores:
+        store.close()
+    office.close()
+    service.close(fold=True)
