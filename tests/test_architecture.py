@@ -44,6 +44,7 @@ ROOMS = (
     "embedded",
     "__init__",  # the front door: it shows what is in the rooms, and no room but the command line goes through it
     "cli",
+    "__main__",  # `python -m expunge`
 )
 FOR_THE_COMMAND_LINE_ONLY = {"argparse", "random", "sys", "time"}
 WITH_A_CLOCK = ROOMS[ROOMS.index("files") :]  # rooms with files and networks may also look at the time

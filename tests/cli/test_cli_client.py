@@ -125,9 +125,10 @@ def test_arrays_and_tables_of_all_kinds_can_be_added(place: Federation) -> None:
     np.save(place.path / "two.npy", features)
     np.save(place.path / "labels.npy", np.array([0, 1, 1, 1]))
     np.save(place.path / "three.npy", np.hstack([features, [[0], [1], [0], [0]]]))
-    run("client", "add", place.path / "one.npz", "--no-sync", "--dir", folder)
-    run("client", "add", place.path / "two.npy", "--labels", place.path / "labels.npy", "--no-sync", "--dir", folder)
-    run("client", "add", place.path / "three.npy", "--last-columns", "1", "--no-sync", "--dir", folder)
+    options = ["--label-indices", "--no-sync", "--dir", folder]
+    run("client", "add", place.path / "one.npz", *options)
+    run("client", "add", place.path / "two.npy", "--labels", place.path / "labels.npy", *options)
+    run("client", "add", place.path / "three.npy", "--last-columns", "1", *options)
     table = place.file("four.csv", "name,who,kind,u,v,w\nf1,p9,dog,1,2,3\n")
     columns = ["--id-column", "name", "--subject-column", "who", "--label-column", "kind"]
     run("client", "add", table, *columns, "--dir", folder)

@@ -56,12 +56,12 @@ def test_subjects_may_have_other_names_at_some_clients_and_come_by_standard_inpu
 
 
 def test_overdue_orders_come_first_and_make_a_script_notice(place: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert value("order", "list", "--office", place.office) == {"orders": []}
+    assert value("order", "list", "--office", place.office) == {"orders": [], "unknown": []}
     assert "No orders yet" in run("order", "list", "--office", place.office).stdout
     place.client("clinic-a", ROWS_A)
     late = value("order", "file", "p1", "--days", 1, "--office", place.office)["order"]
     early = value("order", "file", "p2", "--days", 9, "--office", place.office)["order"]
-    assert value("order", "list", "--overdue", "--office", place.office) == {"orders": []}
+    assert value("order", "list", "--overdue", "--office", place.office)["orders"] == []
     now = time.time() + 2 * 86400
     monkeypatch.setitem(Service.open.__func__.__kwdefaults__, "clock", lambda: now)  # type: ignore[attr-defined]
     found = value("order", "list", "--office", place.office)["orders"]

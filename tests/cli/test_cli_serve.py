@@ -65,6 +65,7 @@ def test_clients_and_operators_speak_to_it_over_tls(place: Federation, server: S
     log = server.stop()
     assert server.process.returncode == 0
     assert '"actor": "clinic-a"' in log
+    assert '"event": "stopped"' in log
     assert "p1" not in log
     assert value("head", "--office", place.office)["digest"] == head  # without a server, by the local carrier
     assert not (place.folder / "server" / "serving.json").exists()
@@ -89,13 +90,16 @@ def test_killed_and_started_again_nothing_is_lost(place: Federation, server: Ser
 def test_a_second_server_on_the_same_folder_is_refused(place: Federation, server: Server) -> None:
     began = time.monotonic()
     assert "is in use by process" in run("serve", place.folder, code=5).stderr
+    assert f"speaking to {server.url}" in run("server", "status", "--office", place.office).stderr  # the first is still known
     assert time.monotonic() - began < 30
 
 
 def test_what_serve_refuses(place: Federation) -> None:
     assert "belong together" in run("serve", place.folder, "--tls-cert", place.key, code=2).stderr
     assert "there is no federation in" in run("serve", place.path / "nowhere", code=1).stderr
-    assert "cannot be used" in run("serve", place.folder, "--tls-cert", place.key, "--tls-key", place.key, code=1).stderr
+    refused = run("serve", place.folder, "--tls-cert", place.key, "--tls-key", place.key, code=1).stderr
+    assert "cannot be used" in refused
+    assert "stopped" not in refused  # it never began
     run("server", "status", "--office", place.office)  # nothing was left locked
 
 

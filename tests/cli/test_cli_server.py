@@ -194,19 +194,19 @@ def test_a_rotated_key_links_old_and_new_evidence(place: Federation) -> None:
     folder = place.client("clinic-a", ROWS_A)
     old_receipt, new_receipt, rotation = (place.path / name for name in ("old.json", "new.json", "rotation.json"))
     run("client", "receipts", 1, "-o", old_receipt, "--dir", folder)
+    old_key = place.file("old.pub", place.key.read_text())
     told = value("server", "rotate-key", "-o", rotation, "--yes", "--office", place.office)
     run("client", "forget", "--id", "a1", "--yes", "--dir", folder)
     run("client", "receipts", 2, "-o", new_receipt, "--dir", folder)
-    run("verify", rotation, "--key", place.key)
-    run("verify", old_receipt, "--key", place.key)
-    assert "add the rotation that leads to its key" in " ".join(
-        run("verify", new_receipt, "--key", place.key, code=3).stderr.split()
-    )
-    run("verify", new_receipt, "--key", place.key, "--rotation", rotation)
-    for knowing in (folder, place.office):
-        run("verify", new_receipt, "--trust", knowing)
-        assert value("key", knowing)["key"] == told["key"]
-    assert value("key", place.folder)["key"] == told["key"]
+    for receipt, key, other in ((old_receipt, old_key, place.key), (new_receipt, place.key, old_key)):
+        run("verify", receipt, "--key", key)
+        refused = run("verify", receipt, "--key", other, code=3)
+        assert "add the rotation that leads to its key" in " ".join(refused.stderr.split())
+        run("verify", receipt, "--key", other, "--rotation", rotation)
+        run("verify", rotation, "--key", key)
+        for knowing in (folder, place.office, place.folder):
+            run("verify", receipt, "--trust", knowing)
+            assert value("key", knowing)["key"] == told["key"]
     token = value("server", "token", "clinic-b", "--office", place.office)["token"]
     assert Token.from_text(token).server.text == told["key"]
 

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from expunge import Spec, Statistics
 from expunge.client import Selection
 from expunge.client.loaders import load
-from expunge.errors import FormatError, InputError, MissingExtraError, NotFiniteError, ShapeError
+from expunge.errors import FormatError, InputError, MissingExtraError, NotFiniteError, ShapeError, UnknownLabelError
 
 ROWS = features(3)
 LABELS = ["cat", "eel", "dog"]
@@ -108,6 +108,21 @@ def test_names_can_be_chosen(tmp_path: Path) -> None:
     assert list(loaded.labels) == ["cat", "dog"]
 
 
+def test_what_was_not_read_and_what_was_made_up_is_said(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", features=ROWS, labels=LABELS, patients=SUBJECTS)
+    loaded = load(tmp_path / "x.npz")
+    assert (loaded.ignored, loaded.made_ids, loaded.subjects) == (("patients",), True, None)
+    loaded = load(write_csv(tmp_path), feature_keys=["f1", "f3"])
+    assert (loaded.ignored, loaded.made_ids) == (("f0", "f2"), False)
+    assert load(write_columns(tmp_path), feature_keys=["f1"]).ignored == ("f0", "f2", "f3")
+    assert load(write_npz(tmp_path)).ignored == ()
+
+
+def test_features_of_another_width_are_refused_by_the_name_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ShapeError, match=r"x\.csv has 4 columns of features, and the spec has 5"):
+        load(write_csv(tmp_path), spec=Spec(dim=5, labels=("cat", "dog", "eel")))
+
+
 class TestNpy:
     def test_labels_as_last_columns(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", np.array([[0.5, 1.5, 2], [2.5, 3.5, 0]]))
@@ -145,6 +160,8 @@ class TestCsv:
         [
             (["id,label,x", "a,cat,1", "b,dog,much"], InputError, "line 3 .*column 'x' is 'much'"),
             (["id,label,x", "a,cat,1", "", "b,dog"], FormatError, "line 4 .*has 2 fields, but the header has 3"),
+            (["id,label,x", "a,cat,1", "b,cat,nan"], NotFiniteError, "line 3 .*column 'x' is nan"),
+            (["id;label;x", "a;cat;1"], FormatError, "has ';' between its columns"),
             (["id,label,x", "a,,1"], InputError, "line 2 .*no label"),
             (["id,x,y", "a,1,2"], InputError, "no column 'label' or 'labels'; it has 'id', 'x', 'y'"),
             (["label,x,x", "a,1,2"], FormatError, "occurs twice"),
@@ -161,7 +178,7 @@ class TestCsv:
         ("texts", "spec", "expected"),
         [
             (["1", "0"], None, [1, 0]),
-            (["1", "0"], SPEC, [1, 0]),
+            (["1", "0"], Spec(dim=1, labels=(0, 1)), [1, 0]),
             (["10", "20"], Spec(dim=1, labels=("20", "10")), ["10", "20"]),
             (["0.5", "2"], None, [0.5, 2.0]),
             (["cat", "1"], None, ["cat", "1"]),
@@ -170,6 +187,29 @@ class TestCsv:
     def test_labels_are_what_the_spec_has(self, tmp_path: Path, texts: list[str], spec: Any, expected: list[Any]) -> None:
         file = as_csv(tmp_path / "x.csv", ["label,x", *(f"{text},1.5" for text in texts)])
         assert load(file, spec=spec).labels.tolist() == expected
+
+    def test_integers_are_not_taken_for_texts_unless_it_is_said(self, tmp_path: Path) -> None:
+        spec = Spec(dim=1, labels=("healthy", "ill"))
+        rows = np.array([[1.5], [2.5]])
+        np.savez(tmp_path / "x.npz", features=rows, labels=[1, 0])
+        np.save(tmp_path / "x.npy", np.hstack([rows, [[1.0], [0.0]]]))
+        parquet.write_table(pa.table({"label": [1, 0], "x": [1.5, 2.5]}), tmp_path / "x.parquet")
+        as_csv(tmp_path / "x.csv", ["label,x", "1,1.5", "0,2.5"])
+        for name in ("x.npz", "x.npy", "x.parquet", "x.csv"):
+            options: Any = {"label_columns": 1} if name == "x.npy" else {}
+            with pytest.raises(UnknownLabelError, match=r"such as 1, .*healthy, ill\..*label_indices=True"):
+                load(tmp_path / name, spec=spec, **options)
+            assert load(tmp_path / name, spec=spec, label_indices=True, **options).labels.tolist() == [1, 0]
+
+    @pytest.mark.parametrize("header", ["ID,Subject,LABEL,x", "id, subject, label,x", "Ids,SUBJECTS,Labels ,x"])
+    def test_usual_names_in_other_writing(self, tmp_path: Path, header: str) -> None:
+        loaded = load(as_csv(tmp_path / "x.csv", [header, "a,ann,cat,1"]))
+        assert (loaded.ids, loaded.subjects, loaded.labels.tolist(), loaded.features.tolist()) == (
+            ["a"],
+            ["ann"],
+            ["cat"],
+            [[1.0]],
+        )
 
     def test_several_label_columns_are_real_targets(self, tmp_path: Path) -> None:
         file = as_csv(tmp_path / "x.csv", ["x,y0,y1", "1,2,3", "4,5,6"])
@@ -198,6 +238,7 @@ class TestParquet:
         [
             ({"label": [0, 1], "x": [1.0, None]}, InputError, "'x' has 1 missing"),
             ({"label": [0, None], "x": [1.0, 2.0]}, InputError, "'label' has 1 missing"),
+            ({"label": [0, 1], "x": [1.0, np.inf]}, NotFiniteError, "row 1 .*column 'x' is inf"),
             ({"label": [0, 1], "x": ["a", "b"]}, InputError, "'x' holds string"),
             ({"label": [0, 1], "features": [[1.0, 2.0], [3.0]]}, ShapeError, "1 to 2 entries"),
             ({"y": [0, 1], "x": [1.0, 2.0]}, InputError, "it has 'y', 'x'"),
@@ -283,7 +324,7 @@ class TestRefusals:
     @pytest.mark.parametrize("name", ["x.npz", "x.npy"])
     def test_garbage(self, tmp_path: Path, name: str) -> None:
         (tmp_path / name).write_bytes(b"garbage")
-        with pytest.raises(FormatError, match="cannot be read"):
+        with pytest.raises(FormatError, match=r"cannot be read: it is not an \.np"):
             load(tmp_path / name, **({"label_columns": 1} if name.endswith("npy") else {}))
 
     def test_a_truncated_npz(self, tmp_path: Path) -> None:

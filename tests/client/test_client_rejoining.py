@@ -178,9 +178,10 @@ class TestRejoining:
         home.federation.operator.command("forget-client", client="ward-3")
         assert home.agent.sync().status == "gone"
         assert home.store.recall("gone") == "1"
-        home.store.forget(Selection(ids=["sample-0"]))
-        with pytest.raises(RefusedError, match="left this federation, or was forgotten"):
-            home.agent.push()
+        assert home.store.status().gone
+        with pytest.raises(StoreError, match="knows ward-3 no longer"):
+            add(home.store, 1, "late")
+        assert home.agent.push() == []
 
     def test_an_old_copy_of_the_store_does_not_go_on(self, home: Home) -> None:
         add(home.store)

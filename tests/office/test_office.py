@@ -253,7 +253,21 @@ def test_no_file_names_a_subject_afterwards(place: Place, monkeypatch: pytest.Mo
             place.office.do("order", {"subject": "alice-liddell"})
     assert (folder / "command.part").exists()
     place.reopened()
-    assert sorted(file.name for file in folder.iterdir()) == ["lock", "office.json", "office.key"]
+    assert sorted(file.name for file in folder.iterdir()) == ["lock", "office.json", "office.key", "orders"]
+
+
+def test_orders_filed_from_here_are_remembered_by_their_ids_until_they_are_closed(place: Place) -> None:
+    place.carrier.lose = "after"
+    with pytest.raises(CarrierError):
+        place.office.do("order", {"subject": "p-1"})
+    place.carrier.lose = ""
+    first = place.office.do("order", {"subject": "p-1"})["order"]
+    second = place.office.do("order", {"subject": "p-2"})["order"]
+    assert place.reopened().filed == [first, second]
+    place.office.do("close-order", {"order": first})
+    assert place.office.filed == [second]
+    place.office.drop_order(second)
+    assert place.reopened().filed == []
 
 
 def test_an_old_copy_of_the_office_finds_its_way_back_into_step(place: Place) -> None:

@@ -17,7 +17,7 @@ from expunge.cli.rebuild import Rebuilt, rebuild_server
 from expunge.cli.samples import recomputing
 from expunge.cli.screen import BAD, GOOD, Screen, count, facts, line, next_steps, title
 from expunge.client import Agent
-from expunge.errors import EvidenceError, UnknownSampleError
+from expunge.errors import EvidenceError, ExpungeError, UnknownSampleError
 from expunge.evidence.wording import moment
 
 _PAUSE = 0.3  # seconds between looks at an audit that is under way
@@ -61,11 +61,21 @@ def audit(
         return
     with office_at(office, at) as reached:
         found = _earlier(reached, earlier) if earlier is not None else str(reached.office.do("audit", {})["audit"])
-        for folder in folders:
-            with store_at(folder) as store:
-                backbone = backbone_of(store, None)
-                Agent(store, reached.carrier, recompute=recomputing(backbone), attempts=ATTEMPTS).sync()
+        silent = {str(folder): problem for folder in folders if (problem := _answer(reached, folder))}
+    for folder_name, problem in silent.items():
+        Screen.current().note(f"{folder_name} has not answered: {problem}")
     _tell(_result(office, at, found, timeout if wait else 0.0))
+
+
+def _answer(reached: Reached, folder: Path) -> str:
+    """Let a client at hand answer; why it could not, or nothing. The others are asked all the same."""
+    try:
+        with store_at(folder) as store:
+            backbone = backbone_of(store, None)
+            Agent(store, reached.carrier, recompute=recomputing(backbone), attempts=ATTEMPTS).sync()
+    except (ExpungeError, OSError) as problem:
+        return str(problem)
+    return ""
 
 
 def _earlier(reached: Reached, beginning: str) -> str:
@@ -152,12 +162,24 @@ def _shown(made: Rebuilt, directory: Path) -> list[Any]:
         "different": ("The head is not the one that the clients held.", BAD),
         "unknown": ("No client held a head to compare with.", "yellow"),
     }
+    if not made.folders:
+        return [
+            title(f"The server in {directory} asks all its clients to send what they hold"),
+            facts([("Waiting for", ", ".join(made.waiting) or "nobody: no client is enrolled there yet")]),
+            line("Its ledger is empty until they do, which is at their next sync.", indent=2),
+            next_steps(
+                "expunge client sync --dir NAME --accept-restored     at each client",
+                f"expunge server status --office {directory}/operator",
+            ),
+        ]
+    earlier = f" ({made.old_samples:,} at the newest head that these clients held)" if made.old_samples >= 0 else ""
     return [
         title(f"The server is rebuilt in {directory}, as federation {made.federation}"),
         facts(
             [
-                ("Clients", ", ".join(made.clients) or "none yet"),
-                ("Samples", f"{made.samples:,}" + (f" (they were {made.old_samples:,})" if made.old_samples >= 0 else "")),
+                ("Clients", ", ".join(made.clients)),
+                *([("Waiting for", ", ".join(made.waiting))] if made.waiting else []),
+                ("Samples", f"{made.samples:,}{earlier}"),
                 ("Head", made.head or "none can be published"),
             ]
         ),

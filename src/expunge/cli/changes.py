@@ -20,7 +20,7 @@ from expunge.cli.screen import GOOD, Screen, count, line, next_steps, place
 from expunge.cli.told import preview_value, show_preview, show_synced, synced_value
 from expunge.client import ClientStore, Preview, Selection
 from expunge.client.columns import labels_of_texts
-from expunge.errors import ExpungeError, InputError, UnknownSampleError
+from expunge.errors import ExpungeError, InputError, StoreError, UnknownSampleError
 from expunge.spec import Label, Spec
 
 _no_sync = click.option("--no-sync", is_flag=True, help="Leave it pending: the next sync sends it.")
@@ -40,6 +40,7 @@ _backbone = click.option(
 @click.option("--subject-column", metavar="NAME", help="The column of subjects. [default: subject]")
 @click.option("--labels", "labels_file", type=FILE, help="For .npy: a second .npy file with the labels.")
 @click.option("--last-columns", type=int, default=0, metavar="N", help="For .npy: the last N columns are the labels.")
+@click.option("--label-indices", is_flag=True, help="Labels that are integers are class indices, counted from 0.")
 @_backbone
 @_no_sync
 @at_option
@@ -49,7 +50,8 @@ def add(*, files: tuple[Path, ...], folder: Path, backbone: str | None, no_sync:
     Files of features end in .npz (arrays features, labels, and perhaps ids and subjects), .npy, .csv or .parquet (columns
     label, id, subject; all others are features). Images and texts go through the backbone: give the files with --label, a
     folder whose subfolders are the labels, or a .csv with the columns file (or text), label, and perhaps id and subject. All
-    of a file is added, or nothing.
+    of a file is added, or nothing. Files that were added before, and whose samples are still pending, are only sent. Exits with
+    6 if there are no samples in the files.
 
     Example:
       expunge client add features.npz --dir hospital-a
@@ -66,12 +68,22 @@ def add(*, files: tuple[Path, ...], folder: Path, backbone: str | None, no_sync:
         given["subject_column"],
         given["labels_file"],
         given["last_columns"],
+        given["label_indices"],
     )
     with store_at(folder) as store:
         opened = backbone_of(store, backbone)
         batches = _batches(store.spec, files, opened, keys, label=given["label"], subject=given["subject"])
+        for note in (note for batch in batches for note in batch.notes):
+            Screen.current().note(note)
+        if not any(len(batch) for batch in batches):
+            Screen.current().result({"added": 0, "pending": False, "sync": None}, line("There are no samples in these files."))
+            raise click.exceptions.Exit(failure.NOTHING)
+        nobodys = sum(batch.nobodys for batch in batches)
         added = sum(_put(store, batch) for batch in batches)
-        value = {"added": added, "pending": True}
+        if nobodys:
+            verb = "has" if nobodys == 1 else "have"
+            Screen.current().note(f"{count(nobodys, 'sample')} {verb} no subject: erasure orders cannot find them")
+        value = {"added": added, "without_subject": nobodys, "pending": True}
         told = [line(f"{count(added, 'sample')} added to {folder}.", GOOD)]
         _finish(store, value, told, at=at, opened=opened, no_sync=no_sync)
 
@@ -82,11 +94,15 @@ def _batches(
     raw = [path for path in files if is_raw(path, opened)]
     features = [read_features(path, spec, keys) for path in files if path not in raw]
     if raw and opened is not None:
-        features.append(read_raw(raw, spec, opened, label=label, subject=subject))
+        features.append(read_raw(raw, spec, opened, label=label, subject=subject, label_indices=keys.label_indices))
     return features
 
 
 def _put(store: ClientStore, batch: Samples) -> int:
+    """Add samples; those that were added before, by a command that did not come to its end, are not added twice."""
+    if store.pending_again(batch.ids, batch.features, batch.labels, subjects=batch.subjects):
+        Screen.current().note(f"{count(len(batch), 'sample')} added before, and pending: expunge client sync sends them")
+        return 0
     with Screen.current().progress("Adding samples", len(batch)) as progress:
         return store.add(
             batch.ids,
@@ -108,6 +124,7 @@ def _put(store: ClientStore, batch: Samples) -> int:
 @click.option("--since", metavar="TIME", help="Added at this time (UTC, such as 2026-11-15) or later.")
 @click.option("--until", metavar="TIME", help="Added before this time.")
 @click.option("--all", "everything", is_flag=True, help="All samples. (To leave the federation: expunge client leave.)")
+@click.option("--ignore-missing", is_flag=True, help="Pass over ids that are not in the store, such as those gone already.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
 @yes_option
 @_backbone
@@ -117,8 +134,8 @@ def forget(*, folder: Path, dry_run: bool, yes: bool, backbone: str | None, no_s
     """Forget samples: delete them here and, exactly, from the ledger and the head.
 
     Conditions are combined: a sample must meet all of them. The deletion is pending until the server's receipt is in hand;
-    then the samples are physically gone from this store. What never reached the server is gone at once. Exits with 6 if
-    nothing is selected.
+    then the samples are physically gone from this store. What never reached the server is gone at once, and so is everything
+    once the operator has forgotten this client. Exits with 6 if nothing is selected.
 
     Example:
       expunge client forget --subject patient-4711 --dry-run --dir hospital-a
@@ -130,10 +147,10 @@ def forget(*, folder: Path, dry_run: bool, yes: bool, backbone: str | None, no_s
     """
     screen = Screen.current()
     with store_at(folder) as store:
-        selection = _selection(store.spec, given)
-        preview = _preview(store, selection)
+        selection = _selection(store, given)
+        preview = Preview() if selection is None else _preview(store, selection)
         value = preview_value(preview) | {"dry_run": dry_run}
-        if not preview.count and not preview.pending:
+        if selection is None or (not preview.count and not preview.pending):
             screen.result(value, line("Nothing is selected: nothing was changed."))
             raise click.exceptions.Exit(failure.NOTHING)
         shown = show_preview(preview)
@@ -149,23 +166,31 @@ def forget(*, folder: Path, dry_run: bool, yes: bool, backbone: str | None, no_s
         store.forget(selection, recompute=recomputing(opened))
         told: list[RenderableType] = [line(f"{count(preview.count, 'sample')} forgotten by {store.name}.", GOOD)]
         unsent_only = preview.unsent == preview.count and not preview.pending
-        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync or unsent_only)
+        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync or unsent_only or store.gone, alone_too=True)
 
 
 def _preview(store: ClientStore, selection: Selection) -> Preview:
     """What would go; nothing, where conditions select nothing. An id that is not there is a mistake, and named."""
     try:
         return store.preview(selection)
-    except UnknownSampleError:
-        if selection.ids is not None:
+    except UnknownSampleError as problem:
+        if selection.ids is not None and store.missing(list(selection.ids)):
+            problem.add_note("Nothing was changed; --ignore-missing passes over them")
             raise
         return Preview()
 
 
-def _selection(spec: Spec, given: dict[str, Any]) -> Selection:
-    ids = list(given["ids"])
+def _selection(store: ClientStore, given: dict[str, Any]) -> Selection | None:
+    """What is meant; None if only samples are named that are not there, which may be so."""
+    ids, spec = list(given["ids"]), store.spec
     if given["ids_from"] is not None:
         ids += [row for row in given["ids_from"].read_text(encoding="utf-8").splitlines() if row]
+    missing = set(store.missing(ids)) if given["ignore_missing"] else set()
+    if missing:
+        Screen.current().note(f"{count(len(missing), 'id')} not in the store, passed over, such as {min(missing)!r}")
+        ids = [one for one in ids if one not in missing]
+        if not ids:
+            return None
     label = given["label"]
     return Selection(
         ids=ids or None,
@@ -246,7 +271,8 @@ def _numbers(text: str) -> Any:
 
 def _target(spec: Spec, text: str) -> Any:
     if spec.is_classification:
-        return labels_of_texts([text], spec)[0]
+        named = any(isinstance(label, str) for label in spec.labels or ())
+        return text if named else labels_of_texts([text], spec)[0]
     return _numbers(text)
 
 
@@ -258,8 +284,12 @@ def _finish(
     at: str | None,
     opened: Backbone | None,
     no_sync: bool,
+    alone_too: bool = False,
 ) -> None:
-    """Bring what has changed to the server, unless that is not wanted; what cannot be brought now stays pending."""
+    """Bring what has changed to the server, unless that is not wanted; what cannot be brought now stays pending.
+
+    What is `alone_too` is done even if the server knows the client no longer; anything else has failed then.
+    """
     screen = Screen.current()
     if no_sync:
         pending = store.status()
@@ -277,4 +307,9 @@ def _finish(
             f"The change is safe in the client's folder, pending: expunge client sync --dir {place(store.path)} sends it"
         )
         raise
+    if done.status == "gone" and not alone_too:
+        raise StoreError(
+            f"{store.name} was forgotten by the operator, or has left: the server takes nothing more of it, and what was just "
+            f"given is in {place(store.path)} only. Enrol a new client; expunge client leave erases this one"
+        )
     screen.result(value | {"pending": False, "sync": synced_value(done)}, *told, *show_synced(done))

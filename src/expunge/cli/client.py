@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+from rich.console import RenderableType
 
 from expunge.cli import changes, failure
 from expunge.cli.command import group
 from expunge.cli.evidence import chain_for, store_chains
-from expunge.cli.options import PATH, at_option, client_option, yes_option
+from expunge.cli.options import PATH, at_option, client_option, subject_text, yes_option
 from expunge.cli.reach import agent_of, backbone_of, store_at
 from expunge.cli.samples import recomputing
 from expunge.cli.screen import BAD, GOOD, Screen, count, facts, line, next_steps, table, title
 from expunge.cli.told import receipt_value, show_synced, synced_value
-from expunge.client import ClientStore
+from expunge.client import ClientStore, Selection, Status, Synced
 from expunge.client.store import KINDS
 from expunge.errors import UnknownSampleError
 from expunge.evidence import Receipt
@@ -66,7 +68,24 @@ def sync(
         if message is not None:
             store.choose(message)
         done = agent.sync(accept_restored=accept_restored)
-    Screen.current().result(synced_value(done), *show_synced(done))
+        found = store.status()
+    screen = Screen.current()
+    if found.gone:
+        screen.result(synced_value(done) | {"samples": found.live + found.adding}, *_show_forgotten(found, folder))
+        raise click.exceptions.Exit(failure.FAILED)
+    screen.result(synced_value(done), *show_synced(done))
+
+
+def _show_forgotten(found: Status, folder: Path) -> list[RenderableType]:
+    """What is left of a client that its server knows no longer, and how it is erased."""
+    here = found.live + found.adding
+    told: list[RenderableType] = [
+        line(f"{found.name} was forgotten by the operator: the server knows it no longer.", BAD),
+        line(f"{count(here, 'sample')} still in this folder."),
+    ]
+    if here:
+        told.append(next_steps(f"expunge client leave --dir {folder}", why="To erase them, which needs no server:"))
+    return told
 
 
 @client.command()
@@ -89,6 +108,7 @@ def status(folder: Path) -> None:
         *([f"request {found.composed} has no receipt yet"] if found.composed is not None else []),
     ]
     state = "has left the federation" if found.left else "is leaving the federation" if found.leaving else "takes part"
+    state = "was forgotten by the operator" if found.gone else state
     Screen.current().result(
         asdict(found) | {"labels": dict(found.labels), "address": address, "spec": spec.digest},
         title(f"Client {found.name} {state}"),
@@ -105,9 +125,53 @@ def status(folder: Path) -> None:
                 ("Federation", found.federation),
             ]
         ),
+        *([line(), *_show_forgotten(found, folder)] if found.gone else []),
         *([line(), line(f"The server refused the last request: {found.refusal}", BAD)] if found.refusal else []),
         *([line(), table(("Label", "Samples"), found.labels.items(), right=("Samples",))] if found.labels else []),
     )
+
+
+@client.command("list")
+@client_option
+@click.option("--subject", help="Only samples about this person; - reads it from standard input.")
+@click.option("--label", help="Only samples with this label.")
+def list_samples(folder: Path, subject: str | None, label: str | None) -> None:
+    """List the samples in a client's folder: id, subject, label, state and time; not the features. Asks no server.
+
+    adding and deleting are pending; live are those that the server counts. Exits with 6 if there are none.
+
+    Example:
+      expunge client list --dir hospital-a
+      expunge client list --subject patient-4711 --json --dir hospital-a
+    """
+    screen = Screen.current()
+    with store_at(folder) as store:
+        labels = store.spec.labels or ()
+        about = None if subject is None else subject_text(subject)
+        named = None if label is None else changes.as_label(store.spec, label)
+        conditions = Selection(subject=about, label=named, everything=about is None and named is None)
+        try:
+            found = store.listed(conditions)
+        except UnknownSampleError:
+            found = []
+    rows = [
+        {
+            "id": one.names.id,
+            "subject": one.names.subject,
+            "label": None if one.label is None else labels[one.label],
+            "state": "deleting" if one.state == "withdrawn" else one.state,
+            "added": datetime.fromtimestamp(one.added, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        for one in found
+    ]
+    shown = [
+        (one["id"], one["subject"] or "", "" if one["label"] is None else one["label"], one["state"], one["added"])
+        for one in rows
+    ]
+    told = [table(("Id", "Subject", "Label", "State", "Added (UTC)"), shown)] if rows else [line("No samples.")]
+    screen.result({"samples": rows}, *told)
+    if not rows:
+        raise click.exceptions.Exit(failure.NOTHING)
 
 
 @client.command()
@@ -119,7 +183,7 @@ def leave(folder: Path, backbone: str | None, yes: bool, at: str | None) -> None
     """Leave the federation: everything that this client ever added is deleted, here and at the server.
 
     The receipt, which proves that nothing of this client remains, stays in the folder. A client that has left cannot come
-    back under the same name.
+    back under the same name. A client that the operator has forgotten erases its samples by this too, and needs no server for it.
 
     Example:
       expunge client leave --dir hospital-a
@@ -129,12 +193,15 @@ def leave(folder: Path, backbone: str | None, yes: bool, at: str | None) -> None
     """
     screen = Screen.current()
     with store_at(folder) as store:
-        name, samples = store.name, store.status().live
+        name, samples = store.name, store.status().live + store.status().adding
         screen.confirm(f"Delete all {count(samples, 'sample')} of {name} and leave? This cannot be undone", yes=yes)
-        opened = backbone_of(store, backbone)
-        with agent_of(store, at, opened) as agent:
-            gone = store.leave(recompute=recomputing(opened))
-            done = agent.sync()
+        if store.gone:  # nobody else holds anything of it
+            gone, done = store.leave(), Synced("gone")
+        else:
+            opened = backbone_of(store, backbone)
+            with agent_of(store, at, opened) as agent:
+                gone = store.leave(recompute=recomputing(opened))
+                done = agent.sync()
         left = store.status().left
     screen.result(
         synced_value(done) | {"left": left, "count": gone.count},

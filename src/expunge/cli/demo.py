@@ -333,7 +333,7 @@ def _compare(story: Story, before: Head, after: Head) -> bool:
 def _closing(keep: Path | None) -> RenderableType:
     if keep is None:
         return next_steps(
-            "expunge demo --keep demo     the same, kept; it prints commands to try on it",
+            "expunge demo --keep demo     kept, with commands to try",
             "expunge --help               all commands",
             why="This was in a temporary folder, which is gone. What to type next:",
         )

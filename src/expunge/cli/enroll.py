@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from cryptography.x509 import load_pem_x509_certificates
 
 from expunge.backbones import Backbone, backbone_from, require_fingerprint
 from expunge.cli.command import command
@@ -19,7 +20,7 @@ from expunge.cli.rejoin import rejoin as rejoined
 from expunge.cli.screen import Screen, facts, next_steps, title
 from expunge.client import ClientStore, enrol
 from expunge.client.store import KINDS
-from expunge.errors import CarrierError, InputError
+from expunge.errors import CarrierError, FormatError, InputError
 from expunge.office import Office
 from expunge.protocol.token import Token
 
@@ -61,7 +62,7 @@ def enroll(
     Next:
       expunge client add samples.csv --dir hospital-a
     """
-    given = Token.from_text(_text(token))
+    given = _whole(Token.from_text(_text(token)))
     client_only = {
         "--message": message,
         "--recompute": recompute,
@@ -89,6 +90,16 @@ def _text(token: str) -> str:
     if not path.is_file():
         raise InputError(f"{token!r:.80} is neither an enrolment token nor a file that holds one")
     return path.read_text(encoding="ascii", errors="replace")
+
+
+def _whole(token: Token) -> Token:
+    """The token, if its certificate can be read: an altered character may be anywhere."""
+    try:
+        if token.ca:
+            load_pem_x509_certificates(token.ca.encode("utf-8"))
+    except ValueError as problem:
+        raise FormatError("the enrolment token is damaged: copy it again, whole (its certificate cannot be read)") from problem
+    return token
 
 
 def addresses(token: Token, at: str | None) -> tuple[str, ...]:

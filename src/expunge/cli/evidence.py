@@ -12,7 +12,7 @@ from expunge.evidence import Certificate, KeyChain, published
 from expunge.export import from_onnx, from_safetensors
 from expunge.head import Head
 from expunge.office import Office
-from expunge.signing import Envelope, PublicKey, SigningKey
+from expunge.signing import Envelope, PublicKey
 
 _PEM = b"-----BEGIN"
 FORMER = "former-server"  # the kind of document in which a client keeps the key of a server that was lost
@@ -35,15 +35,18 @@ def rotations_from(paths: Iterable[Path]) -> list[Envelope]:
 
 
 def chain_from(folder: Path) -> KeyChain:
-    """The server's keys, as the folder of a federation, an office or a client knows them."""
-    if Place.is_at(folder):
-        file = Place.at(folder).server / "server.key"
-        return KeyChain(SigningKey.from_pem(file.read_bytes()).public)
+    """The server's keys, as the folder of a federation, an office or a client knows them.
+
+    An office or client is looked for first: the operator's office lies in the federation's folder.
+    """
     if (folder / "office.json").exists():
         with Office.open(folder, timeout=1.0) as office:
             return office.chain
     if (folder / "client.db").exists():
         return _client_chain(folder)
+    if Place.is_at(folder):
+        place = Place.at(folder)
+        return KeyChain(place.signing_key(), place.rotations())
     raise InputError(f"{folder} is no folder of a federation, an office or a client: no key can be found there")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from expunge.errors import CarrierError, EvidenceError, ExpungeError, RefusedError, StoreBusyError
@@ -24,6 +25,11 @@ EXIT_CODES = {
 _TRY_AGAIN = ("too-many", "storage")  # refusals that a later try may not meet
 
 
+def _grid_remedy(found: re.Match[str]) -> str:
+    option = "--label-grid" if found[1] else "--grid"
+    return f"a federation is founded with a wider grid by expunge init {option} {found[2]},{found[3]}"
+
+
 # What is written in Python is typed otherwise.
 _TYPED = {
     "accept_restored=True": "--accept-restored",
@@ -33,6 +39,16 @@ _TYPED = {
     "recompute=": "--backbone",
     "(message=)": "(expunge client sync --message)",
     "name them by label_keys": "name them by --label-column",
+    "(label_indices=True)": "(--label-indices)",
+    "grow the spec: spec.with_labels(...), and a solver's by solver.amend(...)": "expunge server amend --add-label LABEL",
+    "Name the one with the labels": "Name the one with the labels (--label-column)",
+    "ay which columns are features": "ay which columns are features (--feature-column)",
+    "either in a second .npy file or as its last columns": "in a second .npy file (--labels) or as last columns (--last-columns)",
+    "in a second file or as the last columns": "in a second file (--labels) or as the last columns (--last-columns)",
+}
+_TYPED_FORMS: dict[str, str | Callable[[re.Match[str]], str]] = {
+    r"choose (label_)?grid=Grid\(digits=(\d+), fraction_bits=(-?\d+)\) when making the spec": _grid_remedy,
+    r"Grid\(digits=(\d+), fraction_bits=(-?\d+)\)": r"the grid \1,\2",
 }
 
 
@@ -66,4 +82,6 @@ def message(problem: BaseException) -> str:
     text = ". ".join([str(problem), *notes])
     for written, typed in _TYPED.items():
         text = text.replace(written, typed)
+    for form, typed_form in _TYPED_FORMS.items():
+        text = re.sub(form, typed_form, text)
     return text

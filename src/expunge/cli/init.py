@@ -9,10 +9,12 @@ from typing import Any
 import click
 
 from expunge.backbones import backbone_from
+from expunge.cli import cautions
 from expunge.cli.command import command
 from expunge.cli.options import FILE, FOLDER, PATH
-from expunge.cli.screen import Screen, facts, line, next_steps, title
+from expunge.cli.screen import Screen, count, facts, line, next_steps, title
 from expunge.embedded.founding import found_federation
+from expunge.embedded.place import url_of
 from expunge.errors import FormatError, InputError
 from expunge.exact import Grid
 from expunge.office import Office
@@ -25,7 +27,9 @@ _GRID_HELP = "DIGITS,FRACTION_BITS: 2 digits of 21 bits, of which so many after 
 @command()
 @click.argument("directory", type=FOLDER)
 @click.option("--dim", type=int, help="Length of a feature. [default: the backbone's]")
-@click.option("--labels", metavar="A,B,C", help="The labels, for classification; @FILE reads one from each line.")
+@click.option(
+    "--labels", metavar="A,B,C", help="The labels, for classification; @FILE reads one from each line, but for '# comments'."
+)
 @click.option("--outputs", type=int, help="The number of outputs, for regression.")
 @click.option("--gamma", type=float, default=1.0, show_default=True, help="The ridge parameter.")
 @click.option("--intercept/--no-intercept", default=True, show_default=True, help="Whether to add a constant feature.")
@@ -65,12 +69,14 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
       expunge server token hospital-a --office federation/operator
     """
     spec = _spec_file(given["spec_file"]) if given["spec_file"] is not None else _spec(given)
-    urls = [f"https://{_bracketed(host)}:{port}" for host in hosts]
+    urls = [url_of(host, port) for host in hosts]
     place = found_federation(directory, spec, solver=solver, hosts=hosts, urls=urls, mirrors=mirrors)
     with Office.open(place.operator) as office:
         federation, key = office.federation, office.server
-    target = f"{spec.columns} {'labels' if spec.is_classification else 'outputs'}"
-    Screen.current().result(
+    screen, target = Screen.current(), count(spec.columns, "label" if spec.is_classification else "output")
+    for caution in cautions.of_founding(spec):
+        screen.note(caution)
+    screen.result(
         {
             "directory": str(place.path),
             "federation": federation,
@@ -84,7 +90,7 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
         title(f"Federation {federation} is founded in {directory}"),
         facts(
             [
-                ("Spec", f"{spec.dim} features{' and an intercept' * spec.intercept}, {target}, gamma {spec.gamma:g}"),
+                ("Spec", f"{count(spec.dim, 'feature')}{' and an intercept' * spec.intercept}, {target}, gamma {spec.gamma:g}"),
                 ("Backbone", spec.backbone or "none pinned: features are taken as they are given"),
                 ("Clients may send", ", ".join(spec.messages)),
                 ("Reached at", ", ".join(urls) or f"{place.path}, on this machine"),
@@ -103,10 +109,6 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
             "expunge enroll hospital-a.token --dir hospital-a",
         ),
     )
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _spec_file(path: Path) -> Spec:
@@ -146,8 +148,12 @@ def _spec(given: dict[str, Any]) -> Spec:
 
 def _labels(text: str) -> tuple[str, ...]:
     if text.startswith("@"):
-        return tuple(row.strip() for row in Path(text[1:]).read_text(encoding="utf-8").splitlines() if row.strip())
-    return tuple(part.strip() for part in text.split(","))
+        rows = [row.strip() for row in Path(text[1:]).read_text(encoding="utf-8").splitlines()]
+        return tuple(row for row in rows if row and row != "#" and not row.startswith("# "))
+    labels = tuple(part.strip() for part in text.split(","))
+    if "" in labels:
+        raise InputError(f"--labels {text!r:.80} has an empty label: remove the comma that is too much")
+    return labels
 
 
 def _grid(option: str, text: str) -> Grid:

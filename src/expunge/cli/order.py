@@ -19,8 +19,9 @@ from expunge.evidence.wording import moment
 from expunge.files import write_whole
 from expunge.signing import Envelope
 
-_RANK = {"overdue": 0, "open": 1, "complete": 2, "closed": 3}
-_STYLE = {"overdue": BAD, "open": "yellow", "complete": GOOD, "closed": "dim"}
+_RANK = {"lost": 0, "overdue": 1, "open": 2, "complete": 3, "closed": 4}
+_STYLE = {"lost": BAD, "overdue": BAD, "open": "yellow", "complete": GOOD, "closed": "dim"}
+_LOST = "a restored server no longer knows whom it is about: file it again"
 
 
 @group()
@@ -74,10 +75,12 @@ def file(subject: str, days: int, names: tuple[str, ...], office: Path | None, a
 
 
 @order.command("list")
-@click.option("--overdue", is_flag=True, help=f"Only overdue orders; exits with {failure.NOT_YET} if there are any.")
+@click.option("--overdue", is_flag=True, help=f"Only overdue and lost ones; exits with {failure.NOT_YET} if there are any.")
 @office_options
 def list_(overdue: bool, office: Path | None, at: str | None) -> None:
-    """List the erasure orders, overdue ones first.
+    """List the erasure orders, lost and overdue ones first.
+
+    An order is lost if the server was restored from a backup that does not have it, or not whom it is about: file it again.
 
     Example:
       expunge order list --overdue || mail -s overdue officer@example.org
@@ -87,16 +90,23 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
     """
     with office_at(office, at) as reached:
         found = reached.office.ask("orders", {})
+        unknown = _unknown(reached, found)
     orders = sorted(found, key=lambda one: (_RANK[one["state"]], one["deadline"], one["order"]))
     if overdue:
-        orders = [one for one in orders if one["state"] == "overdue"]
-    rows = [
-        (_short(one), _state(one), one["deadline"][:10], f"{len(one['answers'])} of {_clients(one)}", _found(one))
-        for one in orders
-    ]
+        orders = [one for one in orders if one["state"] in ("overdue", "lost")]
+    rows = [(_short(one), _state(one), one["deadline"][:10], _answered(one), _found(one)) for one in orders]
     shown = table(("Order", "State", "Deadline", "Answers", "Samples deleted"), rows, right=("Answers", "Samples deleted"))
-    Screen.current().result({"orders": orders}, shown if orders else line("No overdue orders." if overdue else "No orders yet."))
-    if overdue and orders:
+    screen = Screen.current()
+    screen.result(
+        {"orders": orders, "unknown": unknown},
+        shown if orders else line("No overdue orders." if overdue else "No orders yet."),
+    )
+    for one in orders:
+        if one["state"] == "lost":
+            screen.note(f"order {_short(one)} is lost: {_LOST}")
+    for order_id in unknown:
+        screen.note(_told_unknown(order_id))
+    if overdue and (orders or unknown):
         raise click.exceptions.Exit(failure.NOT_YET)
 
 
@@ -116,13 +126,14 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
     """
     with office_at(office, at) as reached:
         told = reached.office.ask("show-order", {"order": whole_id(reached, order_id)})
-    answers = [(one["client"], count(one["found"], "sample"), moment(one["time"])) for one in told["answers"]]
+    answers = [(one["client"], _deleted(one), moment(one["time"])) for one in told["answers"]]
     times = [("State", _state(told)), ("Filed", moment(told["filed"])), ("Deadline", moment(told["deadline"]))]
     times += [("Complete", moment(told["completed"]))] if told["completed"] else [("Waiting for", _waiting(told))]
     Screen.current().result(
         told,
         title(f"Order {told['order']}"),
         facts(times),
+        *([line(f"It is lost: {_LOST}.", BAD, indent=2)] if told["state"] == "lost" else []),
         line(),
         table(("Client", "Deleted", "When"), answers) if answers else line("No client has answered yet.", indent=2),
     )
@@ -159,7 +170,8 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
         facts([("Receipts", len(evidence.receipts)), ("Size", f"{len(data):,} bytes")]),
         next_steps(
             f"expunge verify {output} --trust {place(reached.office.path)}",
-            f"expunge order close {whole[:8]} --office {place(reached.office.path)}",
+            f"expunge order {'close' if state == 'complete' else 'show'} {whole[:8]} --office {place(reached.office.path)}",
+            why="Next:" if state == "complete" else "Not all clients have answered: write the bundle again when they have. Next:",
         ),
     )
     if state != "complete":
@@ -174,13 +186,18 @@ def close(order_id: str, yes: bool, office: Path | None, at: str | None) -> None
     """Let the server forget whom a complete order was about.
 
     The key under which the subject's name is sealed is destroyed. Afterwards no bundle can be made for this order: write it
-    first.
+    first. Of an order that a restored server does not know, and that you have filed again, your office lets go.
 
     Example:
       expunge order close 3fa9 --office privacy-office
     """
     screen = Screen.current()
     with office_at(office, at) as reached:
+        whole = _filed_unknown(reached, order_id)
+        if whole:
+            reached.office.drop_order(whole)
+            screen.result({"order": whole}, line(f"Order {whole}, which the server does not know, is no longer expected."))
+            return
         whole = whole_id(reached, order_id)
         screen.confirm(f"Forget whom order {whole} was about? No bundle can be written afterwards", yes=yes)
         told = reached.office.do("close-order", {"order": whole})
@@ -195,7 +212,30 @@ def whole_id(reached: Reached, beginning: str) -> str:
         return str(found[0])
     if found:
         raise InputError(f"{len(found)} orders begin with {beginning!r:.80}: give more of the id")
+    unknown = [one for one in reached.office.filed if beginning and one.startswith(beginning.lower())]
+    if unknown:
+        raise UnknownSampleError(_told_unknown(unknown[0]))
     raise UnknownSampleError(f"there is no order {beginning!r:.80}: expunge order list shows all")
+
+
+def _unknown(reached: Reached, orders: list[dict[str, Any]]) -> list[str]:
+    """The orders that were filed from this office, and that the server does not know: it was restored from before them."""
+    known = {one["order"] for one in orders}
+    return [one for one in reached.office.filed if one not in known]
+
+
+def _filed_unknown(reached: Reached, beginning: str) -> str:
+    """The id of the one order of this office that begins so and that the server does not know; empty if it is another."""
+    unknown = _unknown(reached, reached.office.ask("orders", {})) if reached.office.filed else []
+    found = [one for one in unknown if beginning and one.startswith(beginning.lower())]
+    return found[0] if len(found) == 1 else ""
+
+
+def _told_unknown(order_id: str) -> str:
+    return (
+        f"order {order_id[:8]}, which was filed from here, is unknown to the restored server: file it again, then "
+        f"expunge order close {order_id[:8]}"
+    )
 
 
 def _known_as(names: tuple[str, ...]) -> dict[str, str]:
@@ -216,8 +256,19 @@ def _state(one: dict[str, Any]) -> Text:
     return Text(one["state"], style=_STYLE[one["state"]])
 
 
-def _clients(one: dict[str, Any]) -> int:
-    return len(one["answers"]) + len(one["waiting"])
+def _is_gone(answer: dict[str, Any]) -> bool:
+    """Whether a client was forgotten by the operator before it answered: then no request of its own answers the order."""
+    return int(answer["sequence"]) == 0
+
+
+def _deleted(answer: dict[str, Any]) -> str:
+    return "gone (forgotten by the operator)" if _is_gone(answer) else count(answer["found"], "sample")
+
+
+def _answered(one: dict[str, Any]) -> str:
+    gone = sum(_is_gone(answer) for answer in one["answers"])
+    text = f"{len(one['answers']) - gone} of {len(one['answers']) + len(one['waiting'])}"
+    return f"{text}, {gone} gone" if gone else text
 
 
 def _found(one: dict[str, Any]) -> int:

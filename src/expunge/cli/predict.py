@@ -36,6 +36,7 @@ _SHOWN = 20  # rows, where they are not written to a file
 @click.option("--backbone", metavar="DESCRIPTION", help="What turns images or texts into features. [default: as enrolled]")
 @click.option("--feature-column", "feature_columns", multiple=True, metavar="NAME", help="A column of features. Repeatable.")
 @click.option("--id-column", metavar="NAME", help="The column of ids. [default: id]")
+@click.option("--label-indices", is_flag=True, help="Labels in the files that are integers are class indices, from 0.")
 @click.option("--scores", is_flag=True, help="Give the score of every label, too.")
 @output_option("Write a .csv file with every prediction.")
 def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **given: Any) -> None:
@@ -51,7 +52,7 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
     if (given["folder"] is None) == (given["head_file"] is None):
         raise click.UsageError("give either --dir (a client's folder) or --head (a file)")
     head, backbone = _from_client(given) if given["head_file"] is None else _from_file(given)
-    keys = Keys(given["feature_columns"], id=given["id_column"])
+    keys = Keys(given["feature_columns"], id=given["id_column"], label_indices=given["label_indices"])
     inputs = [read_inputs(path, head.spec, keys, backbone) for path in files]
     found = [_scores(head, path, one) for path, one in zip(files, inputs, strict=True)]
     rows = _rows(head, inputs, found, scores=scores)

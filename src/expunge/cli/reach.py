@@ -38,6 +38,12 @@ def is_url(address: str) -> bool:
     return address.startswith(("https://", "http://"))
 
 
+def place_at_hand(reached: Reached, at: str | None) -> Place | None:
+    """The federation's folder, if the server was reached by it."""
+    address = at or reached.office.address
+    return None if is_url(address) else Place.at(Path(address))
+
+
 @contextmanager
 def carrier_to(address: str, ca: str = "") -> Iterator[Carrier]:
     """The carrier to a server; closed in the end."""

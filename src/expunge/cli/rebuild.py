@@ -18,7 +18,7 @@ from typing import Any
 
 from expunge.cli.evidence import store_head
 from expunge.cli.reach import ATTEMPTS, Reached, backbone_of, carrier_to, office_at, store_at
-from expunge.cli.rejoin import rejoin
+from expunge.cli.rejoin import rejoin, require_movable
 from expunge.cli.samples import recomputing
 from expunge.cli.screen import Screen
 from expunge.cli.tokens import new_token
@@ -39,6 +39,7 @@ class Rebuilt:
     directory: str
     federation: str
     clients: list[str]
+    waiting: list[str]  # enrolled, and yet to send what they hold
     folders: list[str]
     samples: int
     head: str
@@ -61,7 +62,10 @@ def rebuild_server(directory: Path, folders: Sequence[Path]) -> Rebuilt:
         stores = [stack.enter_context(store_at(folder)) for folder in folders]
         heads = [found[2] for found in map(store_head, stores) if found is not None]
         pending = any(one.adding or one.deleting for one in (store.status() for store in stores))
+        for store in () if exists else stores:  # before anything is founded
+            require_movable(store)
         place = Place.at(directory) if exists else found_federation(directory, _spec(stores))
+        place.write_settings(urls=place.urls, mirrors=place.mirrors, rebuilt=True)
         _enrol(place, stores)
         _ask_all_again(place)
         _sync(place, stores)
@@ -136,11 +140,13 @@ def _compared(
     reached: Reached, place: Place, stores: Sequence[ClientStore], folders: Sequence[Path], heads: Sequence[Certificate]
 ) -> Rebuilt:
     status = reached.office.ask("status", {})
+    enrolled = reached.office.ask("clients", {})
     newest = max(heads, key=lambda one: (one.time, one.count)) if heads else None
     return Rebuilt(
         directory=str(place.path),
         federation=reached.office.federation,
         clients=[store.name for store in stores],
+        waiting=[one["name"] for one in enrolled if one["status"] == "must-rejoin"],
         folders=[str(folder) for folder in folders],
         samples=status["samples"],
         head=status["head"],

@@ -22,11 +22,7 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
     """
     if token.role != "client" or token.name != store.name:
         raise ProtocolError(f"the token is for {token.role} {token.name}, the store is that of client {store.name}")
-    if store.documents("rotation"):
-        raise InputError(
-            f"the store in {store.path} knows of rotations of the lost server's key, and cannot change servers: enrol a new "
-            "client and add its samples there"
-        )
+    require_movable(store)
     spec = federation_spec(token, carrier)
     if spec.data_digest != store.spec.data_digest or not spec.grows_from(store.spec):
         raise SpecMismatchError(f"the rebuilt server has another spec than this client: {store.spec.difference(spec)}")
@@ -58,6 +54,15 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
     )
     if spec != store.spec:
         store.amend(spec)
+
+
+def require_movable(store: ClientStore) -> None:
+    """Refuse a store that cannot change servers."""
+    if store.documents("rotation"):
+        raise InputError(
+            f"the store in {store.path} knows of rotations of the lost server's key, and cannot change servers: enrol a new "
+            "client and add its samples there"
+        )
 
 
 def federation_spec(token: Token, carrier: Carrier) -> Spec:

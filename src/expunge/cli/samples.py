@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from expunge.backbones import Backbone, PrecomputedBackbone, backbone_from, require_fingerprint
 from expunge.cli.screen import Screen
-from expunge.client.columns import labels_of_texts
+from expunge.client.columns import labels_of_texts, require_names
 from expunge.client.loaders import SUFFIXES, load
 from expunge.errors import FormatError, InputError
 from expunge.spec import Spec
 
+_SHOWN = 12  # names of columns
 _FILE, _TEXT = "file:", "text:"  # how sources of samples begin
 
 Recompute = Callable[[Sequence[str]], NDArray[Any]]
@@ -33,6 +34,7 @@ class Keys:
     subject: str | None = None
     labels_file: Path | None = None
     last_columns: int = 0
+    label_indices: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,12 @@ class Samples:
     labels: NDArray[Any]
     subjects: list[str | None] | None
     sources: list[str | None] | None = None
+    notes: tuple[str, ...] = ()  # what was made up or left out
+
+    @property
+    def nobodys(self) -> int:
+        """How many are about nobody in particular."""
+        return len(self) if self.subjects is None else self.subjects.count(None)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -102,12 +110,28 @@ def read_features(path: Path, spec: Spec, keys: Keys) -> Samples:
         subject_key=keys.subject,
         labels=keys.labels_file,
         label_columns=keys.last_columns,
+        label_indices=keys.label_indices,
         spec=spec,
     )
-    return Samples(loaded.ids, loaded.features, loaded.labels, loaded.subjects)
+    notes = []
+    if loaded.ignored:
+        shown = ", ".join(repr(name) for name in loaded.ignored[:_SHOWN]) + (", ..." if len(loaded.ignored) > _SHOWN else "")
+        notes.append(f"{path}: not read: {shown}")
+    if loaded.made_ids and len(loaded):
+        named = "" if path.suffix.lower() == ".npy" else " (another column: --id-column)"
+        notes.append(f"{path} has no ids: they are made of its name and the number of the row, such as {loaded.ids[0]}{named}")
+    return Samples(loaded.ids, loaded.features, loaded.labels, loaded.subjects, notes=tuple(notes))
 
 
-def read_raw(paths: Sequence[Path], spec: Spec, backbone: Backbone, *, label: str | None, subject: str | None) -> Samples:
+def read_raw(
+    paths: Sequence[Path],
+    spec: Spec,
+    backbone: Backbone,
+    *,
+    label: str | None,
+    subject: str | None,
+    label_indices: bool = False,
+) -> Samples:
     """Raw samples with their features; `label` and `subject` are for those that have none of their own."""
     found = [
         replace(one, label=label if one.label is None else one.label, subject=subject if one.subject is None else one.subject)
@@ -117,10 +141,12 @@ def read_raw(paths: Sequence[Path], spec: Spec, backbone: Backbone, *, label: st
     for one in found:
         if one.label is None:
             raise InputError(f"sample {one.id!r} has no label: give --label, or a .csv with the columns file and label")
+    labels = labels_of_texts([str(one.label) for one in found], spec)
+    require_names(paths[0], labels, spec, label_indices=label_indices)
     return Samples(
         [one.id for one in found],
         features_of(found, backbone),
-        labels_of_texts([str(one.label) for one in found], spec),
+        labels,
         [one.subject for one in found],
         [one.source for one in found],
     )

@@ -43,6 +43,9 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
 @click.option(
     "--requests-per-minute", type=click.IntRange(0), default=6000, show_default=True, help="For each client; 0: no limit."
 )
+@click.option(
+    "--solver", type=click.Choice(["woodbury", "cholesky"]), help="Variant B or A: the same heads. [default: as init was told]"
+)
 @click.option("--blas-threads", type=click.IntRange(1), help="Threads for linear algebra. [default: one less than cores]")
 @click.option("--log-peers", is_flag=True, help="Write the addresses of clients to the log, too.")
 def serve(
@@ -58,6 +61,7 @@ def serve(
     group_commit: bool,
     largest_request: int,
     requests_per_minute: int,
+    solver: str | None,
     blas_threads: int | None,
     log_peers: bool,
 ) -> None:
@@ -80,6 +84,7 @@ def serve(
     place, screen = Place.at(directory), Screen.current()
     own = tls_cert is not None or insecure_http
     settings = Settings(
+        solver=solver or "",
         erase_within=erase_within,
         group_commit=group_commit,
         largest_request=largest_request * _MEGABYTE,
@@ -87,12 +92,15 @@ def serve(
         requests_per_minute=requests_per_minute,
     )
     parallel.limit_blas_threads(blas_threads or max(1, parallel.cores() - 1))  # the others check, hash, write and answer
-    handler = logs.write_to(sys.stderr)
+    handler, began = logs.write_to(sys.stderr), False
+    handler.addFilter(lambda record: began or '"event": "stopped"' not in record.getMessage())  # what never began is an error
     try:
         service = Service.open(place.server, settings=settings, mirrors=place.mirrors, report=logs.report, timeout=_PATIENCE)
         federation = service.core.federation
 
         def ready(listening: run.Listening) -> None:
+            nonlocal began
+            began = True
             place.write_serving(listening.urls[0] if own else _local_url(listening.urls[0]))
             screen.result(
                 {"federation": federation, "urls": list(listening.urls), "pid": os.getpid()},

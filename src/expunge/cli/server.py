@@ -9,17 +9,18 @@ from typing import Any
 import click
 from rich.text import Text
 
+from expunge.cli import cautions
 from expunge.cli.command import group
-from expunge.cli.options import FILE, FOLDER, PATH, office_options, output_option, yes_option
-from expunge.cli.reach import Reached, is_url, office_at
+from expunge.cli.custody import backup, renew_certificate, restore, rotate_key
+from expunge.cli.options import office_options, output_option, yes_option
+from expunge.cli.reach import Reached, office_at, place_at_hand
 from expunge.cli.screen import GOOD, Screen, count, facts, line, next_steps, table, title
 from expunge.cli.tokens import new_token
 from expunge.embedded.place import Place
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
 from expunge.files import write_whole
-from expunge.protocol.names import ROLES, time_text
-from expunge.signing import Envelope, SigningKey
+from expunge.protocol.names import ROLES
 from expunge.spec import Spec
 
 
@@ -58,8 +59,12 @@ def token(
     Next, at the client:
       expunge enroll hospital-a.token --dir hospital-a
     """
+    if output is not None and output.exists():
+        raise InputError(f"{output} exists already, and may hold a token that is still good: name another file, or remove it")
     with office_at(office, at) as reached:
-        made = new_token(reached, name, role, urls or _addresses(reached, at), days)
+        place = place_at_hand(reached, at)
+        made = new_token(reached, name, role, urls or _addresses(reached, at, place), days, ca="" if place is None else place.ca)
+        rejoin = " --rejoin" if role == "client" and place is not None and place.rebuilt else ""
     text = made[0].to_text()
     if output is not None:
         write_whole(output, text.encode("ascii") + b"\n")
@@ -70,16 +75,15 @@ def token(
         title(f"A token for {name}, good once, until {moment(made[1])}"),
         facts([("Role", role), ("Leads to", ", ".join(made[0].urls)), *([] if output is None else [("File", output)])]),
         *([line(), Text(text, no_wrap=True, overflow="ignore")] if output is None else []),
-        next_steps(f"expunge enroll {where} --dir {name}", why=f"Pass it to {name}, who types:"),
+        next_steps(f"expunge enroll {where} --dir {name}{rejoin}", why=f"Pass it to {name}, who types:"),
+        *([line("(Without --rejoin if it was no client of the lost server.)", indent=2)] if rejoin else []),
     )
 
 
-def _addresses(reached: Reached, at: str | None) -> tuple[str, ...]:
+def _addresses(reached: Reached, at: str | None, place: Place | None) -> tuple[str, ...]:
     """Where a newcomer will find the server: where it was meant to be reached, or where we have reached it ourselves."""
-    address = at or reached.office.address
-    if is_url(address):
-        return (address,)
-    place = Place.at(Path(address))
+    if place is None:
+        return (at or reached.office.address,)
     serving = place.serving()
     return place.urls or ((serving,) if serving else (str(place.path),))
 
@@ -87,7 +91,7 @@ def _addresses(reached: Reached, at: str | None) -> tuple[str, ...]:
 @server.command()
 @office_options
 def clients(office: Path | None, at: str | None) -> None:
-    """List everybody who is enrolled, with their samples.
+    """List everybody who is enrolled, with their samples and when they last synced.
 
     Example:
       expunge server clients --office federation/operator
@@ -97,8 +101,11 @@ def clients(office: Path | None, at: str | None) -> None:
     """
     with office_at(office, at) as reached:
         found = reached.office.ask("clients", {})
-    rows = [(one["name"], one["role"], one["status"], one["samples"], one["sequence"], one["enrolled"][:10]) for one in found]
-    columns = ("Name", "Role", "Status", "Samples", "Requests", "Enrolled")
+    rows = [
+        (one["name"], one["role"], one["status"], one["samples"], one["sequence"], one["seen"].replace("T", " ")[:16] or "never")
+        for one in found
+    ]
+    columns = ("Name", "Role", "Status", "Samples", "Requests", "Last sync (UTC)")
     Screen.current().result({"clients": found}, table(columns, rows, right=("Samples", "Requests")))
 
 
@@ -210,17 +217,33 @@ def amend(
             change["messages"] = sorted(part.strip() for part in messages.split(","))
         if not change:
             raise InputError("nothing is to be amended: give --gamma, --add-label, --publication-bits or --messages")
-        screen.confirm(f"Amend {', '.join(change)} for the whole federation?", yes=yes)
+        wanted = Spec.from_dict({**before.to_dict(), **change})
+        for caution in cautions.of_amending(before, wanted):
+            screen.note(caution)
+        screen.confirm(f"Amend for the whole federation: {'; '.join(_differences(before, wanted))}?", yes=yes)
         told = reached.office.do("amend", change)
-        told |= {"head": reached.office.ask("status", {})["head"]}  # the result, which is kept, has a salted digest
+        now = reached.office.ask("status", {})
+        told |= {"head": now["head"], "headless": now["headless"]}  # the result, which is kept, has a salted digest
     after = Spec.from_dict(told["spec"])
     screen.result(
         told | {"digest": after.digest},
         title("The spec is amended"),
-        line(before.difference(after).replace(" here", " before").replace(" there", " now"), indent=2),
-        facts([("Spec", after.digest), ("Head", told["head"] or "none")]),
+        *(line(text, indent=2) for text in _differences(before, after)),
+        facts([("Spec", after.digest), ("Head", told["head"] or f"none: {told['headless']}")]),
         next_steps("expunge client sync --dir CLIENT", why="Each client takes it on at its next sync:"),
     )
+
+
+def _differences(before: Spec, after: Spec) -> list[str]:
+    """What an amendment changes, each with the old value and the new one."""
+    old, new = before.to_dict(), after.to_dict()
+    names = [name for name in old if old[name] != new[name]]
+    return [f"{name.replace('_', ' ')} from {_plain(before, name)} to {_plain(after, name)}" for name in names] or ["nothing"]
+
+
+def _plain(spec: Spec, name: str) -> str:
+    value = getattr(spec, name)
+    return ", ".join(str(one) for one in value) if isinstance(value, tuple) else f"{value:g}" if name == "gamma" else str(value)
 
 
 @server.command("forget-client")
@@ -243,108 +266,5 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
     screen.result(told, line(f"{client} is forgotten: {count(told['count'], 'sample')} subtracted from the ledger.", GOOD))
 
 
-@server.command("rotate-key")
-@output_option("Write the signed rotation to this file, for expunge verify --rotation.")
-@yes_option
-@office_options
-def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | None) -> None:
-    """Let the server sign with a new key from now on.
-
-    The old key names the new one and both sign that, so that whoever knows one of them can trust the other. Bundles contain the
-    rotations; to verify older or newer files with a key that you have pinned, keep the rotation's file.
-
-    Example:
-      expunge server rotate-key -o rotation.json --office federation/operator
-
-    Next:
-      expunge verify receipt.json --key server.pub --rotation rotation.json
-    """
-    screen = Screen.current()
-    screen.confirm("Retire the server's signing key and make a new one?", yes=yes)
-    with office_at(office, at) as reached:
-        told = reached.office.do("rotate-key", {})
-        reached.office.federation_content()  # signed by the new key already: the office takes it on
-    if output is not None:
-        write_whole(output, Envelope.from_json(told["rotation"], "rotation").to_bytes() + b"\n", mode=0o644)
-    screen.result(
-        told | {"file": None if output is None else str(output)},
-        title("The server has a new key"),
-        facts([("Public key", told["key"]), ("Rotation", output or "in the log, in bundles and at every client's next sync")]),
-    )
-
-
-@server.command()
-@click.argument("name")
-@office_options
-def backup(name: str, office: Path | None, at: str | None) -> None:
-    """Back the server up to backups/NAME in its folder.
-
-    A backup holds who is enrolled, what was answered, and the audit log; it holds nothing that must be forgettable: no
-    ledger, no commitments. A restored server is told by its clients what they hold now. Keep server.key (and a mirror of
-    server.vault, if open orders are to survive) in another place.
-
-    Example:
-      expunge server backup monday --office federation/operator
-
-    Next, when the server is lost:
-      expunge server restore NEW --backup backups/monday --key server.key
-    """
-    with office_at(office, at) as reached:
-        told = reached.office.do("backup", {"name": name})
-    Screen.current().result(told, line(f"Backed up to backups/{told['file']} in the server's folder.", GOOD))
-
-
-@server.command()
-@click.argument("directory", type=FOLDER)
-@click.option("--backup", "source", type=FILE, required=True, help="The file that expunge server backup wrote.")
-@click.option("--key", type=FILE, required=True, help="The server's signing key (server.key) as it was then.")
-@click.option("--vault", type=FILE, help="A mirror of the server's vault, if there is one: keeps open orders readable.")
-@click.option("--mirror", "mirrors", type=PATH, multiple=True, help="Mirror the vault to this file from now on. Repeatable.")
-def restore(directory: Path, source: Path, key: Path, vault: Path | None, mirrors: tuple[Path, ...]) -> None:
-    """Restore a lost server from a backup into the new folder DIRECTORY.
-
-    It begins with an empty ledger: each client, at its next sync, sends what it holds now. So what was deleted since the backup
-    was made stays deleted. The operator's office works as before: point it at the new place by --at.
-
-    Example:
-      expunge server restore federation2 --backup monday --key server.key
-
-    Next:
-      expunge serve federation2
-      expunge client sync --dir CLIENT      at each client
-    """
-    from expunge.server.founding import restore as restored  # noqa: PLC0415 - brings the whole server
-
-    place = Place(directory.absolute())
-    signing = SigningKey.from_pem(key.read_bytes())
-    waiting = restored(place.server, source, signing, vault=vault, mirrors=mirrors)
-    write_whole(place.public_key, signing.public.pem, mode=0o644)
-    place.write_settings(urls=(), mirrors=mirrors)
-    Screen.current().result(
-        {"directory": str(place.path), "waiting": waiting},
-        title(f"The server is restored in {place.path}"),
-        facts([("Clients that must send what they hold", ", ".join(waiting) or "none")]),
-        next_steps(f"expunge serve {directory}", "expunge client sync --dir CLIENT"),
-    )
-
-
-@server.command("renew-certificate")
-@click.argument("directory", type=FOLDER)
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="The names it is to be good for. [default: as before]")
-def renew_certificate(directory: Path, hosts: tuple[str, ...]) -> None:
-    """Renew the TLS certificate that expunge init made, by the same authority.
-
-    Clients trust the authority, so they notice nothing; a running server takes it up within a minute.
-
-    Example:
-      expunge server renew-certificate federation
-    """
-    from expunge.server.http import tls  # noqa: PLC0415 - whoever brings a certificate of their own does without
-
-    place = Place.at(directory)
-    made = tls.renew_certificate(place.tls, hosts)
-    expires = time_text(tls.expiry(made.certificate).timestamp())
-    Screen.current().result(
-        {"certificate": str(made.certificate), "expires": expires},
-        line(f"The new certificate is good until {moment(expires)}.", GOOD),
-    )
+for one in (rotate_key, backup, restore, renew_certificate):
+    server.add_command(one)

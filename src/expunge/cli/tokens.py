@@ -11,11 +11,11 @@ from expunge.protocol.token import Token
 _SECRET_BYTES = 32
 
 
-def new_token(reached: Reached, name: str, role: str, urls: tuple[str, ...], days: int = 7) -> tuple[Token, str]:
-    """A token that the server knows of, and when it expires."""
+def new_token(reached: Reached, name: str, role: str, urls: tuple[str, ...], days: int = 7, *, ca: str = "") -> tuple[Token, str]:
+    """A token that the server knows of, and when it expires; `ca` is its authority, where that is nearer than the office's."""
     office = reached.office
     made = Token(
-        office.federation, name, role, secrets.token_hex(_SECRET_BYTES), newest(office.chain), urls, _ca(office.ca, urls)
+        office.federation, name, role, secrets.token_hex(_SECRET_BYTES), newest(office.chain), urls, _ca(ca or office.ca, urls)
     )
     told = office.do("token", {"name": name, "role": role, "secret": made.secret_digest, "days": days})
     return made, str(told["expires"])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from expunge.backbones import Backbone
 from expunge.cli.samples import Keys, features_of, header, is_raw, listed, read_features
-from expunge.client.columns import labels_of_texts
+from expunge.client.columns import labels_of_texts, usual_name
 from expunge.client.loaders import SUFFIXES
 from expunge.errors import FormatError, InputError, MissingExtraError
 from expunge.spec import Spec
@@ -52,7 +52,7 @@ def read_inputs(path: Path, spec: Spec, keys: Keys, backbone: Backbone | None) -
 def _has_labels(path: Path, keys: Keys) -> bool:
     if keys.labels or keys.labels_file is not None or keys.last_columns:
         return True
-    return path.suffix.lower() != ".npy" and any(name in _names(path) for name in _LABELS)
+    return path.suffix.lower() != ".npy" and usual_name(_names(path), _LABELS) is not None
 
 
 def _names(path: Path) -> Sequence[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from expunge import canonical
@@ -21,6 +20,7 @@ from expunge.client.samples import Progress, Recompute
 from expunge.client.selection import Preview, Selection
 from expunge.client.standing import checkpoint_text
 from expunge.client.store import ClientStore
+from expunge.client.synced import Synced
 from expunge.client.trust import Trust
 from expunge.errors import (
     CarrierError,
@@ -44,20 +44,6 @@ _HEADLESS = ("unsolvable", "not-found")
 _MOST_MENDED = 4  # refusals that are mended without asking, one after another
 _LARGEST = 64 << 20  # bytes of a request, whatever the server would take: memory is bounded on both sides
 _LONGEST_PAUSE = 60.0
-
-
-@dataclass(frozen=True)
-class Synced:
-    """What a sync has done. `orders` are the erasure orders carried out, with what each found."""
-
-    status: str
-    receipts: tuple[Receipt, ...] = ()
-    orders: tuple[tuple[str, Preview], ...] = ()
-    audits: tuple[str, ...] = ()
-    amended: bool = False
-    head: str = ""
-    new_head: bool = False
-    rejoined: bool = False
 
 
 class Agent:
@@ -211,8 +197,8 @@ class Agent:
         before = self.store.spec
         answer = self._ask(accept_restored=accept_restored)
         if answer.status == "gone":
-            self.store.remember({"gone": "1"})
-            return Synced("gone", amended=self.store.spec != before)
+            self.store.release()
+            return Synced("gone", orders=self._carry_out(answer)[0], amended=self.store.spec != before)
         self._require_in_step(answer)
         rejoined = answer.status == "must-rejoin"
         receipts = [self._rejoin(answer)] if rejoined else []
@@ -287,15 +273,20 @@ class Agent:
     def _require_in_step(self, answer: Answer) -> None:
         """A store that is an old copy must not go on: it would delete what is gone, and not know of what it has added."""
         if answer.status == "must-rejoin":
+            if self.store.gone:  # restored to a time before it forgot this client, or before the client left
+                self.store.remember({"gone": "", "left": ""})
             return
+        if self.store.gone:
+            raise EvidenceError(f"the server said that it knows {self.store.name} no longer, and now says that it does")
         store, outstanding = self.store, self.store.composed()
         known = store.sequence if outstanding is None else outstanding.sequence
         rejoining = outstanding is not None and outstanding.reset
         if answer.sequence > known or (store.recall("rejoin") == "1" and not rejoining):
             raise StoreError(
                 f"the server has receipted {answer.sequence} requests of {store.name}, this store knows of {known}: it is an old "
-                "copy. Put the newest copy back; if there is none, have the operator forget this client (expunge server "
-                "forget-client), enrol a new one and add its samples"
+                "copy, whose samples can be read, but which cannot go on. Put the newest copy back. If there is none: have the "
+                f"operator forget this client (expunge server forget-client {store.name}), enrol a new one under another name, "
+                "add the samples there again from where they came, and erase this copy (expunge client leave)"
             )
         if answer.sequence < store.sequence:
             raise EvidenceError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.errors import InputError, ShapeError
+from expunge.errors import InputError, ShapeError, UnknownLabelError
 from expunge.spec import Spec
 
 _ALL_SHOWN = 12
@@ -24,6 +24,8 @@ class Loaded:
     features: NDArray[Any]
     labels: NDArray[Any]
     subjects: list[str | None] | None
+    ignored: tuple[str, ...] = ()  # arrays or columns that were not read
+    made_ids: bool = False  # whether the ids were made of file name and row number
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -37,6 +39,11 @@ class Columns:
     labels: list[str]
     id: str | None
     subject: str | None
+
+    def others(self, names: Sequence[str]) -> tuple[str, ...]:
+        """What a file has besides."""
+        taken = {*self.features, *self.labels, self.id, self.subject}
+        return tuple(name for name in names if name not in taken)
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,8 @@ class Keys:
         if not labels:
             raise InputError(f"{path} has no {what} 'label' or 'labels'; it has {_shown(names)}. Name the one with the labels")
         taken = {*labels, ids, subjects}
-        features = list(self.features or (["features"] if "features" in names else [name for name in names if name not in taken]))
+        lists = usual_name(names, ("features",))
+        features = list(self.features or ([lists] if lists is not None else [name for name in names if name not in taken]))
         for name in (*features, *labels):
             _require(path, names, what, name)
         doubled = sorted({name for name in features if name in taken or features.count(name) > 1})
@@ -72,7 +80,13 @@ class Keys:
         if said is not None:
             _require(path, names, what, said)
             return said
-        return next((name for name in usual if name in names), None)
+        return usual_name(names, usual)
+
+
+def usual_name(names: Sequence[str], usual: Sequence[str]) -> str | None:
+    """The first of these that has a usual name, as it is written; else one that is so named but for capitals and spaces."""
+    exact = next((name for name in usual if name in names), None)
+    return exact or next((name for word in usual for name in names if name.strip().lower() == word), None)
 
 
 def _require(path: Path, names: Sequence[str], what: str, name: str) -> None:
@@ -85,7 +99,15 @@ def _shown(names: Sequence[str]) -> str:
     return (", ".join(repr(name) for name in names[:_ALL_SHOWN]) or "none") + (f" and {more} more" if more > 0 else "")
 
 
-def assembled(path: Path, features: Any, labels: Any, ids: Sequence[object] | None, subjects: Sequence[object] | None) -> Loaded:
+def assembled(
+    path: Path,
+    features: Any,
+    labels: Any,
+    ids: Sequence[object] | None,
+    subjects: Sequence[object] | None,
+    *,
+    ignored: tuple[str, ...] = (),
+) -> Loaded:
     """The samples of a file, if its parts are equally many. Ids that are missing are made of file name and row number."""
     count = len(features)
     for what, part in (("labels", labels), ("ids", ids), ("subjects", subjects)):
@@ -93,7 +115,7 @@ def assembled(path: Path, features: Any, labels: Any, ids: Sequence[object] | No
             raise ShapeError(f"{path} has {count} rows of features, but {len(part)} {what}")
     names = [f"{path.name}#{row}" for row in range(count)] if ids is None else [_text(path, one, "id") for one in ids]
     about = None if subjects is None else [_text(path, one, "subject") or None for one in subjects]
-    return Loaded(names, features, labels, about)
+    return Loaded(names, features, labels, about, ignored, made_ids=ids is None)
 
 
 def _text(path: Path, value: object, what: str) -> str:
@@ -114,3 +136,16 @@ def labels_of_texts(texts: Sequence[str], spec: Spec | None) -> NDArray[Any]:
         except (ValueError, OverflowError):
             continue
     return np.array(texts, dtype=np.str_)
+
+
+def require_names(what: object, labels: NDArray[Any], spec: Spec, *, label_indices: bool) -> None:
+    """Refuse integers for labels that are texts, unless it was said that they are class indices: 1 is often not the second."""
+    names = spec.labels or ()
+    if label_indices or not len(labels) or labels.ndim != 1 or labels.dtype.kind not in "iub":
+        return
+    if any(isinstance(name, str) for name in names):
+        shown = ", ".join(str(name) for name in names[:_ALL_SHOWN]) + (", ..." if len(names) > _ALL_SHOWN else "")
+        raise UnknownLabelError(
+            f"{what}: the labels are integers, such as {labels[0]}, and those of the spec are texts: {shown}. Give the texts; or "
+            "say that the integers are class indices, counted from 0 in that order (label_indices=True)"
+        )

@@ -80,8 +80,9 @@ class Folder:
         path = path.absolute()
         for name in (_DATABASE, _VAULT, _KEY):
             if not (path / name).exists():
+                mirror = " If the vault has a mirror (enroll --mirror), copy the mirror there." if name == _VAULT else ""
                 raise StoreError(
-                    f"{path / name} is missing: this is no client's store, or one that must be put back from a backup"
+                    f"{path / name} is missing: this is no client's store, or one that must be put back from a backup.{mirror}"
                 )
         lock = FolderLock(path, timeout)
         database: Database | None = None
@@ -91,7 +92,7 @@ class Folder:
             key = SigningKey.from_pem((path / _KEY).read_bytes())
             database = Database(path / _DATABASE, MIGRATIONS)
             text = database.value("SELECT value FROM settings WHERE name = 'mirrors'")
-            vault = Vault.open(path / _VAULT, [Path(place) for place in canonical.decode(str(text).encode())])
+            vault = _vault_of(path / _VAULT, [Path(place) for place in canonical.decode(str(text).encode())])
             folder = cls(path, lock, database, vault, key)
             folder._recover(restored)
         except BaseException:
@@ -123,18 +124,22 @@ class Folder:
     def _drop_erased(self) -> None:
         """Drop what can no longer be read, and a request that may be long outdated: the server will say where it stands."""
         gone = []
-        for slot, id_tag, names in self.database.rows("SELECT slot, id_tag, names FROM samples"):
+        counted = False  # whether the server counts any of them, as far as this copy knows
+        for slot, id_tag, names, held in self.database.rows("SELECT slot, id_tag, names, held FROM samples"):
             try:
                 self.vault.unseal(slot, names, names_context(id_tag))
             except ShreddedError:
                 gone.append((slot,))
+                counted = counted or bool(held)
         with self.database.transaction() as changes:
+            changes.run("DELETE FROM samples WHERE state = 'withdrawn' AND held = 0")
             changes.run("UPDATE samples SET sequence = NULL, state = 'deleting' WHERE state = 'withdrawn'")
             changes.run("UPDATE samples SET sequence = NULL")
             changes.run("UPDATE orders SET sequence = NULL WHERE answered = 0")
             changes.run("DELETE FROM compositions")
             changes.run_many("DELETE FROM samples WHERE slot = ?", gone)
-            changes.run("INSERT OR REPLACE INTO settings (name, value) VALUES ('rejoin', '1')")
+            if counted:  # then what the server counts is not what is here, whatever number it has reached
+                changes.run("INSERT OR REPLACE INTO settings (name, value) VALUES ('rejoin', '1')")
 
     def erase(self, slots: Iterable[int] = ()) -> None:
         """Destroy the keys of what the database no longer refers to, and cut the write-ahead log.
@@ -188,6 +193,17 @@ class Folder:
         self.database.close()
         self.vault.close()
         self._lock.release()
+
+
+def _vault_of(path: Path, mirrors: Sequence[Path]) -> Vault:
+    """The vault; if it cannot be used, where it could be had from."""
+    try:
+        return Vault.open(path, mirrors)
+    except StoreError as problem:
+        places = ", ".join(str(place) for place in mirrors)
+        raise StoreError(
+            f"{problem}. {f'Its mirrors are {places}: copy a whole one of them to {path}' if mirrors else 'It has no mirror'}"
+        ) from problem
 
 
 def names_context(id_tag: bytes) -> bytes:

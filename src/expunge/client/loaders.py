@@ -15,13 +15,13 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.client.columns import Keys, Loaded, assembled
+from expunge.client.columns import Keys, Loaded, assembled, require_names
 from expunge.client.tables import load_csv, load_parquet
 from expunge.errors import FormatError, InputError, ShapeError
 from expunge.spec import Spec
 
 SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
-_MAGIC = b"\x93NUMPY"
+_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK"
 _WHOLE = 2.0**53  # up to which every float64 integer is itself
 
 
@@ -34,6 +34,7 @@ def load(
     subject_key: str | None = None,
     labels: Path | None = None,
     label_columns: int = 0,
+    label_indices: bool = False,
     spec: Spec | None = None,
 ) -> Loaded:
     """The samples in a file.
@@ -41,15 +42,31 @@ def load(
     .npz: the arrays `features`, `labels` and, if they are there, `ids` and `subjects`; the keys name others. .npy: features, with
     labels from a second file (`labels`) or from the last columns (`label_columns`). .csv (with a header) and .parquet: the
     columns `label` and, if they are there, `id` and `subject`; features are the columns `feature_keys`, or `features` (lists, in
-    Parquet), or all other columns. Several `label_keys` are the columns of real targets. With `spec`, labels written as digits
-    are names where the spec has such names; otherwise they are class indices.
+    Parquet), or all other columns. Several `label_keys` are the columns of real targets. Usual names are also
+    known by other capitals, and with spaces around them.
+
+    With `spec`, features must be as many as it says, and labels written as digits are names where the spec has such names. Other
+    integers are class indices; where the spec's labels are texts, that must be said (`label_indices`).
     """
-    path, suffix = Path(path), Path(path).suffix.lower()
+    path = Path(path)
+    keys = Keys(feature_keys, label_keys, id_key, subject_key)
+    loaded = _read(path, keys, labels, label_columns, spec)
+    if spec is not None:
+        require_names(path, loaded.labels, spec, label_indices=label_indices)
+        if len(loaded) and loaded.features.shape[1] != spec.dim:
+            raise ShapeError(
+                f"{path} has {loaded.features.shape[1]} columns of features, and the spec has {spec.dim}. Say which columns are "
+                "features, labels, ids and subjects, if they have other names than the usual ones"
+            )
+    return loaded
+
+
+def _read(path: Path, keys: Keys, labels: Path | None, label_columns: int, spec: Spec | None) -> Loaded:
+    suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(f"{path} is of a kind that cannot be read: give a file that ends in {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise InputError(f"there is no file {path}")
-    keys = Keys(feature_keys, label_keys, id_key, subject_key)
     if suffix == ".npy":
         if keys != Keys():
             raise InputError(f"{path} has no names for its columns: give the labels in a second file or as the last columns")
@@ -63,16 +80,18 @@ def load(
 
 def _npz(path: Path, keys: Keys) -> Loaded:
     with path.open("rb") as file:
-        arrays = _opened(path, file)
-        if not isinstance(arrays, np.lib.npyio.NpzFile):
+        if file.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
             raise FormatError(f"{path} cannot be read: it is not an .npz file, though its name says so")
+        file.seek(0)
+        arrays = _opened(path, file)
         columns = replace(keys, features=keys.features or ["features"]).choose(path, arrays.files, "array")
         if len(columns.features) > 1 or len(columns.labels) > 1:
             raise InputError(f"{path}: in an .npz file one array holds all features, and one all labels; name one of each")
         features, labels = (_array(path, arrays, name) for name in (*columns.features, *columns.labels))
         ids, subjects = (None if name is None else _array(path, arrays, name).tolist() for name in (columns.id, columns.subject))
+        ignored = columns.others(arrays.files)
     _require_matrix(path, features)
-    return assembled(path, features, labels, ids, subjects)
+    return assembled(path, features, labels, ids, subjects, ignored=ignored)
 
 
 def _npy(path: Path, labels: Path | None, label_columns: int) -> Loaded:

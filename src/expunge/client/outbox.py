@@ -324,6 +324,17 @@ class Outbox:
             changes.run(_SETTING, ("refusal", reason))
         self._folder.erase([*gone, slot])
 
+    def release(self) -> None:
+        """The server knows this client no longer: nothing is on its way, and what was to be deleted is gone."""
+        slots = [row[0] for row in self._database.rows("SELECT slot FROM compositions")]
+        settings = {"gone": "1", "refusal": "", **({"left": "1"} if self._leaving() else {})}
+        with self._database.transaction() as changes:
+            gone = states.release(changes)
+            changes.run("UPDATE orders SET answered = 1 WHERE answered = 0")
+            changes.run("DELETE FROM compositions")
+            changes.run_many(_SETTING, settings.items())
+        self._folder.erase([*gone, *slots])
+
     def _outstanding(self, sequence: int) -> tuple[int, bool, bool]:
         row = self._database.row("SELECT slot, leave, reset FROM compositions WHERE sequence = ?", (sequence,))
         if row is None:

@@ -38,6 +38,7 @@ class Found:
     sent: bool  # whether a request has told the server of it, or is about to
     label: int | None
     names: Names
+    added: int  # seconds since 1970
 
 
 @dataclass(frozen=True)
@@ -129,28 +130,53 @@ class Samples:
                 "receipt is here. Sync first; nothing was added"
             )
 
+    def pending_again(self, spec: Spec, batch: Batch) -> bool:
+        """Whether all of a batch is in the store already, the very same samples, and some are yet to be receipted."""
+        tags = [self._folder.id_tag(one) for one in batch.ids]
+        query = "SELECT id_tag, slot, state FROM samples WHERE state IN ('adding', 'live') AND id_tag IN ({})"
+        here = {tag: (slot, state) for tag, slot, state in self._where_any(tags, query)}
+        if len(set(tags)) < len(tags) or set(here) != set(tags) or all(state == "live" for _, state in here.values()):
+            return False
+        slots = [here[tag][0] for tag in tags]
+        for start in range(0, len(batch), BLOCK_SAMPLES):
+            part = batch.part(slice(start, start + BLOCK_SAMPLES))
+            opened = self.open(slots[start : start + BLOCK_SAMPLES])
+            rows, _ = part.rows(spec)
+            if [one.names.subject for one in opened] != part.subjects:
+                return False
+            if commitments(spec, [one.content.salt for one in opened], rows) != [one.commitment for one in opened]:
+                return False
+        return True
+
     # -- finding --------------------------------------------------------------------------------------------------------
 
     def find(self, selection: Selection, spec: Spec, *, for_order: bool = False) -> list[Found]:
         """The samples of a selection. Ids and subjects that are not there are an error, except that an order may find nothing."""
         conditions, arguments = self._conditions(selection, spec)
-        columns = "SELECT slot, id_tag, state, sequence, label, names FROM samples"
+        columns = "SELECT slot, id_tag, state, sequence, label, names, added FROM samples"
         if selection.ids is None:
             rows = self._database.rows(f"{columns} WHERE {' AND '.join(conditions) or '1'} ORDER BY slot", arguments)
         else:
-            tags = {self._folder.id_tag(one): one for one in selection.ids}
-            known = {tags[tag] for (tag,) in self._where_any(list(tags), "SELECT id_tag FROM samples WHERE id_tag IN ({})")}
-            missing = sorted(set(tags.values()) - known)
+            missing = self.missing(selection.ids)
             if missing:
-                raise UnknownSampleError(f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not in the store")
+                raise UnknownSampleError(
+                    f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not in the store: mistyped, or gone already"
+                )
             where = " AND ".join(["id_tag IN ({})", *conditions])
-            rows = self._where_any(list(tags), f"{columns} WHERE {where} ORDER BY slot", arguments)
+            tags = [self._folder.id_tag(one) for one in selection.ids]
+            rows = self._where_any(tags, f"{columns} WHERE {where} ORDER BY slot", arguments)
         if selection.subject is not None and not rows and not for_order:
             raise UnknownSampleError(f"no sample of subject {selection.subject!r} is in the store that meets the conditions")
         return [
-            Found(slot, state, sequence is not None or state in ("live", "deleting"), label, self._names(slot, tag, names))
-            for slot, tag, state, sequence, label, names in rows
+            Found(slot, state, sequence is not None or state in ("live", "deleting"), label, self._names(slot, tag, names), added)
+            for slot, tag, state, sequence, label, names, added in rows
         ]
+
+    def missing(self, ids: Iterable[str]) -> list[str]:
+        """Which of these ids no sample has, in alphabetical order."""
+        tags = {self._folder.id_tag(one): one for one in ids}
+        known = {tag for (tag,) in self._where_any(list(tags), "SELECT id_tag FROM samples WHERE id_tag IN ({})")}
+        return sorted(one for tag, one in tags.items() if tag not in known)
 
     def _conditions(self, selection: Selection, spec: Spec) -> tuple[list[str], list[Any]]:
         conditions: list[str] = []

@@ -118,6 +118,11 @@ class Standing:
         return int(self.setting("sequence"))
 
     @property
+    def gone(self) -> bool:
+        """Whether the server has said that it knows this client no longer."""
+        return self.recall("gone") == "1"
+
+    @property
     def checkpoint(self) -> tuple[int, bytes]:
         """Size and root of the audit log when it was last seen and found consistent."""
         value = canonical.decode(self.setting("checkpoint").encode("ascii"), "the checkpoint of the store")

@@ -1,4 +1,4 @@
-"""The states of a sample, and the four things that move it from one to another.
+"""The states of a sample, and the things that move it from one to another.
 
 `sequence` is the number of the composed request that the sample takes part in; it is empty while none does.
 
@@ -23,6 +23,9 @@ rows: the old one, deleting, and the new one, adding, which `replaces` it; they 
 A reset replaces all that the server holds. If it is too small for everything, the rest is not held once it is settled:
 
     settle N, a reset           live -       adding -       deleting -   gone
+
+When the server knows the client no longer (`release`), no number is left, whatever was withdrawn or deleting is gone, and what is
+forgotten from then on is gone at once (`remove`).
 
 An order waits for every sample of its subject (`order_samples`), and each sample is counted by one order (`order_id`): the first
 that is still to be answered.
@@ -64,6 +67,20 @@ _COUNT_FOR = (
     " AND (order_id IS NULL OR order_id NOT IN (SELECT id FROM orders WHERE answered = 0))"
 )
 _WAIT_FOR = "INSERT OR IGNORE INTO order_samples (order_id, slot) SELECT ?, slot FROM samples WHERE slot = ?"
+
+
+def remove(changes: Database, slots: Iterable[int]) -> list[int]:
+    """What a person asks for when the server knows the client no longer: nobody else holds these samples."""
+    gone = list(slots)
+    changes.run_many("DELETE FROM samples WHERE slot = ?", [(slot,) for slot in gone])
+    return gone
+
+
+def release(changes: Database) -> list[int]:
+    """The server knows the client no longer: no request is on its way, and every deletion that was asked for is done."""
+    changes.run("UPDATE samples SET sequence = NULL, state = 'deleting' WHERE state = 'withdrawn'")
+    changes.run("UPDATE samples SET sequence = NULL")
+    return remove(changes, [row[0] for row in changes.rows("SELECT slot FROM samples WHERE state = 'deleting'")])
 
 
 def freeze(changes: Database, sequence: int, slots: Sequence[int]) -> None:

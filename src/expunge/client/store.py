@@ -8,8 +8,8 @@ described in `expunge.client.states`); then what was deleted is physically gone.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from expunge.client.outbox import Composition, Outbox
 from expunge.client.samples import BLOCK_SAMPLES, Found, Progress, Recompute, Samples
 from expunge.client.selection import Preview, Selection, counted
 from expunge.client.standing import Standing, alone, checkpoint_text, spec_text
+from expunge.client.status import Status
 from expunge.errors import InputError, SpecError, SpecMismatchError, StoreError
 from expunge.protocol.commitment import SALT_BYTES
 from expunge.protocol.names import FEDERATION_DIGITS, checked_hex, checked_name
@@ -34,29 +35,6 @@ from expunge.sums import Sums
 
 MODES = ("cached", "recompute")
 KINDS = ("rows", "gram", "factor")
-
-
-@dataclass(frozen=True)
-class Status:
-    """Where a client stands. `adding` and `deleting` are pending; `composed` is the number of the request being offered."""
-
-    name: str
-    federation: str
-    mode: str
-    message: str
-    enrolled: bool
-    live: int
-    adding: int
-    deleting: int
-    labels: Mapping[str, int]  # of samples that are adding or live
-    sequence: int
-    composed: int | None
-    orders: int  # carried out here, and not yet answered with a receipt in hand
-    checkpoint: int
-    head: str
-    refusal: str
-    leaving: bool
-    left: bool
 
 
 class ClientStore(Standing):
@@ -148,6 +126,21 @@ class ClientStore(Standing):
         return len(batch)
 
     @alone
+    def pending_again(self, ids: Any, features: Any, labels: Any, *, subjects: Any = None) -> bool:
+        """Whether these very samples were added before, and some of them are yet to be receipted: a sync finishes that."""
+        return self._samples.pending_again(self._spec, Batch.of(self._spec, ids, features, labels, subjects=subjects))
+
+    @alone
+    def listed(self, selection: Selection) -> list[Found]:
+        """The samples of a selection: ids, subjects, class indices, states and times, without their features."""
+        return self._samples.find(selection, self._spec)
+
+    @alone
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Which of these ids no sample in the store has."""
+        return self._samples.missing(ids)
+
+    @alone
     def correct(
         self,
         sample: str,
@@ -191,6 +184,8 @@ class ClientStore(Standing):
         return np.array([old]) if isinstance(old, int) else np.pad(old, (0, self._spec.columns - old.size)).reshape(1, -1)
 
     def _require_staying(self) -> None:
+        if self.gone:
+            raise StoreError(f"the server knows {self.name} no longer: nothing can be added or corrected. Enrol a new client")
         if self.recall("leaving") == "1":
             raise StoreError("this client is leaving the federation, or has left it: nothing can be added. Enrol a new client")
 
@@ -204,6 +199,8 @@ class ClientStore(Standing):
     @alone
     def forget(self, selection: Selection, *, order: str | None = None, recompute: Recompute | None = None) -> Preview:
         """Delete the samples of a selection, pending until the receipt; those that never left home are gone at once.
+
+        Once the server knows this client no longer (`gone`), nobody else holds them, and all of them are gone at once.
 
         With `order`, the id of an erasure order, the next request also answers that order, and finding nothing is an answer. An
         order whose answer is pending is not carried out again; one that was answered is, for then the answer has been lost.
@@ -233,13 +230,17 @@ class ClientStore(Standing):
         self, found: Sequence[Found], *, order: str | None = None, recompute: Recompute | None, leaving: bool = False
     ) -> None:
         with self._database.transaction() as changes:
-            if self.mode == "recompute":
-                self._samples.keep_features(self._spec, [one.slot for one in found if one.sent], recompute)
-            gone = states.forget(changes, [one.slot for one in found], order)
-            if order is not None:
-                changes.run("INSERT OR REPLACE INTO orders (id) VALUES (?)", (order,))
+            if self.gone:
+                gone = states.remove(changes, [one.slot for one in found])
+            else:
+                if self.mode == "recompute":
+                    self._samples.keep_features(self._spec, [one.slot for one in found if one.sent], recompute)
+                gone = states.forget(changes, [one.slot for one in found], order)
+                if order is not None:
+                    changes.run("INSERT OR REPLACE INTO orders (id) VALUES (?)", (order,))
             if leaving:
-                changes.run("INSERT OR REPLACE INTO settings (name, value) VALUES ('leaving', '1')")
+                said = [("leaving",), ("left",)] if self.gone else [("leaving",)]
+                changes.run_many("INSERT OR REPLACE INTO settings (name, value) VALUES (?, '1')", said)
         if gone:
             self._folder.erase(gone)
 
@@ -318,6 +319,14 @@ class ClientStore(Standing):
         """The server refused the request, and it has never taken effect: everything is pending again."""
         self._outbox.abandon(sequence, reason)
 
+    @alone
+    def release(self) -> None:
+        """The server has said, signed, that it knows this client no longer: what was to be deleted is gone, at once.
+
+        No receipt can come, and none is needed. Other samples stay until they are forgotten here, or the client leaves.
+        """
+        self._outbox.release()
+
     # -- looking --------------------------------------------------------------------------------------------------------
 
     @alone
@@ -368,4 +377,5 @@ class ClientStore(Standing):
             refusal=self.recall("refusal") or "",
             leaving=self.recall("leaving") == "1",
             left=self.recall("left") == "1",
+            gone=self.gone and self.recall("left") != "1",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.client.columns import Keys, Loaded, assembled, labels_of_texts
-from expunge.errors import FormatError, InputError, MissingExtraError, ShapeError
+from expunge.errors import FormatError, InputError, MissingExtraError, NotFiniteError, ShapeError
 from expunge.spec import Spec
 
 
@@ -31,6 +32,9 @@ def _load_csv(path: Path, reader: Any, keys: Keys, spec: Spec | None) -> Loaded:
         raise FormatError(f"{path} is empty: a CSV file begins with a line of column names")
     if len(set(header)) < len(header):
         raise FormatError(f"{path}: a column name occurs twice in the first line, {sorted(header)[:12]}")
+    other = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
+    if other is not None:
+        raise FormatError(f"{path} has {other!r} between its columns: a CSV file has commas. Write it again with those")
     columns = keys.choose(path, header)
     place = {name: number for number, name in enumerate(header)}
     features: list[list[float]] = []
@@ -50,16 +54,22 @@ def _load_csv(path: Path, reader: Any, keys: Keys, spec: Spec | None) -> Loaded:
         labels = labels_of_texts(texts[columns.labels[0]], spec)
     else:
         labels = np.stack([_real(path, name, texts[name]) for name in columns.labels], axis=1)
-    return assembled(path, array, labels, texts.get(columns.id or ""), texts.get(columns.subject or ""))
+    ids, subjects = texts.get(columns.id or ""), texts.get(columns.subject or "")
+    return assembled(path, array, labels, ids, subjects, ignored=columns.others(header))
 
 
 def _number(path: Path, line: int, name: str, text: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError as problem:
         raise InputError(
             f"line {line} of {path}: column {name!r} is {text!r:.40}, not a number. Mend it, or say which columns are features"
         ) from problem
+    if not math.isfinite(value):
+        raise NotFiniteError(
+            f"line {line} of {path}: column {name!r} is {text}: features must be finite. Mend or drop that sample"
+        )
+    return value
 
 
 def _real(path: Path, name: str, texts: Sequence[str]) -> NDArray[np.float64]:
@@ -92,7 +102,9 @@ def load_parquet(path: Path, keys: Keys, spec: Spec | None) -> Loaded:
     if len(columns.features) == 1 and _is_list(pa, table.column(columns.features[0]).type):
         features = _lists(path, columns.features[0], table.column(columns.features[0]))
     else:
-        features = np.stack([_plain(pa, path, name, table.column(name)) for name in columns.features], axis=1)
+        features = np.stack(
+            [_finite(path, name, _plain(pa, path, name, table.column(name))) for name in columns.features], axis=1
+        )
     if len(columns.labels) == 1 and not _is_list(pa, table.column(columns.labels[0]).type):
         labels = _labels(pa, path, columns.labels[0], table.column(columns.labels[0]), spec)
     elif len(columns.labels) == 1:
@@ -101,7 +113,16 @@ def load_parquet(path: Path, keys: Keys, spec: Spec | None) -> Loaded:
         labels = np.stack([_plain(pa, path, name, table.column(name)) for name in columns.labels], axis=1)
     ids = None if columns.id is None else table.column(columns.id).to_pylist()
     subjects = None if columns.subject is None else table.column(columns.subject).to_pylist()
-    return assembled(path, features, labels, ids, subjects)
+    return assembled(path, features, labels, ids, subjects, ignored=columns.others(names))
+
+
+def _finite(path: Path, name: str, column: NDArray[Any]) -> NDArray[Any]:
+    bad = np.flatnonzero(~np.isfinite(column))
+    if bad.size:
+        raise NotFiniteError(
+            f"row {bad[0]} of {path}: column {name!r} is {column[bad[0]]}: features must be finite. Mend or drop that sample"
+        )
+    return column
 
 
 def _is_list(pa: Any, kind: Any) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from expunge.carriers.local import LocalCarrier
-from expunge.embedded.place import Place
+from expunge.embedded.place import LOCAL_NAMES, Place
 from expunge.errors import StoreError
 from expunge.files import sync_folder, write_whole
 from expunge.office import Office
@@ -18,7 +18,6 @@ from expunge.signing import SigningKey
 from expunge.spec import Spec
 
 _KEY_BYTES = 32
-_LOCAL_NAMES = ("localhost", "127.0.0.1")
 
 
 def found_federation(
@@ -42,7 +41,7 @@ def found_federation(
         shutil.rmtree(draft.path)
     draft.path.mkdir(mode=0o700, parents=True)
     try:
-        make_tls(draft.tls, tuple(dict.fromkeys((*hosts, *_LOCAL_NAMES))))
+        make_tls(draft.tls, tuple(dict.fromkeys((*hosts, *LOCAL_NAMES))))
         draft.write_settings(urls=urls, mirrors=mirrors)
         _fill(draft, str(place.path), spec, solver)
         draft.path.replace(place.path)

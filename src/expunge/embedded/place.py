@@ -4,21 +4,32 @@ server/            the server's own folder (expunge.server.folder)
 operator/          the first operator's office; move it to the operator's own machine if that is another one
 tls/               the certificate authority, and the server's certificate
 server.pub         the server's public key: what `expunge verify --key` takes
-federation.json    where the server can be reached, and the mirrors of its vault
+rotation-N.json    the N-th rotation of that key: what `expunge verify --rotation` takes
+federation.json    where the server can be reached, the mirrors of its vault, and whether it was rebuilt from its clients
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from expunge.errors import StoreError
 from expunge.files import write_whole
+from expunge.signing import Envelope, PublicKey, SigningKey
 
+LOCAL_NAMES = ("localhost", "127.0.0.1")
 _SETTINGS, _SERVING = "federation.json", "serving.json"
+
+
+def url_of(host: str, port: int) -> str:
+    """Where a server is reached under a name or address."""
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 @dataclass(frozen=True)
@@ -67,19 +78,56 @@ class Place:
         file = self.tls / "ca.pem"
         return file.read_text(encoding="ascii") if file.exists() else ""
 
-    def write_settings(self, *, urls: Sequence[str], mirrors: Sequence[Path]) -> None:
-        """Note where the server will be reached, and its vault's mirrors."""
-        content = {"urls": list(urls), "mirrors": [str(mirror.absolute()) for mirror in mirrors]}
+    # -- the server's keys ----------------------------------------------------------------------------------------------
+
+    def signing_key(self) -> PublicKey:
+        """The public half of the key that the server signs with."""
+        file = self.server / "server.key"
+        if not file.exists():
+            raise StoreError(f"{file} is missing: put the server's signing key back from where you keep its copy")
+        return SigningKey.from_pem(file.read_bytes()).public
+
+    def rotations(self) -> list[Envelope]:
+        """The rotations of the server's key, the oldest first; also while a server is running."""
+        file = self.server / "server.db"
+        try:
+            with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
+                rows = connection.execute("SELECT envelope FROM rotations ORDER BY number").fetchall()
+        except sqlite3.Error as problem:
+            raise StoreError(f"the rotations of the server's key cannot be read from {file}: {problem}") from problem
+        return [Envelope.from_bytes(bytes(row[0]), "rotation") for row in rows]
+
+    def write_keys(self, newest: PublicKey, rotations: Sequence[Envelope]) -> list[Path]:
+        """Bring server.pub and the rotations beside it up to date; the files of the rotations, the oldest first."""
+        files = []
+        for number, envelope in enumerate(rotations, start=1):
+            files.append(self.path / f"rotation-{number}.json")
+            write_whole(files[-1], envelope.to_bytes() + b"\n", mode=0o644)
+        write_whole(self.public_key, newest.pem, mode=0o644)
+        return files
+
+    # -- settings -------------------------------------------------------------------------------------------------------
+
+    def write_settings(self, *, urls: Sequence[str], mirrors: Sequence[Path], rebuilt: bool = False) -> None:
+        """Note where the server will be reached, its vault's mirrors, and whether it stands in the place of a lost one."""
+        content: dict[str, object] = {"urls": list(urls), "mirrors": [str(mirror.absolute()) for mirror in mirrors]}
+        content |= {"rebuilt": True} if rebuilt else {}
         write_whole(self.path / _SETTINGS, (json.dumps(content, indent=2) + "\n").encode(), mode=0o644)
 
-    def _settings(self) -> dict[str, list[str]]:
+    @property
+    def rebuilt(self) -> bool:
+        """Whether this server was rebuilt from the clients of a lost one."""
+        return bool(self._settings()["rebuilt"])
+
+    def _settings(self) -> dict[str, Any]:
         file = self.path / _SETTINGS
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            return {name: [str(value) for value in content[name]] for name in ("urls", "mirrors")}
+            lists = {name: [str(value) for value in content[name]] for name in ("urls", "mirrors")}
+            return {**lists, "rebuilt": content.get("rebuilt", False)}
         except FileNotFoundError:
-            return {"urls": [], "mirrors": []}
-        except (ValueError, TypeError, KeyError) as problem:
+            return {"urls": [], "mirrors": [], "rebuilt": False}
+        except (ValueError, TypeError, KeyError, AttributeError) as problem:
             raise StoreError(f'{file} cannot be read: it must be {{"urls": [...], "mirrors": [...]}}; {problem}') from problem
 
     @property
@@ -99,8 +147,14 @@ class Place:
         write_whole(self.server / _SERVING, json.dumps({"pid": os.getpid(), "url": url}).encode(), mode=0o644)
 
     def drop_serving(self) -> None:
-        """The server has stopped."""
-        (self.server / _SERVING).unlink(missing_ok=True)
+        """Of a process that serves no longer; the note of another one, or of none, is left alone."""
+        file = self.server / _SERVING
+        try:
+            writer = json.loads(file.read_text(encoding="utf-8"))["pid"]
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return
+        if writer == os.getpid():
+            file.unlink(missing_ok=True)
 
     def serving(self) -> str:
         """The URL that the process at work on the server's folder serves at; empty if it serves none."""

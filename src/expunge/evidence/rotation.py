@@ -15,6 +15,7 @@ from typing import Any
 from expunge.errors import EvidenceError
 from expunge.evidence import fields
 from expunge.signing import Envelope, PublicKey, SigningKey
+from expunge.signing.envelope import short_id
 
 _CHECK = fields.objects(
     {
@@ -106,7 +107,7 @@ class KeyChain:
         if key_id not in self._trusted:
             known = ", ".join(f"{key_id[:16]}…" for key_id in self._trusted)
             raise EvidenceError(
-                f"the {what} is signed by key {key_id!r:.18}…, which is not the given key nor linked to it by a rotation "
+                f"the {what} is signed by key {short_id(key_id)}, which is not the given key nor linked to it by a rotation "
                 f"(known: {known}). Check that it is from this server, or add the rotation that leads to its key"
             )
         return self._trusted[key_id]

@@ -3,6 +3,7 @@
 office.key       the Ed25519 key that signs commands (PEM). Truth; may not be lost: a new key needs a new enrolment
 office.json      who this is, the server's pinned key, where the server is, the number of the last command answered
 command          the command that is under way; absent if none is
+orders           the ids of the orders that this office has filed and not closed; not whom they are about
 lock             held by the process at work
 """
 
@@ -20,8 +21,9 @@ from expunge.files import FolderLock, erase, erase_drafts, sync_folder, write_wh
 from expunge.protocol.names import FEDERATION_DIGITS, checked_flag, checked_hex, checked_integer, checked_name, checked_role
 from expunge.signing import Envelope, PublicKey, SigningKey
 
-_KEY, _STATE, _COMMAND = "office.key", "office.json", "command"
+_KEY, _STATE, _COMMAND, _ORDERS = "office.key", "office.json", "command", "orders"
 _VERSION = 1
+_ORDER_DIGITS = 32
 _FIELDS = frozenset({"version", "name", "role", "federation", "server", "rotations", "address", "ca", "sequence", "enrolled"})
 
 
@@ -138,9 +140,23 @@ class Folder:
         """The command has come to its end; it may have named a subject."""
         erase(self.path / _COMMAND)
 
+    def orders(self) -> list[str]:
+        """The ids of the orders that were filed from here and not closed, the oldest first."""
+        place = self.path / _ORDERS
+        if not place.exists():
+            return []
+        found = canonical.decode(place.read_bytes(), str(place))
+        if not isinstance(found, list):
+            raise StoreError(f"{place} must be a list of orders: remove it, and the office forgets what it has filed")
+        return [checked_hex(one, _ORDER_DIGITS, "an order") for one in found]
+
+    def write_orders(self, orders: Sequence[str]) -> None:
+        """Replace the ids of the orders that were filed from here."""
+        write_whole(self.path / _ORDERS, canonical.encode(list(orders)))
+
     def remove(self) -> None:
         """Remove the whole folder: of an office that was never enrolled."""
-        for name in (_COMMAND, _STATE, _KEY, "lock"):
+        for name in (_COMMAND, _ORDERS, _STATE, _KEY, "lock"):
             erase(self.path / name)
         self._lock.release()
         self.path.rmdir()

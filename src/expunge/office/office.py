@@ -271,10 +271,32 @@ class Office:
             self._folder.write(replace(self._folder.state, sequence=self._last_number()))
             return None
         value = self._heard(data, answer)
-        sequence = speech.overheard("command", data)[1]["sequence"]
-        self._folder.write(replace(self._folder.state, sequence=sequence))
+        said = speech.overheard("command", data)[1]
+        self._note_order(said["action"], said["arguments"], value)
+        self._folder.write(replace(self._folder.state, sequence=said["sequence"]))
         self._folder.drop_command()
         return (value,)
+
+    # -- orders ---------------------------------------------------------------------------------------------------------
+
+    def _note_order(self, action: str, arguments: Mapping[str, Any], value: Any) -> None:
+        """Keep the id of an order that was filed, before its command is let go of: a restored server may not know it."""
+        known = self._folder.orders()
+        if action == "order" and value["order"] not in known:
+            self._folder.write_orders([*known, value["order"]])
+        if action == "close-order":
+            self.drop_order(arguments["order"])
+
+    @property
+    def filed(self) -> list[str]:
+        """The ids of the orders that were filed from here and not closed, the oldest first."""
+        return self._folder.orders()
+
+    def drop_order(self, order: str) -> None:
+        """Expect an order no longer: it is closed, or was filed again under another id."""
+        known = self._folder.orders()
+        if order in known:
+            self._folder.write_orders([one for one in known if one != order])
 
     # -- hearing --------------------------------------------------------------------------------------------------------
 

@@ -56,15 +56,21 @@ class Token:
         stripped = text.strip()
         if not stripped.startswith(_PREFIX):
             raise FormatError(f"an enrolment token begins with {_PREFIX!r}; ask the operator for one: expunge server token")
-        encoded = stripped[len(_PREFIX) :]
+        try:
+            return cls._from_encoded(stripped[len(_PREFIX) :])
+        except (FormatError, UnicodeError) as problem:
+            raise FormatError(f"the enrolment token is damaged: copy it again, whole ({problem})") from problem
+
+    @classmethod
+    def _from_encoded(cls, encoded: str) -> Token:
         try:
             data = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError) as problem:
-            raise FormatError(f"the enrolment token is damaged: {problem}. Copy it again, whole") from problem
+            raise FormatError(str(problem)) from problem
         content = canonical.decode_object(data, "the enrolment token", _KEYS)
         urls, ca = content["urls"], content["ca"]
         if not isinstance(urls, list) or not all(isinstance(url, str) for url in urls) or not isinstance(ca, str):
-            raise FormatError("the enrolment token is damaged: its addresses must be a list of texts")
+            raise FormatError("its addresses must be a list of texts")
         return cls(
             checked_hex(content["federation"], FEDERATION_DIGITS, "the federation"),
             checked_name(content["name"]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,12 @@ from expunge.errors import EvidenceError, FormatError
 from expunge.signing.keys import SIGNATURE_BYTES, PublicKey, SigningKey
 
 _TYPE = "application/vnd.expunge.{}.v1+json"
+_KEY_ID = re.compile("[0-9a-f]{64}")
+
+
+def short_id(key_id: str) -> str:
+    """The first 16 digits of a key's id; of what is no such id, a safe rendering."""
+    return f"{key_id[:16]}…" if _KEY_ID.fullmatch(key_id) else f"{key_id[:16]!r}"
 
 
 def preauthentication(payload_type: str, payload: bytes) -> bytes:
@@ -49,7 +56,7 @@ class Envelope:
     def verify(self, *keys: PublicKey) -> Any:
         """The content, if the signatures are exactly those of `keys`, in their order; otherwise EvidenceError."""
         if not keys or [key_id for key_id, _ in self.signatures] != [key.id for key in keys]:
-            names = ", ".join(f"{key_id!r:.18}…" for key_id, _ in self.signatures) or "(none)"
+            names = ", ".join(short_id(key_id) for key_id, _ in self.signatures) or "(none)"
             raise EvidenceError(
                 f"the {self.kind} is signed by key {names}, not by {', '.join(f'{key.id[:16]}…' for key in keys)}"
             )

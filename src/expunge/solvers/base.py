@@ -37,8 +37,6 @@ from expunge.sums import Sums, require_room
 Float = NDArray[np.float64]
 
 _REMEDY = "nothing was deleted. Delete only samples that were added, with the features and labels they were added with"
-
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
