@@ -6,7 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from expunge.exact import parallel
 from expunge.server.core import Settings
 from expunge.server.http.run import Listening, serve
 from expunge.server.http.tls import CERTIFICATE, KEY
@@ -20,7 +19,6 @@ def main() -> None:
     parser.add_argument("--no-group-commit", action="store_true")
     given = parser.parse_args()
     settings = Settings(group_commit=not given.no_group_commit, requests_per_minute=1_000_000)
-    parallel.limit_blas_threads(max(1, parallel.cores() - 1))  # as `expunge serve` does
     service = Service.open(given.folder, settings=settings, timeout=30.0)
     tls = given.folder / "tls"
     serve(service, port=0, certificate=tls / CERTIFICATE, key=tls / KEY, ready=_ready)

@@ -165,10 +165,11 @@ def _problem(spec: Spec, after: Account) -> str | None:
     negative = np.flatnonzero(after.diagonal[-1].view(np.int64) < 0)
     if negative.size:
         return f"the sum of squares of feature {int(negative[0])} would be negative"
-    most = after.count << (2 * spec.grid.bits)
-    large = next((index for index, total in enumerate(wide.to_ints(after.diagonal)) if total > most), None)
-    if large is not None:
-        return f"the sum of squares of feature {large} would be more than {after.count} samples can have on this grid"
+    low, high = after.diagonal
+    most = divmod(after.count << (2 * spec.grid.bits), 1 << 64)
+    large = np.flatnonzero((high > np.uint64(most[0])) | ((high == np.uint64(most[0])) & (low > np.uint64(most[1]))))
+    if large.size:
+        return f"the sum of squares of feature {int(large[0])} would be more than {after.count} samples can have on this grid"
     if spec.intercept and wide.to_ints(after.diagonal[:, -1:])[0] != after.count << (2 * spec.grid.fraction_bits):
         return "the number of samples would contradict the constant feature"
     return None

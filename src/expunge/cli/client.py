@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from expunge.cli import changes, failure
 from expunge.cli.command import group
-from expunge.cli.evidence import chain_for, store_chains
+from expunge.cli.evidence import chain_for
 from expunge.cli.options import PATH, at_option, client_option, subject_text, yes_option
 from expunge.cli.reach import agent_of, backbone_of, store_at
 from expunge.cli.samples import recomputing
@@ -249,7 +249,7 @@ def receipts(number: int | None, folder: Path, output: Path | None) -> None:
 
 
 def _receipts(store: ClientStore, number: int | None) -> dict[int, Receipt]:
-    chains, documents = store_chains(store), store.documents("receipt")
+    chains, documents = store.chains(), store.documents("receipt")
     if number is not None and number not in documents:
         raise UnknownSampleError(f"there is no receipt {number}; this client has {', '.join(map(str, documents)) or 'none'}")
     found = {}

@@ -15,7 +15,6 @@ from expunge.office import Office
 from expunge.signing import Envelope, PublicKey
 
 _PEM = b"-----BEGIN"
-FORMER = "former-server"  # the kind of document in which a client keeps the key of a server that was lost
 
 
 def key_from(path: Path) -> PublicKey:
@@ -52,20 +51,13 @@ def chain_from(folder: Path) -> KeyChain:
 
 def _client_chain(folder: Path) -> KeyChain:
     with ClientStore.open(folder, timeout=1.0) as store:
-        return store_chains(store)[0]
-
-
-def store_chains(store: ClientStore) -> list[KeyChain]:
-    """The keys of a client's server; then those of servers that it had before its server was rebuilt, whose word still holds."""
-    rotations = [Envelope.from_bytes(data, "rotation") for data in store.documents("rotation").values()]
-    former = [KeyChain(PublicKey.from_text(data.decode("ascii"))) for data in store.documents(FORMER).values()]
-    return [KeyChain(store.server, rotations), *former]
+        return store.chains()[0]
 
 
 def chain_for(envelope: Envelope, chains: Sequence[KeyChain]) -> KeyChain:
     """The chain that knows who signed this; the first one, to be told that it does not, if none does."""
     signer = envelope.signatures[0][0]
-    return next((chain for chain in chains[1:] if chain.pinned.id == signer), chains[0])
+    return next((chain for chain in chains[1:] if chain.knows(signer)), chains[0])
 
 
 def store_head(store: ClientStore) -> tuple[bytes, Head, Certificate] | None:
@@ -73,7 +65,7 @@ def store_head(store: ClientStore) -> tuple[bytes, Head, Certificate] | None:
     data = store.head()
     if data is None:
         return None
-    return data, *published.read(data, chain_for(published.split(data)[0], store_chains(store)))
+    return data, *published.read(data, chain_for(published.split(data)[0], store.chains()))
 
 
 def newest(chain: KeyChain) -> PublicKey:

@@ -18,7 +18,7 @@ from typing import Any
 
 from expunge.cli.evidence import store_head
 from expunge.cli.reach import ATTEMPTS, Reached, backbone_of, carrier_to, office_at, store_at
-from expunge.cli.rejoin import rejoin, require_movable
+from expunge.cli.rejoin import rejoin
 from expunge.cli.samples import recomputing
 from expunge.cli.screen import Screen
 from expunge.cli.tokens import new_token
@@ -62,8 +62,6 @@ def rebuild_server(directory: Path, folders: Sequence[Path]) -> Rebuilt:
         stores = [stack.enter_context(store_at(folder)) for folder in folders]
         heads = [found[2] for found in map(store_head, stores) if found is not None]
         pending = any(one.adding or one.deleting for one in (store.status() for store in stores))
-        for store in () if exists else stores:  # before anything is founded
-            require_movable(store)
         place = Place.at(directory) if exists else found_federation(directory, _spec(stores))
         place.write_settings(urls=place.urls, mirrors=place.mirrors, rebuilt=True)
         _enrol(place, stores)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from expunge.cli.evidence import FORMER
 from expunge.client import ClientStore
-from expunge.client.standing import checkpoint_text
-from expunge.errors import EvidenceError, InputError, ProtocolError, SpecMismatchError
+from expunge.errors import EvidenceError, ProtocolError, SpecMismatchError
 from expunge.evidence import KeyChain
 from expunge.protocol import speech
 from expunge.protocol.carrier import Carrier
@@ -22,7 +20,6 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
     """
     if token.role != "client" or token.name != store.name:
         raise ProtocolError(f"the token is for {token.role} {token.name}, the store is that of client {store.name}")
-    require_movable(store)
     spec = federation_spec(token, carrier)
     if spec.data_digest != store.spec.data_digest or not spec.grows_from(store.spec):
         raise SpecMismatchError(f"the rebuilt server has another spec than this client: {store.spec.difference(spec)}")
@@ -40,29 +37,9 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
     outstanding = store.composed()
     if outstanding is not None:
         store.abandon(outstanding.sequence, "the server was lost")
-    store.keep(FORMER, store.server.text.encode("ascii"))
-    store.remember(
-        {
-            "federation": token.federation,
-            "server": token.server.text,
-            "address": address,
-            "ca": token.ca,
-            "checkpoint": checkpoint_text(0, b""),
-            "entry": "-1",
-            "enrolled": "1",
-        }
-    )
+    store.move(federation=token.federation, server=token.server, address=address, ca=token.ca)
     if spec != store.spec:
         store.amend(spec)
-
-
-def require_movable(store: ClientStore) -> None:
-    """Refuse a store that cannot change servers."""
-    if store.documents("rotation"):
-        raise InputError(
-            f"the store in {store.path} knows of rotations of the lost server's key, and cannot change servers: enrol a new "
-            "client and add its samples there"
-        )
 
 
 def federation_spec(token: Token, carrier: Carrier) -> Spec:

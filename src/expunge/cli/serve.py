@@ -46,7 +46,9 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
 @click.option(
     "--solver", type=click.Choice(["woodbury", "cholesky"]), help="Variant B or A: the same heads. [default: as init was told]"
 )
-@click.option("--blas-threads", type=click.IntRange(1), help="Threads for linear algebra. [default: one less than cores]")
+@click.option(
+    "--blas-threads", type=click.IntRange(1), help="Threads for linear algebra; fewer on a busy machine. [default: cores]"
+)
 @click.option("--log-peers", is_flag=True, help="Write the addresses of clients to the log, too.")
 def serve(
     *,
@@ -91,7 +93,7 @@ def serve(
         most_in_flight=max(largest_request, 256) * _MEGABYTE,
         requests_per_minute=requests_per_minute,
     )
-    parallel.limit_blas_threads(blas_threads or max(1, parallel.cores() - 1))  # the others check, hash, write and answer
+    parallel.limit_blas_threads(blas_threads or parallel.cores())
     handler, began = logs.write_to(sys.stderr), False
     handler.addFilter(lambda record: began or '"event": "stopped"' not in record.getMessage())  # what never began is an error
     try:

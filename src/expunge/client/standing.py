@@ -11,7 +11,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 from expunge import canonical
 from expunge.client.folder import Folder
 from expunge.errors import SpecMismatchError, StoreError
-from expunge.signing import PublicKey, SigningKey
+from expunge.evidence import KeyChain
+from expunge.protocol.names import FEDERATION_DIGITS, checked_hex
+from expunge.signing import Envelope, PublicKey, SigningKey
 from expunge.spec import Spec
 
 _P = ParamSpec("_P")
@@ -21,6 +23,9 @@ _S = TypeVar("_S", bound="Standing")
 _APPEND = (
     "INSERT INTO documents (kind, number, content) SELECT ?1, coalesce(max(number) + 1, 0), ?2 FROM documents WHERE kind = ?1"
 )
+
+_SETTING = "INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)"
+_FORMER = "former-server"  # the kind of document in which the keys of a server that was lost are kept
 
 
 def alone(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
@@ -53,7 +58,7 @@ class Standing:
     def remember(self, settings: Mapping[str, str]) -> None:
         """Change settings, all of them or none."""
         with self._database.transaction() as changes:
-            changes.run_many("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", settings.items())
+            changes.run_many(_SETTING, settings.items())
 
     def setting(self, name: str) -> str:
         """A setting that every store has."""
@@ -137,6 +142,38 @@ class Standing:
             changes.run("UPDATE settings SET value = ? WHERE name = 'spec'", (spec_text(spec),))
             changes.run_many(_APPEND, [("amendment", envelope) for envelope in envelopes])
         self._spec = spec
+
+    @alone
+    def move(self, *, federation: str, server: PublicKey, address: str, ca: str) -> None:
+        """Belong to another federation from now on, whose server has enrolled this store's key; all of it or nothing.
+
+        Samples, receipts and numbering stay. How the former server's keys are known is kept, for what they signed still holds.
+        """
+        rotations = [Envelope.from_bytes(data, "rotation").to_json() for data in self.documents("rotation").values()]
+        former = canonical.encode({"rotations": rotations, "server": self.server.text})
+        changed = {
+            "federation": checked_hex(federation, FEDERATION_DIGITS, "the federation"),
+            "server": server.text,
+            "address": address,
+            "ca": ca,
+            "checkpoint": checkpoint_text(0, b""),
+            "entry": "-1",
+            "enrolled": "1",
+        }
+        with self._database.transaction() as changes:
+            changes.run_many(_APPEND, [(_FORMER, former)])
+            changes.run("DELETE FROM documents WHERE kind = 'rotation'")
+            changes.run_many(_SETTING, changed.items())
+
+    def chains(self) -> list[KeyChain]:
+        """The keys of this client's server, and then those of servers that it had before, whose word still holds."""
+        rotations = [Envelope.from_bytes(data, "rotation") for data in self.documents("rotation").values()]
+        found = [KeyChain(self.server, rotations)]
+        for data in self.documents(_FORMER).values():
+            content = canonical.decode(data, "what is known of a former server")
+            links = [Envelope.from_json(value, "rotation") for value in content["rotations"]]
+            found.append(KeyChain(PublicKey.from_text(content["server"]), links))
+        return found
 
     @alone
     def keep(self, kind: str, *contents: bytes) -> None:

@@ -90,6 +90,10 @@ class KeyChain:
         _require_timely(trusted, time, envelope.kind)
         return content
 
+    def knows(self, key_id: str) -> bool:
+        """Whether a key is the pinned one or linked to it, at whatever time."""
+        return key_id in self._trusted
+
     def key(self, key_id: str, time: str) -> PublicKey:
         """The key with this id, if it may have signed something at this time."""
         trusted = self._find(key_id, "signature")

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.exact.parallel import CHUNK, chunks
+from expunge.exact.parallel import chunks
 
 Wide = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
 Float = NDArray[np.float64]
 
 _LIMB = 64
+_PIECE = 1 << 18  # entries
 
 
 def zeros(shape: tuple[int, ...], limbs: int = 2) -> Wide:
@@ -193,11 +194,14 @@ def to_bytes(value: Wide) -> bytes:
 
 
 def byte_chunks(value: Wide) -> Iterator[memoryview]:
-    """The pieces of `to_bytes`, one after another in the same small memory: to be hashed or written, not kept."""
+    """The pieces of `to_bytes`, one after another in the same memory: to be hashed or written, not kept.
+
+    They are large enough that a thread which hashes them seldom asks for the interpreter's lock.
+    """
     flat = value.reshape(len(value), -1)
-    memory = np.empty((CHUNK, len(value)), dtype="<u8")
-    for start in range(0, flat.shape[1], CHUNK):
-        piece = flat[:, start : start + CHUNK]
+    memory = np.empty((min(_PIECE, flat.shape[1]), len(value)), dtype="<u8")
+    for start in range(0, flat.shape[1], _PIECE):
+        piece = flat[:, start : start + _PIECE]
         part = memory[: piece.shape[1]]
         for limb, values in enumerate(piece):
             part[:, limb] = values
