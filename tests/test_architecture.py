@@ -15,6 +15,7 @@ ROOMS = (
     "exact",
     "_version",
     "canonical",
+    "aggregation",
     "spec",
     "targets",
     "rows",
@@ -32,6 +33,7 @@ ROOMS = (
     "signing",
     "evidence",
     "protocol",
+    "privacy",
     "ledger",
     "files",
     "sqlite",
@@ -42,6 +44,7 @@ ROOMS = (
     "server",
     "carriers",
     "embedded",
+    "shards",
     "__init__",  # the front door: it shows what is in the rooms, and no room but the command line goes through it
     "cli",
     "__main__",  # `python -m expunge`

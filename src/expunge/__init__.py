@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from expunge import errors
 from expunge._version import __version__
+from expunge.aggregation import Aggregation
 from expunge.exact import Grid
 from expunge.head import Diagnostics, Head
 from expunge.posterior import Posterior
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from expunge.estimator import ExactRidgeClassifier, ExactRidgeRegressor
 
 __all__ = [
+    "Aggregation",
     "CholeskySolver",
     "Diagnostics",
     "ExactRidgeClassifier",

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import FormatError, RefusedError
+from expunge.evidence.fields import UNDISCLOSED
 from expunge.exact import wide
 from expunge.plausibility import count_problem
 from expunge.protocol.commitment import commitments
@@ -125,7 +126,9 @@ def judge(spec: Spec, account: Account, request: Request, message: Message, live
         raise RefusedError("impossible", f"{problem}. Nothing was changed: delete only what this client added, as it was added")
     if request.header.leave and after.count:
         raise RefusedError("wrong-counts", f"a client that leaves must delete everything, but {after.count} samples would remain")
-    found = sum(answer.found for answer in request.header.orders)
+    if any((answer.found == UNDISCLOSED) != spec.is_masked for answer in request.header.orders):
+        raise RefusedError("wrong-counts", "how many samples were found is disclosed, except under secure aggregation")
+    found = 0 if spec.is_masked else sum(answer.found for answer in request.header.orders)
     if found > request.header.deleted:
         raise RefusedError(
             "wrong-counts", f"orders are answered by {found} deletions, but the request has {request.header.deleted}"

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from expunge.aggregation import Aggregation
 from expunge.errors import SpecError, SpecMismatchError
 from expunge.exact import Grid
 
 Label = str | int
 
-MESSAGES = ("factor", "gram", "rows")
+MESSAGES = ("factor", "gram", "masked", "rows")
 MOST_GAMMA = 2.0**100
 _MOST_DIM = 1 << 16
 _MOST_PUBLICATION_BITS = 200
@@ -49,7 +50,7 @@ class Spec:
     - `data_digest`: dim, intercept, both grids, backbone fingerprint.
     - `labels_digest`: the ordered lineage of labels (or the number of outputs).
     - `head_digest`: gamma and publication_bits.
-    - `policy_digest`: when heads are published, and which kinds of messages clients may send.
+    - `policy_digest`: when heads are published, which kinds of messages clients may send, and the rules of secure aggregation.
 
     Statistics bind to the first two only, so gamma and policy change without touching data, and labels may be appended.
     """
@@ -65,6 +66,7 @@ class Spec:
     backbone: str = ""
     publication: str = "immediately"
     messages: tuple[str, ...] = ("gram", "rows")
+    aggregation: Aggregation | None = None  # with messages=("masked",) only, and then never None
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -87,6 +89,7 @@ class Spec:
         if self.publication != "immediately":
             raise SpecError(f'publication={self.publication!r} is unknown; the one policy so far is "immediately"')
         set_field(self, "messages", _checked_messages(self.messages))
+        set_field(self, "aggregation", _checked_aggregation(self.messages, self.aggregation))
         set_field(self, "gamma", _checked_gamma(self.gamma))
         self._check_targets()
         if self.intercept and not self.grid.holds_one:
@@ -129,6 +132,11 @@ class Spec:
         return "factor" not in self.messages
 
     @property
+    def is_masked(self) -> bool:
+        """Whether clients' changes travel by secure aggregation only: the server sees sums over rounds of clients."""
+        return self.aggregation is not None
+
+    @property
     def exact_gamma(self) -> Fraction:
         """gamma as the rational number that its float is."""
         return Fraction(self.gamma)
@@ -169,8 +177,9 @@ class Spec:
 
     @cached_property
     def policy_digest(self) -> str:
-        """Of when heads are published, and which messages clients may send."""
-        return _digest("policy", {"messages": list(self.messages), "publication": self.publication})
+        """Of when heads are published, which messages clients may send, and the rules of secure aggregation."""
+        rules = {} if self.aggregation is None else {"aggregation": self.aggregation.to_dict()}
+        return _digest("policy", {"messages": list(self.messages), "publication": self.publication, **rules})
 
     @cached_property
     def digest(self) -> str:
@@ -226,6 +235,7 @@ class Spec:
             "backbone": self.backbone,
             "publication": self.publication,
             "messages": list(self.messages),
+            "aggregation": None if self.aggregation is None else self.aggregation.to_dict(),
         }
 
     @classmethod
@@ -247,6 +257,8 @@ class Spec:
                 fields[name] = Grid(digits, fraction_bits)
         except (TypeError, ValueError, OverflowError) as problem:
             raise SpecError(f"a spec's gamma must be a hexadecimal float and its grids pairs of integers: {problem}") from problem
+        if fields["aggregation"] is not None:
+            fields["aggregation"] = Aggregation.from_dict(fields["aggregation"])
         for name in ("labels", "messages"):
             if fields[name] is not None or name == "messages":
                 if not isinstance(fields[name], list):
@@ -262,7 +274,22 @@ def _checked_messages(messages: object) -> tuple[str, ...]:
     unknown = [kind for kind in kinds if kind not in MESSAGES]
     if unknown or not kinds or len(set(kinds)) < len(kinds):
         raise SpecError(f"messages={kinds!r:.80} must be some of {', '.join(MESSAGES)}, each at most once")
+    if "masked" in kinds and len(kinds) > 1:
+        raise SpecError(
+            f"messages={kinds!r:.80}: masked messages stand alone, because a client that sent others too would show its share of "
+            "every sum. Choose messages=('masked',) or messages without it"
+        )
     return tuple(sorted(kinds))
+
+
+def _checked_aggregation(messages: tuple[str, ...], rules: object) -> Aggregation | None:
+    if rules is not None and not isinstance(rules, Aggregation):
+        raise SpecError(f"aggregation={rules!r:.80} must be an expunge.Aggregation, such as Aggregation(fewest=3)")
+    if "masked" in messages:
+        return rules or Aggregation()
+    if rules is not None:
+        raise SpecError(f"the rules of secure aggregation need messages=('masked',), got messages={messages!r}")
+    return None
 
 
 def _checked_gamma(gamma: object) -> float:

@@ -13,11 +13,7 @@ from pathlib import Path
 import pytest
 
 from expunge.carriers.http import HttpCarrier
-from expunge.carriers.local import LocalCarrier
 from expunge.errors import CarrierError, FormatError, RefusedError
-from expunge.evidence import Receipt, published
-from expunge.protocol import speech
-from expunge.protocol.carrier import Carrier
 from expunge.server.http.tls import make_tls
 from expunge.signing import Envelope, SigningKey
 from http_cases import HOST, HandClient, Served, served
@@ -62,50 +58,6 @@ def answering(*answers: bytes) -> Iterator[str]:
 def closed_port() -> int:
     with socket.create_server((HOST, 0)) as listener:
         return int(listener.getsockname()[1])
-
-
-def test_it_carries_what_the_local_one_carries(server: Served, carrier: HttpCarrier) -> None:
-    key, local = server.site.service.core.folder.key.public, LocalCarrier(server.site.service)
-    carriers: tuple[Carrier, Carrier] = carrier, local
-    for one, name in zip(carriers, ("by-wire", "by-hand"), strict=True):
-        client = HandClient(name, SigningKey(name.encode().ljust(32)), server.site.federation, 4)
-        assert speech.heard("enrolled", one.enrol(client.enrolment(server.site.token(name))), key)["name"] == name
-        data = client.request(add=[0, 1, 2])
-        receipt = one.request(data)
-        assert Receipt.read(Envelope.from_bytes(receipt, "receipt"), key).logged.entry["client"] == name
-        assert [other.request(data) for other in carriers] == [receipt, receipt]
-        assert speech.heard("answer", one.sync(client.question()), key)["sequence"] == 1
-    assert (
-        speech.heard("federation", carrier.federation(), key)["spec"]
-        == speech.heard("federation", local.federation(), key)["spec"]
-    )
-    assert published.read(carrier.head() or b"", key)[0].digest == published.read(local.head() or b"", key)[0].digest
-    digest = server.site.service.head_digest()
-    assert carrier.head(digest) is None
-    assert local.head(digest) is None
-    assert carrier.head("0" * 64) == carrier.head()
-    size = Envelope.from_bytes(carrier.checkpoint(), "checkpoint").verify(key)["size"]
-    assert carrier.entries(0, size) == local.entries(0, size)
-    assert carrier.inclusion(1, size) == local.inclusion(1, size)
-    assert carrier.consistency(2, size) == local.consistency(2, size)
-    asked = Envelope.from_bytes(carrier.command(server.site.ask("status")), "result").verify(key)
-    assert asked["result"]["value"]["log"] == size
-
-
-def test_refusals_come_back_as_they_were_said(server: Served, carrier: HttpCarrier) -> None:
-    client = server.site.client("refused")
-    wrong = client.request(add=[0], sequence=5)
-    found = []
-    for one in (carrier, LocalCarrier(server.site.service)):
-        with pytest.raises(RefusedError) as refused:
-            one.request(wrong)
-        found.append((refused.value.code, refused.value.reason, refused.value.details))
-    assert found[0] == found[1]
-    assert found[0][0] == "sequence-gap"
-    assert found[0][2] == {"expected": 1}
-    with pytest.raises(RefusedError) as refused:
-        carrier.inclusion(10**6, 10**7)
-    assert refused.value.code == "not-found"
 
 
 def test_connections_are_kept(server: Served, carrier: HttpCarrier) -> None:

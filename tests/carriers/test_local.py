@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from expunge.carriers.local import LocalCarrier
-from expunge.errors import RefusedError, StoreBusyError
-from expunge.evidence import Checkpoint, leaf_hash, published, root_of, verify_consistency, verify_inclusion
+from expunge.errors import StoreBusyError
+from expunge.evidence import published
 from expunge.protocol.carrier import Carrier
 from expunge.server.core import Settings
-from expunge.signing import Envelope
 from federation import Federation
 
 
@@ -52,35 +51,3 @@ def test_a_service_that_is_given_is_not_closed(federation: Federation) -> None:
     carrier.close()
     assert federation.service.status()["samples"] == 4
     federation.close()
-
-
-def test_everything_that_can_be_asked_is_what_the_service_says(federation: Federation) -> None:
-    federation.service = federation.opened()
-    carrier = LocalCarrier(federation.service)
-    public = federation.server_key.public
-    assert Envelope.from_bytes(carrier.federation(), "federation").verify(public)["federation"] == federation.id
-    checkpoint = Checkpoint.from_json(Envelope.from_bytes(carrier.checkpoint(), "checkpoint").verify(public))
-    entries = carrier.entries(0, 1000)
-    assert len(entries) == checkpoint.size
-    for index, entry in enumerate(entries):
-        verify_inclusion(leaf_hash(entry), index, checkpoint.size, carrier.inclusion(index, checkpoint.size), checkpoint.root)
-    for size in range(1, checkpoint.size + 1):
-        verify_consistency(
-            size, _root(entries[:size]), checkpoint.size, checkpoint.root, carrier.consistency(size, checkpoint.size)
-        )
-    operator = federation.operator
-    assert operator.ask("status")["log"] == checkpoint.size
-    with pytest.raises(RefusedError) as refusal:
-        carrier.request(b"garbage")
-    assert refusal.value.code == "malformed"
-    with pytest.raises(RefusedError):
-        carrier.enrol(b"garbage")
-    with pytest.raises(RefusedError):
-        carrier.sync(b"garbage")
-    with pytest.raises(RefusedError):
-        carrier.command(b"garbage")
-    federation.close()
-
-
-def _root(entries: list[bytes]) -> bytes:
-    return root_of([leaf_hash(entry) for entry in entries])

@@ -168,7 +168,7 @@ def test_a_store_in_use_is_waited_for_and_then_said_to_be_busy(place: Federation
     folder = place.client("clinic-a", ROWS_A)
     monkeypatch.setattr("expunge.cli.reach.PATIENCE", 0.1)
     with ClientStore.open(folder):
-        assert "is in use by process" in run("client", "status", "--dir", folder, code=5).stderr
+        assert "is in use by process" in run("client", "leave", "--yes", "--dir", folder, code=5).stderr
         assert value("client", "sync", "--dir", folder, code=5)["error"]["kind"] == "store-busy"
 
 

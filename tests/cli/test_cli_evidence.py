@@ -135,7 +135,7 @@ def test_predictions_that_cannot_be_made_are_refused(place: Federation, tmp_path
     assert "there is no file" in run("predict", tmp_path / "y.csv", "--dir", folder, code=1).stderr
     (tmp_path / "x.png").write_bytes(b"")
     assert "needs a backbone" in run("predict", tmp_path / "x.png", "--dir", folder, code=1).stderr
-    assert "give its public key" in run("predict", tmp_path / "x.csv", "--head", place.path / "head.expunge", code=1).stderr
+    assert "public key (--key)" in run("predict", tmp_path / "x.csv", "--head", place.path / "head.expunge", code=1).stderr
     (tmp_path / "z.csv").write_text("id,x,y,z\nc1,1,2,three\n")
     assert "line 2" in run("predict", tmp_path / "z.csv", "--dir", folder, code=1).stderr
 

@@ -99,7 +99,7 @@ def test_errors_are_messages_and_codes_never_tracebacks(
     def fail(*_: object, **__: object) -> None:
         raise problem
 
-    monkeypatch.setattr("expunge.cli.key.chain_from", fail)
+    monkeypatch.setattr("expunge.cli.key.chains_from", fail)
     result = run("key", tmp_path, code=code)
     assert result.stdout == ""
     assert result.stderr.startswith("Error: ")
@@ -117,7 +117,7 @@ def test_interrupted_by_the_keyboard(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("expunge.cli.key.chain_from", interrupt)
+    monkeypatch.setattr("expunge.cli.key.chains_from", interrupt)
     assert "same command again is safe" in run("key", tmp_path, code=130).stderr
     assert "error" in value("key", tmp_path, code=130)
 
@@ -143,7 +143,12 @@ def test_colours_and_bars_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("NO_COLOR", raising=False)
     with Screen(as_json=True).progress("Working", 3) as progress:
         progress(1)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "")
+    with Screen(as_json=False).progress("Working", 30_000) as progress:
+        progress(10_000)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "10,000 of 30,000" in err
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("FORCE_COLOR")
     with Screen(as_json=False).progress("Working", 3) as progress:

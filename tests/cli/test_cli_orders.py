@@ -44,6 +44,27 @@ def test_an_order_from_filing_to_closing(place: Federation) -> None:
     assert place.samples() == 2
 
 
+def test_a_reference_is_shown_beside_the_order_and_in_its_bundle(place: Federation) -> None:
+    folder, page = place.client("clinic-a", ROWS_A), place.path / "order.html"
+    office = ["--office", place.office]
+    assert "Reference" not in run("order", "file", "p2", *office).stdout
+    assert "Reference" not in run("order", "list", *office).stdout
+    assert "Reference" not in run("order", "show", "last", *office).stdout
+    filed = run("order", "file", "p1", "--reference", "DPO-2026/0815", *office).stdout
+    order = next(one for one in value("order", "list", *office)["orders"] if one["reference"])["order"]
+    for shown in (filed, run("order", "list", *office).stdout, run("order", "show", order, *office).stdout):
+        assert "Reference" in shown
+        assert "DPO-2026/0815" in shown
+    run("client", "sync", "--dir", folder)
+    run("order", "bundle", order, "-o", page, *office)
+    assert "DPO-2026/0815" in run("verify", page, "--key", place.key).stdout
+    run("order", "close", order, "--yes", *office)
+    assert value("order", "show", order, *office)["reference"] == "DPO-2026/0815"
+    told = run("order", "file", "p1", "--reference", "x" * 201, *office, code=1).stderr
+    assert "at most 200 characters" in " ".join(told.split())
+    assert "Nothing personal" in run("order", "file", "--help").stdout
+
+
 def test_subjects_may_have_other_names_at_some_clients_and_come_by_standard_input(place: Federation) -> None:
     a, b = place.client("clinic-a", ROWS_A), place.client("clinic-b", ROWS_B)
     order = value("order", "file", "-", "--known-as", "clinic-b=p3", "--office", place.office, given="p2\n")["order"]

@@ -13,6 +13,7 @@ from expunge import canonical
 from expunge.errors import FormatError
 from expunge.evidence import make_entry, read_entry
 from expunge.evidence.entry import KINDS
+from expunge.evidence.fields import UNDISCLOSED
 
 D = digest("any")
 CONTENT: dict[str, dict[str, Any]] = {
@@ -25,6 +26,19 @@ CONTENT: dict[str, dict[str, Any]] = {
     },
     "enrolled": {"name": "north", "role": "client", "key": CLIENT_KEY.text},
     "changed": changed("north", 3, added=2, orders=[{"order": "o", "found": 1}], audits=["a"], head=""),
+    "aggregated": {
+        "aggregation": "f" * 32,
+        "clients": [{"client": "north", "sequence": 3, "request": D}, {"client": "south", "sequence": 1, "request": D}],
+        "added": 5,
+        "deleted": 1,
+        "round": 4,
+        "ledger_before": D,
+        "ledger_after": D,
+        "head": "",
+        "spec": SPEC.digest,
+        "erased_by": at(9),
+        "generation": 2,
+    },
     "commanded": {"actor": "op", "sequence": 1, "command": D, "action": "set-gamma", "summary": {"gamma": "0x1p+0", "n": -1}},
     "amended": {"spec_before": D, "spec_after": digest("b"), "actor": "op", "ledger": D, "head": ""},
     "erased": {"first": 0, "generation": 0, "round": 7},
@@ -58,7 +72,7 @@ def test_a_missing_or_an_unknown_field_is_refused_by_name(kind: str) -> None:
         make_entry(kind, at(1), **CONTENT[kind], feature="0.25")
 
 
-WRONG: tuple[Any, ...] = (None, 1.5, -1, b"x", "UPPER case !", "x" * 2000, [1.5], {"a": 1.5}, ["not a name!"], {"A!": 1})
+WRONG: tuple[Any, ...] = (None, 1.5, -2, b"x", "UPPER case !", "x" * 2000, [1.5], {"a": 1.5}, ["not a name!"], {"A!": 1})
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, content in CONTENT.items() for name in content])
@@ -68,6 +82,18 @@ def test_no_field_takes_a_value_of_another_form(kind: str, name: str) -> None:
             continue  # the one free text
         with pytest.raises(FormatError, match=name):
             make_entry(kind, at(1), **{**CONTENT[kind], name: wrong})
+
+
+def test_only_what_secure_aggregation_hides_may_be_undisclosed() -> None:
+    for kind, names in (("answered", {"found"}), ("forgotten", {"count"}), ("aggregated", set()), ("changed", set())):
+        for name, value in CONTENT[kind].items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                hidden = {**CONTENT[kind], name: UNDISCLOSED}
+                if name in names:
+                    assert read_entry(make_entry(kind, at(1), **hidden))[name] == UNDISCLOSED
+                else:
+                    with pytest.raises(FormatError, match=name):
+                        make_entry(kind, at(1), **hidden)
 
 
 @pytest.mark.parametrize("bad", [True, "1", 1.0, None])

@@ -108,7 +108,7 @@ def test_a_receipt_is_for_a_change_only() -> None:
         logged = told.log.logged(told.places["ordered"], 8)
         content.update(entry=logged.entry, log=logged.position())
 
-    with pytest.raises(EvidenceError, match="kind 'changed', not 'ordered'"):
+    with pytest.raises(EvidenceError, match="kind 'changed' or 'aggregated', not 'ordered'"):
         Receipt.read(altered(BEFORE, OLD, swap), OLD.public)
 
 

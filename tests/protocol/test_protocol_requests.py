@@ -127,7 +127,7 @@ HEADER = Header(
         {"orders": {}},
         {"orders": [{"order": "0" * 32}]},
         {"orders": [{"order": "0" * 31, "found": 1}]},
-        {"orders": [{"order": "0" * 32, "found": -1}]},
+        {"orders": [{"order": "0" * 32, "found": -2}]},
         {"audits": None},
         {"audits": [{"audit": "0" * 32, "count": 1, "digest": "0"}]},
         {"audits": [7]},

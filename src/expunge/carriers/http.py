@@ -98,6 +98,10 @@ class HttpCarrier:
         """Ask what is new."""
         return self._envelope("POST", "/v1/sync", data)
 
+    def aggregate(self, data: bytes) -> bytes:
+        """Take a turn in a round of secure aggregation."""
+        return self._envelope("POST", "/v1/aggregations", data, _JSON if data[:1] == b"{" else _BINARY)
+
     def command(self, data: bytes) -> bytes:
         """Offer a command, or ask."""
         return self._envelope("POST", "/v1/commands", data)

@@ -55,6 +55,10 @@ class LocalCarrier:
         """Ask what is new."""
         return self.service.sync(data)
 
+    def aggregate(self, data: bytes) -> bytes:
+        """Take a turn in a round of secure aggregation."""
+        return self.service.aggregate(data)
+
     def command(self, data: bytes) -> bytes:
         """Offer a command, or ask."""
         return self.service.command(data)

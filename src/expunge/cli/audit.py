@@ -12,11 +12,9 @@ from rich.text import Text
 from expunge.cli import failure
 from expunge.cli.command import command
 from expunge.cli.options import FOLDER, office_options
-from expunge.cli.reach import ATTEMPTS, Reached, backbone_of, office_at, store_at
+from expunge.cli.reach import Reached, agent_on, backbone_of, office_at, store_at
 from expunge.cli.rebuild import Rebuilt, rebuild_server
-from expunge.cli.samples import recomputing
 from expunge.cli.screen import BAD, GOOD, Screen, count, facts, line, next_steps, title
-from expunge.client import Agent
 from expunge.errors import EvidenceError, ExpungeError, UnknownSampleError
 from expunge.evidence.wording import moment
 
@@ -70,9 +68,8 @@ def audit(
 def _answer(reached: Reached, folder: Path) -> str:
     """Let a client at hand answer; why it could not, or nothing. The others are asked all the same."""
     try:
-        with store_at(folder) as store:
-            backbone = backbone_of(store, None)
-            Agent(store, reached.carrier, recompute=recomputing(backbone), attempts=ATTEMPTS).sync()
+        with store_at(folder) as store, agent_on(store, reached.carrier, backbone_of(store, None)) as agent:
+            agent.sync()
     except (ExpungeError, OSError) as problem:
         return str(problem)
     return ""

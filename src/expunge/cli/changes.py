@@ -13,15 +13,16 @@ from rich.console import RenderableType
 from expunge.backbones import Backbone
 from expunge.cli import failure
 from expunge.cli.command import command
-from expunge.cli.options import FILE, PATH, at_option, client_option, seconds, subject_text, yes_option
+from expunge.cli.options import FILE, PATH, at_option, client_option, yes_option
 from expunge.cli.reach import agent_of, backbone_of, store_at
 from expunge.cli.samples import Keys, Raw, Samples, features_of, is_raw, read_features, read_raw, recomputing
 from expunge.cli.screen import GOOD, Screen, count, line, next_steps, place
+from expunge.cli.selecting import selection_of, selection_options
 from expunge.cli.told import preview_value, show_preview, show_synced, synced_value
 from expunge.client import ClientStore, Preview, Selection
 from expunge.client.columns import labels_of_texts
 from expunge.errors import ExpungeError, InputError, StoreError, UnknownSampleError
-from expunge.spec import Label, Spec
+from expunge.spec import Spec
 
 _no_sync = click.option("--no-sync", is_flag=True, help="Leave it pending: the next sync sends it.")
 _backbone = click.option(
@@ -117,14 +118,7 @@ def _put(store: ClientStore, batch: Samples) -> int:
 
 @command()
 @client_option
-@click.option("--id", "ids", multiple=True, help="A sample by its id. Repeatable.")
-@click.option("--ids-from", type=FILE, help="Samples by their ids, one on each line of this file.")
-@click.option("--subject", help="All samples about this person; - reads it from standard input.")
-@click.option("--label", help="All samples with this label.")
-@click.option("--since", metavar="TIME", help="Added at this time (UTC, such as 2026-11-15) or later.")
-@click.option("--until", metavar="TIME", help="Added before this time.")
-@click.option("--all", "everything", is_flag=True, help="All samples. (To leave the federation: expunge client leave.)")
-@click.option("--ignore-missing", is_flag=True, help="Pass over ids that are not in the store, such as those gone already.")
+@selection_options
 @click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
 @yes_option
 @_backbone
@@ -135,7 +129,8 @@ def forget(*, folder: Path, dry_run: bool, yes: bool, backbone: str | None, no_s
 
     Conditions are combined: a sample must meet all of them. The deletion is pending until the server's receipt is in hand;
     then the samples are physically gone from this store. What never reached the server is gone at once, and so is everything
-    once the operator has forgotten this client. Exits with 6 if nothing is selected.
+    once the operator has forgotten this client. Exits with 6 if nothing is selected. To leave the federation altogether:
+    expunge client leave.
 
     Example:
       expunge client forget --subject patient-4711 --dry-run --dir hospital-a
@@ -147,7 +142,7 @@ def forget(*, folder: Path, dry_run: bool, yes: bool, backbone: str | None, no_s
     """
     screen = Screen.current()
     with store_at(folder) as store:
-        selection = _selection(store, given)
+        selection = selection_of(store, given)
         preview = Preview() if selection is None else _preview(store, selection)
         value = preview_value(preview) | {"dry_run": dry_run}
         if selection is None or (not preview.count and not preview.pending):
@@ -178,34 +173,6 @@ def _preview(store: ClientStore, selection: Selection) -> Preview:
             problem.add_note("Nothing was changed; --ignore-missing passes over them")
             raise
         return Preview()
-
-
-def _selection(store: ClientStore, given: dict[str, Any]) -> Selection | None:
-    """What is meant; None if only samples are named that are not there, which may be so."""
-    ids, spec = list(given["ids"]), store.spec
-    if given["ids_from"] is not None:
-        ids += [row for row in given["ids_from"].read_text(encoding="utf-8").splitlines() if row]
-    missing = set(store.missing(ids)) if given["ignore_missing"] else set()
-    if missing:
-        Screen.current().note(f"{count(len(missing), 'id')} not in the store, passed over, such as {min(missing)!r}")
-        ids = [one for one in ids if one not in missing]
-        if not ids:
-            return None
-    label = given["label"]
-    return Selection(
-        ids=ids or None,
-        subject=None if given["subject"] is None else subject_text(given["subject"]),
-        label=None if label is None else as_label(spec, label),
-        since=seconds(given["since"], "--since"),
-        until=seconds(given["until"], "--until"),
-        everything=given["everything"],
-    )
-
-
-def as_label(spec: Spec, text: str) -> Label:
-    """A label as the spec has it: a name, or a class index where the labels are integers."""
-    labels = spec.labels or ()
-    return int(text) if text not in labels and text.isdigit() and int(text) in labels else text
 
 
 @command()

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 from rich.console import RenderableType
 
-from expunge.cli import changes, failure
+from expunge.cli import changes, disclosure, failure
 from expunge.cli.command import group
 from expunge.cli.evidence import chain_for
-from expunge.cli.options import PATH, at_option, client_option, subject_text, yes_option
-from expunge.cli.reach import agent_of, backbone_of, store_at
+from expunge.cli.options import PATH, at_option, client_option, yes_option
+from expunge.cli.reach import agent_of, backbone_of, looked, store_at
 from expunge.cli.samples import recomputing
-from expunge.cli.screen import BAD, GOOD, Screen, count, facts, line, next_steps, table, title
+from expunge.cli.screen import BAD, GOOD, Screen, count, facts, line, next_steps, table, title, typed
+from expunge.cli.selecting import as_label, subject_option
 from expunge.cli.told import receipt_value, show_synced, synced_value
 from expunge.client import ClientStore, Selection, Status, Synced
+from expunge.client.samples import Found
 from expunge.client.store import KINDS
 from expunge.errors import UnknownSampleError
 from expunge.evidence import Receipt
 from expunge.files import write_whole
+from expunge.protocol.names import time_text
 from expunge.signing import Envelope
+from expunge.spec import Label
 
 
 @group()
@@ -44,6 +47,7 @@ def client() -> None:
 client.add_command(changes.add)
 client.add_command(changes.forget)
 client.add_command(changes.correct)
+client.add_command(disclosure.export)
 
 
 @client.command()
@@ -93,14 +97,16 @@ def _show_forgotten(found: Status, folder: Path) -> list[RenderableType]:
 def status(folder: Path) -> None:
     """Show how a client stands: its samples, what is pending, its last receipt and head. Asks no server.
 
+    While another process works on the folder, it is said so, and shown is how things stood after that process's last whole
+    change. The same holds for expunge client list, export and receipts, expunge head and expunge predict.
+
     Example:
       expunge client status --dir hospital-a
 
     Next:
       expunge client sync --dir hospital-a
     """
-    with store_at(folder) as store:
-        found, address, spec = store.status(), store.address, store.spec
+    (found, address, spec), busy = looked(folder, lambda store: (store.status(), store.address, store.spec))
     pending = [
         *([f"{found.adding:,} to be added"] if found.adding else []),
         *([f"{found.deleting:,} to be deleted"] if found.deleting else []),
@@ -110,7 +116,7 @@ def status(folder: Path) -> None:
     state = "has left the federation" if found.left else "is leaving the federation" if found.leaving else "takes part"
     state = "was forgotten by the operator" if found.gone else state
     Screen.current().result(
-        asdict(found) | {"labels": dict(found.labels), "address": address, "spec": spec.digest},
+        asdict(found) | {"labels": dict(found.labels), "address": address, "spec": spec.digest, "busy": busy},
         title(f"Client {found.name} {state}"),
         facts(
             [
@@ -133,7 +139,7 @@ def status(folder: Path) -> None:
 
 @client.command("list")
 @client_option
-@click.option("--subject", help="Only samples about this person; - reads it from standard input.")
+@subject_option("Only samples about this person")
 @click.option("--label", help="Only samples with this label.")
 def list_samples(folder: Path, subject: str | None, label: str | None) -> None:
     """List the samples in a client's folder: id, subject, label, state and time; not the features. Asks no server.
@@ -144,23 +150,23 @@ def list_samples(folder: Path, subject: str | None, label: str | None) -> None:
       expunge client list --dir hospital-a
       expunge client list --subject patient-4711 --json --dir hospital-a
     """
-    screen = Screen.current()
-    with store_at(folder) as store:
-        labels = store.spec.labels or ()
-        about = None if subject is None else subject_text(subject)
-        named = None if label is None else changes.as_label(store.spec, label)
-        conditions = Selection(subject=about, label=named, everything=about is None and named is None)
+
+    def ask(store: ClientStore) -> tuple[list[Found], tuple[Label, ...]]:
+        named = None if label is None else as_label(store.spec, label)
+        conditions = Selection(subject=subject, label=named, everything=subject is None and named is None)
         try:
-            found = store.listed(conditions)
+            return store.listed(conditions), store.spec.labels or ()
         except UnknownSampleError:
-            found = []
+            return [], ()
+
+    (found, labels), busy = looked(folder, ask)
     rows = [
         {
             "id": one.names.id,
             "subject": one.names.subject,
             "label": None if one.label is None else labels[one.label],
-            "state": "deleting" if one.state == "withdrawn" else one.state,
-            "added": datetime.fromtimestamp(one.added, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "state": one.shown_state,
+            "added": time_text(one.added),
         }
         for one in found
     ]
@@ -169,7 +175,7 @@ def list_samples(folder: Path, subject: str | None, label: str | None) -> None:
         for one in rows
     ]
     told = [table(("Id", "Subject", "Label", "State", "Added (UTC)"), shown)] if rows else [line("No samples.")]
-    screen.result({"samples": rows}, *told)
+    Screen.current().result({"samples": rows, "busy": busy}, *told)
     if not rows:
         raise click.exceptions.Exit(failure.NOTHING)
 
@@ -225,12 +231,11 @@ def receipts(number: int | None, folder: Path, output: Path | None) -> None:
       expunge client receipts 3 -o receipt.json --dir hospital-a
 
     Next:
-      expunge verify receipt.json --key server.pub
+      expunge verify receipt.json --trust hospital-a
     """
     screen = Screen.current()
-    with store_at(folder) as store:
-        found = _receipts(store, number)
-        data = {sequence: store.documents("receipt")[sequence] for sequence in found}
+    (found, documents), _ = looked(folder, lambda store: (_receipts(store, number), store.documents("receipt")))
+    data = {sequence: documents[sequence] for sequence in found}
     if not found:
         screen.result({"receipts": []}, line("No receipts yet."))
         raise click.exceptions.Exit(failure.NOTHING)
@@ -244,7 +249,7 @@ def receipts(number: int | None, folder: Path, output: Path | None) -> None:
     screen.result(
         {"receipts": values, "files": [str(path) for path in written]},
         table(columns, rows, right=("Receipt", "Added", "Deleted", "Log entry")),
-        *([next_steps(f"expunge verify {written[-1]} --key server.pub")] if written else []),
+        *([next_steps(f"expunge verify {typed(written[-1])} --trust {typed(folder)}")] if written else []),
     )
 
 

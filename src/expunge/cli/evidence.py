@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from expunge.cli.reach import looked
 from expunge.client import ClientStore
 from expunge.embedded.place import Place
 from expunge.errors import FormatError, InputError
@@ -33,25 +34,20 @@ def rotations_from(paths: Iterable[Path]) -> list[Envelope]:
     return [Envelope.from_bytes(path.read_bytes().removesuffix(b"\n"), "rotation") for path in paths]
 
 
-def chain_from(folder: Path) -> KeyChain:
-    """The server's keys, as the folder of a federation, an office or a client knows them.
+def chains_from(folder: Path) -> list[KeyChain]:
+    """The server's keys, as the folder of a federation, an office or a client knows them; a client's former servers come after.
 
     An office or client is looked for first: the operator's office lies in the federation's folder.
     """
     if (folder / "office.json").exists():
         with Office.open(folder, timeout=1.0) as office:
-            return office.chain
+            return [office.chain]
     if (folder / "client.db").exists():
-        return _client_chain(folder)
+        return looked(folder, lambda store: store.chains())[0]
     if Place.is_at(folder):
         place = Place.at(folder)
-        return KeyChain(place.signing_key(), place.rotations())
+        return [KeyChain(place.signing_key(), place.rotations())]
     raise InputError(f"{folder} is no folder of a federation, an office or a client: no key can be found there")
-
-
-def _client_chain(folder: Path) -> KeyChain:
-    with ClientStore.open(folder, timeout=1.0) as store:
-        return store.chains()[0]
 
 
 def chain_for(envelope: Envelope, chains: Sequence[KeyChain]) -> KeyChain:
@@ -73,13 +69,16 @@ def newest(chain: KeyChain) -> PublicKey:
     return chain.rotations[-1].new if chain.rotations else chain.pinned
 
 
-def head_from(path: Path, chain: KeyChain | None) -> Head:
-    """The head in a file: a published one, whose certificate `chain` must have signed, or an export."""
+def head_from(path: Path, chains: Sequence[KeyChain]) -> Head:
+    """The head in a file: a published one, whose certificate one of the chains must have signed, or an export."""
     data = path.read_bytes()
     if data.startswith(published.MAGIC):
-        if chain is None:
-            raise InputError(f"{path} is a published head, signed by the server: give its public key (--key) to check it")
-        return published.read(data, chain)[0]
+        if not chains:
+            raise InputError(
+                f"{path} is a published head, signed by the server: to check it, give the server's public key (--key), or a "
+                "folder that knows it (--trust)"
+            )
+        return published.read(data, chain_for(published.split(data)[0], chains))[0]
     if path.suffix == ".safetensors":
         return from_safetensors(data)
     if path.suffix == ".onnx":

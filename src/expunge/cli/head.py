@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 import numpy as np
+from rich.console import RenderableType
 
 from expunge.cli.command import command
 from expunge.cli.evidence import store_head
 from expunge.cli.options import FOLDER, at_option, office_option, output_option
-from expunge.cli.reach import PATIENCE, office_at
-from expunge.cli.screen import Screen, count, facts, next_steps, title
-from expunge.client import ClientStore
+from expunge.cli.reach import looked, office_at
+from expunge.cli.screen import Screen, count, facts, next_steps, title, typed
 from expunge.errors import InputError
 from expunge.evidence import Certificate, published
 from expunge.evidence.wording import moment
@@ -21,6 +21,7 @@ from expunge.files import write_whole
 from expunge.head import Head
 
 _FORMATS = ("safetensors", "onnx", "npz")
+_Found = tuple[bytes, Head, Certificate]
 
 
 @command()
@@ -41,12 +42,12 @@ def head(output: Path | None, form: str | None, folder: Path | None, office: Pat
       expunge head --dir hospital-a -o head.safetensors --export safetensors
 
     Next:
-      expunge verify head.expunge --key server.pub
-      expunge predict features.csv --head head.expunge --key server.pub
+      expunge verify head.expunge --trust hospital-a
+      expunge predict features.csv --head head.expunge --trust hospital-a
     """
     if form is not None and output is None:
         raise click.UsageError("--export needs a file to write to: -o FILE")
-    data, weights, certificate = _from_client(folder) if folder is not None else _from_server(office, at)
+    (data, weights, certificate), trusted = (_from_client(folder), folder) if folder is not None else _from_server(office, at)
     if output is not None:
         _write(output, form, data, weights)
     value = {
@@ -74,25 +75,32 @@ def head(output: Path | None, form: str | None, folder: Path | None, office: Pat
                 *([("Written to", output)] if output is not None else []),
             ]
         ),
-        *([] if output is None or form is not None else [next_steps(f"expunge verify {output} --key server.pub")]),
+        *([] if output is None or form is not None else [_next(output, trusted)]),
     )
 
 
-def _from_client(folder: Path) -> tuple[bytes, Head, Certificate]:
-    with ClientStore.open(folder, timeout=PATIENCE) as store:
-        found = store_head(store)
-        if found is None:
-            raise InputError(f"the client in {folder} has not fetched a head yet: expunge client sync --dir {folder}")
-        return found
+def _next(output: Path, trusted: Path) -> RenderableType:
+    """What to do with a head that was written, by what is at hand: the folder that knows the server's key."""
+    return next_steps(
+        f"expunge verify {typed(output)} --trust {typed(trusted)}",
+        f"expunge predict FILE --head {typed(output)} --trust {typed(trusted)}",
+    )
 
 
-def _from_server(office: Path | None, at: str | None) -> tuple[bytes, Head, Certificate]:
+def _from_client(folder: Path) -> _Found:
+    found, _ = looked(folder, store_head)
+    if found is None:
+        raise InputError(f"the client in {folder} has not fetched a head yet: expunge client sync --dir {typed(folder)}")
+    return found
+
+
+def _from_server(office: Path | None, at: str | None) -> tuple[_Found, Path]:
     with office_at(office, at) as reached:
         data = reached.carrier.head()
         if data is None:
             raise InputError("the server sent no head: try again")
         reached.office.federation_content()  # so that a key that is newer than ours is known
-        return data, *published.read(data, reached.office.chain)
+        return (data, *published.read(data, reached.office.chain)), reached.office.path
 
 
 def _write(output: Path, form: str | None, data: bytes, weights: Head) -> None:

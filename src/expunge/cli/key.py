@@ -8,7 +8,7 @@ import click
 from rich.text import Text
 
 from expunge.cli.command import command
-from expunge.cli.evidence import chain_from, newest
+from expunge.cli.evidence import chains_from, newest
 from expunge.cli.options import FOLDER, output_option
 from expunge.cli.screen import Screen, line
 from expunge.files import write_whole
@@ -29,7 +29,7 @@ def key(directory: Path, output: Path | None) -> None:
     Next:
       expunge verify order.html --key server.pub
     """
-    chain = chain_from(directory)
+    chain = chains_from(directory)[0]
     public = newest(chain)
     pem = public.pem.decode("ascii")
     if output is not None:

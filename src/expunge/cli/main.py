@@ -27,6 +27,7 @@ _COMMANDS = {
     "client": "client",
     "order": "order",
     "audit": "audit",
+    "statistics": "statistics",
     "head": "head",
     "predict": "predict",
     "verify": "verify",

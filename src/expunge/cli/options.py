@@ -18,7 +18,8 @@ PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
-_TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ")
+TIMES = "2026-11-15, or 2026-11-15T09:30 in UTC, or 2026-11-15T09:30+02:00"  # as the help shows them
+_TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S%z")
 
 at_option = click.option(
     "--at",
@@ -57,12 +58,16 @@ def subject_text(given: str) -> str:
 
 
 def seconds(text: str | None, option: str) -> float | None:
-    """A time in UTC as seconds since 1970."""
+    """A time as seconds since 1970. One without an offset (Z, +02:00) is in UTC; so is a day, which begins at midnight."""
     if text is None:
         return None
     for form in _TIMES:
         try:
-            return datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()
+            found = datetime.strptime(text, form)
         except ValueError:
             continue
-    raise InputError(f"{option} {text!r:.40} must be a time in UTC such as 2026-11-15 or 2026-11-15T09:30:00Z")
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    raise InputError(
+        f"{option} {text!r:.40} must be a time in UTC such as 2026-11-15 or 2026-11-15T09:30:00Z, or one with its offset such as "
+        "2026-11-15T11:30:00+02:00"
+    )

@@ -44,15 +44,23 @@ def order() -> None:
 @click.option(
     "--known-as", "names", multiple=True, metavar="CLIENT=SUBJECT", help="What one client calls this subject. Repeatable."
 )
+@click.option(
+    "--reference",
+    default="",
+    metavar="TEXT",
+    help="Your case reference, such as a ticket number. Nothing personal: it is not sealed, and stays when the order is closed.",
+)
 @office_options
-def file(subject: str, days: int, names: tuple[str, ...], office: Path | None, at: str | None) -> None:
+def file(*, subject: str, days: int, names: tuple[str, ...], reference: str, office: Path | None, at: str | None) -> None:
     """File an erasure order for SUBJECT at every client.
 
     SUBJECT is the id under which clients keep the person; - reads it from standard input, so that it is in no shell history.
-    The server keeps it sealed; its public log shows a salted digest only.
+    The server keeps it sealed; its public log shows a salted digest only. A reference is shown beside the order wherever the
+    order is shown to you, and in its bundle; neither clients nor the log learn it.
 
     Example:
       expunge order file patient-4711 --office privacy-office
+      expunge order file patient-4711 --reference DPO-2026-0815
       expunge order file patient-4711 --known-as clinic-b=B-0815
 
     Next:
@@ -60,12 +68,13 @@ def file(subject: str, days: int, names: tuple[str, ...], office: Path | None, a
       expunge order show ORDER             who has answered, who has yet to
     """
     arguments = {"subject": subject_text(subject), "subjects": _known_as(names), "days": days}
+    arguments |= {"reference": reference} if reference else {}
     with office_at(office, at) as reached:
         told = reached.office.do("order", arguments)
     Screen.current().result(
         told,
         title(f"Order {told['order']} is filed"),
-        facts([("Deadline", moment(told["deadline"])), ("Waiting for", _waiting(told))]),
+        facts([*_reference(told), ("Deadline", moment(told["deadline"])), ("Waiting for", _waiting(told))]),
         next_steps(
             f"expunge order show {_short(told)} --office {place(reached.office.path)}",
             f"expunge order bundle {_short(told)} -o order.html --office {place(reached.office.path)}",
@@ -94,8 +103,20 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
     orders = sorted(found, key=lambda one: (_RANK[one["state"]], one["deadline"], one["order"]))
     if overdue:
         orders = [one for one in orders if one["state"] in ("overdue", "lost")]
-    rows = [(_short(one), _state(one), one["deadline"][:10], _answered(one), _found(one)) for one in orders]
-    shown = table(("Order", "State", "Deadline", "Answers", "Samples deleted"), rows, right=("Answers", "Samples deleted"))
+    referred = any(_reference(one) for one in orders)
+    rows = [
+        (
+            _short(one),
+            *([one.get("reference", "")] if referred else []),
+            _state(one),
+            one["deadline"][:10],
+            _answered(one),
+            _found(one),
+        )
+        for one in orders
+    ]
+    columns = ("Order", *(["Reference"] if referred else []), "State", "Deadline", "Answers", "Samples deleted")
+    shown = table(columns, rows, right=("Answers", "Samples deleted"))
     screen = Screen.current()
     screen.result(
         {"orders": orders, "unknown": unknown},
@@ -127,7 +148,7 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
     with office_at(office, at) as reached:
         told = reached.office.ask("show-order", {"order": whole_id(reached, order_id)})
     answers = [(one["client"], _deleted(one), moment(one["time"])) for one in told["answers"]]
-    times = [("State", _state(told)), ("Filed", moment(told["filed"])), ("Deadline", moment(told["deadline"]))]
+    times = [*_reference(told), ("State", _state(told)), ("Filed", moment(told["filed"])), ("Deadline", moment(told["deadline"]))]
     times += [("Complete", moment(told["completed"]))] if told["completed"] else [("Waiting for", _waiting(told))]
     Screen.current().result(
         told,
@@ -250,6 +271,10 @@ def _known_as(names: tuple[str, ...]) -> dict[str, str]:
 
 def _short(one: dict[str, Any]) -> str:
     return str(one["order"])[:8]
+
+
+def _reference(one: dict[str, Any]) -> list[tuple[str, object]]:
+    return [("Reference", one["reference"])] if one.get("reference") else []
 
 
 def _state(one: dict[str, Any]) -> Text:

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from expunge.backbones import Backbone
 from expunge.cli.command import command
-from expunge.cli.evidence import head_from, key_from, store_head
+from expunge.cli.evidence import chains_from, head_from, key_from, store_head
 from expunge.cli.options import FILE, FOLDER, PATH, output_option
-from expunge.cli.reach import backbone_of, store_at
+from expunge.cli.reach import backbone_of, looked
 from expunge.cli.samples import Keys, opened_backbone
-from expunge.cli.screen import Screen, count, facts, line, table, title
+from expunge.cli.screen import Screen, count, facts, line, table, title, typed
 from expunge.cli.unlabelled import Inputs, read_inputs
+from expunge.client import ClientStore
 from expunge.errors import InputError
 from expunge.evidence import KeyChain
 from expunge.files import write_whole
@@ -33,6 +34,7 @@ _SHOWN = 20  # rows, where they are not written to a file
 @click.option("--dir", "folder", type=FOLDER, envvar="EXPUNGE_CLIENT", help="Use the head that this client last fetched.")
 @click.option("--head", "head_file", type=FILE, help="Use the head in this file: published, .safetensors or .onnx.")
 @click.option("--key", type=FILE, help="The server's public key, to check a published head with.")
+@click.option("--trust", type=FOLDER, help="Or take it from an office, client or federation, with the rotations known there.")
 @click.option("--backbone", metavar="DESCRIPTION", help="What turns images or texts into features. [default: as enrolled]")
 @click.option("--feature-column", "feature_columns", multiple=True, metavar="NAME", help="A column of features. Repeatable.")
 @click.option("--id-column", metavar="NAME", help="The column of ids. [default: id]")
@@ -46,11 +48,13 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
 
     Example:
       expunge predict new.csv --dir hospital-a -o predictions.csv
-      expunge predict new.csv --head head.expunge --key server.pub
+      expunge predict new.csv --head head.expunge --trust hospital-a
       expunge predict scan.png --dir hospital-a --backbone onnx:model.onnx
     """
     if (given["folder"] is None) == (given["head_file"] is None):
         raise click.UsageError("give either --dir (a client's folder) or --head (a file)")
+    if given["key"] is not None and given["trust"] is not None:
+        raise click.UsageError("give either --key FILE (the server's public key) or --trust DIR (a folder that knows it)")
     head, backbone = _from_client(given) if given["head_file"] is None else _from_file(given)
     keys = Keys(given["feature_columns"], id=given["id_column"], label_indices=given["label_indices"])
     inputs = [read_inputs(path, head.spec, keys, backbone) for path in files]
@@ -82,16 +86,19 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
 
 
 def _from_client(given: dict[str, Any]) -> tuple[Head, Backbone | None]:
-    with store_at(given["folder"]) as store:
+    def ask(store: ClientStore) -> tuple[Head, Backbone | None]:
         found = store_head(store)
         if found is None:
-            raise InputError(f"this client has not fetched a head yet: expunge client sync --dir {given['folder']}")
+            raise InputError(f"this client has not fetched a head yet: expunge client sync --dir {typed(given['folder'])}")
         return found[1], backbone_of(store, given["backbone"])
+
+    return looked(given["folder"], ask)[0]
 
 
 def _from_file(given: dict[str, Any]) -> tuple[Head, Backbone | None]:
-    chain = None if given["key"] is None else KeyChain(key_from(given["key"]))
-    head = head_from(given["head_file"], chain)
+    chains = [] if given["key"] is None else [KeyChain(key_from(given["key"]))]
+    chains = chains if given["trust"] is None else chains_from(given["trust"])
+    head = head_from(given["head_file"], chains)
     return head, None if given["backbone"] is None else opened_backbone(head.spec, given["backbone"])
 
 

@@ -7,22 +7,29 @@ local carrier); if a server process has it open, that process is spoken to at th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from expunge.backbones import Backbone
 from expunge.cli.samples import opened_backbone, recomputing
 from expunge.cli.screen import Screen
+from expunge.cli.watching import recomputed, watched
 from expunge.client import Agent, ClientStore
 from expunge.embedded.place import Place
-from expunge.errors import InputError, StoreBusyError
+from expunge.errors import InputError, ShreddedError, StoreBusyError
 from expunge.office import Office
 from expunge.protocol.carrier import Carrier
 
 ATTEMPTS = 4  # to reach a server, within some four seconds
 PATIENCE = 10.0  # seconds to wait for another process that is at work on the same folder
+BESIDE = "another process is working on this store: this is how it stood after that process's last whole change"
+_MOMENT = 0.5  # seconds to wait for it where nothing is to be changed: then it is looked at beside that process
+_LOOKS = 5
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -101,20 +108,53 @@ def office_at(given: Path | None, at: str | None) -> Iterator[Reached]:
             Screen.current().note(notice)
 
 
+def require_client(folder: Path) -> None:
+    """Refuse a folder that is no client's."""
+    if not (folder / "client.db").exists():
+        raise InputError(f"{folder} is no client's folder: enrol one with expunge enroll TOKEN --dir {folder}")
+
+
 @contextmanager
 def store_at(folder: Path, *, old_copy: bool = False) -> Iterator[ClientStore]:
     """A client's store; closed in the end. An old copy, put back from a backup, drops what has been erased since."""
-    if not (folder / "client.db").exists():
-        raise InputError(f"{folder} is no client's folder: enrol one with expunge enroll TOKEN --dir {folder}")
+    require_client(folder)
     with ClientStore.open(folder, timeout=PATIENCE, restored=old_copy) as store:
         yield store
+
+
+def looked(folder: Path, ask: Callable[[ClientStore], _T]) -> tuple[_T, bool]:
+    """What a client's store answers to a question that changes nothing; and whether another process works on it meanwhile.
+
+    Then the answer is how the store stood after that process's last whole change. `ask` may be called more than once.
+    """
+    require_client(folder)
+    with suppress(StoreBusyError), ClientStore.open(folder, timeout=_MOMENT) as store:
+        return ask(store), False
+    for _ in range(_LOOKS):
+        with ClientStore.glance(folder) as store, suppress(ShreddedError):  # something went while we looked: look again
+            found = ask(store)
+            Screen.current().note(BESIDE)
+            return found, True
+    raise StoreBusyError(f"{folder} changes faster than it can be read: try again when its other process has finished")
 
 
 @contextmanager
 def agent_of(store: ClientStore, at: str | None, backbone: Backbone | None = None) -> Iterator[Agent]:
     """A client's agent with its way to the server; features that are not kept are computed by the backbone."""
-    with carrier_to(at or store.address, store.ca) as carrier:
-        yield Agent(store, carrier, recompute=recomputing(backbone), attempts=ATTEMPTS)
+    with carrier_to(at or store.address, store.ca) as carrier, agent_on(store, carrier, backbone) as agent:
+        yield agent
+
+
+@contextmanager
+def agent_on(store: ClientStore, carrier: Carrier, backbone: Backbone | None = None) -> Iterator[Agent]:
+    """A client's agent on a carrier, with bars for what it sends and for what it recomputes."""
+    again, screen = recomputing(backbone), Screen.current()
+    if not screen.is_watched:
+        yield Agent(store, carrier, recompute=again, attempts=ATTEMPTS)
+        return
+    with screen.bars() as show:
+        way = watched(store, carrier, show)
+        yield Agent(store, way, recompute=again, attempts=ATTEMPTS, progress=recomputed(store, show))
 
 
 def backbone_of(store: ClientStore, description: str | None) -> Backbone | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,12 +14,14 @@ from typing import Any
 import click
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from expunge.errors import InputError
 from expunge.evidence.wording import shown
+
+Bars = Callable[[str, int, int | None], None]
 
 GOOD, BAD, QUIET, COMMAND = "green", "bold red", "dim", "cyan"
 
@@ -37,6 +40,11 @@ class Screen:
         """The screen of the command that is running."""
         screen = click.get_current_context().find_object(cls)
         return cls(as_json=False) if screen is None else screen
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody sees bars: not with --json, nor where standard error is no terminal."""
+        return self.err.is_terminal and not self.as_json
 
     def result(self, value: dict[str, Any], *shown_to_people: RenderableType) -> None:
         """The end of a command: its value for programs, or what people see of it."""
@@ -80,14 +88,35 @@ class Screen:
 
     @contextmanager
     def progress(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        """A bar on standard error, if that is a terminal; the function takes how much is done so far."""
-        if not self.err.is_terminal:
-            yield lambda _: None
+        """A bar on standard error, if somebody is watching; the function takes how much is done so far."""
+        with self.bars() as show:
+            show(what, 0, total)
+            yield lambda done: show(what, done, total)
+
+    @contextmanager
+    def bars(self) -> Iterator[Bars]:
+        """Bars that come when they are first heard of: the function takes what is done, how much so far, and of how much."""
+        if not self.is_watched:
+            yield lambda *_: None
             return
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), _Done(), TimeRemainingColumn())
+        tasks: dict[str, TaskID] = {}
         with Progress(*columns, console=self.err, transient=True) as bar:
-            task = bar.add_task(what, total=total)
-            yield lambda done: bar.update(task, completed=done)
+
+            def show(what: str, done: int, total: int | None) -> None:
+                if what not in tasks:
+                    tasks[what] = bar.add_task(what, total=total)
+                bar.update(tasks[what], completed=done, total=total)
+
+            yield show
+
+
+class _Done(ProgressColumn):
+    """As in "12,000 of 50,000"."""
+
+    def render(self, task: Task) -> Text:
+        """The column of one bar."""
+        return Text(f"{int(task.completed):,}" + ("" if task.total is None else f" of {int(task.total):,}"))
 
 
 def title(text: str) -> RenderableType:
@@ -101,8 +130,13 @@ def line(text: str = "", style: str = "", *, indent: int = 0) -> RenderableType:
     return Padding(words, (0, 0, 0, indent), expand=False) if indent else words
 
 
+def typed(path: Path) -> str:
+    """A path as part of a command that can be pasted into a shell."""
+    return shlex.quote(place(path))
+
+
 def place(path: Path) -> str:
-    """A path as one would type it: from here, if it lies below."""
+    """A path as one would write it: from here, if it lies below."""
     whole, here = path.absolute(), Path.cwd()
     return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)
 

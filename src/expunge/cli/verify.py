@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import click
 from rich.text import Text
 
 from expunge.cli.command import command
-from expunge.cli.evidence import chain_from, head_from, key_from, rotations_from
+from expunge.cli.evidence import chains_from, head_from, key_from, rotations_from
 from expunge.cli.options import FILE, FOLDER
 from expunge.cli.screen import BAD, GOOD, QUIET, Screen, bullets, facts, line
 from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import Finding, KeyChain
 from expunge.evidence import verify as verified
+from expunge.head import Head
 from expunge.protocol.names import time_text
 
 
@@ -40,14 +42,26 @@ def verify(file: Path, key: Path | None, trust: Path | None, rotations: tuple[Pa
     """
     if (key is None) == (trust is None):
         raise click.UsageError("give either --key FILE (the server's public key) or --trust DIR (a folder that knows it)")
-    chain = KeyChain(key_from(key)) if key is not None else chain_from(trust or Path())
-    chain = KeyChain(chain.pinned, [*chain.envelopes, *rotations_from(rotations)])
-    given = None if head is None else head_from(head, chain)
+    known = [KeyChain(key_from(key))] if key is not None else chains_from(trust or Path())
+    more = rotations_from(rotations)
+    chains = [KeyChain(chain.pinned, [*chain.envelopes, *more]) for chain in known[:1]] + known[1:]
+    given = None if head is None else head_from(head, chains)
     try:
-        finding = verified(file.read_bytes(), chain.pinned, head=given, now=time_text(time.time()), rotations=chain.envelopes)
+        finding = _found(file.read_bytes(), chains, given)
     except (EvidenceError, FormatError) as problem:
         raise EvidenceError(f"{file} does not hold: {problem}") from problem
     show(finding)
+
+
+def _found(data: bytes, chains: Sequence[KeyChain], head: Head | None) -> Finding:
+    """What the evidence says; by the first chain, if none of them signed it."""
+    now, problems = time_text(time.time()), []
+    for chain in chains:
+        try:
+            return verified(data, chain.pinned, head=head, now=now, rotations=chain.envelopes)
+        except (EvidenceError, FormatError) as problem:
+            problems.append(problem)
+    raise problems[0]
 
 
 def show(finding: Finding) -> None:

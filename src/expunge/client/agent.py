@@ -10,15 +10,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from expunge import canonical
 from expunge.client import refusals
-from expunge.client.answer import Answer, claims
+from expunge.client.answer import Answer
+from expunge.client.asking import Asking
+from expunge.client.contributor import Contributor, Waiting
 from expunge.client.outbox import Composition
 from expunge.client.samples import Progress, Recompute
 from expunge.client.selection import Preview, Selection
 from expunge.client.standing import checkpoint_text
+from expunge.client.step import require_in_step
 from expunge.client.store import ClientStore
 from expunge.client.synced import Synced
 from expunge.client.trust import Trust
@@ -33,10 +36,10 @@ from expunge.errors import (
     StoreError,
 )
 from expunge.evidence import Receipt, salted
-from expunge.protocol import request, speech
+from expunge.privacy.aggregation import Contribution
+from expunge.protocol import request
 from expunge.protocol.carrier import Carrier
 from expunge.protocol.request import AuditAnswer
-from expunge.spec import Spec
 
 _T = TypeVar("_T")
 
@@ -46,12 +49,18 @@ _LARGEST = 64 << 20  # bytes of a request, whatever the server would take: memor
 _LONGEST_PAUSE = 60.0
 
 
+class Waits(ProtocolError):  # noqa: N818 - not a mistake of anybody
+    """A round of secure aggregation waits for other clients; everything can be tried again later."""
+
+
 class Agent:
     """One client at work: its store, and a way to its server.
 
     `recompute` computes features again from sources, for stores that keep none. `sleep` pauses between attempts, which come after
     0.5, 1, 2, ... seconds; after `attempts` of them the error is passed on, and everything can be tried again later. `progress`
-    hears how many samples an audit has gone through.
+    hears how many samples an audit has gone through. `nonce` draws the nonce of each question: 64 hexadecimal digits, fresh once
+    the question has been answered. `announced` says that request and question have travelled together, as `announce` sends them.
+    `patience` is how many seconds to wait for the other clients of a round of secure aggregation before saying that it waits.
     """
 
     def __init__(
@@ -63,6 +72,9 @@ class Agent:
         sleep: Callable[[float], None] = time.sleep,
         attempts: int = 6,
         progress: Progress | None = None,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(32),
+        announced: bool = False,
+        patience: float = 0.0,
     ) -> None:
         self.store = store
         self._carrier = carrier
@@ -71,6 +83,11 @@ class Agent:
         self._sleep = sleep
         self._attempts = attempts
         self._progress = progress
+        self._asking = Asking(store, carrier, self._trust, nonce, self._patiently)
+        self._announced = announced
+        self._contributor = Contributor(store, carrier, self._trust, patience=patience, sleep=sleep)
+        self._waiting = ""  # what a round of secure aggregation waits for
+        self._heard: Answer | None = None  # the answer that this sync began with
         self._fewest: int | None = None  # the most samples that a request may have, once one was too large
         self._too_large: int | None = None  # bytes of the smallest request that was
 
@@ -88,6 +105,9 @@ class Agent:
             try:
                 receipts.append(self._bring(composition))
                 mended = 0
+            except Waits as pending:
+                self._waiting = str(pending)
+                return receipts
             except RefusedError as refusal:
                 mended += 1
                 if mended > _MOST_MENDED or not self._mend(composition, refusal):
@@ -95,12 +115,27 @@ class Agent:
 
     def _bring(self, composition: Composition) -> Receipt:
         """Offer one request until its receipt is here, and settle it. A refusal is passed on, with everything as it was."""
+        if composition.kind == "masked" and composition.added + composition.deleted:
+            return self._contribute(composition)
         data = self.store.encode(composition, recompute=self._recompute)
         answer = self._patiently(lambda: self._offer(composition.sequence, data))
         receipt = self._trust.receipt(answer, request.read(data))
         newest = self._patiently(lambda: self._trust.follow(receipt.checkpoint))
         self.store.settle(composition.sequence, answer, checkpoint=newest, entry=receipt.logged.index)
         return receipt
+
+    def _contribute(self, composition: Composition) -> Receipt:
+        """Bring a request by a round of secure aggregation; Waits if that takes longer than this agent's patience."""
+        store = self.store
+        outcome = self._contributor.change(
+            composition, lambda: store.contribution(composition, recompute=self._recompute).vector()
+        )
+        if isinstance(outcome, Waiting):
+            raise Waits(outcome.why)
+        if outcome.receipt is None:
+            store.abandon(composition.sequence, outcome.why)
+            raise Waits(f"{outcome.why}. Nothing was changed: the next sync joins another round")
+        return outcome.receipt
 
     def _offer(self, sequence: int, data: bytes) -> bytes:
         """Offer a request once. It is in doubt from before the first attempt, until that one, and no other, was refused."""
@@ -125,10 +160,10 @@ class Agent:
             self._fewest = (composition.added + composition.deleted) // 2
             return True
         if refusal.code == "must-rejoin":
-            self._rejoin(self._ask())
+            self._rejoin(self._asking.ask())
             return True
         if refusal.code in (*refusals.BY_SPEC, "unknown-order"):
-            answer = self._ask()
+            answer = self._asking.ask()
             self.store.drop_orders([one.order for one in answer.orders])
             made, due = (composition.spec.labels_digest, composition.kind), (self.store.spec.labels_digest, self.store.message)
             return refusal.code == "unknown-order" or made != due
@@ -139,11 +174,16 @@ class Agent:
         outstanding = self.store.composed()
         if outstanding is None or not outstanding.doubtful or refusal.code in refusals.JUDGED:
             return False
-        return refusal.code not in refusals.BY_SPEC or self._ask().sequence >= composition.sequence
+        if refusal.code not in refusals.BY_SPEC:
+            return True
+        answer = self._heard if self._announced and self._heard is not None else self._asking.ask()
+        return answer.sequence >= composition.sequence
 
     def _most(self) -> int:
         """How many samples a request may have so that its bytes stay within what the server takes."""
         spec = self.store.spec
+        if spec.is_masked:
+            return 1 << 40  # a sum is as large for any number of samples
         room = min(int(self.store.recall("largest_request") or _LARGEST), _LARGEST) // 2
         each = 64 + (8 * spec.dim + 8 * spec.columns if self.store.message == "rows" else 0)
         most = max(1, room // each)
@@ -195,104 +235,46 @@ class Agent:
         """
         self._require_enrolled()
         before = self.store.spec
-        answer = self._ask(accept_restored=accept_restored)
+        answer = self._heard = self._asking.ask(accept_restored=accept_restored)
         if answer.status == "gone":
             self.store.release()
             return Synced("gone", orders=self._carry_out(answer)[0], amended=self.store.spec != before)
-        self._require_in_step(answer)
+        require_in_step(self.store, answer)
         rejoined = answer.status == "must-rejoin"
-        receipts = [self._rejoin(answer)] if rejoined else []
+        self._waiting = ""
+        receipts = self._rejoined(answer) if rejoined else []
         orders, problem = self._carry_out(answer)
-        receipts += self.push()
+        if not self._waiting:
+            receipts += self.push()
         audits = self._answer_audits(answer)
         head, is_new = self._fetch_head()
         if problem is not None:
             raise problem
-        return Synced("active", tuple(receipts), orders, audits, self.store.spec != before, head, is_new, rejoined)
+        return Synced(
+            "active", tuple(receipts), orders, audits, self.store.spec != before, head, is_new, rejoined, waiting=self._waiting
+        )
 
-    def _ask(self, *, accept_restored: bool = False) -> Answer:
-        """The server's answer, believed; spec, rotations and checkpoint are taken on."""
-        store, nonce = self.store, secrets.token_hex(32)
-        question = {
-            "actor": store.name,
-            "federation": store.federation,
-            "nonce": nonce,
-            "sequence": store.sequence,
-            "size": store.checkpoint[0],
-        }
-        data = self._patiently(lambda: self._carrier.sync(speech.said("question", question, store.key)))
-        answer = Answer.read(data)
-        self._trust.learn(answer.rotations)
-        self._trust.chain.verify(answer.envelope, claims)
-        if (answer.federation, answer.actor, answer.nonce) != (store.federation, store.name, nonce):
-            raise EvidenceError("the server answered another question than the one that was asked: its nonce or name differs")
-        self._follow(answer, accept_restored=accept_restored)
-        self._amend(answer)
-        return answer
+    def announce(self) -> None:
+        """Offer what is pending and ask, without waiting: for carriers that bring answers when an agent is next run.
 
-    def _follow(self, answer: Answer, *, accept_restored: bool) -> None:
-        store, checkpoint = self.store, answer.checkpoint
-        size, root = store.checkpoint
+        The request goes first, so the answer tells whether it took effect. What cannot be offered is left to `sync`, which asks
+        first, and so may mend the cause, or says what is wrong. A store that is an old copy offers nothing before it has asked.
+        """
+        self._require_enrolled()
+        if self.store.recall("rejoin") != "1":
+            with suppress(ExpungeError):
+                composition = self.store.composed() or self._compose()
+                if composition is not None:
+                    self._bring(composition)
+        with suppress(CarrierError):
+            self._asking.ask()
+
+    def _rejoined(self, answer: Answer) -> list[Receipt]:
         try:
-            if checkpoint.size < size:
-                raise EvidenceError(f"the server's log has {checkpoint.size} entries, and had {size} before: entries are gone")
-            newest = self._trust.follow(checkpoint, answer.consistency)
-        except EvidenceError as problem:
-            if answer.status != "must-rejoin":
-                raise
-            if not accept_restored:
-                raise EvidenceError(
-                    f"{problem}. The server says that it was restored from a backup; ask its operator whether that is so, then "
-                    "accept it for this client (accept_restored=True). Receipts of what was lost stay valid evidence"
-                ) from problem
-            # Not the answer itself: it names the subjects of orders, and the head.
-            signed = self._patiently(self._trust.checkpoint)
-            store.keep("lost-log", canonical.encode({"root": root.hex(), "size": size}), signed)
-            newest = checkpoint.size, checkpoint.root
-        store.remember({"checkpoint": checkpoint_text(*newest)})
-
-    def _amend(self, answer: Answer) -> None:
-        """Take on the amendments that lead from this client's spec to the server's."""
-        store = self.store
-        if answer.spec == store.spec:
-            return
-        amendments = self._trust.amendments(answer.amendments)
-        starts = [place for place, (_, content) in enumerate(amendments) if content["spec_before"] == store.spec.digest]
-        spec = store.spec
-        for _, content in amendments[starts[-1] :] if starts else ():
-            after = Spec.from_dict(content["spec"])
-            if content["spec_before"] != spec.digest:
-                break
-            spec = after
-        if spec != answer.spec:
-            raise EvidenceError("the server's spec is not this client's spec with signed amendments: it cannot be taken on")
-        store.amend(spec, [data for data, _ in amendments[starts[-1] :]])
-        if store.message not in spec.messages and "gram" in spec.messages:
-            store.choose("gram")  # which shows the server no more than before
-
-    def _require_in_step(self, answer: Answer) -> None:
-        """A store that is an old copy must not go on: it would delete what is gone, and not know of what it has added."""
-        if answer.status == "must-rejoin":
-            if self.store.gone:  # restored to a time before it forgot this client, or before the client left
-                self.store.remember({"gone": "", "left": ""})
-            return
-        if self.store.gone:
-            raise EvidenceError(f"the server said that it knows {self.store.name} no longer, and now says that it does")
-        store, outstanding = self.store, self.store.composed()
-        known = store.sequence if outstanding is None else outstanding.sequence
-        rejoining = outstanding is not None and outstanding.reset
-        if answer.sequence > known or (store.recall("rejoin") == "1" and not rejoining):
-            raise StoreError(
-                f"the server has receipted {answer.sequence} requests of {store.name}, this store knows of {known}: it is an old "
-                "copy, whose samples can be read, but which cannot go on. Put the newest copy back. If there is none: have the "
-                f"operator forget this client (expunge server forget-client {store.name}), enrol a new one under another name, "
-                "add the samples there again from where they came, and erase this copy (expunge client leave)"
-            )
-        if answer.sequence < store.sequence:
-            raise EvidenceError(
-                f"the server has forgotten requests that it receipted: it knows of {answer.sequence}, this client has receipts "
-                f"up to {store.sequence}. Show the receipts to the operator"
-            )
+            return [self._rejoin(answer)]
+        except Waits as pending:
+            self._waiting = str(pending)
+            return []
 
     def _rejoin(self, answer: Answer) -> Receipt:
         """Send everything that this client holds to a server that was restored without it.
@@ -336,6 +318,8 @@ class Agent:
 
     def _answer_audits(self, answer: Answer) -> tuple[str, ...]:
         """Recompute the statistics from the store, and say their salted digest for each audit."""
+        if self.store.spec.is_masked:
+            return self._join_in(answer)
         if not answer.audits:
             return ()
         statistics = self.store.statistics(self._progress, recompute=self._recompute)
@@ -357,6 +341,21 @@ class Agent:
                     break  # it has taken effect: its receipt comes first, next time
         return tuple(done)
 
+    def _join_in(self, answer: Answer) -> tuple[str, ...]:
+        """In a masked federation: take part in the round that rebuilds or audits the ledger, if one is wanted."""
+        outstanding = self.store.composed()
+        if not (answer.rebuild or answer.audits) or answer.status != "active" or (outstanding and outstanding.doubtful):
+            return ()
+
+        def everything() -> Contribution:
+            return Contribution.of(self.store.statistics(self._progress, recompute=self._recompute), None, self.store.spec)
+
+        outcome = self._contributor.join_in("rebuild" if answer.rebuild else "audit", everything)
+        if isinstance(outcome, Waiting) or outcome.why:
+            self._waiting = outcome.why
+            return ()
+        return () if answer.rebuild else tuple(audit for audit, _ in answer.audits)
+
     def _fetch_head(self) -> tuple[str, bool]:
         """The newest head: its digest, and whether it is new here."""
         known = self.store.recall("head") or ""
@@ -373,7 +372,7 @@ class Agent:
         after = int(self.store.recall("entry") or -1) if self.store.spec.publication == "immediately" else -1
         head, certificate = self._trust.head(data, after)
         if certificate.spec != self.store.spec:
-            self._ask()
+            self._asking.ask()
         if certificate.spec != self.store.spec:
             raise EvidenceError("the head is of another spec than the federation's: fetch it again")
         newest = self._patiently(lambda: self._trust.follow(certificate.checkpoint))

@@ -15,6 +15,7 @@ _CHECKS: dict[str, fields.Check] = {
     "orders": fields.lists(fields.objects({"deadline": fields.time, "order": fields.identifier, "subject": fields.text})),
     "audits": fields.lists(fields.objects({"audit": fields.identifier, "salt": fields.digest})),
     "consistency": fields.lists(fields.digest),
+    "rebuild": fields.boolean,
     "rotations": fields.lists(fields.envelope_json),
     "amendments": fields.lists(fields.envelope_json),
     "time": fields.time,
@@ -47,6 +48,7 @@ class Answer:
     checkpoint: Checkpoint
     consistency: tuple[bytes, ...]
     rotations: tuple[Envelope, ...]
+    rebuild: bool  # whether the clients are to rebuild the ledger by secure aggregation
 
     @classmethod
     def read(cls, data: bytes) -> Answer:
@@ -68,6 +70,7 @@ class Answer:
             Checkpoint.from_json(content["checkpoint"]),
             tuple(bytes.fromhex(text) for text in content["consistency"]),
             tuple(Envelope.from_json(value, "rotation") for value in content["rotations"]),
+            content["rebuild"],
         )
 
 

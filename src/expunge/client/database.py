@@ -1,4 +1,7 @@
-"""The client's SQLite database, used by one process: a transaction is durable when it returns, or nothing of it is."""
+"""The client's SQLite database: one process changes it, others may look at it meanwhile.
+
+A transaction is durable when it returns, or nothing of it is; a snapshot sees whole transactions only.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, NoReturn
+from urllib.parse import quote
 
-from expunge.errors import StoreError
+from expunge.errors import StoreBusyError, StoreError
 from expunge.sqlite import opened, roll_back
 
 _SETTINGS: dict[str, str | int] = {
     "page_size": 8192,  # a row with a feature of 768 float64 fits one page
-    "locking_mode": "EXCLUSIVE",  # the folder's lock keeps others out, and this keeps out a shared memory file
     "temp_store": "MEMORY",  # nothing is written that is not in these files
 }
+_PATIENCE = 2.0  # seconds that a snapshot waits for a writer that keeps readers out
 
 
 class Database:
@@ -94,3 +98,49 @@ class Database:
         with self._lock:
             self._closed = True
             self._connection.close()
+
+
+class Snapshot(Database):
+    """The database as it is at one moment, read beside the process that works on it. Law: nothing is changed by it.
+
+    While one is open, that process can commit, but not cut the write-ahead log, for which it waits: close this soon.
+    """
+
+    def __init__(self, path: Path, migrations: Sequence[str]) -> None:
+        self.path = path
+        self._lock = RLock()
+        self._closed = False
+        try:
+            address = f"file:{quote(str(path))}?mode=ro"
+            self._connection = sqlite3.connect(
+                address, uri=True, isolation_level=None, check_same_thread=False, timeout=_PATIENCE
+            )
+        except sqlite3.Error as problem:
+            raise StoreError(f"the database {path} cannot be opened: {problem}") from problem
+        try:
+            self._connection.execute("PRAGMA temp_store=MEMORY")
+            self._connection.execute("BEGIN")
+            version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+            self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on nothing changes
+        except sqlite3.Error as problem:
+            self._connection.close()
+            raise StoreBusyError(
+                f"{path} is in use by another process, and cannot be read beside it ({problem}): wait until that has finished"
+            ) from problem
+        if version != len(migrations):
+            self._connection.close()
+            raise StoreBusyError(
+                f"{path} is in use by another process, and of version {version}; this program reads version {len(migrations)}: "
+                "wait until that process has finished"
+            )
+
+    def transaction(self) -> NoReturn:
+        """Refused."""
+        self._refuse()
+
+    def truncate_log(self) -> NoReturn:
+        """Refused."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise StoreError(f"{self.path} is open for reading only, beside the process that works on it: open it to change it")

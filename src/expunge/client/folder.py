@@ -1,10 +1,12 @@
-"""The client's folder: database, vault and signing key, opened together by one process.
+"""The client's folder: database, vault and signing key, opened together by one process; others may only glance at it.
 
 client.db        SQLite: samples (sealed), what is pending, receipts. Truth; may not be lost
 client.vault     the keys that samples are sealed under; may be mirrored to another disk. Truth; may not be lost
 client.key       the Ed25519 key that signs requests (PEM)
 head             the newest published head with its certificate. A copy; may be lost
 lock             held by the process at work
+
+client.db-wal and client.db-shm are SQLite's own, while somebody has the database open; the second holds page numbers only.
 
 Law: when `create`, `open` and every change have returned, the vault holds keys only for what the database refers to, and after
 each erasure the write-ahead log is empty. `open` makes this so again after a crash.
@@ -18,7 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from expunge import canonical
-from expunge.client.database import Database
+from expunge.client.database import Database, Snapshot
+from expunge.client.glance import Keys
 from expunge.client.schema import MIGRATIONS
 from expunge.errors import ShreddedError, StoreError
 from expunge.files import FolderLock, erase_drafts, sync_folder, write_whole
@@ -30,9 +33,9 @@ STORE_SLOT = 0  # of the key that makes tags
 
 
 class Folder:
-    """Whoever holds one is alone with these files."""
+    """Whoever holds one is alone in changing these files. One without a lock is a glance, by which nothing can be changed."""
 
-    def __init__(self, path: Path, lock: FolderLock, database: Database, vault: Vault, key: SigningKey) -> None:
+    def __init__(self, path: Path, lock: FolderLock | None, database: Database, vault: Vault, key: SigningKey) -> None:
         self.path = path
         self.database = database
         self.vault = vault
@@ -78,12 +81,7 @@ class Folder:
         `restored` says that the database was put back from a backup: samples that have been erased since are dropped.
         """
         path = path.absolute()
-        for name in (_DATABASE, _VAULT, _KEY):
-            if not (path / name).exists():
-                mirror = " If the vault has a mirror (enroll --mirror), copy the mirror there." if name == _VAULT else ""
-                raise StoreError(
-                    f"{path / name} is missing: this is no client's store, or one that must be put back from a backup.{mirror}"
-                )
+        _require_files(path)
         lock = FolderLock(path, timeout)
         database: Database | None = None
         vault: Vault | None = None
@@ -104,6 +102,22 @@ class Folder:
             raise
         return folder
 
+    @classmethod
+    def glance(cls, path: Path) -> Folder:
+        """The folder as it is at this moment, beside the process that works on it. Nothing in it can be changed by this.
+
+        The database is read first: every key that it refers to was there when it was written. One that has been destroyed since
+        is a ShreddedError where it is needed; then look again.
+        """
+        path = path.absolute()
+        _require_files(path)
+        database = Snapshot(path / _DATABASE, MIGRATIONS)
+        try:
+            return cls(path, None, database, Keys(path / _VAULT), SigningKey.from_pem((path / _KEY).read_bytes()))
+        except BaseException:
+            database.close()
+            raise
+
     def _recover(self, restored: bool) -> None:
         if restored:
             self._drop_erased()
@@ -118,7 +132,7 @@ class Folder:
         self.database.truncate_log()
 
     def _referred(self) -> set[int]:
-        query = "SELECT slot FROM samples UNION ALL SELECT slot FROM compositions"
+        query = "SELECT slot FROM samples UNION ALL SELECT slot FROM compositions UNION ALL SELECT slot FROM participations"
         return {STORE_SLOT, *(row[0] for row in self.database.rows(query))}
 
     def _drop_erased(self) -> None:
@@ -137,6 +151,7 @@ class Folder:
             changes.run("UPDATE samples SET sequence = NULL")
             changes.run("UPDATE orders SET sequence = NULL WHERE answered = 0")
             changes.run("DELETE FROM compositions")
+            changes.run("DELETE FROM participations")
             changes.run_many("DELETE FROM samples WHERE slot = ?", gone)
             if counted:  # then what the server counts is not what is here, whatever number it has reached
                 changes.run("INSERT OR REPLACE INTO settings (name, value) VALUES ('rejoin', '1')")
@@ -173,10 +188,12 @@ class Folder:
 
     def write_head(self, data: bytes) -> None:
         """Replace the head, whole."""
+        self._require_held()
         write_whole(self.path / _HEAD, data, mode=0o644)
 
     def drop_head(self) -> None:
         """Remove the head."""
+        self._require_held()
         (self.path / _HEAD).unlink(missing_ok=True)
         sync_folder(self.path)
 
@@ -185,6 +202,10 @@ class Folder:
         place = self.path / _HEAD
         return place.read_bytes() if place.exists() else None
 
+    def _require_held(self) -> None:
+        if self._lock is None:
+            raise StoreError(f"{self.path} is open for reading only, beside the process that works on it: open it to change it")
+
     def close(self) -> None:
         """Close everything and let others in. Once is enough; twice does no harm."""
         if self._closed:
@@ -192,7 +213,17 @@ class Folder:
         self._closed = True
         self.database.close()
         self.vault.close()
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _require_files(path: Path) -> None:
+    for name in (_DATABASE, _VAULT, _KEY):
+        if not (path / name).exists():
+            mirror = " If the vault has a mirror (enroll --mirror), copy the mirror there." if name == _VAULT else ""
+            raise StoreError(
+                f"{path / name} is missing: this is no client's store, or one that must be put back from a backup.{mirror}"
+            )
 
 
 def _vault_of(path: Path, mirrors: Sequence[Path]) -> Vault:

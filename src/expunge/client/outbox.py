@@ -19,10 +19,13 @@ from expunge.client.parts import part_of
 from expunge.client.samples import Recompute, Samples
 from expunge.client.sizes import fitting, request_bytes
 from expunge.errors import InputError, ProtocolError, StoreError
+from expunge.evidence.fields import UNDISCLOSED
+from expunge.privacy.aggregation import Contribution
 from expunge.protocol import request
-from expunge.protocol.messages import Message, Part
+from expunge.protocol.messages import GramPart, Message, Part
 from expunge.protocol.request import AuditAnswer, Header, OrderAnswer
 from expunge.spec import Spec
+from expunge.statistics import Statistics
 
 NONCE_BYTES = 32
 _SETTING = "INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)"
@@ -125,6 +128,8 @@ class Outbox:
             choice = _Choice([], False, kind) if audits else self._choice(spec, kind, most, largest)
         orders = [] if audits or reset else self._answerable(choice)
         leave = self._leaving() and choice.all_of_them and not audits
+        if kind == "masked" and choice.slots:  # what a round carries is told to nobody: orders and farewells follow it
+            orders, leave = [], False
         if not (choice.slots or orders or audits or leave or reset):
             if choice.problem:
                 raise ProtocolError(choice.problem)
@@ -143,7 +148,7 @@ class Outbox:
                 )
                 states.freeze(changes, number, choice.slots)
                 for order in orders:
-                    _answer(changes, order, number)
+                    _answer(changes, order, number, disclosed=kind != "masked")
                 if kind == "factor" and choice.slots:
                     self._keep_message(spec, number, slot, recompute, reset=reset)
         except BaseException:
@@ -276,6 +281,14 @@ class Outbox:
             header, self._samples.commitments(added), self._samples.commitments(deleted), message, self._folder.key
         )
 
+    def contribution(self, composition: Composition, recompute: Recompute | None = None) -> Contribution:
+        """What a composed request adds and deletes, for a round of secure aggregation; the same each time."""
+        sums: list[Statistics | None] = []
+        for slots in self._members(composition.sequence, reset=composition.reset):
+            part = self._part(composition.spec, "gram", slots, recompute)
+            sums.append(part.statistics if isinstance(part, GramPart) else None)
+        return Contribution.of(sums[0], sums[1], composition.spec)
+
     def _part(self, spec: Spec, kind: str, slots: Sequence[int], recompute: Recompute | None) -> Part | None:
         return part_of(spec, kind, self._samples.blocks(spec, slots, recompute)) if slots else None
 
@@ -346,10 +359,10 @@ class Outbox:
         return self._folder.vault.unseal(slot, sealed, _context(sequence))
 
 
-def _answer(changes: Database, order: str, sequence: int) -> None:
-    """Let a request answer an order, with the number of samples that it deletes for it."""
+def _answer(changes: Database, order: str, sequence: int, *, disclosed: bool) -> None:
+    """Let a request answer an order, with the number of samples that it deletes for it, if that may be disclosed."""
     query = "SELECT count(*) FROM samples WHERE order_id = ? AND sequence = ? AND state = 'deleting'"
-    found = changes.value(query, (order, sequence))
+    found = changes.value(query, (order, sequence)) if disclosed else UNDISCLOSED
     changes.run("UPDATE orders SET sequence = ?, found = ? WHERE id = ?", (sequence, found, order))
 
 

@@ -40,6 +40,11 @@ class Found:
     names: Names
     added: int  # seconds since 1970
 
+    @property
+    def shown_state(self) -> str:
+        """The state in a word that people know: one that is withdrawn is going, too."""
+        return "deleting" if self.state == "withdrawn" else self.state
+
 
 @dataclass(frozen=True)
 class Opened:

@@ -82,4 +82,12 @@ MIGRATIONS: tuple[str, ...] = (
     -- Whole answers of restored servers, which name subjects; size and root of the lost log stay, as every other document.
     DELETE FROM documents WHERE kind = 'lost-log' AND number % 2 = 1;
     """,
+    """
+    -- This client's part in a round of secure aggregation, sealed; never more than one.
+    CREATE TABLE participations (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        slot INTEGER NOT NULL,
+        sealed BLOB NOT NULL
+    );
+    """,
 )

@@ -19,31 +19,31 @@ from numpy.typing import NDArray
 from expunge.client import states
 from expunge.client.batch import Batch
 from expunge.client.folder import Folder
+from expunge.client.looking import Looking
 from expunge.client.outbox import Composition, Outbox
-from expunge.client.samples import BLOCK_SAMPLES, Found, Progress, Recompute, Samples
-from expunge.client.selection import Preview, Selection, counted
-from expunge.client.standing import Standing, alone, checkpoint_text, spec_text
-from expunge.client.status import Status
+from expunge.client.participation import Participation
+from expunge.client.samples import Found, Progress, Recompute
+from expunge.client.selection import Preview, Selection
+from expunge.client.standing import alone, checkpoint_text, spec_text
 from expunge.errors import InputError, SpecError, SpecMismatchError, StoreError
+from expunge.privacy.aggregation import Contribution
 from expunge.protocol.commitment import SALT_BYTES
 from expunge.protocol.names import FEDERATION_DIGITS, checked_hex, checked_name
 from expunge.protocol.request import AuditAnswer
 from expunge.signing import PublicKey, SigningKey
 from expunge.spec import Spec
-from expunge.statistics import Statistics
-from expunge.sums import Sums
 
 MODES = ("cached", "recompute")
-KINDS = ("rows", "gram", "factor")
+KINDS = ("rows", "gram", "factor", "masked")
 
 
-class ClientStore(Standing):
-    """A client's samples and outbox in a folder. Any thread may use it; one process at a time."""
+class ClientStore(Looking):
+    """A client's samples and outbox in a folder. Any thread may use it; one process at a time, while others may glance at it."""
 
     def __init__(self, folder: Folder) -> None:
         super().__init__(folder)
-        self._samples = Samples(folder)
         self._outbox = Outbox(folder, self._samples)
+        self.participation = Participation(folder)
 
     @classmethod
     def create(
@@ -90,6 +90,11 @@ class ClientStore(Standing):
         """The store in a folder; waits for another process up to `timeout` seconds. For `restored` see `Folder.open`."""
         return cls(Folder.open(Path(path), timeout=timeout, restored=restored))
 
+    @classmethod
+    def glance(cls, path: Path) -> ClientStore:
+        """The store as it is at this moment, beside the process that works on it; for looking only. See `Folder.glance`."""
+        return cls(Folder.glance(Path(path)))
+
     def __enter__(self) -> ClientStore:
         return self
 
@@ -129,16 +134,6 @@ class ClientStore(Standing):
     def pending_again(self, ids: Any, features: Any, labels: Any, *, subjects: Any = None) -> bool:
         """Whether these very samples were added before, and some of them are yet to be receipted: a sync finishes that."""
         return self._samples.pending_again(self._spec, Batch.of(self._spec, ids, features, labels, subjects=subjects))
-
-    @alone
-    def listed(self, selection: Selection) -> list[Found]:
-        """The samples of a selection: ids, subjects, class indices, states and times, without their features."""
-        return self._samples.find(selection, self._spec)
-
-    @alone
-    def missing(self, ids: Sequence[str]) -> list[str]:
-        """Which of these ids no sample in the store has."""
-        return self._samples.missing(ids)
 
     @alone
     def correct(
@@ -192,11 +187,6 @@ class ClientStore(Standing):
     # -- forgetting -----------------------------------------------------------------------------------------------------
 
     @alone
-    def preview(self, selection: Selection) -> Preview:
-        """What forgetting would do; nothing changes."""
-        return self._preview(self._samples.find(selection, self._spec))
-
-    @alone
     def forget(self, selection: Selection, *, order: str | None = None, recompute: Recompute | None = None) -> Preview:
         """Delete the samples of a selection, pending until the receipt; those that never left home are gone at once.
 
@@ -244,17 +234,6 @@ class ClientStore(Standing):
         if gone:
             self._folder.erase(gone)
 
-    def _preview(self, found: Sequence[Found]) -> Preview:
-        going = [one for one in found if one.state in ("adding", "live")]
-        labels = [None if one.label is None else str((self._spec.labels or ())[one.label]) for one in going]
-        return Preview(
-            ids=tuple(one.names.id for one in going),
-            labels=counted(labels),
-            subjects=counted(one.names.subject for one in going),
-            unsent=sum(not one.sent for one in going),
-            pending=tuple(one.names.id for one in found if one.state not in ("adding", "live")),
-        )
-
     # -- the outbox -----------------------------------------------------------------------------------------------------
 
     @alone
@@ -298,6 +277,11 @@ class ClientStore(Standing):
         return self._outbox.encode(composition, self.federation, self.name, recompute)
 
     @alone
+    def contribution(self, composition: Composition, *, recompute: Recompute | None = None) -> Contribution:
+        """What a composed request adds and deletes, for a round of secure aggregation; the same each time."""
+        return self._outbox.contribution(composition, recompute)
+
+    @alone
     def doubt(self, sequence: int, doubtful: bool = True) -> bool:
         """Note, durably, whether a request may have arrived without an answer; what was noted before."""
         return self._outbox.doubt(sequence, doubtful)
@@ -327,19 +311,7 @@ class ClientStore(Standing):
         """
         self._outbox.release()
 
-    # -- looking --------------------------------------------------------------------------------------------------------
-
-    @alone
-    def statistics(self, progress: Progress | None = None, *, recompute: Recompute | None = None) -> Statistics:
-        """The statistics of all samples that the server counts, computed afresh from the samples."""
-        query = f"SELECT slot FROM samples WHERE {states.COUNTED} ORDER BY slot"  # noqa: S608 - our own words
-        slots = [row[0] for row in self._database.rows(query)]
-        sums = Sums(self._spec)
-        for number, block in enumerate(self._samples.blocks(self._spec, slots, recompute), start=1):
-            sums.change(block.rows, 1)
-            if progress is not None:
-                progress(min(number * BLOCK_SAMPLES, len(slots)))
-        return Statistics.snapshot(sums, by_construction=True)
+    # -- choosing -------------------------------------------------------------------------------------------------------
 
     @alone
     def choose(self, message: str) -> None:
@@ -347,35 +319,3 @@ class ClientStore(Standing):
         if message not in KINDS or message not in self._spec.messages:
             raise SpecError(f"message={message!r} must be one of those that the spec allows: {', '.join(self._spec.messages)}")
         self.remember({"message": message})
-
-    @alone
-    def answered(self, audit: str) -> bool:
-        """Whether an audit has been answered."""
-        return bool(self._database.value("SELECT 1 FROM audits WHERE id = ?", (audit,)))
-
-    @alone
-    def status(self) -> Status:
-        """Where this client stands."""
-        numbers = dict(self._database.rows("SELECT state, count(*) FROM samples GROUP BY state"))
-        query = "SELECT label, count(*) FROM samples WHERE state IN ('adding', 'live') AND label IS NOT NULL GROUP BY label"
-        names = self._spec.labels or ()
-        return Status(
-            name=self.name,
-            federation=self.federation,
-            mode=self.mode,
-            message=self.message,
-            enrolled=self.recall("enrolled") == "1",
-            live=numbers.get("live", 0),
-            adding=numbers.get("adding", 0),
-            deleting=numbers.get("deleting", 0) + numbers.get("withdrawn", 0),
-            labels={str(names[label]): number for label, number in self._database.rows(query)},
-            sequence=self.sequence,
-            composed=self._database.value("SELECT sequence FROM compositions"),
-            orders=self._database.value("SELECT count(*) FROM orders WHERE answered = 0"),
-            checkpoint=self.checkpoint[0],
-            head=self.recall("head") or "",
-            refusal=self.recall("refusal") or "",
-            leaving=self.recall("leaving") == "1",
-            left=self.recall("left") == "1",
-            gone=self.gone and self.recall("left") != "1",
-        )

@@ -6,6 +6,7 @@ client` and all other commands work on the same folders.
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Mapping
@@ -21,10 +22,12 @@ from expunge.evidence import Certificate, Receipt, published, render_bundle
 from expunge.head import Head
 from expunge.office import Office
 from expunge.protocol.token import Token
+from expunge.server.core import Settings
 from expunge.signing import Envelope
 from expunge.spec import Spec
 
 _SECRET_BYTES = 32
+_GATHER_FOR = 0.2  # seconds: the clients here join one right after another
 
 
 class Client:
@@ -57,9 +60,10 @@ class Client:
 class Federation:
     """A federation in a folder, open in this process. Close it, or use it in a `with` statement; a crash loses nothing."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, settings: Settings | None = None) -> None:
         self.place = place
-        self.carrier = LocalCarrier(place.server, mirrors=place.mirrors)
+        chosen = settings or Settings(gather_for=_GATHER_FOR)
+        self.carrier = LocalCarrier(place.server, mirrors=place.mirrors, settings=chosen)
         self._clients: dict[str, Client] = {}
         try:
             self.office = Office.open(place.operator, self.carrier)
@@ -68,14 +72,14 @@ class Federation:
             raise
 
     @classmethod
-    def found(cls, folder: Path | str, spec: Spec, *, solver: str = "woodbury") -> Federation:
+    def found(cls, folder: Path | str, spec: Spec, *, solver: str = "woodbury", settings: Settings | None = None) -> Federation:
         """A new federation, in a folder that is empty or not there yet."""
-        return cls(found_federation(Path(folder), spec, solver=solver))
+        return cls(found_federation(Path(folder), spec, solver=solver), settings)
 
     @classmethod
-    def open(cls, folder: Path | str) -> Federation:
+    def open(cls, folder: Path | str, *, settings: Settings | None = None) -> Federation:
         """The federation in a folder, as it was left."""
-        return cls(Place.at(Path(folder)))
+        return cls(Place.at(Path(folder)), settings)
 
     # -- clients --------------------------------------------------------------------------------------------------------
 
@@ -98,8 +102,18 @@ class Federation:
         return enrol(folder, token, self.carrier, address=address, message=message)
 
     def sync(self) -> dict[str, Synced]:
-        """Sync every client that is open here."""
-        return {name: client.sync() for name, client in self._clients.items()}
+        """Sync every client that is open here; under secure aggregation, as often as the rounds that they make up take."""
+        rounds = self.carrier.service.aggregations
+        done = {name: client.sync() for name, client in self._clients.items()}
+        while any(one.waiting for one in done.values()):
+            before, due = rounds.pulse()
+            again = {name: client.sync() for name, client in self._clients.items()}
+            done = {name: done[name].followed_by(one) for name, one in again.items()}
+            if rounds.pulse()[0] == before:
+                if not math.isfinite(due):
+                    break  # the round waits for clients that are not here
+                time.sleep(due)
+        return done
 
     # -- the head -------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from expunge.evidence.checkpoint import Checkpoint
 from expunge.evidence.digests import commitments_root, salted, spec_digests, subject_digest
 from expunge.evidence.entry import entry as make_entry
 from expunge.evidence.entry import read as read_entry
+from expunge.evidence.finding import Finding
 from expunge.evidence.logged import Logged
 from expunge.evidence.merkle import (
     Nodes,
@@ -23,7 +24,7 @@ from expunge.evidence.merkle import (
 from expunge.evidence.receipt import Receipt, receipt_content
 from expunge.evidence.result import Result, result_content
 from expunge.evidence.rotation import KeyChain, Rotation, rotate
-from expunge.evidence.verify import Finding, verify
+from expunge.evidence.verify import verify
 
 __all__ = [
     "Bundle",

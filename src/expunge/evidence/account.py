@@ -5,8 +5,12 @@ The sentences of bundles are part of the page: whoever changes one that template
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from expunge.evidence.certificate import ASSUMPTIONS, Certificate
 from expunge.evidence.contents import Bundle
+from expunge.evidence.fields import UNDISCLOSED
 from expunge.evidence.logged import Logged
 from expunge.evidence.order import settled
 from expunge.evidence.wording import listed, moment, number, samples
@@ -44,9 +48,13 @@ def summary(bundle: Bundle) -> str:
         parts.append(f"Not answered yet: {listed(waiting)}.")
     elif clients:
         parts.append("None is left to answer.")
-    total = sum(answer["found"] for answer in bundle.answers())
+    total, undisclosed = found_in(bundle.answers())
     so_far = "In all" if order.state == "complete" else "So far"
-    parts.append(f"{so_far}, {samples(total)} of the subject {'was' if total == 1 else 'were'} found and deleted.")
+    if total or not undisclosed:
+        parts.append(f"{so_far}, {samples(total)} of the subject {'was' if total == 1 else 'were'} found and deleted.")
+    if undisclosed:
+        carried = "has" if undisclosed == 1 else "have"
+        parts.append(f"{so_far}, {number(undisclosed, 'client')} {carried} carried it out without disclosing how many samples.")
     if order.state == "complete":
         late = "" if order.completed <= order.deadline else ", after the deadline"
         parts.append(f"The order was complete on {moment(order.completed)}{late}.")
@@ -54,6 +62,12 @@ def summary(bundle: Bundle) -> str:
         past = ", and its deadline had passed" if order.state == "overdue" else ""
         parts.append(f"On {moment(bundle.time)} the order was not complete{past}.")
     return " ".join(parts)
+
+
+def found_in(answers: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """How many samples were found in all, and how many clients do not disclose it."""
+    undisclosed = sum(answer["found"] == UNDISCLOSED for answer in answers)
+    return sum(answer["found"] for answer in answers) + undisclosed, undisclosed
 
 
 def proved(bundle: Bundle) -> list[str]:
@@ -97,6 +111,22 @@ def not_proved(bundle: Bundle) -> list[str]:
     return [*sentences, *unaudited(Certificate.unverified(bundle.certificate))]
 
 
+def promise_of(what: str, due: str, now: str | None) -> str:
+    """The server's promise to erase something at rest, as it stands now, if it is known when that is."""
+    if now is None:
+        return f"The server promised that {what[0].lower()}{what[1:]} is erased at rest by {moment(due)}."
+    if now < due:
+        when = moment(due)
+        return f"{what} will be erased at rest by {when}; until then the server may hold it, encrypted, in its journal."
+    return f"{what} was due to be erased at rest by {moment(due)}."
+
+
+def not_proved_by_receipt() -> list[str]:
+    """What nobody should read into a receipt."""
+    later = "That the erasure at rest has happened: the log's entry of kind 'erased' says so, which a bundle holds."
+    return [NOT_THE_BACKBONE, NO_COPIES, OLD_HEADS, later]
+
+
 def certified(certificate: Certificate) -> str:
     """What a certificate says of its head."""
     held = f"the {samples(certificate.count)}" if certificate.count else "no samples"
@@ -122,12 +152,18 @@ def unaudited(certificate: Certificate) -> list[str]:
 
 def _answers(bundle: Bundle) -> list[str]:
     """What the clients found and deleted, which hold nothing, and what became of the journal that carried it."""
-    found = [answer for answer in bundle.answers() if answer["found"]]
+    found = [answer for answer in bundle.answers() if answer["found"] > 0]
+    hidden = [answer["client"] for answer in bundle.answers() if answer["found"] == UNDISCLOSED]
     nothing = [answer["client"] for answer in bundle.answers() if not answer["found"]]
     sentences = []
     if found:
         each = listed([f"{samples(answer['found'])} by {answer['client']}" for answer in found])
         sentences.append(f"Samples of the subject were found and deleted: {each}.")
+    if hidden:
+        sentences.append(
+            f"{listed(hidden)} confirmed, after the rounds of secure aggregation in which they delete, to hold nothing of the "
+            "subject any more. How many samples each of them deleted is disclosed to nobody."
+        )
     if nothing:
         sentences.append(f"Nothing of the subject was found by {listed(nothing)}.")
     if bundle.receipts:
@@ -146,7 +182,7 @@ def _answers(bundle: Bundle) -> list[str]:
 def _departure(logged: Logged) -> str:
     entry, place = logged.entry, f"(entry {logged.index})"
     if entry["kind"] == "forgotten":
-        all_of_it = samples(entry["count"])
+        all_of_it = "its samples, whose number is not known" if entry["count"] == UNDISCLOSED else samples(entry["count"])
         return (
             f"The client {entry['client']} vanished, and the server subtracted all that it had contributed: {all_of_it} {place}."
         )

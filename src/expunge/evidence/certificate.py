@@ -37,6 +37,15 @@ ASSUMPTIONS = (
     "Between two audits, the server's software computed what the log says that it computed.",
     "The backbone that made the features is outside of all this: it is frozen, and the head is all that learns.",
 )
+MASKED_CLIENTS = (
+    "Clients subtract what they added. Under secure aggregation the server sees sums over many clients and can check no single "
+    "one; an audit adds up, in the same way, what every client recomputes from its own store. Arithmetic alone could not tell."
+)
+
+
+def assumptions_under(spec: Spec) -> tuple[str, ...]:
+    """What a certificate rests on in a federation with this spec."""
+    return (MASKED_CLIENTS, *ASSUMPTIONS[1:]) if spec.is_masked else ASSUMPTIONS
 
 
 def _spec(value: Any, what: str) -> Any:
@@ -141,7 +150,7 @@ def certificate_content(
         "audit": None if audit is None else dict(audit),
         "exact": exact,
         "deviation": deviation,
-        "assumptions": list(ASSUMPTIONS),
+        "assumptions": list(assumptions_under(spec)),
     }
 
 

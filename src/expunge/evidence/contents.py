@@ -21,13 +21,22 @@ from expunge.evidence.rotation import KeyChain
 from expunge.signing import Envelope, PublicKey
 
 _KINDS = ("ordered", "answered", "completed", "changed", "forgotten", "audited")
+
+
+def _template(value: Any, what: str) -> Any:
+    """Of the page: 2 shows the order's reference, 1 is for orders without one."""
+    if isinstance(value, bool) or value not in (1, 2):
+        raise FormatError(f"{what} must be 1 or 2, got {value!r:.80}: written by a newer Expunge, or altered")
+    return value
+
+
 _CHECK = fields.objects(
     {
         "version": fields.version,
         "federation": fields.federation,
         "server": fields.digest,
         "time": fields.time,
-        "template": fields.version,
+        "template": _template,
         "order": lambda value, _: Order.from_json(value),
         "receipts": fields.lists(fields.envelope_json),
         "erased": fields.lists(lambda value, _: Logged.from_json(value)),
@@ -47,6 +56,7 @@ def bundle_content(
     subject: str,
     subjects: Mapping[str, str],
     salt: bytes | None,
+    reference: str = "",
     receipts: Sequence[Envelope],
     entries: Sequence[Logged],
     certificate: Envelope | None,
@@ -58,7 +68,7 @@ def bundle_content(
     `entries`, with proofs in `checkpoint`, are: the order's `ordered`, `answered` and `completed` entries; the `changed` entry of
     every receipt; `erased` entries; `forgotten` entries of clients that vanished; the `audited` entry that the certificate names.
     `certificate` is of the same checkpoint, or None where no head can be published. `salt` is that of the subject's digest in the
-    `ordered` entry, or None if it is lost: then the log cannot show whom the order was about.
+    `ordered` entry, or None if it is lost: then the log cannot show whom the order was about. `reference` is "" if there is none.
     """
     in_order = sorted(entries, key=lambda logged: logged.index)
     return {
@@ -66,8 +76,8 @@ def bundle_content(
         "federation": checkpoint.federation,
         "server": server,
         "time": time,
-        "template": 1,
-        "order": Order.of(order, subject, subjects, salt, entries=in_order, time=time).to_json(),
+        "template": 2 if reference else 1,
+        "order": Order.of(order, subject, subjects, salt, entries=in_order, time=time, reference=reference).to_json(),
         "receipts": [envelope.to_json() for envelope in receipts],
         "erased": [logged.to_json() for logged in in_order if logged.entry["kind"] == "erased"],
         "entries": [logged.to_json() for logged in in_order if logged.entry["kind"] != "erased"],
@@ -125,6 +135,8 @@ class Bundle:
             tuple(Envelope.from_json(value, "rotation") for value in parts["rotations"]),
             Checkpoint.from_json(parts["checkpoint"]),
         )
+        if (parts["template"] == 2) != bool(bundle.order.reference):
+            raise FormatError("a bundle is of template 2 if its order has a reference, and of template 1 if it has none")
         bundle._check_entries()
         return bundle
 
@@ -169,7 +181,16 @@ class Bundle:
             if strange:
                 raise FormatError(f"a log entry of kind {strange[0]!r} has no place there in a bundle")
         order = self.order
-        if order != Order.of(order.id, order.subject, order.subjects, order.salt, entries=self.entries, time=self.time):
+        told = Order.of(
+            order.id,
+            order.subject,
+            order.subjects,
+            order.salt,
+            entries=self.entries,
+            time=self.time,
+            reference=order.reference,
+        )
+        if order != told:
             raise EvidenceError(f"what the bundle says of order {order.id} is not what the log entries in it say")
         entry = self.ordered.entry
         if order.salt is not None and digests.subject_digest(order.salt, order.subject, order.subjects) != entry["subject"]:

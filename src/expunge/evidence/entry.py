@@ -44,7 +44,7 @@ KINDS: dict[str, dict[str, fields.Check]] = {
         "deleted_commitments": fields.digest,
         "leave": fields.boolean,
         "reset": fields.boolean,
-        "orders": fields.lists(fields.objects({"order": fields.identifier, "found": fields.count})),
+        "orders": fields.lists(fields.objects({"order": fields.identifier, "found": fields.found})),
         "audits": fields.lists(fields.identifier),
         "round": fields.count,
         "ledger_before": fields.digest,
@@ -53,6 +53,19 @@ KINDS: dict[str, dict[str, fields.Check]] = {
         "spec": fields.digest,
         "erased_by": fields.time,
         "generation": fields.count,  # of the journal
+    },
+    "aggregated": {  # a round of secure aggregation took effect: the server saw sums over these clients, and no single request
+        "aggregation": fields.identifier,
+        "clients": fields.lists(fields.objects({"client": fields.name, "sequence": fields.count, "request": fields.digest})),
+        "added": fields.count,
+        "deleted": fields.count,
+        "round": fields.count,
+        "ledger_before": fields.digest,
+        "ledger_after": fields.digest,
+        "head": _PUBLISHED,
+        "spec": fields.digest,
+        "erased_by": fields.time,
+        "generation": fields.count,
     },
     "commanded": {  # by an operator or an officer
         "actor": fields.name,
@@ -82,7 +95,7 @@ KINDS: dict[str, dict[str, fields.Check]] = {
     "answered": {
         "order": fields.identifier,
         "client": fields.name,
-        "found": fields.count,
+        "found": fields.found,
         "sequence": fields.count,
     },
     "completed": {"order": fields.identifier},
@@ -96,7 +109,7 @@ KINDS: dict[str, dict[str, fields.Check]] = {
     },
     "forgotten": {  # a client that vanished
         "client": fields.name,
-        "count": fields.count,
+        "count": fields.found,  # not disclosed where several were forgotten in one round of secure aggregation
         "ledger_before": fields.digest,
         "ledger_after": fields.digest,
         "head": _PUBLISHED,

@@ -63,6 +63,14 @@ def count(value: Any, what: str) -> Any:
     return value
 
 
+UNDISCLOSED = -1  # what a client says it found under secure aggregation, where counts of single clients stay hidden
+
+
+def found(value: Any, what: str) -> Any:
+    """How many samples a client found for an order: a count, or that it is not disclosed."""
+    return value if value == UNDISCLOSED and not isinstance(value, bool) else count(value, what)
+
+
 def boolean(value: Any, what: str) -> Any:
     """True or False."""
     if not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""An erasure order as a bundle tells it. All but the subject's names follows from entries of the audit log.
+"""An erasure order as a bundle tells it. All but the subject's names and the reference follows from the audit log.
 
 A client has settled an order when it answered (found so many samples and deleted them, or found none), or when, after the order,
 it left or was forgotten with all that it held. The log may then have an answer of 0 in its place.
@@ -10,31 +10,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from expunge.errors import EvidenceError
+from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import fields
 from expunge.evidence.digests import SALT_BYTES
 from expunge.evidence.logged import Logged
 
-_CHECK = fields.objects(
-    {
-        "id": fields.identifier,
-        "subject": fields.text,
-        "subjects": fields.mapping(fields.name, fields.text),
-        "salt": fields.or_empty(fields.digest),
-        "filed": fields.time,
-        "deadline": fields.time,
-        "completed": fields.or_empty(fields.time),
-        "state": fields.one_of("open", "overdue", "complete"),
-        "answers": fields.lists(
-            fields.objects({"client": fields.name, "found": fields.count, "sequence": fields.count, "time": fields.time})
-        ),
-    }
-)
+
+def _reference(value: Any, what: str) -> Any:
+    if value == "":
+        raise FormatError(f"{what} is empty: an order without a reference has none")
+    return fields.text(value, what)
+
+
+_FIELDS: dict[str, fields.Check] = {
+    "id": fields.identifier,
+    "subject": fields.text,
+    "subjects": fields.mapping(fields.name, fields.text),
+    "salt": fields.or_empty(fields.digest),
+    "filed": fields.time,
+    "deadline": fields.time,
+    "completed": fields.or_empty(fields.time),
+    "state": fields.one_of("open", "overdue", "complete"),
+    "answers": fields.lists(
+        fields.objects({"client": fields.name, "found": fields.found, "sequence": fields.count, "time": fields.time})
+    ),
+}
+_CHECK = fields.objects(_FIELDS)
+_CHECK_REFERRED = fields.objects(_FIELDS | {"reference": _reference})
 
 
 @dataclass(frozen=True)
 class Order:
-    """An erasure order at the time of the bundle. `subjects` has the names of those clients that know the subject by another."""
+    """An erasure order at the time of the bundle. `subjects` has the names of those clients that know the subject by another.
+
+    `reference` is what officers call the order in their own files; "" if it has none, and then no byte tells of references.
+    """
 
     id: str
     subject: str
@@ -45,10 +55,19 @@ class Order:
     completed: str  # "" if it is not
     state: str  # "open", "overdue" or "complete"
     answers: tuple[dict[str, Any], ...]
+    reference: str = ""
 
     @classmethod
     def of(
-        cls, order: str, subject: str, subjects: Mapping[str, str], salt: bytes | None, *, entries: Sequence[Logged], time: str
+        cls,
+        order: str,
+        subject: str,
+        subjects: Mapping[str, str],
+        salt: bytes | None,
+        *,
+        entries: Sequence[Logged],
+        time: str,
+        reference: str = "",
     ) -> Order:
         """The order that these entries of the log tell of; refused where they contradict one another."""
         if salt is not None and len(salt) != SALT_BYTES:
@@ -76,6 +95,7 @@ class Order:
             "" if completed is None else completed.entry["time"],
             "complete" if completed is not None else "overdue" if time > deadline else "open",
             tuple({name: logged.entry[name] for name in ("client", "found", "sequence", "time")} for logged in answers),
+            reference,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -90,12 +110,14 @@ class Order:
             "completed": self.completed,
             "state": self.state,
             "answers": list(self.answers),
+            **({"reference": self.reference} if self.reference else {}),
         }
 
     @classmethod
     def from_json(cls, value: object) -> Order:
         """The inverse of `to_json`."""
-        parts = _CHECK(value, "the order of a bundle")
+        check = _CHECK_REFERRED if isinstance(value, dict) and "reference" in value else _CHECK
+        parts = check(value, "the order of a bundle")
         salt = bytes.fromhex(parts["salt"]) or None
         return cls(**{**parts, "salt": salt, "answers": tuple(parts["answers"])})
 

@@ -1,8 +1,8 @@
-"""The page of a bundle, template 1: one self-contained HTML file, made to be read and printed by people.
+"""The page of a bundle, templates 1 and 2: one self-contained HTML file, made to be read and printed by people.
 
 The page is a pure function of the bundle and of the envelope's bytes, on every platform and in every version: verification makes
-it again and compares. So template 1 never changes; another page is another template. It is pure ASCII (other characters are
-written as references), runs nothing and loads nothing.
+it again and compares. So a template never changes; another page is another template. Template 2 is template 1 with the order's
+reference, for orders that have one. Both are pure ASCII (other characters are written as references); they run and load nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from expunge.evidence import account
 from expunge.evidence.certificate import Certificate
 from expunge.evidence.contents import Bundle
+from expunge.evidence.fields import UNDISCLOSED
 from expunge.evidence.logged import Logged
 from expunge.evidence.wording import moment, number, shown
 
@@ -135,6 +136,7 @@ def _order(bundle: Bundle) -> str:
     rows = [
         ("Subject", f"<bdi>{_text(order.subject)}</bdi>"),
         *([("Known to clients as", "<br>".join(f"<bdi>{_text(other)}</bdi>" for other in others))] if others else []),
+        *([("Reference", f"<bdi>{_text(order.reference)}</bdi>")] if order.reference else []),
         ("Filed", moment(order.filed)),
         ("Deadline", moment(order.deadline)),
         ("Complete", moment(order.completed) if order.completed else "not yet"),
@@ -159,7 +161,8 @@ def _answer(bundle: Bundle, client: str) -> str:
     gone = next((logged for logged in bundle.departures() if logged.entry["client"] == client), None)
     time, deleted, request, place, erased = "not yet", "", "", "", ""
     if answer is not None:
-        time, deleted, request = moment(answer["time"]), str(answer["found"]), str(answer["sequence"])
+        deleted = "not disclosed" if answer["found"] == UNDISCLOSED else str(answer["found"])
+        time, request = moment(answer["time"]), str(answer["sequence"])
         change = bundle.change(client, answer["sequence"])
         place, erased = ("", "") if change is None else (str(change.index), _erasure(bundle, change))
     elif gone is not None:

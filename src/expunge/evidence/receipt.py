@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,16 +30,20 @@ _CHECK = fields.objects(
 
 
 def receipt_content(
-    *, server: str, entry: bytes, index: int, proof: Sequence[bytes], checkpoint: Checkpoint, spec: Spec
+    *, server: str, entry: bytes, index: int, proof: Sequence[bytes], checkpoint: Checkpoint, spec: Spec, client: str = ""
 ) -> dict[str, Any]:
-    """What the server signs as an envelope of kind "receipt", for the `changed` entry with these bytes."""
+    """What the server signs as an envelope of kind "receipt", for the `changed` or `aggregated` entry with these bytes.
+
+    An `aggregated` entry is of many clients, so `client` says for which of them the receipt is.
+    """
     logged = Logged.of(entry, index, proof)
+    member = logged.entry if logged.entry["kind"] == "changed" else member_of(logged.entry, client)
     return {
         "version": 1,
         "federation": checkpoint.federation,
         "server": server,
-        "client": logged.entry["client"],
-        "sequence": logged.entry["sequence"],
+        "client": member["client"],
+        "sequence": member["sequence"],
         "entry": logged.entry,
         "log": logged.position(),
         "checkpoint": checkpoint.to_json(),
@@ -47,11 +51,20 @@ def receipt_content(
     }
 
 
+def member_of(entry: Mapping[str, Any], client: str) -> dict[str, Any]:
+    """What an `aggregated` entry says of one client: its sequence number and the digest of its request."""
+    found: list[dict[str, Any]] = [member for member in entry["clients"] if member["client"] == client]
+    if len(found) != 1:
+        raise EvidenceError(f"the round of secure aggregation has {len(found)} entries of {client}, not one")
+    return found[0]
+
+
 @dataclass(frozen=True)
 class Receipt:
     """A receipt whose signature, inclusion proof and parts have been found to hold together.
 
-    `logged.entry` is the `changed` entry: counts, orders answered, salted digests, and by when the request is erased at rest.
+    `logged.entry` is the `changed` entry: counts, orders answered, salted digests, and by when the request is erased at rest. Or
+    it is the `aggregated` entry of a round of secure aggregation, whose counts are of all clients in it together.
     """
 
     federation: str
@@ -79,18 +92,24 @@ class Receipt:
         receipt._verify(envelope.signatures[0][0])
         return receipt
 
+    @property
+    def is_of_round(self) -> bool:
+        """Whether this is the receipt of a round of secure aggregation."""
+        return bool(self.logged.entry["kind"] == "aggregated")
+
     def _verify(self, signer: str) -> None:
         if self.server != signer:
             raise EvidenceError("the receipt names another server key than the one that signed it")
         if self.checkpoint.federation != self.federation:
             raise EvidenceError("the receipt and its checkpoint are of different federations")
         entry = self.logged.entry
-        if entry["kind"] != "changed":
-            raise EvidenceError(f"a receipt is for an entry of kind 'changed', not {entry['kind']!r}")
-        if (entry["client"], entry["sequence"]) != (self.client, self.sequence):
+        if entry["kind"] not in ("changed", "aggregated"):
+            raise EvidenceError(f"a receipt is for an entry of kind 'changed' or 'aggregated', not {entry['kind']!r}")
+        member = entry if entry["kind"] == "changed" else member_of(entry, self.client)
+        if (member["client"], member["sequence"]) != (self.client, self.sequence):
             raise EvidenceError(
                 f"the receipt is for request {self.sequence} of {self.client}, but its log entry is request "
-                f"{entry['sequence']} of {entry['client']}"
+                f"{member['sequence']} of {member['client']}"
             )
         if entry["spec"] != digests.whole_spec_digest(self.spec):
             raise EvidenceError("the receipt's spec digests are not those that its log entry was made under")

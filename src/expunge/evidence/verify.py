@@ -6,15 +6,18 @@ Law: any byte of the file altered, or another key, and `verify` raises EvidenceE
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from expunge import canonical
 from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import account, bundle, published
-from expunge.evidence.certificate import ASSUMPTIONS, Certificate
+from expunge.evidence.account import promise_of
+from expunge.evidence.aggregate import round_finding
+from expunge.evidence.certificate import Certificate, assumptions_under
 from expunge.evidence.checkpoint import Checkpoint
 from expunge.evidence.contents import Bundle
+from expunge.evidence.finding import STANDS, Finding
 from expunge.evidence.receipt import Receipt
 from expunge.evidence.result import Result
 from expunge.evidence.rotation import KeyChain, Rotation
@@ -25,19 +28,6 @@ from expunge.signing.envelope import payload_type
 
 _PAGE = b"<!DOCTYPE html>"
 _KINDS = ("receipt", "certificate", "rotation", "result", "checkpoint")
-_STANDS = "It cannot be taken back: every later checkpoint that is consistent with this one contains it."
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a file of evidence that holds says, in plain words. Every string is safe to print."""
-
-    kind: str
-    title: str
-    facts: list[tuple[str, str]]
-    proved: list[str]
-    assumptions: list[str]
-    not_proved: list[str]
 
 
 def verify(
@@ -80,7 +70,8 @@ def _envelope(data: bytes) -> Envelope:
 
 def _signed(envelope: Envelope, chain: KeyChain, now: str | None) -> tuple[Finding, Certificate | None]:
     if envelope.kind == "receipt":
-        return _receipt(Receipt.read(envelope, chain), now), None
+        receipt = Receipt.read(envelope, chain)
+        return (round_finding(receipt, now) if receipt.is_of_round else _receipt(receipt, now)), None
     if envelope.kind == "certificate":
         certificate = Certificate.read(envelope, chain)
         return _certificate(certificate), certificate
@@ -113,7 +104,7 @@ def _receipt(receipt: Receipt, now: str | None) -> Finding:
             f"The server confirmed that request {receipt.sequence} of {receipt.client} took effect on {moment(entry['time'])}: "
             f"{samples(entry['added'])} added, {samples(entry['deleted'])} deleted."
         ),
-        f"This is entry {index} of the federation's audit log. {_STANDS}",
+        f"This is entry {index} of the federation's audit log. {STANDS}",
     ]
     proved += [
         f"It answers erasure order {each['order']}: {receipt.client} found and deleted {samples(each['found'])} of its subject."
@@ -123,27 +114,13 @@ def _receipt(receipt: Receipt, now: str | None) -> Finding:
         proved.append(f"{receipt.client} left: nothing that it contributed remains in the ledger.")
     if entry["reset"]:
         proved.append(f"All that the server held of {receipt.client} was replaced by what this request added.")
-    due = moment(entry["erased_by"])
-    if now is None:
-        promise = f"The server promised that the request itself is erased at rest by {due}."
-    elif now < entry["erased_by"]:
-        promise = (
-            f"The request itself will be erased at rest by {due}; until then the server may hold it, encrypted, in its journal."
-        )
-    else:
-        promise = f"The request itself was due to be erased at rest by {due}."
     return Finding(
         "receipt",
         f"Receipt for request {receipt.sequence} of {receipt.client}",
         facts,
-        [*proved, promise],
+        [*proved, promise_of("The request itself", entry["erased_by"], now)],
         account.assumptions(),
-        [
-            account.NOT_THE_BACKBONE,
-            account.NO_COPIES,
-            account.OLD_HEADS,
-            "That the erasure at rest has happened: the log's entry of kind 'erased' says so, which a bundle holds.",
-        ],
+        account.not_proved_by_receipt(),
     )
 
 
@@ -168,10 +145,15 @@ def _certificate(certificate: Certificate) -> Finding:
     ]
     proved = [f"On {moment(certificate.time)} the server signed this: {account.certified(certificate)}"]
     if audit is not None and audit["result"] == "equal":
+        how = (
+            "signed that the sum of them, added up by secure aggregation, equalled the ledger"
+            if certificate.spec.is_masked
+            else "signed that each equalled the client's share of the ledger when it answered, and that the shares add up to the "
+            "ledger"
+        )
         proved.append(
             f"On {moment(audit['time'])} all clients had recomputed their statistics from their own stores, and the server "
-            "signed that each equalled the client's share of the ledger when it answered, and that the shares add up to the "
-            "ledger: retraining from what the clients held would have given the same head."
+            f"{how}: retraining from what the clients held would have given the same head."
         )
     current = "That this head is still the current one now."
     not_proved = [account.NOT_THE_BACKBONE, account.NO_COPIES, account.OLD_HEADS, current, *account.unaudited(certificate)]
@@ -180,7 +162,7 @@ def _certificate(certificate: Certificate) -> Finding:
         f"Certificate of the head {certificate.head[:16]}…",
         facts,
         proved,
-        [account.SERVER_KEY, *ASSUMPTIONS],
+        [account.SERVER_KEY, *assumptions_under(certificate.spec)],
         not_proved,
     )
 
@@ -196,6 +178,7 @@ def _bundle(evidence: Bundle) -> tuple[Finding, Certificate | None]:
     certificate = None if evidence.certificate is None else Certificate.unverified(evidence.certificate)
     facts = [
         ("Order", order.id),
+        *([("Reference", shown(order.reference))] if order.reference else []),
         ("Subject", shown(order.subject)),
         *((f"Subject at {client}", shown(name)) for client, name in sorted(order.subjects.items())),
         ("State", order.state),
@@ -207,7 +190,7 @@ def _bundle(evidence: Bundle) -> tuple[Finding, Certificate | None]:
             (f"Gone: {logged.entry['client']}", f"with all that it held (entry {logged.index})")
             for logged in evidence.departures()
         ),
-        ("Found and deleted", samples(sum(answer["found"] for answer in evidence.answers()))),
+        ("Found and deleted", _found_and_deleted(evidence)),
         ("Receipts", str(len(evidence.receipts))),
         ("Log size", str(evidence.checkpoint.size)),
         ("Head", "none could be published" if certificate is None else certificate.head),
@@ -218,6 +201,14 @@ def _bundle(evidence: Bundle) -> tuple[Finding, Certificate | None]:
     title = f"Evidence of erasure order {order.id}, {order.state}"
     finding = Finding("bundle", title, facts, account.proved(evidence), account.assumptions(), account.not_proved(evidence))
     return finding, certificate
+
+
+def _found_and_deleted(evidence: Bundle) -> str:
+    total, undisclosed = account.found_in(evidence.answers())
+    hidden = f"not disclosed by {number(undisclosed, 'client')}"
+    if not undisclosed:
+        return samples(total)
+    return f"{samples(total)}; {hidden}" if total else hidden
 
 
 def _rotation(envelope: Envelope, chain: KeyChain) -> Finding:
@@ -266,7 +257,7 @@ def _result(result: Result) -> Finding:
                 f"The server carried out {result.action} (command {result.sequence} of {result.actor}) on "
                 f"{moment(result.logged.entry['time'])}, with the result shown."
             ),
-            f"The command is entry {result.logged.index} of the federation's audit log. {_STANDS}",
+            f"The command is entry {result.logged.index} of the federation's audit log. {STANDS}",
         ]
     return Finding(
         "result",

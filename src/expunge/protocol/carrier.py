@@ -29,6 +29,10 @@ class Carrier(Protocol):
         """Ask what is new; answered by the envelope `answer`."""
         ...
 
+    def aggregate(self, data: bytes) -> bytes:
+        """Take a turn in a round of secure aggregation; answered by the envelope `standing`."""
+        ...
+
     def command(self, data: bytes) -> bytes:
         """Offer a command of an operator or officer, or ask (sequence 0); answered by the envelope `result`."""
         ...

@@ -1,4 +1,4 @@
-"""Messages: what changes in a request, as bytes; of the kinds gram, rows and factor.
+"""Messages: what changes in a request, as bytes; of the kinds gram, rows and factor. And net: the sum of a round of masked ones.
 
 Law: `read(spec, kind, added, deleted, write(...)) ` gives back what was written; what is left over, missing, or not what the
 numbers say is refused.
@@ -162,6 +162,8 @@ def read(spec: Spec, kind: str, added: int, deleted: int, data: bytes | memoryvi
         message = Message(kind, _gram(spec, added, reader), _gram(spec, deleted, reader))
     elif kind == "rows":
         message = Message(kind, _rows(spec, added, reader), _rows(spec, deleted, reader))
+    elif kind == "net":
+        message = Message(kind, _statistics(spec, added - deleted, reader))
     elif kind == "factor":
         message = Message(kind, _factor(spec, added, reader), _factor(spec, deleted, reader))
     else:
@@ -173,8 +175,10 @@ def read(spec: Spec, kind: str, added: int, deleted: int, data: bytes | memoryvi
 
 
 def _gram(spec: Spec, count: int, reader: _Reader) -> GramPart | None:
-    if not count:
-        return None
+    return _statistics(spec, count, reader) if count else None
+
+
+def _statistics(spec: Spec, count: int, reader: _Reader) -> GramPart:
     (size,) = _LENGTH.unpack(reader.take(_LENGTH.size, "the length of statistics"))
     statistics = Statistics.from_bytes(spec, bytes(reader.take(size, "statistics")))
     if statistics.count != count:

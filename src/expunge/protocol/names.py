@@ -14,6 +14,7 @@ _HEX = re.compile(r"[0-9a-f]*")
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 FEDERATION_DIGITS = 32
 DIGEST_DIGITS = 64
+AGGREGATION_DIGITS = 32
 
 
 def checked_name(name: object) -> str:

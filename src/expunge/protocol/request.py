@@ -9,6 +9,7 @@ from typing import Any
 
 from expunge import canonical
 from expunge.errors import FormatError
+from expunge.evidence.fields import found as checked_found
 from expunge.protocol.commitment import COMMITMENT_BYTES
 from expunge.protocol.names import (
     DIGEST_DIGITS,
@@ -48,7 +49,7 @@ _KEYS = frozenset(
 
 @dataclass(frozen=True)
 class OrderAnswer:
-    """What a client found for an erasure order, and deletes by this request: perhaps nothing."""
+    """What a client found for an erasure order, and deletes by this request: perhaps nothing; perhaps not disclosed."""
 
     order: str
     found: int
@@ -181,7 +182,7 @@ def _header(content: dict[str, Any]) -> Header:
 
 def _order(value: object) -> OrderAnswer:
     fields = canonical.require_keys(value, "an answer to an order", frozenset({"found", "order"}))
-    return OrderAnswer(checked_hex(fields["order"], 32, "an order"), checked_integer(fields["found"], "the number found"))
+    return OrderAnswer(checked_hex(fields["order"], 32, "an order"), int(checked_found(fields["found"], "the number found")))
 
 
 def _audit(value: object) -> AuditAnswer:

@@ -11,8 +11,10 @@ from typing import Any
 from expunge import canonical
 from expunge.errors import FormatError
 from expunge.protocol.names import (
+    AGGREGATION_DIGITS,
     DIGEST_DIGITS,
     FEDERATION_DIGITS,
+    checked_flag,
     checked_hex,
     checked_integer,
     checked_name,
@@ -34,11 +36,30 @@ _KEYS = {
             "head",
             "nonce",
             "orders",
+            "rebuild",
             "rotations",
             "sequence",
             "spec",
             "status",
             "time",
+        }
+    ),
+    "turn": frozenset({"actor", "aggregation", "federation", "reset", "sequence", "wait"}),
+    "standing": frozenset(
+        {
+            "actor",
+            "aggregation",
+            "content",
+            "federation",
+            "fewest",
+            "joined",
+            "opening",
+            "phase",
+            "purpose",
+            "reason",
+            "receipt",
+            "time",
+            "to",
         }
     ),
     "command": frozenset({"action", "actor", "arguments", "federation", "nonce", "sequence"}),
@@ -74,6 +95,11 @@ def _checked(kind: str, value: object) -> dict[str, Any]:
         checked_integer(content["sequence"], "the sequence number")
     if kind == "question":
         checked_integer(content["size"], "the size of the log")
+    if kind == "turn":
+        checked_flag(content["reset"], "reset")
+        checked_integer(content["wait"], "the seconds to wait")
+        if content["aggregation"] != "":
+            checked_hex(content["aggregation"], AGGREGATION_DIGITS, "the round")
     if kind == "command" and not (isinstance(content["action"], str) and isinstance(content["arguments"], dict)):
         raise FormatError("a command needs an action (text) and arguments (an object)")
     if kind == "enrolment":

@@ -2,13 +2,15 @@
 
 A client answers with a salted digest of what it recomputed, which is compared with its sub-ledger at that very point of its
 requests; what it changes afterwards is for the next audit. When all have answered, the sub-ledgers are added up, and the sum must
-be the ledger. If every comparison says "equal", the ledger is, bit for bit, that of retraining on what the clients held.
+be the ledger. In a masked federation there are no sub-ledgers: a round of secure aggregation adds up what all clients recompute.
+If every comparison says "equal", the ledger is, bit for bit, that of retraining on what the clients held.
 """
 
 from __future__ import annotations
 
 import secrets
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 from expunge.errors import RefusedError
@@ -94,7 +96,9 @@ class Audits:
         )
 
     def answered(self) -> list[str]:
-        """The audits that all have answered, and that have yet to be finished."""
+        """The audits that all have answered, and that have yet to be finished. Those of masked federations end by `conclude`."""
+        if self._core.spec.is_masked:
+            return []
         rows = self._database.rows(
             "SELECT id FROM audits WHERE finished IS NULL AND NOT EXISTS"
             " (SELECT 1 FROM audit_clients WHERE audit_id = id AND equal IS NULL) ORDER BY started"
@@ -113,26 +117,39 @@ class Audits:
             total.merge(core.books.exact_subledger(client, position))
         recomputed = Statistics.snapshot(total)
         rows = self._database.rows("SELECT client, equal FROM audit_clients WHERE audit_id = ? ORDER BY client", (audit,))
-        equal = all(row[1] for row in rows) and recomputed == ledger
-        result = "equal" if equal else "different"
+        result = "equal" if all(row[1] for row in rows) and recomputed == ledger else "different"
+        digests = {"ledger": salted("ledger", current, ledger.digest), "recomputed": salted("ledger", current, recomputed.digest)}
         with core.changing() as (connection, now):
+            clients = [row[0] for row in rows]
             index = core.append(
-                connection,
-                "audited",
-                now,
-                audit=audit,
-                result=result,
-                clients=[row[0] for row in rows],
-                ledger=salted("ledger", current, ledger.digest),
-                recomputed=salted("ledger", current, recomputed.digest),
-                count=ledger.count,
+                connection, "audited", now, audit=audit, result=result, clients=clients, count=ledger.count, **digests
             )
-            connection.execute(
-                "UPDATE audits SET finished = ?, result = ?, position = ?, slot = NULL, salt = NULL WHERE id = ?",
-                (now, result, index, audit),
-            )
+            self._end(connection, now, audit, result, index)
         core.version += 1
         return result
+
+    def conclude(self, recomputed: Statistics, clients: Sequence[str]) -> str:
+        """The end of every audit under way in a masked federation: `recomputed` is the sum of what all clients hold."""
+        core = self._core
+        ledger, current = core.books.exact_statistics(), core.salt()
+        result = "equal" if recomputed == ledger else "different"
+        digests = {"ledger": salted("ledger", current, ledger.digest), "recomputed": salted("ledger", current, recomputed.digest)}
+        with core.changing() as (connection, now):
+            for (audit,) in self._database.rows("SELECT id FROM audits WHERE finished IS NULL ORDER BY started, id"):
+                index = core.append(
+                    connection, "audited", now, audit=audit, result=result, clients=sorted(clients), count=ledger.count, **digests
+                )
+                connection.execute("UPDATE audit_clients SET equal = ? WHERE audit_id = ?", (int(result == "equal"), audit))
+                self._end(connection, now, audit, result, index)
+        core.version += 1
+        return result
+
+    @staticmethod
+    def _end(connection: sqlite3.Connection, now: int, audit: str, result: str, index: int) -> None:
+        connection.execute(
+            "UPDATE audits SET finished = ?, result = ?, position = ?, slot = NULL, salt = NULL WHERE id = ?",
+            (now, result, index, audit),
+        )
 
     def show(self, audit: str) -> dict[str, Any]:
         """An audit: its result, and which clients agree, differ, or have yet to answer."""

@@ -32,6 +32,7 @@ from expunge.statistics import Statistics
 from expunge.sums import Sums
 
 SOLVERS: dict[str, type[ExactSolver]] = {"cholesky": CholeskySolver, "woodbury": WoodburySolver}
+EVERYONE = "*"  # in place of a client's name, where only sums over all clients are known
 _LARGE = 1 << 18  # messages beyond this go to a file of their own
 _ACCOUNTS_KEPT = 256
 _FOREVER = 1 << 62
@@ -116,6 +117,12 @@ class Books:
                 self.solver.change(change.added, 1)
                 self.solver.change(change.deleted, -1)
             return
+        for change in changes:
+            if change.kind == "net" and isinstance(change.added, GramPart):
+                self.solver.delete_statistics(
+                    -change.added.statistics
+                )  # which judges what is left: a net may delete more than it adds
+        changes = [change for change in changes if change.kind != "net"]
         for sign, parts in ((1, [one.added for one in changes]), (-1, [one.deleted for one in changes])):
             rows = [part for part in parts if isinstance(part, RowsPart)]
             if rows:
@@ -127,6 +134,11 @@ class Books:
             for part in parts:
                 if isinstance(part, GramPart):
                     (self.solver.add_statistics if sign > 0 else self.solver.delete_statistics)(part.statistics)
+
+    def replace(self, statistics: Statistics) -> None:
+        """Put another ledger in the place of the one in memory."""
+        self.solver = SOLVERS[self._method](self.spec, statistics)
+        self._accounts.clear()
 
     def delete_client(self, client: str) -> int:
         """Delete all that a client added, in memory; returns how many samples that were."""
@@ -269,9 +281,9 @@ class Books:
 
         return count
 
-    def fold_client(self, client: str, until: int) -> Callable[[sqlite3.Connection], None]:
-        """Bring a client's journal entries up to `until` into its file; as `write_ledger`."""
-        statistics = self.subledger(client, until)
+    def fold_client(self, client: str, until: int, share: Statistics | None = None) -> Callable[[sqlite3.Connection], None]:
+        """Bring a client's journal entries up to `until` into its file, or put `share` in the place of all; as `write_ledger`."""
+        statistics = self.subledger(client, until) if share is None else share
         account = Account.of(statistics) if isinstance(statistics, Statistics) else statistics.account()
         (slot,) = self._vault.new()
         name = client.encode()

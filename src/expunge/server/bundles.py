@@ -41,6 +41,7 @@ def bundle(core: Core, orders: Orders, audits: Audits, order: str) -> Envelope:
                 subject=content["subject"],
                 subjects=content["subjects"],
                 salt=bytes.fromhex(content["salt"]),
+                reference=shown["reference"],
                 receipts=receipts,
                 entries=entries,
                 certificate=signed,

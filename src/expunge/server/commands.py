@@ -14,12 +14,13 @@ from typing import Any
 from expunge import canonical
 from expunge.errors import ExpungeError, FormatError, RefusedError
 from expunge.evidence import rotate
+from expunge.evidence.fields import UNDISCLOSED
 from expunge.protocol.names import checked_digest, checked_name, checked_role, time_text
 from expunge.server.audits import Audits
 from expunge.server.backup import write_backup
 from expunge.server.bundles import bundle
 from expunge.server.core import Core
-from expunge.server.orders import DAYS, Orders
+from expunge.server.orders import Orders
 from expunge.server.upkeep import Upkeep
 from expunge.signing import Envelope, SigningKey
 from expunge.spec import Spec
@@ -164,8 +165,11 @@ class Commands:
 
     def _forget_client(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope) -> Done:
         core, name = self._core, checked_name(given.get("client"))
-        if core.actor(name, "client").status == "gone":
+        actor = core.actor(name, "client")
+        if actor.status == "gone":
             raise RefusedError("gone", f"{name} is gone already")
+        if core.spec.aggregation is not None and actor.sequence:
+            return self._await_rebuild(connection, name, core.spec.aggregation.fewest)
         before, count = core.state("ledger_digest"), core.books.delete_client(name)
         digests = core.solved()
         core.books.write_ledger(core.books.solver.statistics, core.books.position())(connection)
@@ -189,6 +193,20 @@ class Commands:
         self._audits.client_is_gone(connection, name)
         return {"client": name, "count": count}, {"client": name, "count": count}
 
+    def _await_rebuild(self, connection: sqlite3.Connection, name: str, fewest: int) -> Done:
+        """Under secure aggregation nobody knows a single client's share: the others add up theirs in a round to come."""
+        left = [client for client in self._core.clients("active") if client != name]
+        if len(left) < fewest:
+            raise RefusedError(
+                "not-allowed",
+                f"to forget {name}, the other clients must add up what they hold in a round of secure aggregation, which needs "
+                f"{fewest} of them, and there are {len(left)}: enrol more clients first",
+            )
+        connection.execute("INSERT INTO rebuilds (client) VALUES (?)", (name,))
+        connection.execute("UPDATE actors SET status = 'gone' WHERE name = ?", (name,))
+        self._audits.client_is_gone(connection, name)
+        return {"client": name, "count": UNDISCLOSED}, {"client": name, "count": UNDISCLOSED}
+
     def _rotate_key(self, connection: sqlite3.Connection, now: int, _given: dict[str, Any], _asked: Envelope) -> Done:
         core, key = self._core, SigningKey(secrets.token_bytes(_KEY_BYTES))
         core.folder.prepare_key(key)
@@ -207,7 +225,7 @@ class Commands:
         return {"audit": audit}, {"audit": audit}
 
     def _order(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope) -> Done:
-        order = self._orders.file(connection, now, given.get("subject"), given.get("subjects", {}), given.get("days", DAYS))
+        order = self._orders.file(connection, now, given)
         return self._orders.show(order, now), {"order": order}
 
     def _close_order(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope) -> Done:
@@ -274,4 +292,6 @@ def _amended(spec: Spec, given: dict[str, Any]) -> Spec:
         raise RefusedError("malformed", f"labels may be appended, never dropped or reordered: {spec.difference(after)}")
     if after.is_exact != spec.is_exact:
         raise RefusedError("malformed", "a federation cannot change between exact and float64 arithmetic: found another")
+    if after.is_masked != spec.is_masked:
+        raise RefusedError("malformed", "a federation cannot begin or end secure aggregation: found another")
     return after

@@ -37,6 +37,8 @@ class Settings:
     largest_request: int = 256 << 20  # bytes
     most_in_flight: int = 256 << 20  # bytes of requests taken in and not yet answered
     requests_per_minute: int = 6000  # for each actor
+    gather_for: float = 5.0  # seconds that a round of secure aggregation which has enough clients waits for yet another one
+    phase_for: float = 60.0  # seconds that a client has for each phase of a round before it counts as dropped out
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """Erasure orders: filed by a privacy officer, answered by every client, complete when all have.
 
 Who the subject is stays sealed under a key of its own: each client learns the name it knows the subject by, the log a salted
-digest; closing an order destroys the key.
+digest; closing an order destroys the key. A case reference, which is not personal, stays; neither clients nor the log learn it.
 """
 
 from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from expunge import canonical
@@ -22,6 +22,7 @@ from expunge.server.folder import Folder
 DAYS = 30
 _DAY = 86400
 _LONGEST_SUBJECT = 1000
+_LONGEST_REFERENCE = 200
 _MOST_DAYS = 3650
 _STATES = ("open", "overdue", "complete", "closed", "lost")
 
@@ -35,17 +36,18 @@ class Orders:
 
     # -- filing and closing ---------------------------------------------------------------------------------------------
 
-    def file(self, connection: sqlite3.Connection, now: int, subject: object, subjects: object, days: object) -> str:
-        """File an order, within a transaction; returns its id."""
-        name, names, within = self._checked(subject, subjects, days)
+    def file(self, connection: sqlite3.Connection, now: int, given: Mapping[str, Any]) -> str:
+        """File an order by the arguments of the command, within a transaction; returns its id."""
+        name, names, within = self._checked(given.get("subject"), given.get("subjects", {}), given.get("days", DAYS))
+        reference = _checked_reference(given.get("reference", ""))
         order, salt = secrets.token_hex(16), secrets.token_bytes(SALT_BYTES)
         clients = self._core.clients("active", "must-rejoin")
         deadline = now + within * _DAY
         content = canonical.encode({"salt": salt.hex(), "subject": name, "subjects": names})
         (slot,) = self._core.vault.new()
         connection.execute(
-            "INSERT INTO orders (id, filed, deadline, slot, sealed) VALUES (?, ?, ?, ?, ?)",
-            (order, now, deadline, slot, self._core.vault.seal(slot, content, _context(order))),
+            "INSERT INTO orders (id, filed, deadline, slot, sealed, reference) VALUES (?, ?, ?, ?, ?, ?)",
+            (order, now, deadline, slot, self._core.vault.seal(slot, content, _context(order)), reference),
         )
         connection.executemany(
             "INSERT INTO order_clients (order_id, client) VALUES (?, ?)", [(order, client) for client in clients]
@@ -150,14 +152,15 @@ class Orders:
         return content
 
     def _row(self, order: str) -> tuple[Any, ...]:
-        row = self._database.row("SELECT filed, deadline, completed, closed, slot FROM orders WHERE id = ?", (order,))
+        query = "SELECT filed, deadline, completed, closed, slot, reference FROM orders WHERE id = ?"
+        row = self._database.row(query, (order,))
         if row is None:
             raise RefusedError("unknown-order", f"there is no order {order!r:.80}")
         return row
 
     def show(self, order: str, now: int) -> dict[str, Any]:
-        """An order without its subject: state, deadline, and who has answered what."""
-        filed, deadline, completed, closed, slot = self._row(order)
+        """An order without its subject: reference, state, deadline, and who has answered what."""
+        filed, deadline, completed, closed, slot, reference = self._row(order)
         rows = self._database.rows(
             "SELECT client, found, sequence, time FROM order_clients WHERE order_id = ? ORDER BY client", (order,)
         )
@@ -166,6 +169,7 @@ class Orders:
             state = "lost"  # a restored server no longer knows who the subject is: file the order again
         return {
             "order": order,
+            "reference": reference,
             "state": state,
             "filed": time_text(filed),
             "deadline": time_text(deadline),
@@ -197,6 +201,12 @@ class Orders:
         """Where the log speaks of an order."""
         query = "SELECT position FROM order_entries WHERE order_id = ? ORDER BY position"
         return [row[0] for row in self._database.rows(query, (order,))]
+
+
+def _checked_reference(value: object) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST_REFERENCE:
+        raise RefusedError("malformed", f"the reference of an order must be a text of at most {_LONGEST_REFERENCE} characters")
+    return value
 
 
 def _is_subject(value: object) -> bool:

@@ -138,4 +138,20 @@ MIGRATIONS: tuple[str, ...] = (
     -- When an actor last synced: who has stopped is the question behind every overdue order.
     ALTER TABLE actors ADD COLUMN seen INTEGER;
     """,
+    """
+    -- Evidence: rounds of secure aggregation by their place in the log, the spec of each, and which requests each has applied.
+    CREATE TABLE aggregations (position INTEGER PRIMARY KEY, spec TEXT NOT NULL);
+    CREATE TABLE members (
+        client TEXT NOT NULL,
+        sequence INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        PRIMARY KEY (client, sequence)
+    ) WITHOUT ROWID;
+    -- Truth: clients that are to be forgotten, and whose samples are in the ledger until the others have rebuilt it.
+    CREATE TABLE rebuilds (client TEXT PRIMARY KEY) WITHOUT ROWID;
+    """,
+    """
+    -- What officers call an order in their own files; not personal, and kept when the order is closed.
+    ALTER TABLE orders ADD COLUMN reference TEXT NOT NULL DEFAULT '';
+    """,
 )

@@ -19,9 +19,11 @@ from expunge.errors import EvidenceError, ExpungeError, RefusedError, StoreError
 from expunge.evidence import published, result_content
 from expunge.protocol import speech
 from expunge.protocol.names import time_text
+from expunge.server.aggregations import Aggregations
 from expunge.server.audits import Audits
 from expunge.server.certificates import certificate
 from expunge.server.commands import Commands
+from expunge.server.conclusions import Conclusions
 from expunge.server.core import Clock, Core, Settings
 from expunge.server.database import Hook, no_hook
 from expunge.server.enrolment import enrol
@@ -52,6 +54,7 @@ class Service:
         self._rounds = Rounds(core, self._orders, self._audits)
         self._commands = Commands(core, self._orders, self._audits, self.upkeep)
         self._queue = Queue(self._rounds.run, group_commit=settings.group_commit)
+        self.aggregations = Aggregations(core, self._queue, Conclusions(core, self._orders, self._audits, self.upkeep))
         self._published: tuple[int, bytes, str] | None = None  # a cache: version, file, digest
         if upkeep:
             self.upkeep.start()
@@ -135,6 +138,10 @@ class Service:
         """A client's request, answered by its receipt."""
         return self.offer(data).result()
 
+    def aggregate(self, data: bytes) -> bytes:
+        """A client's turn in a round of secure aggregation, answered by how the round stands for it; without waiting."""
+        return self.aggregations.turn(data).data
+
     def sync(self, data: bytes) -> bytes:
         """What is new for an actor."""
         envelope, content = _overheard("question", data)
@@ -156,6 +163,7 @@ class Service:
                 "head": core.head.digest if core.head else "",
                 "nonce": content["nonce"],
                 "orders": self._orders.waiting(name) if is_client else [],
+                "rebuild": is_client and self.aggregations.wanted() == "rebuild",
                 "rotations": [one.to_json() for one in core.rotations()],
                 "sequence": actor.sequence,
                 "spec": core.spec.to_dict(),

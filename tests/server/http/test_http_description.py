@@ -22,6 +22,7 @@ def test_every_operation_is_described() -> None:
         "/v1/enrolments",
         "/v1/requests",
         "/v1/sync",
+        "/v1/aggregations",
         "/v1/commands",
         "/v1/federation",
         "/v1/head",

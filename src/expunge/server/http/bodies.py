@@ -112,15 +112,17 @@ class Bodies:
             yield bytes(await body.whole())
 
     @asynccontextmanager
-    async def request(self, headers: Iterable[tuple[bytes, bytes]], receive: Receive, prove: Prove) -> AsyncIterator[memoryview]:
-        """A request of a client, held until the block is left."""
+    async def message(
+        self, kind: str, headers: Iterable[tuple[bytes, bytes]], receive: Receive, prove: Prove
+    ) -> AsyncIterator[memoryview]:
+        """A request of a client, or what it says in a round, held until the block is left."""
         limits, expected = self._limits, announced(headers)
         body = Body(receive, expected, self._largest, limits)
         start = await body.fill(limits.free)
         if body.is_whole:
             yield memoryview(start)
             return
-        size = introduction.size_of(start)
+        size = introduction.size_of(kind, start)
         if size <= len(start):
             await prove(start)
         else:

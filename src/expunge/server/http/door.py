@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from expunge.errors import RefusedError, StoreError
 from expunge.evidence import published
+from expunge.server.aggregations import Standing
 from expunge.server.http import introduction
 from expunge.server.http.bodies import Bodies, Receive
 from expunge.server.http.limits import Buckets, Limits
@@ -30,6 +31,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 _CHECKING = 4  # threads: more would only take turns
 _ANSWERING = 16
 _READY_SECONDS = 5.0
+_LONGEST_WAIT = 30.0  # seconds
 # Codes that may also be given before a signature has been checked: whoever gets one is not known to be who it says.
 _UNPROVEN = frozenset(
     {"malformed", "unknown-actor", "bad-signature", "wrong-federation", "unknown-action", "not-allowed", "too-large", "storage"}
@@ -56,18 +58,41 @@ class Door:
         self.actors = Buckets(settings.requests_per_minute, clock)
         self._checks = ThreadPoolExecutor(_CHECKING, "checks")
         self._answers = ThreadPoolExecutor(_ANSWERING, "answers")
+        self._turns = ThreadPoolExecutor(1, "turns")  # they take turns anyhow, and one may take seconds
         self._published: tuple[bytes, str] = b"", ""  # a cache: a published head, and its digest
 
     # -- what is offered ------------------------------------------------------------------------------------------------
 
     async def request(self, note: Note, headers: Headers, receive: Receive) -> tuple[bytes, dict[str, float]]:
         """A client's request, answered by its receipt; and how many seconds each phase of it took."""
-        async with self.bodies.request(headers, receive, self._prove) as data:
+        async with self.bodies.message("request", headers, receive, lambda start: self._prove("request", start)) as data:
             offer = await self._in(self._checks, lambda: self._offer(note, data))
             # A shield, since a wait that is given up must not cancel what the round is going to answer.
             answer = await asyncio.shield(asyncio.wrap_future(offer.answer))
         self.metrics.count_phases(offer.seconds)
         return answer, offer.seconds
+
+    async def aggregate(self, note: Note, headers: Headers, receive: Receive) -> bytes:
+        """A client's turn in a round of secure aggregation. One that only asks may wait until something has changed."""
+        rounds, clock = self.service.aggregations, asyncio.get_running_loop().time
+        async with self.bodies.message("said", headers, receive, lambda start: self._prove("said", start)) as data:
+            standing = await self._in(self._turns, lambda: self._turn(note, data))
+            end = clock() + min(standing.wait, _LONGEST_WAIT)
+            while standing.waiting and (left := end - clock()) > 0.0:
+                change = asyncio.wrap_future(rounds.change_after(standing.version))
+                await asyncio.wait([change], timeout=min(left, standing.due))
+                change.cancel()
+                standing = await self._in(self._turns, lambda: rounds.turn(data))
+        return standing.data
+
+    def _turn(self, note: Note, data: memoryview) -> Standing:
+        if bytes(data[:1]) == b"{":
+            actor, sequence = introduction.of_envelope("turn", bytes(data))
+        else:
+            introduced = introduction.of_message("said", data)
+            introduced.verify(self.service.core)
+            actor, sequence = introduced.actor, introduced.sequence
+        return self._as(note, actor, sequence, lambda: self.service.aggregations.turn(data))
 
     async def enrol(self, note: Note, headers: Headers, receive: Receive) -> bytes:
         """An enrolment."""
@@ -81,17 +106,16 @@ class Door:
         """A command or a question."""
         return await self._speak("command", self.service.command, note, headers, receive)
 
-    async def _prove(self, start: bytes) -> None:
+    async def _prove(self, kind: str, start: bytes) -> None:
         def verify() -> None:
-            introduced = introduction.of_request(start)
+            introduced = introduction.of_message(kind, start)
             introduced.verify(self.service.core)
             self._take(introduced.actor, 0.0)
 
         await self._in(self._checks, verify)
 
     def _offer(self, note: Note, data: memoryview) -> Offer:
-        introduced = introduction.of_request(data)
-
+        introduced = introduction.of_message("request", data)
         return self._as(note, introduced.actor, introduced.sequence, lambda: self.service.take(data))
 
     async def _speak(self, kind: str, call: Callable[[bytes], bytes], note: Note, headers: Headers, receive: Receive) -> bytes:
@@ -169,3 +193,4 @@ class Door:
         """Wait for what the threads are at. The service is not closed."""
         self._checks.shutdown()
         self._answers.shutdown()
+        self._turns.shutdown()

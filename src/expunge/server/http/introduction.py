@@ -13,8 +13,11 @@ from expunge.server.core import Core
 from expunge.signing.envelope import payload_type, preauthentication
 from expunge.signing.keys import SIGNATURE_BYTES
 
-_FRAME = struct.Struct("<16sBI")  # of docs/protocol.md: magic, version, length of the header
-_MAGIC = b"expunge\x00request\x00"
+_FRAMES = {  # of docs/protocol.md: magic, version, length of the header; and what is signed
+    "request": struct.Struct("<16sBI"),
+    "said": struct.Struct("<13sBI"),
+}
+_SIGNED = {"request": "request", "said": "aggregation"}
 _VERSION = 1
 _MOST_HEADER = 1 << 20
 _FEDERATION_DIGITS = 32
@@ -22,8 +25,9 @@ _FEDERATION_DIGITS = 32
 
 @dataclass(frozen=True)
 class Introduction:
-    """What the header of a request claims, and the signature that must prove it."""
+    """What the header of a request, or of a message of a round, claims, and the signature that must prove it."""
 
+    kind: str
     federation: str
     actor: str
     sequence: int
@@ -36,36 +40,38 @@ class Introduction:
             raise RefusedError("wrong-federation", f"the request is for federation {self.federation}, this is {core.federation}")
         key = core.actor(self.actor, "client").key
         try:
-            key.verify(self.signature, preauthentication(payload_type("request"), self.header))
+            key.verify(self.signature, preauthentication(payload_type(_SIGNED[self.kind]), self.header))
         except EvidenceError as problem:
             raise RefusedError("bad-signature", f"the request is not signed by the key that {self.actor} enrolled") from problem
 
 
-def size_of(start: bytes | bytearray) -> int:
-    """How many bytes of a request hold its frame, header and signature."""
-    if len(start) < _FRAME.size:
-        return _FRAME.size
-    magic, version, size = _FRAME.unpack_from(start)
-    if magic != _MAGIC or version != _VERSION or size > _MOST_HEADER:
+def size_of(kind: str, start: bytes | bytearray) -> int:
+    """How many bytes of a request (or of what is "said" in a round) hold its frame, header and signature."""
+    frame = _FRAMES[kind]
+    if len(start) < frame.size:
+        return frame.size
+    magic, version, size = frame.unpack_from(start)
+    if magic != f"expunge\0{kind}\0".encode() or version != _VERSION or size > _MOST_HEADER:
         raise RefusedError("malformed", f"this is no request of version {_VERSION}: it does not begin as one")
-    return int(_FRAME.size + size + SIGNATURE_BYTES)
+    return int(frame.size + size + SIGNATURE_BYTES)
 
 
-def of_request(start: bytes | bytearray | memoryview) -> Introduction:
-    """The introduction in the first bytes of a request."""
-    view = memoryview(start)
-    size = size_of(bytes(view[: _FRAME.size]))
-    if len(view) < max(size, _FRAME.size + SIGNATURE_BYTES):
+def of_message(kind: str, start: bytes | bytearray | memoryview) -> Introduction:
+    """The introduction in the first bytes of a request, or of what is "said" in a round of secure aggregation."""
+    view, frame = memoryview(start), _FRAMES[kind]
+    size = size_of(kind, bytes(view[: frame.size]))
+    if len(view) < max(size, frame.size + SIGNATURE_BYTES):
         raise RefusedError("malformed", "the request is truncated: offer it again")
-    header = bytes(view[_FRAME.size : size - SIGNATURE_BYTES])
+    header = bytes(view[frame.size : size - SIGNATURE_BYTES])
     try:
         content = canonical.decode(header, "the header of the request")
         if not isinstance(content, dict):
             raise FormatError("the header of the request must be an object")
         return Introduction(
+            kind,
             checked_hex(content.get("federation"), _FEDERATION_DIGITS, "the federation"),
             checked_name(content.get("client")),
-            checked_integer(content.get("sequence"), "the sequence number", 1),
+            checked_integer(content.get("sequence"), "the sequence number", 1 if kind == "request" else 0),
             header,
             bytes(view[size - SIGNATURE_BYTES : size]),
         )

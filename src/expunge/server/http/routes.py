@@ -91,6 +91,37 @@ async def offer(request: Request) -> Response:
 
 
 @router.post(
+    "/v1/aggregations",
+    summary="Take a turn in a round of secure aggregation",
+    operation_id="aggregate",
+    tags=["actors"],
+    response_class=Response,
+    responses={
+        **signed("standing", "How the round stands for this client, and what it needs to know for its next turn."),
+        **refusals(
+            *SIGNED,
+            "too-large",
+            "wrong-spec",
+            "wrong-round",
+            "wrong-phase",
+            "wrong-share",
+            "sequence-gap",
+            "sequence-reused",
+            "must-rejoin",
+            "gone",
+        ),
+    },
+    openapi_extra=request_body(),
+)
+async def aggregate(request: Request) -> Response:
+    """What a client says in a phase of a round, or an envelope `turn`, which only asks and may wait for a change.
+
+    The same message again changes nothing, and is answered by how the round stands then.
+    """
+    return _envelope(await _door(request).aggregate(_note(request), request.scope["headers"], request.receive))
+
+
+@router.post(
     "/v1/sync",
     summary="Ask what is new",
     operation_id="sync",

@@ -1,0 +1,100 @@
+"""`expunge statistics`: the exact statistics of a client's shards, computed on as many workers as there are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.cli.command import command
+from expunge.cli.options import FILE
+from expunge.cli.screen import Screen, count, facts, place, title
+from expunge.errors import FormatError
+from expunge.files import write_whole
+from expunge.shards import listed, shard_statistics
+from expunge.shards.engines import ENGINES
+from expunge.spec import Spec
+
+
+@command()
+@click.argument("files", nargs=-1, required=True)
+@click.option("--spec", "spec_file", type=FILE, required=True, help="The federation's spec, as expunge server spec -o writes it.")
+@click.option(
+    "--feature-column", "features", multiple=True, metavar="NAME", help="A column of features. Repeatable. [default: feature]"
+)
+@click.option(
+    "--label-column",
+    "labels",
+    multiple=True,
+    metavar="NAME",
+    help="The column of labels; several for real targets. [default: label]",
+)
+@click.option("--label-indices", is_flag=True, help="Labels that are integers are class indices, from 0.")
+@click.option("--on", type=click.Choice(ENGINES), default="threads", show_default=True, help="What to compute on.")
+@click.option("--workers", type=click.IntRange(min=1), help="How many shards at once. [default: one for each processor]")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the statistics to this file.")
+def statistics(*, files: tuple[str, ...], spec_file: Path, out: Path | None, **given: Any) -> None:
+    """Compute the exact statistics of the samples in FILES, which may be more than one machine holds.
+
+    FILES are the shards of one client's data: Parquet files, .npz files, or .npy files in pairs (NAME-features.npy and
+    NAME-labels.npy); patterns in quotes are expanded here. Each is read block by block, by one worker, and the statistics are
+    added up as they come in. The digest is the same on every machine and for every way to cut the data into files.
+
+    With --on ray the workers are those of the Ray at RAY_ADDRESS, which must see the files, or of one that is started on this
+    machine; with --on dask, of a Dask that is started on this machine.
+
+    Example:
+      expunge server spec -o spec.json --office federation/operator
+      expunge statistics 'data/*.parquet' --spec spec.json -o sums.expunge
+      expunge statistics part-*.npy --spec spec.json --on processes --workers 8
+    """
+    spec = _spec(spec_file)
+    features, labels = _name(given["features"], "feature"), _name(given["labels"], "label")
+    shards = listed(files, features=features, labels=labels)
+    screen = Screen.current()
+    with screen.progress("Reading shards", len(shards)) as progress:
+        found = shard_statistics(
+            spec,
+            shards,
+            features=features,
+            labels=labels,
+            label_indices=given["label_indices"],
+            on=given["on"],
+            workers=given["workers"],
+            progress=progress,
+        )
+    if out is not None:
+        write_whole(out, found.to_bytes())
+    classes = {str(label): int(number) for label, number in zip(spec.labels or (), found.class_counts, strict=True)}
+    screen.result(
+        {
+            "digest": found.digest,
+            "samples": found.count,
+            "labels": classes if spec.is_classification else None,
+            "shards": len(shards),
+            "spec_digest": spec.digest,
+            "file": None if out is None else str(out),
+        },
+        title(f"Statistics of {count(found.count, 'sample')} in {count(len(shards), 'shard')}"),
+        facts(
+            [
+                ("Digest", found.digest),
+                *([("Labels", ", ".join(f"{label}: {number:,}" for label, number in classes.items()))] if classes else []),
+                *([("Written to", place(out))] if out is not None else []),
+            ]
+        ),
+    )
+
+
+def _name(names: tuple[str, ...], usual: str) -> str | tuple[str, ...]:
+    """One column by its usual name, or those that were given."""
+    return names if len(names) > 1 else (*names, usual)[0]
+
+
+def _spec(path: Path) -> Spec:
+    try:
+        return Spec.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as problem:
+        raise FormatError(f"{path} holds no spec: {problem}. expunge server spec -o FILE writes one") from problem

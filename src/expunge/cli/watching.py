@@ -1,0 +1,54 @@
+"""How far an agent has come: what it has sent, and what it has recomputed for an audit; for bars that people watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from expunge.cli.screen import Bars
+from expunge.client import ClientStore
+from expunge.protocol.carrier import Carrier
+
+SENDING, RECOMPUTING = "Sending samples", "Recomputing for the audit"
+
+
+def watched(store: ClientStore, carrier: Carrier, show: Bars) -> Carrier:
+    """The same carrier; whenever a request is answered, `show` hears how many samples were sent, of all there are to send."""
+    return cast("Carrier", _Watched(store, carrier, show))
+
+
+class _Watched:
+    """Whatever else is asked of it, the carrier does itself."""
+
+    def __init__(self, store: ClientStore, carrier: Carrier, show: Bars) -> None:
+        self._store = store
+        self._carrier = carrier
+        self._show = show
+        self._sent = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._carrier, name)
+
+    def request(self, data: bytes) -> bytes:
+        """Offer a request. Its samples are pending until it is settled, which is after this returns."""
+        composition = self._store.composed()
+        samples = 0 if composition is None else composition.added + composition.deleted
+        if not samples:
+            return self._carrier.request(data)
+        standing = self._store.status()
+        total = self._sent + max(samples, standing.adding + standing.deleting)
+        self._show(SENDING, self._sent, total)
+        answer = self._carrier.request(data)
+        self._sent += samples
+        self._show(SENDING, self._sent, total)
+        return answer
+
+
+def recomputed(store: ClientStore, show: Bars) -> Callable[[int], None]:
+    """Hears how many samples an audit has gone through."""
+
+    def heard(done: int) -> None:
+        standing = store.status()
+        show(RECOMPUTING, done, max(done, standing.live + standing.deleting))
+
+    return heard

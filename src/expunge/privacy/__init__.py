@@ -1,0 +1,1 @@
+"""What keeps clients' statistics from the server and from one another."""

@@ -1,0 +1,11 @@
+"""The HTTP carrier keeps the contract: over TLS, on a wire that can be cut in the middle of a message."""
+
+from __future__ import annotations
+
+from contract import CallingContract
+from lanes import HttpLane
+
+
+class TestHttp(CallingContract):
+    lane_type = HttpLane
+    steps = 6

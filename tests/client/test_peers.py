@@ -1,0 +1,109 @@
+"""Peers: keys come from the whole log, one for each name for ever, or from pins."""
+
+from __future__ import annotations
+
+import pytest
+
+from expunge.client.peers import Peers, pins_text, read_pins, trusted
+from expunge.errors import EvidenceError, FormatError, InputError
+from expunge.evidence import make_entry
+from expunge.evidence.frontier import Frontier
+from expunge.signing import SigningKey
+
+TIME = "2026-11-15T09:30:00Z"
+KEYS = {name: SigningKey(bytes([number]) * 32).public.text for number, name in enumerate(("a", "b", "c", "other"), start=1)}
+D = "0" * 64
+
+
+def enrolled(name: str, key: str | None = None, role: str = "client") -> bytes:
+    return make_entry("enrolled", TIME, name=name, role=role, key=key or KEYS[name])
+
+
+def forgotten(name: str) -> bytes:
+    return make_entry("forgotten", TIME, client=name, count=1, ledger_before=D, ledger_after=D, head="")
+
+
+def read(log: list[bytes], known: Peers | None = None, root: bytes | None = None) -> Peers:
+    at_most_two = lambda start, end: log[start : min(end, start + 2)]  # noqa: E731 - a server may answer with fewer
+    return (known or Peers()).read_on(at_most_two, len(log), root or Frontier().extended(log).root)
+
+
+def test_all_clients_are_learnt_and_nobody_else() -> None:
+    peers = read([enrolled("a"), enrolled("other", role="officer"), enrolled("b"), enrolled("c"), forgotten("b")])
+    assert dict(peers.keys) == {name: KEYS[name] for name in "abc"}
+    assert peers.active == {"a", "c"}
+
+
+def test_reading_on_is_reading_all() -> None:
+    log = [enrolled("a"), enrolled("b"), enrolled("c")]
+    assert read(log, read(log[:1])) == read(log)
+    assert Peers.from_text(read(log).to_text()) == read(log)
+    assert Peers.from_text(None) == Peers()
+
+
+def test_entries_of_another_log_are_refused() -> None:
+    with pytest.raises(EvidenceError, match="root is another"):
+        read([enrolled("a"), enrolled("b")], root=Frontier().extended([enrolled("a"), enrolled("c")]).root)
+
+
+def test_entries_that_are_kept_back_are_noticed() -> None:
+    with pytest.raises(EvidenceError, match="does not show the entries"):
+        Peers().read_on(lambda _start, _end: [], 3, b"\0" * 32)
+
+
+def test_a_name_has_one_key_for_ever() -> None:
+    with pytest.raises(EvidenceError, match="enrols a twice"):
+        read([enrolled("a"), enrolled("b"), enrolled("a", KEYS["other"])])
+
+
+def test_a_log_that_was_lost_in_part_must_show_the_same_keys() -> None:
+    known = read([enrolled("a"), enrolled("b"), enrolled("c")])
+    assert read([enrolled("a")], known).active == {"a"}
+    with pytest.raises(EvidenceError, match="no longer shows the key that a enrolled"):
+        read([enrolled("a", KEYS["other"])], known)
+
+
+def test_after_a_restore_clients_are_away_until_they_are_heard_of() -> None:
+    restored = make_entry("restored", TIME, size=2, withheld=[])
+    again = make_entry(
+        "aggregated",
+        TIME,
+        aggregation="f" * 32,
+        clients=[{"client": "b", "sequence": 1, "request": D}],
+        added=1,
+        deleted=0,
+        round=1,
+        ledger_before=D,
+        ledger_after=D,
+        head="",
+        spec=D,
+        erased_by=TIME,
+        generation=1,
+    )
+    assert read([enrolled("a"), enrolled("b"), restored]).active == set()
+    assert read([enrolled("a"), enrolled("b"), restored, again]).active == {"b"}
+
+
+def test_a_client_is_gone_from_the_command_on_that_forgets_it() -> None:
+    command = make_entry(
+        "commanded", TIME, actor="op", sequence=1, command=D, action="forget-client", summary={"client": "a", "count": -1}
+    )
+    assert read([enrolled("a"), enrolled("b"), command]).active == {"b"}
+
+
+def test_pins_stand_alone_and_must_agree_with_the_log() -> None:
+    peers = read([enrolled("a"), enrolled("b")])
+    assert set(trusted(peers, {})) == {"a", "b"}
+    assert set(trusted(peers, {"a": KEYS["a"]})) == {"a"}
+    with pytest.raises(EvidenceError, match="another key for a than the one pinned"):
+        trusted(peers, {"a": KEYS["other"]})
+
+
+def test_pins_are_read_as_they_were_written() -> None:
+    pins = {"a": KEYS["a"], "b": KEYS["b"]}
+    assert read_pins(pins_text(pins)) == pins
+    assert read_pins(None) == read_pins(pins_text({})) == {}
+    with pytest.raises(InputError, match="pinned for a is no public key"):
+        pins_text({"a": "nonsense"})
+    with pytest.raises(FormatError):
+        read_pins('{"a":1}')
