@@ -44,6 +44,7 @@ ROOMS = (
     "server",
     "carriers",
     "embedded",
+    "tree",
     "shards",
     "__init__",  # the front door: it shows what is in the rooms, and no room but the command line goes through it
     "cli",

@@ -118,18 +118,20 @@ def require_spec(spec: Spec, request: Request) -> None:
 def judge(spec: Spec, account: Account, request: Request, message: Message, live: Live) -> Account:
     """The client's account after this request, whose number and spec have been checked; RefusedError if it cannot be."""
     _require_commitments(request, live)
-    for part, named in ((message.added, request.added), (message.deleted, request.deleted)):
-        _require_part(spec, part, named)
+    if message.kind != "group":  # whose samples have been committed to within the group
+        for part, named in ((message.added, request.added), (message.deleted, request.deleted)):
+            _require_part(spec, part, named)
     after = account.after(message)
     problem = _problem(spec, after)
     if problem is not None:
         raise RefusedError("impossible", f"{problem}. Nothing was changed: delete only what this client added, as it was added")
     if request.header.leave and after.count:
         raise RefusedError("wrong-counts", f"a client that leaves must delete everything, but {after.count} samples would remain")
-    if any((answer.found == UNDISCLOSED) != spec.is_masked for answer in request.header.orders):
+    hidden = {answer.found == UNDISCLOSED for answer in request.header.orders}
+    if not hidden <= {spec.is_masked} and message.kind != "group":  # within a group there may be secure aggregation
         raise RefusedError("wrong-counts", "how many samples were found is disclosed, except under secure aggregation")
     found = 0 if spec.is_masked else sum(answer.found for answer in request.header.orders)
-    if found > request.header.deleted:
+    if found > request.header.deleted and message.kind != "group":  # which may answer when all of its clients have
         raise RefusedError(
             "wrong-counts", f"orders are answered by {found} deletions, but the request has {request.header.deleted}"
         )

@@ -19,7 +19,7 @@ from expunge.exact import Grid
 
 Label = str | int
 
-MESSAGES = ("factor", "gram", "masked", "rows")
+MESSAGES = ("factor", "gram", "group", "masked", "rows")
 MOST_GAMMA = 2.0**100
 _MOST_DIM = 1 << 16
 _MOST_PUBLICATION_BITS = 200

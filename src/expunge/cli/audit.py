@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from expunge.cli.command import command
 from expunge.cli.options import FOLDER, office_options
 from expunge.cli.reach import Reached, agent_on, backbone_of, office_at, store_at
 from expunge.cli.rebuild import Rebuilt, rebuild_server
-from expunge.cli.screen import BAD, GOOD, Screen, count, facts, line, next_steps, title
+from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, title
+from expunge.cli.together import sync_together
+from expunge.client import Synced
 from expunge.errors import EvidenceError, ExpungeError, UnknownSampleError
 from expunge.evidence.wording import moment
+from expunge.spec import Spec
 
 _PAUSE = 0.3  # seconds between looks at an audit that is under way
 _SETTLING = 30.0  # seconds that the server may take to add up, once all have answered
@@ -46,6 +50,9 @@ def audit(
     give. The result is written to the audit log and named in every later certificate. Exits with 3 if anything differs, with
     7 while clients have yet to answer.
 
+    Under secure aggregation all clients must recompute in one round, so at about the same time, and it is their sum that is
+    compared: if it differs, nobody can tell by whose fault.
+
     With --rebuild a lost server is rebuilt: a new one is founded in DIR from the clients' spec, each client at hand is
     enrolled there and sends everything, and the head is compared with the last one that they hold.
 
@@ -59,20 +66,26 @@ def audit(
         return
     with office_at(office, at) as reached:
         found = _earlier(reached, earlier) if earlier is not None else str(reached.office.do("audit", {})["audit"])
-        silent = {str(folder): problem for folder in folders if (problem := _answer(reached, folder))}
+        silent = _let_answer(reached, folders)
     for folder_name, problem in silent.items():
         Screen.current().note(f"{folder_name} has not answered: {problem}")
     _tell(_result(office, at, found, timeout if wait else 0.0))
 
 
-def _answer(reached: Reached, folder: Path) -> str:
-    """Let a client at hand answer; why it could not, or nothing. The others are asked all the same."""
-    try:
-        with store_at(folder) as store, agent_on(store, reached.carrier, backbone_of(store, None)) as agent:
-            agent.sync()
-    except (ExpungeError, OSError) as problem:
-        return str(problem)
-    return ""
+def _let_answer(reached: Reached, folders: tuple[Path, ...]) -> dict[str, str]:
+    """Let the clients at hand answer; why some could not, by folder. The others are asked all the same."""
+    problems: dict[str, str] = {}
+
+    def answer(folder: Path) -> Synced:
+        try:
+            with store_at(folder) as store, agent_on(store, reached.carrier, backbone_of(store, None)) as agent:
+                return agent.sync()
+        except (ExpungeError, OSError) as problem:
+            problems[str(folder)] = str(problem)
+            return Synced("active")
+
+    done = sync_together({str(folder): partial(answer, folder) for folder in folders})
+    return problems | {folder: one.waiting for folder, one in done.items() if one.waiting}
 
 
 def _earlier(reached: Reached, beginning: str) -> str:
@@ -95,6 +108,7 @@ def _result(office: Path | None, at: str | None, audit_id: str, seconds: float) 
         while True:
             with office_at(office, at) as reached:
                 told = _settled(reached, audit_id)
+                told["masked"] = Spec.from_dict(reached.office.federation_content()["spec"]).is_masked
             if told["result"] != "under way" or time.monotonic() >= ends:
                 return told
             progress(len(told["equal"]) + len(told["different"]))
@@ -112,23 +126,23 @@ def _settled(reached: Reached, audit_id: str) -> dict[str, Any]:
 
 
 def _tell(told: dict[str, Any]) -> None:
-    screen, result = Screen.current(), told["result"]
-    style = {"equal": GOOD, "different": BAD}.get(result, "yellow")
+    screen, result, masked = Screen.current(), told["result"], told.pop("masked")
+    style = {"equal": GOOD, "different": BAD}.get(result, WAITS)
+    whose = "Under secure aggregation nobody can tell whose fault it is." if masked else "Look into the clients named below."
     words = {
         "equal": "The ledger is, bit for bit, the sum of what all clients hold: the head is that of retraining.",
-        "different": "The ledger is NOT the sum of what the clients hold. The clients named below must be looked into.",
+        "different": f"The ledger is NOT the sum of what the clients hold. {whose}",
     }
+    meanwhile = "Clients answer in one round, which needs all of them at one time: sync each." if masked else ""
     screen.result(
-        told,
+        told | ({"count": None} if masked else {}),
         Text.assemble((f"Audit {told['audit'][:8]}: ", "bold"), (result, f"bold {style}" if result == "equal" else style)),
-        line(words.get(result, "Clients answer at their next sync."), indent=2),
+        line(words.get(result, meanwhile or "Clients answer at their next sync."), indent=2),
         facts(
             [
                 ("Started", moment(told["started"])),
                 *([("Finished", moment(told["finished"]))] if told["finished"] else []),
-                ("Samples recomputed", f"{told['count']:,}"),
-                ("Equal", ", ".join(told["equal"]) or "nobody yet"),
-                *([("Different", Text(", ".join(told["different"]), style=BAD))] if told["different"] else []),
+                *_answers(told, masked=masked),
                 *([("Waiting for", ", ".join(told["waiting"]))] if told["waiting"] else []),
                 *([("Log entry", told["index"])] if told["index"] >= 0 else []),
             ]
@@ -139,6 +153,16 @@ def _tell(told: dict[str, Any]) -> None:
         raise click.exceptions.Exit(failure.EVIDENCE)
     if result == "under way":
         raise click.exceptions.Exit(failure.NOT_YET)
+
+
+def _answers(told: dict[str, Any], *, masked: bool) -> list[tuple[str, object]]:
+    """Who agrees and who differs; under secure aggregation, whose sum was compared."""
+    if masked:
+        names = sorted([*told["equal"], *told["different"]])
+        return [("Sum of", ", ".join(names))] if names else []
+    different = [("Different", Text(", ".join(told["different"]), style=BAD))] if told["different"] else []
+    equal = ", ".join(told["equal"]) or "nobody yet"
+    return [("Samples recomputed", f"{told['count']:,}"), ("Equal", equal), *different]
 
 
 def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
@@ -155,9 +179,9 @@ def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
 def _shown(made: Rebuilt, directory: Path) -> list[Any]:
     words = {
         "equal": ("The head is, bit for bit, the last one that the clients held.", GOOD),
-        "changed": ("Something has changed since the last head that the clients held, or not all clients are back.", "yellow"),
+        "changed": ("Something has changed since the last head that the clients held, or not all clients are back.", WAITS),
         "different": ("The head is not the one that the clients held.", BAD),
-        "unknown": ("No client held a head to compare with.", "yellow"),
+        "unknown": ("No client held a head to compare with.", WAITS),
     }
     if not made.folders:
         return [

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from expunge.aggregation import Aggregation
+from expunge.privacy.aggregation import plan
+from expunge.privacy.aggregation.plan import share_of
 from expunge.spec import Spec
 
 _SMALL_GAMMA = 1e-12  # next to features of about 1
 
 
-def of_founding(spec: Spec) -> list[str]:
-    """What to know about a federation of this spec."""
+def of_founding(spec: Spec, *, clients: int | None = None) -> list[str]:
+    """What to know about a federation of this spec; of so many clients, if that is known."""
     found = _small_gamma(spec)
+    if spec.aggregation is not None:
+        found += _aggregation(spec.aggregation, clients)
     if not spec.is_exact:
         found.append(
             "This federation allows factor messages, so it computes in float64: its heads are not bit for bit those of "
@@ -30,6 +35,24 @@ def of_amending(before: Spec, after: Spec) -> list[str]:
             f"Clients that send {dropped} messages can send nothing more, neither additions nor deletions, until each of them "
             f"types expunge client sync --message {kind}. Tell them before you amend"
         )
+    return found
+
+
+def _aggregation(rules: Aggregation, clients: int | None) -> list[str]:
+    found = []
+    if rules.fewest == 2:
+        found.append("A sum of two clients shows each of them the other's part. Found with --fewest 3 or more to hide clients")
+    if clients is not None and clients < rules.fewest:
+        found.append(f"No round can be complete with {clients} clients: the rules ask for {rules.fewest}")
+    elif clients is not None:
+        if plan(rules, clients).survivors == clients and rules.dropouts:
+            found.append(f"With {clients} clients a round is aborted if any of them drops out: the rules ask for {rules.fewest}")
+        withstood, asked = plan(rules, clients).colluders, share_of(rules.colluding, clients)
+        if withstood < asked:
+            found.append(
+                f"With {clients} clients of which {rules.dropouts} % may drop out, a round withstands {withstood or 'none'} that "
+                f"side with the server, not the {asked} that {rules.colluding} % are: allow for fewer drop-outs, or let more in"
+            )
     return found
 
 

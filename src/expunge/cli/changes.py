@@ -12,13 +12,14 @@ from rich.console import RenderableType
 
 from expunge.backbones import Backbone
 from expunge.cli import failure
+from expunge.cli.aggregating import wait_options
 from expunge.cli.command import command
 from expunge.cli.options import FILE, PATH, at_option, client_option, yes_option
-from expunge.cli.reach import agent_of, backbone_of, store_at
+from expunge.cli.reach import agent_of, backbone_of, store_at, unserved
 from expunge.cli.samples import Keys, Raw, Samples, features_of, is_raw, read_features, read_raw, recomputing
 from expunge.cli.screen import GOOD, Screen, count, line, next_steps, place
 from expunge.cli.selecting import selection_of, selection_options
-from expunge.cli.told import preview_value, show_preview, show_synced, synced_value
+from expunge.cli.told import preview_value, show_preview, show_synced, show_way_on, synced_value
 from expunge.client import ClientStore, Preview, Selection
 from expunge.client.columns import labels_of_texts
 from expunge.errors import ExpungeError, InputError, StoreError, UnknownSampleError
@@ -44,8 +45,11 @@ _backbone = click.option(
 @click.option("--label-indices", is_flag=True, help="Labels that are integers are class indices, counted from 0.")
 @_backbone
 @_no_sync
+@wait_options
 @at_option
-def add(*, files: tuple[Path, ...], folder: Path, backbone: str | None, no_sync: bool, at: str | None, **given: Any) -> None:
+def add(
+    *, files: tuple[Path, ...], folder: Path, backbone: str | None, no_sync: bool, wait: float, at: str | None, **given: Any
+) -> None:
     """Add samples from FILES to a client's store, and send them to the server.
 
     Files of features end in .npz (arrays features, labels, and perhaps ids and subjects), .npy, .csv or .parquet (columns
@@ -86,7 +90,7 @@ def add(*, files: tuple[Path, ...], folder: Path, backbone: str | None, no_sync:
             Screen.current().note(f"{count(nobodys, 'sample')} {verb} no subject: erasure orders cannot find them")
         value = {"added": added, "without_subject": nobodys, "pending": True}
         told = [line(f"{count(added, 'sample')} added to {folder}.", GOOD)]
-        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync)
+        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync, wait=wait)
 
 
 def _batches(
@@ -123,8 +127,19 @@ def _put(store: ClientStore, batch: Samples) -> int:
 @yes_option
 @_backbone
 @_no_sync
+@wait_options
 @at_option
-def forget(*, folder: Path, dry_run: bool, yes: bool, backbone: str | None, no_sync: bool, at: str | None, **given: Any) -> None:
+def forget(
+    *,
+    folder: Path,
+    dry_run: bool,
+    yes: bool,
+    backbone: str | None,
+    no_sync: bool,
+    wait: float,
+    at: str | None,
+    **given: Any,
+) -> None:
     """Forget samples: delete them here and, exactly, from the ledger and the head.
 
     Conditions are combined: a sample must meet all of them. The deletion is pending until the server's receipt is in hand;
@@ -161,7 +176,8 @@ def forget(*, folder: Path, dry_run: bool, yes: bool, backbone: str | None, no_s
         store.forget(selection, recompute=recomputing(opened))
         told: list[RenderableType] = [line(f"{count(preview.count, 'sample')} forgotten by {store.name}.", GOOD)]
         unsent_only = preview.unsent == preview.count and not preview.pending
-        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync or unsent_only or store.gone, alone_too=True)
+        alone = no_sync or unsent_only or store.gone
+        _finish(store, value, told, at=at, opened=opened, no_sync=alone, wait=wait, alone_too=True)
 
 
 def _preview(store: ClientStore, selection: Selection) -> Preview:
@@ -183,6 +199,7 @@ def _preview(store: ClientStore, selection: Selection) -> Preview:
 @click.option("--file", "raw_file", type=FILE, help="The right image or text file; its feature is computed by the backbone.")
 @_backbone
 @_no_sync
+@wait_options
 @at_option
 def correct(
     *,
@@ -193,6 +210,7 @@ def correct(
     raw_file: Path | None,
     backbone: str | None,
     no_sync: bool,
+    wait: float,
     at: str | None,
 ) -> None:
     """Correct the label or the feature of one sample.
@@ -223,7 +241,7 @@ def correct(
             recompute=recomputing(opened),
         )
         told: list[RenderableType] = [line(f"{sample} is corrected.", GOOD)]
-        _finish(store, {"corrected": sample}, told, at=at, opened=opened, no_sync=no_sync)
+        _finish(store, {"corrected": sample}, told, at=at, opened=opened, no_sync=no_sync, wait=wait)
 
 
 def _numbers(text: str) -> Any:
@@ -251,11 +269,13 @@ def _finish(
     at: str | None,
     opened: Backbone | None,
     no_sync: bool,
+    wait: float,
     alone_too: bool = False,
 ) -> None:
     """Bring what has changed to the server, unless that is not wanted; what cannot be brought now stays pending.
 
-    What is `alone_too` is done even if the server knows the client no longer; anything else has failed then.
+    What is `alone_too` is done even if the server knows the client no longer; anything else has failed then. Under secure
+    aggregation what a round has not brought within `wait` seconds stays pending as well, and that is said.
     """
     screen = Screen.current()
     if no_sync:
@@ -267,7 +287,7 @@ def _finish(
         screen.result(value | {"pending": bool(waits), "sync": None}, *told)
         return
     try:
-        with agent_of(store, at, opened) as agent:
+        with agent_of(store, at, opened, wait=wait) as agent:
             done = agent.sync()
     except ExpungeError as problem:
         problem.add_note(
@@ -279,4 +299,7 @@ def _finish(
             f"{store.name} was forgotten by the operator, or has left: the server takes nothing more of it, and what was just "
             f"given is in {place(store.path)} only. Enrol a new client; expunge client leave erases this one"
         )
-    screen.result(value | {"pending": False, "sync": synced_value(done)}, *told, *show_synced(done))
+    told += [*show_synced(done, store.status()), *show_way_on(done, store.path, unserved(store, at))]
+    screen.result(value | {"pending": bool(done.waiting), "sync": synced_value(done)}, *told)
+    if done.waiting:
+        raise click.exceptions.Exit(failure.NOT_YET)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import RenderableType
 
-from expunge.cli import changes, disclosure, failure
+from expunge.cli import changes, disclosure, failure, peers
+from expunge.cli.aggregating import wait_options
 from expunge.cli.command import group
 from expunge.cli.evidence import chain_for
 from expunge.cli.options import PATH, at_option, client_option, yes_option
-from expunge.cli.reach import agent_of, backbone_of, looked, store_at
+from expunge.cli.reach import agent_of, backbone_of, looked, store_at, unserved
 from expunge.cli.samples import recomputing
-from expunge.cli.screen import BAD, GOOD, Screen, count, facts, line, next_steps, table, title, typed
+from expunge.cli.screen import BAD, GOOD, QUIET, WAITS, Screen, count, facts, line, next_steps, table, title, typed
 from expunge.cli.selecting import as_label, subject_option
-from expunge.cli.told import receipt_value, show_synced, synced_value
+from expunge.cli.told import receipt_value, show_synced, show_way_on, synced_value
 from expunge.client import ClientStore, Selection, Status, Synced
+from expunge.client.peers import read_pins
 from expunge.client.samples import Found
 from expunge.client.store import KINDS
 from expunge.errors import UnknownSampleError
@@ -25,7 +28,7 @@ from expunge.evidence import Receipt
 from expunge.files import write_whole
 from expunge.protocol.names import time_text
 from expunge.signing import Envelope
-from expunge.spec import Label
+from expunge.spec import Label, Spec
 
 
 @group()
@@ -56,28 +59,42 @@ client.add_command(disclosure.export)
 @click.option("--accept-restored", is_flag=True, help="The server was restored from a backup: accept that its log is shorter.")
 @click.option("--message", type=click.Choice(KINDS), help="From now on send messages of this kind.")
 @click.option("--old-copy", is_flag=True, help="This folder was put back from a backup: drop what has been erased since.")
+@wait_options
 @at_option
 def sync(
-    *, folder: Path, backbone: str | None, accept_restored: bool, message: str | None, old_copy: bool, at: str | None
+    *,
+    folder: Path,
+    backbone: str | None,
+    accept_restored: bool,
+    message: str | None,
+    old_copy: bool,
+    wait: float,
+    at: str | None,
 ) -> None:
     """Send what is pending, carry out erasure orders, answer audits, fetch the newest head.
 
     Run it regularly (a timer, cron): this is how a client learns that somebody is to be forgotten. Everything that the server
     says is checked: signatures, that its log only ever grows, that the head belongs to its certificate.
 
+    Under secure aggregation a change takes effect in a round with other clients: this waits for them, and exits with 7 if they do
+    not come in time. What is pending stays so, and the next sync goes on where this one stopped.
+
     Example:
       expunge client sync --dir hospital-a
+      expunge client sync --wait 600 --dir hospital-a
     """
-    with store_at(folder, old_copy=old_copy) as store, agent_of(store, at, backbone_of(store, backbone)) as agent:
+    with store_at(folder, old_copy=old_copy) as store, agent_of(store, at, backbone_of(store, backbone), wait=wait) as agent:
         if message is not None:
             store.choose(message)
         done = agent.sync(accept_restored=accept_restored)
-        found = store.status()
+        found, idle = store.status(), unserved(store, at)
     screen = Screen.current()
     if found.gone:
         screen.result(synced_value(done) | {"samples": found.live + found.adding}, *_show_forgotten(found, folder))
         raise click.exceptions.Exit(failure.FAILED)
-    screen.result(synced_value(done), *show_synced(done))
+    screen.result(synced_value(done), *show_synced(done, found), *show_way_on(done, folder, idle))
+    if done.waiting:
+        raise click.exceptions.Exit(failure.NOT_YET)
 
 
 def _show_forgotten(found: Status, folder: Path) -> list[RenderableType]:
@@ -106,7 +123,7 @@ def status(folder: Path) -> None:
     Next:
       expunge client sync --dir hospital-a
     """
-    (found, address, spec), busy = looked(folder, lambda store: (store.status(), store.address, store.spec))
+    (found, address, spec, round_), busy = looked(folder, _standing)
     pending = [
         *([f"{found.adding:,} to be added"] if found.adding else []),
         *([f"{found.deleting:,} to be deleted"] if found.deleting else []),
@@ -116,7 +133,8 @@ def status(folder: Path) -> None:
     state = "has left the federation" if found.left else "is leaving the federation" if found.leaving else "takes part"
     state = "was forgotten by the operator" if found.gone else state
     Screen.current().result(
-        asdict(found) | {"labels": dict(found.labels), "address": address, "spec": spec.digest, "busy": busy},
+        asdict(found)
+        | {"labels": dict(found.labels), "address": address, "spec": spec.digest, "aggregation": round_, "busy": busy},
         title(f"Client {found.name} {state}"),
         facts(
             [
@@ -126,15 +144,32 @@ def status(folder: Path) -> None:
                 ("Head", f"{found.head[:16]}…" if found.head else "none yet: expunge client sync"),
                 ("Log seen up to", f"entry {found.checkpoint}"),
                 ("Sends", f"{found.message} messages"),
+                *([] if round_ is None else [("Secure aggregation", _round_in_words(round_))]),
                 ("Features are", "kept" if found.mode == "cached" else "computed again when needed"),
                 ("Server", address),
                 ("Federation", found.federation),
             ]
         ),
         *([line(), *_show_forgotten(found, folder)] if found.gone else []),
-        *([line(), line(f"The server refused the last request: {found.refusal}", BAD)] if found.refusal else []),
+        *([line(), line(f"{_REFUSED[spec.is_masked]}: {found.refusal}", BAD)] if found.refusal else []),
         *([line(), table(("Label", "Samples"), found.labels.items(), right=("Samples",))] if found.labels else []),
     )
+
+
+_REFUSED = ("The server refused the last request", "The last request did not take effect")
+
+
+def _standing(store: ClientStore) -> tuple[Status, str, Spec, dict[str, Any] | None]:
+    """How a client stands, where its server is, the spec; and where it has rounds, whether one is under way, and its pins."""
+    rounds = None
+    if store.spec.is_masked:
+        rounds = {"in_round": store.participation.kept() is not None, "pins": len(read_pins(store.recall("pins")))}
+    return store.status(), store.address, store.spec, rounds
+
+
+def _round_in_words(told: dict[str, Any]) -> str:
+    pins = f"{count(told['pins'], 'key')} pinned" if told["pins"] else "keys from the log (expunge client peers)"
+    return f"{'a round is under way: sync goes on with it' if told['in_round'] else 'no round is under way'}; {pins}"
 
 
 @client.command("list")
@@ -184,8 +219,9 @@ def list_samples(folder: Path, subject: str | None, label: str | None) -> None:
 @client_option
 @click.option("--backbone", metavar="DESCRIPTION", help="For a store that keeps no features. [default: as enrolled]")
 @yes_option
+@wait_options
 @at_option
-def leave(folder: Path, backbone: str | None, yes: bool, at: str | None) -> None:
+def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str | None) -> None:
     """Leave the federation: everything that this client ever added is deleted, here and at the server.
 
     The receipt, which proves that nothing of this client remains, stays in the folder. A client that has left cannot come
@@ -202,18 +238,26 @@ def leave(folder: Path, backbone: str | None, yes: bool, at: str | None) -> None
         name, samples = store.name, store.status().live + store.status().adding
         screen.confirm(f"Delete all {count(samples, 'sample')} of {name} and leave? This cannot be undone", yes=yes)
         if store.gone:  # nobody else holds anything of it
-            gone, done = store.leave(), Synced("gone")
+            gone, done, idle = store.leave(), Synced("gone"), None
         else:
-            opened = backbone_of(store, backbone)
-            with agent_of(store, at, opened) as agent:
+            opened, idle = backbone_of(store, backbone), unserved(store, at)
+            with agent_of(store, at, opened, wait=wait) as agent:
                 gone = store.leave(recompute=recomputing(opened))
                 done = agent.sync()
-        left = store.status().left
-    screen.result(
-        synced_value(done) | {"left": left, "count": gone.count},
-        line(f"{name} has left: {count(gone.count, 'sample')} deleted.", GOOD),
-        *show_synced(done),
+        found = store.status()
+    told = (
+        line(f"{name} is leaving, but has not left yet: {count(gone.count, 'sample')} to be deleted.", WAITS)
+        if done.waiting
+        else line(f"{name} has left: {count(gone.count, 'sample')} deleted.", GOOD)
     )
+    screen.result(
+        synced_value(done) | {"left": found.left, "count": gone.count},
+        told,
+        *show_synced(done, found),
+        *show_way_on(done, folder, idle),
+    )
+    if done.waiting:
+        raise click.exceptions.Exit(failure.NOT_YET)
 
 
 @client.command()
@@ -241,16 +285,26 @@ def receipts(number: int | None, folder: Path, output: Path | None) -> None:
         raise click.exceptions.Exit(failure.NOTHING)
     written = [] if output is None else _write(output, data, alone=number is not None)
     values = [receipt_value(receipt) for receipt in found.values()]
-    rows = [
-        (sequence, entry["time"][:19].replace("T", " "), entry["added"], entry["deleted"], receipt.logged.index)
-        for sequence, receipt, entry in ((key, one, one.logged.entry) for key, one in found.items())
-    ]
-    columns = ("Receipt", "Time (UTC)", "Added", "Deleted", "Log entry")
     screen.result(
         {"receipts": values, "files": [str(path) for path in written]},
-        table(columns, rows, right=("Receipt", "Added", "Deleted", "Log entry")),
+        *_listed(list(found.values())),
         *([next_steps(f"expunge verify {typed(written[-1])} --trust {typed(folder)}")] if written else []),
     )
+
+
+def _listed(found: list[Receipt]) -> list[RenderableType]:
+    """Receipts in a table; where some are of rounds, with the number of clients in each, and whose samples are counted."""
+    rounds = any(one.is_of_round for one in found)
+    rows = []
+    for one in found:
+        entry = one.logged.entry
+        clients = [len(entry["clients"]) if one.is_of_round else "only this one"] if rounds else []
+        time = entry["time"][:19].replace("T", " ")
+        rows.append((one.sequence, time, *clients, entry["added"], entry["deleted"], one.logged.index))
+    columns = ("Receipt", "Time (UTC)", *(["Clients"] if rounds else []), "Added", "Deleted", "Log entry")
+    parts = [table(columns, rows, right=("Receipt", "Clients", "Added", "Deleted", "Log entry"))]
+    note = "Samples are counted for all clients of a round together: nobody else can tell this client's own."
+    return [*parts, *([line(note, QUIET, indent=2)] if rounds else [])]
 
 
 def _receipts(store: ClientStore, number: int | None) -> dict[int, Receipt]:
@@ -274,3 +328,7 @@ def _write(output: Path, data: dict[int, bytes], *, alone: bool) -> list[Path]:
     for path, content in zip(paths, data.values(), strict=True):
         write_whole(path, content, mode=0o644)
     return paths
+
+
+for one in (peers.own_key, peers.peers, peers.pin):
+    client.add_command(one)

@@ -21,22 +21,27 @@ from rich.table import Table
 from rich.text import Text
 
 from expunge import __version__
+from expunge.carriers.local import LocalCarrier
 from expunge.cli.command import command
 from expunge.cli.options import FOLDER
-from expunge.cli.reach import Reached, carrier_to
+from expunge.cli.overheard import Overheard
+from expunge.cli.reach import Reached
 from expunge.cli.screen import BAD, GOOD, QUIET, Screen, count, facts, line, next_steps, table
+from expunge.cli.together import sync_together
 from expunge.cli.tokens import new_token
-from expunge.cli.told import receipt_value
-from expunge.client import Agent, ClientStore, enrol
+from expunge.cli.told import receipt_in_words, receipt_value
+from expunge.client import Agent, ClientStore, Synced, enrol
 from expunge.embedded.founding import found_federation
 from expunge.embedded.place import Place
 from expunge.errors import EvidenceError, FormatError, StoreError
 from expunge.evidence import Finding, Receipt, published, render_bundle, verify
+from expunge.evidence.account import found_in
 from expunge.evidence.wording import moment
 from expunge.files import write_whole
 from expunge.head import Head
 from expunge.office import Office
 from expunge.protocol.carrier import Carrier
+from expunge.server.core import Settings
 from expunge.signing import Envelope, PublicKey
 from expunge.solvers import solve
 from expunge.spec import Spec
@@ -48,6 +53,8 @@ _TEST_EVERY = 5
 _SEED = 7
 _PERSON = "person-17"
 _AUDIT_SECONDS = 30.0
+_GATHER_FOR = 0.2  # seconds that a round waits for yet another client: here they come one right after another
+_OVERHEARD = 3  # the client whose masked message is looked at
 
 Array = NDArray[Any]
 
@@ -91,6 +98,7 @@ class Story:
     digits: Digits
     spec: Spec
     took: dict[str, float] = field(default_factory=dict)
+    overheard: Overheard | None = None  # under secure aggregation
 
     @contextmanager
     def step(self, name: str, words: str) -> Iterator[None]:
@@ -113,15 +121,20 @@ class Story:
 
 @command()
 @click.option("--keep", type=FOLDER, help="Keep everything in this new folder, to try other commands on.")
-def demo(keep: Path | None) -> None:
+@click.option("--secure-aggregation", is_flag=True, help="The server learns sums over rounds of clients, and nothing else.")
+def demo(keep: Path | None, secure_aggregation: bool) -> None:
     """Show the whole story in a few seconds: train, forget a person, verify, audit, compare with retraining.
 
     Ten clients share scikit-learn's real handwritten digits. One person, who has samples at several clients, asks to be
     forgotten; an erasure order goes round, every client answers, and the evidence is verified offline. Exits with 3 if the head
     is not, bit for bit, the one that retraining without that person gives.
 
+    With --secure-aggregation the same is done by clients that send masked sums only; what the server saw of one of them is shown
+    beside what that client really sent.
+
     Example:
       expunge demo
+      expunge demo --secure-aggregation
       expunge demo --keep demo      and then try the commands that it prints
     """
     if keep is not None and keep.exists() and any(keep.iterdir()):
@@ -129,9 +142,13 @@ def demo(keep: Path | None) -> None:
     with ExitStack() as stack:
         folder = keep if keep is not None else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="expunge-demo-")))
         folder.mkdir(parents=True, exist_ok=True)
-        story = Story(folder, Screen.current(), Digits.load(), Spec(dim=64, labels=tuple(range(10)), gamma=1.0))
+        messages = ("masked",) if secure_aggregation else ("gram", "rows")
+        spec = Spec(dim=64, labels=tuple(range(10)), gamma=1.0, messages=messages)
+        story = Story(folder, Screen.current(), Digits.load(), spec)
         value = _tell(story)
-    story.screen.result(value | {"kept": None if keep is None else str(keep), "seconds": story.took}, _closing(keep))
+    story.screen.result(
+        value | {"kept": None if keep is None else str(keep), "seconds": story.took}, _closing(keep, masked=secure_aggregation)
+    )
 
 
 def _tell(story: Story) -> dict[str, Any]:
@@ -146,11 +163,14 @@ def _tell(story: Story) -> dict[str, Any]:
     with ExitStack() as stack:
         with story.step("found", "Found a federation and enrol ten clients"):
             place = found_federation(story.folder / "federation", story.spec)
-            carrier = stack.enter_context(carrier_to(str(place.path)))
+            carrier = LocalCarrier(place.server, settings=Settings(gather_for=_GATHER_FOR))
+            stack.callback(carrier.close)
             office = stack.enter_context(Office.open(place.operator)).connect(carrier)
             reached = Reached(office, carrier)
             stores = [stack.enter_context(_enrolled(story, reached, place, number)) for number in range(_CLIENTS)]
-        agents = [Agent(store, carrier) for store in stores]
+        if story.spec.is_masked:
+            story.overheard = Overheard(carrier, stores[_OVERHEARD])
+        agents = [Agent(store, _way(story, carrier, store)) for store in stores]
         before = _train(story, agents)
         receipts = _forget(story, office, agents)
         _show_receipt(story, receipts)
@@ -162,7 +182,7 @@ def _tell(story: Story) -> dict[str, Any]:
         "accuracy_before": digits.accuracy(before),
         "accuracy_after": digits.accuracy(after),
         "person": _PERSON,
-        "deleted": sum(one.logged.entry["deleted"] for one in receipts),
+        "deleted": sum({one.logged.index: one.logged.entry["deleted"] for one in receipts}.values()),
         "receipt": receipt_value(receipts[0]),
         "proved": finding.proved,
         "audit": audit,
@@ -177,9 +197,21 @@ def _enrolled(story: Story, reached: Reached, place: Place, number: int) -> Clie
     return enrol(story.folder / name, token, reached.carrier, address=str(place.path))
 
 
+def _way(story: Story, carrier: Carrier, store: ClientStore) -> Carrier:
+    """The carrier; for one client under secure aggregation, one that shows what goes over it."""
+    heard = story.overheard
+    return heard.carrier if heard is not None and heard.store is store else carrier
+
+
+def _sync(agents: Sequence[Agent]) -> list[Synced]:
+    """Sync all, in as many turns as it takes them."""
+    return list(sync_together({agent.store.name: agent.sync for agent in agents}).values())
+
+
 def _train(story: Story, agents: Sequence[Agent]) -> Head:
     digits = story.digits
-    with story.step("train", "Every client adds its samples and gets a receipt"):
+    rounds = ", in a round of secure aggregation," if story.spec.is_masked else ""
+    with story.step("train", f"Every client adds its samples{rounds} and gets a receipt"):
         for number, agent in enumerate(agents):
             own = np.flatnonzero(digits.client == number)
             agent.store.add(
@@ -189,7 +221,7 @@ def _train(story: Story, agents: Sequence[Agent]) -> Head:
                 subjects=digits.person[own].tolist(),
                 now=time.time(),
             )
-            agent.sync()
+        _sync(agents)
         head = _head(agents[-1])
     story.show(
         facts(
@@ -197,7 +229,8 @@ def _train(story: Story, agents: Sequence[Agent]) -> Head:
                 ("Head", f"{head.digest[:32]}…"),
                 ("Accuracy", f"{digits.accuracy(head):.4f} on digits that nobody trained on"),
             ]
-        )
+        ),
+        *([] if story.overheard is None else story.overheard.shown()),
     )
     return head
 
@@ -213,20 +246,29 @@ def _head(agent: Agent) -> Head:
 def _forget(story: Story, office: Office, agents: Sequence[Agent]) -> list[Receipt]:
     with story.step("forget", f"{_PERSON} asks to be forgotten: an erasure order goes round"):
         order = office.do("order", {"subject": _PERSON})["order"]
-        done = [agent.sync() for agent in agents]
+        done = _sync(agents)
         told = office.ask("show-order", {"order": order})
     receipts = [receipt for one in done for receipt in one.receipts if receipt.logged.entry["deleted"]]
-    found = {one["client"]: one["found"] for one in told["answers"]}
-    holding = [f"{name} {number}" for name, number in found.items() if number]
     story.show(
         facts(
             [
-                ("Order", f"{order[:8]}, {told['state']}: {len(found)} of {_CLIENTS} clients have answered"),
-                ("Deleted", f"{sum(found.values())} samples at {len(holding)} clients: {', '.join(holding)}"),
+                ("Order", f"{order[:8]}, {told['state']}: {len(told['answers'])} of {_CLIENTS} clients have answered"),
+                ("Deleted", _deleted(told["answers"], receipts)),
             ]
         )
     )
     return receipts
+
+
+def _deleted(answers: Sequence[dict[str, Any]], receipts: Sequence[Receipt]) -> str:
+    """What the order has deleted, as far as the server was told."""
+    total, undisclosed = found_in(answers)
+    if not undisclosed:
+        holding = [f"{one['client']} {one['found']}" for one in answers if one["found"]]
+        return f"{total} samples at {len(holding)} clients: {', '.join(holding)}"
+    entry = receipts[0].logged.entry
+    names = ", ".join(one["client"] for one in entry["clients"])
+    return f"{entry['deleted']} samples by {len(entry['clients'])} clients together ({names}); how many by each is not disclosed"
 
 
 def _show_receipt(story: Story, receipts: Sequence[Receipt]) -> None:
@@ -237,7 +279,7 @@ def _show_receipt(story: Story, receipts: Sequence[Receipt]) -> None:
         line(f"The receipt that {receipt.client} now holds, signed by the server:", QUIET),
         facts(
             [
-                ("Request", f"{receipt.sequence} of {receipt.client}: {count(entry['deleted'], 'sample')} deleted"),
+                ("Request", f"{receipt.sequence} of {receipt.client}: {receipt_in_words(receipt)}"),
                 ("Took effect", moment(entry["time"])),
                 ("Audit log", f"entry {receipt.logged.index}, with its proof in a log of {receipt.checkpoint.size}"),
                 ("Ledger before", f"{entry['ledger_before'][:32]}…  (salted)"),
@@ -289,8 +331,7 @@ def _duration(seconds: float) -> str:
 def _audit(story: Story, office: Office, agents: Sequence[Agent]) -> str:
     with story.step("audit", "An audit: every client recomputes from its own samples"):
         audit = office.do("audit", {})["audit"]
-        for agent in agents:
-            agent.sync()
+        _sync(agents)
         ends = time.monotonic() + _AUDIT_SECONDS
         while (told := office.ask("show-audit", {"audit": audit}))["result"] == "under way" and time.monotonic() < ends:
             time.sleep(0.05)
@@ -330,12 +371,21 @@ def _compare(story: Story, before: Head, after: Head) -> bool:
     return equal
 
 
-def _closing(keep: Path | None) -> RenderableType:
+def _closing(keep: Path | None, *, masked: bool) -> RenderableType:
     if keep is None:
         return next_steps(
             "expunge demo --keep demo     kept, with commands to try",
             "expunge --help               all commands",
             why="This was in a temporary folder, which is gone. What to type next:",
+        )
+    if masked:
+        return next_steps(
+            f"expunge verify {keep}/order.html --key {keep}/federation/server.pub",
+            f"expunge client receipts --dir {keep}/clinic-3",
+            f"expunge client peers --dir {keep}/clinic-3",
+            f"expunge order show last --office {keep}/federation/operator",
+            f"expunge serve {keep}/federation",
+            why="What to type next (changes take effect in rounds of three clients or more, while it is being served):",
         )
     return next_steps(
         f"expunge verify {keep}/order.html --key {keep}/federation/server.pub",

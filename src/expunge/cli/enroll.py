@@ -62,7 +62,7 @@ def enroll(
     Next:
       expunge client add samples.csv --dir hospital-a
     """
-    given = _whole(Token.from_text(_text(token)))
+    given = token_from(token)
     client_only = {
         "--message": message,
         "--recompute": recompute,
@@ -79,6 +79,11 @@ def enroll(
         _client(folder, given, at, message=message or "", recompute=recompute, backbone=backbone, mirrors=mirrors)
     else:
         _at_one(given, at, lambda address: _office(folder, given, address))
+
+
+def token_from(given: str) -> Token:
+    """The token itself, that of a file, or (-) that of standard input; whole."""
+    return _whole(Token.from_text(_text(given)))
 
 
 def _text(token: str) -> str:

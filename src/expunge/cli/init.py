@@ -10,6 +10,7 @@ import click
 
 from expunge.backbones import backbone_from
 from expunge.cli import cautions
+from expunge.cli.aggregating import plan_in_words, plan_value, rules_in_words, rules_of, rules_options
 from expunge.cli.command import command
 from expunge.cli.options import FILE, FOLDER, PATH
 from expunge.cli.screen import Screen, count, facts, line, next_steps, title
@@ -40,7 +41,8 @@ _GRID_HELP = "DIGITS,FRACTION_BITS: 2 digits of 21 bits, of which so many after 
 )
 @click.option("--backbone", metavar="DESCRIPTION", help="Pin this backbone, such as hf:FOLDER?pooling=cls or onnx:model.onnx.")
 @click.option("--fingerprint", metavar="TEXT", help="Pin a backbone by its fingerprint, or by any text that all agree on.")
-@click.option("--messages", default="rows,gram", show_default=True, help="What clients may send.")
+@click.option("--messages", help="What clients may send. [default: rows,gram]")
+@rules_options
 @click.option("--spec", "spec_file", type=FILE, help="Take the spec from this JSON file instead of the options above.")
 @click.option(
     "--solver", type=click.Choice(sorted(SOLVERS)), default="woodbury", show_default=True, help="Both give the same bytes."
@@ -60,21 +62,30 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
     labels and messages can be amended. With --host, tokens lead clients to https://HOST:PORT; without, to this folder (a
     federation in one machine).
 
+    With --secure-aggregation clients meet in rounds at the running server, which learns the exact sum over a round and nothing of
+    any single client. That, and the rules of it, are for good; all of them can be given by --spec.
+
     Example:
       expunge init federation --dim 768 --labels cat,dog --host server.example.org
       expunge init federation --backbone hf:dinov2 --labels @labels.txt
+      expunge init federation --dim 768 --labels cat,dog --host server.example.org --secure-aggregation --clients 20
 
     Next:
       expunge serve federation
       expunge server token hospital-a --office federation/operator
     """
-    spec = _spec_file(given["spec_file"]) if given["spec_file"] is not None else _spec(given)
+    spec = _spec_file(given) if given["spec_file"] is not None else _spec(given)
+    rules, expected = spec.aggregation, given["expected"]
+    if expected is not None and rules is None:
+        raise click.UsageError(
+            "--clients shows what follows from the rules of secure aggregation: give --secure-aggregation, too"
+        )
     urls = [url_of(host, port) for host in hosts]
     place = found_federation(directory, spec, solver=solver, hosts=hosts, urls=urls, mirrors=mirrors)
     with Office.open(place.operator) as office:
         federation, key = office.federation, office.server
     screen, target = Screen.current(), count(spec.columns, "label" if spec.is_classification else "output")
-    for caution in cautions.of_founding(spec):
+    for caution in cautions.of_founding(spec, clients=expected):
         screen.note(caution)
     screen.result(
         {
@@ -86,6 +97,7 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
             "spec": spec.to_dict(),
             "spec_digest": spec.digest,
             "urls": urls,
+            "plan": plan_value(rules, expected),
         },
         title(f"Federation {federation} is founded in {directory}"),
         facts(
@@ -93,6 +105,8 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
                 ("Spec", f"{count(spec.dim, 'feature')}{' and an intercept' * spec.intercept}, {target}, gamma {spec.gamma:g}"),
                 ("Backbone", spec.backbone or "none pinned: features are taken as they are given"),
                 ("Clients may send", ", ".join(spec.messages)),
+                *([] if rules is None else [("Rounds", rules_in_words(rules))]),
+                *([] if rules is None or expected is None else [(f"With {expected} clients", plan_in_words(rules, expected))]),
                 ("Reached at", ", ".join(urls) or f"{place.path}, on this machine"),
                 ("Operator's office", directory / "operator"),
                 ("Server's public key", directory / "server.pub"),
@@ -104,14 +118,17 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
             "(server.vault) must not be in ordinary backups: what it seals is forgotten by destroying its keys.",
         ),
         next_steps(
-            *([f"expunge serve {directory}"] if urls else []),
+            *([f"expunge serve {directory}"] if urls or spec.is_masked else []),
             f"expunge server token hospital-a -o hospital-a.token --office {directory}/operator",
             "expunge enroll hospital-a.token --dir hospital-a",
         ),
     )
 
 
-def _spec_file(path: Path) -> Spec:
+def _spec_file(given: dict[str, Any]) -> Spec:
+    path: Path = given["spec_file"]
+    if given["secure_aggregation"] or rules_of(given) is not None:
+        raise click.UsageError("--spec has the rules of secure aggregation in it: give either --spec or --secure-aggregation")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as problem:
@@ -132,6 +149,10 @@ def _spec(given: dict[str, Any]) -> Spec:
         raise click.UsageError("give --dim, the length of a feature (or --backbone, which knows it, or --spec)")
     if (given["labels"] is None) == (given["outputs"] is None):
         raise click.UsageError("give either --labels (classification) or --outputs (regression)")
+    rules = rules_of(given)
+    messages = tuple(part.strip() for part in (given["messages"] or ("rows,gram" if rules is None else "masked")).split(","))
+    if rules is not None and messages != ("masked",):
+        raise click.UsageError("--secure-aggregation means masked messages and no others: leave out --messages")
     return Spec(
         dim=dim,
         labels=None if given["labels"] is None else _labels(given["labels"]),
@@ -142,7 +163,8 @@ def _spec(given: dict[str, Any]) -> Spec:
         label_grid=_grid("--label-grid", given["label_grid"]),
         publication_bits=given["publication_bits"],
         backbone=fingerprint,
-        messages=tuple(part.strip() for part in given["messages"].split(",")),
+        messages=messages,
+        aggregation=rules,
     )
 
 

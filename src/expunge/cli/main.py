@@ -27,6 +27,7 @@ _COMMANDS = {
     "client": "client",
     "order": "order",
     "audit": "audit",
+    "aggregator": "aggregator",
     "statistics": "statistics",
     "head": "head",
     "predict": "predict",

@@ -9,18 +9,20 @@ import click
 from rich.text import Text
 
 from expunge.cli import failure
+from expunge.cli.aggregating import NOT_DISCLOSED, disclosed
 from expunge.cli.command import group
 from expunge.cli.options import office_options, output_option, subject_text, yes_option
 from expunge.cli.reach import Reached, office_at
-from expunge.cli.screen import BAD, GOOD, Screen, count, facts, line, next_steps, place, table, title
+from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, place, table, title
 from expunge.errors import InputError, UnknownSampleError
 from expunge.evidence import Bundle, render_bundle
+from expunge.evidence.account import found_in
 from expunge.evidence.wording import moment
 from expunge.files import write_whole
 from expunge.signing import Envelope
 
 _RANK = {"lost": 0, "overdue": 1, "open": 2, "complete": 3, "closed": 4}
-_STYLE = {"lost": BAD, "overdue": BAD, "open": "yellow", "complete": GOOD, "closed": "dim"}
+_STYLE = {"lost": BAD, "overdue": BAD, "open": WAITS, "complete": GOOD, "closed": "dim"}
 _LOST = "a restored server no longer knows whom it is about: file it again"
 
 
@@ -72,7 +74,7 @@ def file(*, subject: str, days: int, names: tuple[str, ...], reference: str, off
     with office_at(office, at) as reached:
         told = reached.office.do("order", arguments)
     Screen.current().result(
-        told,
+        _value(told),
         title(f"Order {told['order']} is filed"),
         facts([*_reference(told), ("Deadline", moment(told["deadline"])), ("Waiting for", _waiting(told))]),
         next_steps(
@@ -119,7 +121,7 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
     shown = table(columns, rows, right=("Answers", "Samples deleted"))
     screen = Screen.current()
     screen.result(
-        {"orders": orders, "unknown": unknown},
+        {"orders": [_value(one) for one in orders], "unknown": unknown},
         shown if orders else line("No overdue orders." if overdue else "No orders yet."),
     )
     for one in orders:
@@ -138,6 +140,7 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
     """Show one order: its deadline, which clients have answered what, and which have yet to.
 
     ORDER is the order's id, the beginning of it, or last. Whom the order is about is not shown: that stands in its bundle only.
+    Under secure aggregation clients do not disclose how many samples each of them has found (null with --json).
 
     Example:
       expunge order show 3fa9 --office privacy-office
@@ -151,7 +154,7 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
     times = [*_reference(told), ("State", _state(told)), ("Filed", moment(told["filed"])), ("Deadline", moment(told["deadline"]))]
     times += [("Complete", moment(told["completed"]))] if told["completed"] else [("Waiting for", _waiting(told))]
     Screen.current().result(
-        told,
+        _value(told),
         title(f"Order {told['order']}"),
         facts(times),
         *([line(f"It is lost: {_LOST}.", BAD, indent=2)] if told["state"] == "lost" else []),
@@ -287,7 +290,10 @@ def _is_gone(answer: dict[str, Any]) -> bool:
 
 
 def _deleted(answer: dict[str, Any]) -> str:
-    return "gone (forgotten by the operator)" if _is_gone(answer) else count(answer["found"], "sample")
+    if _is_gone(answer):
+        return "gone (forgotten by the operator)"
+    found = disclosed(answer["found"])
+    return NOT_DISCLOSED if found is None else count(found, "sample")
 
 
 def _answered(one: dict[str, Any]) -> str:
@@ -296,8 +302,14 @@ def _answered(one: dict[str, Any]) -> str:
     return f"{text}, {gone} gone" if gone else text
 
 
-def _found(one: dict[str, Any]) -> int:
-    return sum(answer["found"] for answer in one["answers"])
+def _found(one: dict[str, Any]) -> str:
+    total, hidden = found_in(one["answers"])
+    return f"{total:,}" if not hidden else f"{total:,} and more, {NOT_DISCLOSED}" if total else NOT_DISCLOSED
+
+
+def _value(told: dict[str, Any]) -> dict[str, Any]:
+    """An order as JSON shows it: what clients found is null where they do not disclose it."""
+    return told | {"answers": [one | {"found": disclosed(one["found"])} for one in told["answers"]]}
 
 
 def _waiting(one: dict[str, Any]) -> str:

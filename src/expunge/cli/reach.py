@@ -138,23 +138,35 @@ def looked(folder: Path, ask: Callable[[ClientStore], _T]) -> tuple[_T, bool]:
     raise StoreBusyError(f"{folder} changes faster than it can be read: try again when its other process has finished")
 
 
+def unserved(store: ClientStore, at: str | None) -> Path | None:
+    """The folder of a federation whose clients meet in rounds at a server that is not running: nobody else can take part."""
+    address = at or store.address
+    if not store.spec.is_masked or is_url(address) or Place.at(Path(address)).serving():
+        return None
+    return Path(address)
+
+
 @contextmanager
-def agent_of(store: ClientStore, at: str | None, backbone: Backbone | None = None) -> Iterator[Agent]:
-    """A client's agent with its way to the server; features that are not kept are computed by the backbone."""
-    with carrier_to(at or store.address, store.ca) as carrier, agent_on(store, carrier, backbone) as agent:
+def agent_of(store: ClientStore, at: str | None, backbone: Backbone | None = None, *, wait: float = 0.0) -> Iterator[Agent]:
+    """A client's agent with its way to the server; features that are not kept are computed by the backbone.
+
+    `wait` is how many seconds it waits for the other clients of a round of secure aggregation.
+    """
+    patience = wait if unserved(store, at) is None else 0.0
+    with carrier_to(at or store.address, store.ca) as carrier, agent_on(store, carrier, backbone, wait=patience) as agent:
         yield agent
 
 
 @contextmanager
-def agent_on(store: ClientStore, carrier: Carrier, backbone: Backbone | None = None) -> Iterator[Agent]:
-    """A client's agent on a carrier, with bars for what it sends and for what it recomputes."""
+def agent_on(store: ClientStore, carrier: Carrier, backbone: Backbone | None = None, *, wait: float = 0.0) -> Iterator[Agent]:
+    """A client's agent on a carrier, with bars for what it sends, what it waits for, and what it recomputes."""
     again, screen = recomputing(backbone), Screen.current()
     if not screen.is_watched:
-        yield Agent(store, carrier, recompute=again, attempts=ATTEMPTS)
+        yield Agent(store, carrier, recompute=again, attempts=ATTEMPTS, patience=wait)
         return
     with screen.bars() as show:
         way = watched(store, carrier, show)
-        yield Agent(store, way, recompute=again, attempts=ATTEMPTS, progress=recomputed(store, show))
+        yield Agent(store, way, recompute=again, attempts=ATTEMPTS, progress=recomputed(store, show), patience=wait)
 
 
 def backbone_of(store: ClientStore, description: str | None) -> Backbone | None:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from expunge.cli.reach import ATTEMPTS, Reached, backbone_of, carrier_to, office
 from expunge.cli.rejoin import rejoin
 from expunge.cli.samples import recomputing
 from expunge.cli.screen import Screen
+from expunge.cli.together import sync_together
 from expunge.cli.tokens import new_token
-from expunge.client import Agent, ClientStore
+from expunge.client import Agent, ClientStore, Synced
 from expunge.embedded.founding import found_federation
 from expunge.embedded.place import Place
 from expunge.errors import InputError, SpecMismatchError
@@ -128,10 +130,19 @@ def _shred(folder: Path) -> None:
 
 def _sync(place: Place, stores: Sequence[ClientStore]) -> None:
     with carrier_to(str(place.path)) as carrier, Screen.current().progress("Clients send again", len(stores)) as progress:
-        for number, store in enumerate(stores, start=1):
-            backbone = backbone_of(store, None)
-            Agent(store, carrier, recompute=recomputing(backbone), attempts=ATTEMPTS).sync(accept_restored=True)
-            progress(number)
+        sent: set[str] = set()
+
+        def send(store: ClientStore) -> Synced:
+            again = recomputing(backbone_of(store, None))
+            done = Agent(store, carrier, recompute=again, attempts=ATTEMPTS).sync(accept_restored=True)
+            if not done.waiting:
+                sent.add(store.name)
+            progress(len(sent))
+            return done
+
+        for name, done in sync_together({store.name: partial(send, store) for store in stores}).items():
+            if done.waiting:
+                Screen.current().note(f"{name} has not sent what it holds: {done.waiting}")
 
 
 def _compared(

@@ -23,7 +23,7 @@ from expunge.evidence.wording import shown
 
 Bars = Callable[[str, int, int | None], None]
 
-GOOD, BAD, QUIET, COMMAND = "green", "bold red", "dim", "cyan"
+GOOD, BAD, WAITS, QUIET, COMMAND = "green", "bold red", "yellow", "dim", "cyan"
 
 
 class Screen:
@@ -95,7 +95,10 @@ class Screen:
 
     @contextmanager
     def bars(self) -> Iterator[Bars]:
-        """Bars that come when they are first heard of: the function takes what is done, how much so far, and of how much."""
+        """Bars that come when they are first heard of: the function takes what is done, how much so far, and of how much.
+
+        What stands after a colon may change: "Round: joining" and "Round: sharing" are one bar.
+        """
         if not self.is_watched:
             yield lambda *_: None
             return
@@ -104,9 +107,10 @@ class Screen:
         with Progress(*columns, console=self.err, transient=True) as bar:
 
             def show(what: str, done: int, total: int | None) -> None:
-                if what not in tasks:
-                    tasks[what] = bar.add_task(what, total=total)
-                bar.update(tasks[what], completed=done, total=total)
+                name = what.partition(":")[0]
+                if name not in tasks:
+                    tasks[name] = bar.add_task(what, total=total)
+                bar.update(tasks[name], description=what, completed=done, total=total)
 
             yield show
 
@@ -116,6 +120,8 @@ class _Done(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """The column of one bar."""
+        if task.total is None and not task.completed:
+            return Text("")  # whoever waits for others counts nothing
         return Text(f"{int(task.completed):,}" + ("" if task.total is None else f" of {int(task.total):,}"))
 
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from expunge.cli.aggregator import forwarding
 from expunge.cli.command import command
 from expunge.cli.options import FILE, FOLDER
 from expunge.cli.screen import Screen, facts, line, title
@@ -16,6 +17,7 @@ from expunge.embedded.place import Place
 from expunge.exact import parallel
 from expunge.server.core import Settings
 from expunge.server.service import Service
+from expunge.tree.aggregator import is_aggregator
 
 _DEFAULT_PORT = 8443
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
@@ -39,6 +41,30 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
     "--erase-within", type=click.IntRange(1), default=60, show_default=True, help="Seconds until a request is erased at rest."
 )
 @click.option("--group-commit/--no-group-commit", default=True, show_default=True, help="Apply what waits together as one round.")
+@click.option(
+    "--gather-for",
+    type=click.FloatRange(0.0),
+    default=Settings.gather_for,
+    show_default=True,
+    metavar="SECONDS",
+    help="Under secure aggregation: how long a round that has enough clients waits for yet another one.",
+)
+@click.option(
+    "--phase-for",
+    type=click.FloatRange(0.0, min_open=True),
+    default=Settings.phase_for,
+    show_default=True,
+    metavar="SECONDS",
+    help="Under secure aggregation: how long a client has for each phase before it counts as dropped out.",
+)
+@click.option(
+    "--forward-every",
+    type=click.FloatRange(0.0, min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For an aggregator: how often what its group has changed goes to the server above.",
+)
 @click.option("--largest-request", type=click.IntRange(1), default=256, show_default=True, help="Megabytes.")
 @click.option(
     "--requests-per-minute", type=click.IntRange(0), default=6000, show_default=True, help="For each client; 0: no limit."
@@ -61,6 +87,9 @@ def serve(
     proxies: tuple[str, ...],
     erase_within: int,
     group_commit: bool,
+    gather_for: float,
+    phase_for: float,
+    forward_every: float,
     largest_request: int,
     requests_per_minute: int,
     solver: str | None,
@@ -70,7 +99,8 @@ def serve(
     """Serve the federation in DIRECTORY over HTTPS, until it is stopped by Ctrl-C or SIGTERM.
 
     What has begun is answered before it stops, and a crash loses nothing. Logs, one line of JSON for each request and nothing
-    personal in them, go to standard error. /healthz, /readyz and /metrics are for your monitoring.
+    personal in them, go to standard error. /healthz, /readyz and /metrics are for your monitoring. The group of an aggregator is
+    served in the same way, and kept in step with the server above meanwhile.
 
     Example:
       expunge serve federation
@@ -92,6 +122,8 @@ def serve(
         largest_request=largest_request * _MEGABYTE,
         most_in_flight=max(largest_request, 256) * _MEGABYTE,
         requests_per_minute=requests_per_minute,
+        gather_for=gather_for,
+        phase_for=phase_for,
     )
     parallel.limit_blas_threads(blas_threads or parallel.cores())
     handler, began = logs.write_to(sys.stderr), False
@@ -122,6 +154,7 @@ def serve(
             trusted_proxies=proxies,
             log_peers=log_peers,
             ready=ready,
+            beside=forwarding(place.path, service, forward_every, logs.report) if is_aggregator(place.path) else None,
         )
     finally:
         place.drop_serving()

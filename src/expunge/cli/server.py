@@ -9,12 +9,13 @@ from typing import Any
 import click
 from rich.text import Text
 
-from expunge.cli import cautions
+from expunge.cli import cautions, failure
+from expunge.cli.aggregating import NOT_DISCLOSED, disclosed, rules_in_words
 from expunge.cli.command import group
 from expunge.cli.custody import backup, renew_certificate, restore, rotate_key
 from expunge.cli.options import office_options, output_option, yes_option
 from expunge.cli.reach import Reached, office_at, place_at_hand
-from expunge.cli.screen import GOOD, Screen, count, facts, line, next_steps, table, title
+from expunge.cli.screen import GOOD, WAITS, Screen, count, facts, line, next_steps, table, title
 from expunge.cli.tokens import new_token
 from expunge.embedded.place import Place
 from expunge.errors import InputError
@@ -93,6 +94,8 @@ def _addresses(reached: Reached, at: str | None, place: Place | None) -> tuple[s
 def clients(office: Path | None, at: str | None) -> None:
     """List everybody who is enrolled, with their samples and when they last synced.
 
+    Under secure aggregation the server does not know how many samples a client has (null with --json).
+
     Example:
       expunge server clients --office federation/operator
 
@@ -101,8 +104,17 @@ def clients(office: Path | None, at: str | None) -> None:
     """
     with office_at(office, at) as reached:
         found = reached.office.ask("clients", {})
+        if Spec.from_dict(reached.office.federation_content()["spec"]).is_masked:
+            found = [one | {"samples": None} if one["role"] == "client" else one for one in found]
     rows = [
-        (one["name"], one["role"], one["status"], one["samples"], one["sequence"], one["seen"].replace("T", " ")[:16] or "never")
+        (
+            one["name"],
+            one["role"],
+            one["status"],
+            NOT_DISCLOSED if one["samples"] is None else one["samples"],
+            one["sequence"],
+            one["seen"].replace("T", " ")[:16] or "never",
+        )
         for one in found
     ]
     columns = ("Name", "Role", "Status", "Samples", "Requests", "Last sync (UTC)")
@@ -112,7 +124,7 @@ def clients(office: Path | None, at: str | None) -> None:
 @server.command()
 @office_options
 def status(office: Path | None, at: str | None) -> None:
-    """Show how the federation stands: samples, clients, head, orders, audit.
+    """Show how the federation stands: samples, clients, head, orders, audit; under secure aggregation, what rounds are for.
 
     Example:
       expunge server status --office federation/operator
@@ -134,12 +146,23 @@ def status(office: Path | None, at: str | None) -> None:
                 ("To be erased at rest", f"{count(told['journal'], 'message')} in the journal"),
                 ("Orders", ", ".join(f"{number} {state}" for state, number in orders.items() if number) or "none"),
                 ("Last audit", "none yet" if audit is None else f"{audit['result']}, {moment(audit['time'])}"),
+                *([("Next round", _next_round(told["aggregation"]))] if told["aggregation"] else []),
                 ("Solver", told["solver"]),
                 ("Spec", told["spec"]),
                 ("Server key", told["key"]),
             ]
         ),
     )
+
+
+def _next_round(told: dict[str, Any]) -> Text:
+    """What the next round of secure aggregation is for, and whom it needs."""
+    everybody = f"needs all of {', '.join(told['needed'])}, at one time"
+    if told["wanted"] == "rebuild":
+        return Text(f"a rebuild without {', '.join(told['forgetting'])}: {everybody}", style=WAITS)
+    if told["wanted"] == "audit":
+        return Text(f"an audit: {everybody}", style=WAITS)
+    return Text(f"changes of {told['fewest']} clients or more")
 
 
 @server.command()
@@ -171,6 +194,7 @@ def spec(output: Path | None, office: Path | None, at: str | None) -> None:
                 ("Grid", f"{found.grid.digits} digits, {found.grid.fraction_bits} fraction bits"),
                 ("Published to", f"2^{-found.publication_bits}"),
                 ("Messages", ", ".join(found.messages)),
+                *([] if found.aggregation is None else [("Rounds", rules_in_words(found.aggregation))]),
                 ("Backbone", found.backbone or "any: features are taken as they are given"),
             ]
         ),
@@ -256,6 +280,9 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
     Its share of the ledger is subtracted and destroyed. A client that still answers had better leave by itself
     (expunge client leave), which also empties its own store. It can never come back under the same name.
 
+    Under secure aggregation nobody knows its share: all other clients must first add up what they hold, in one round at their
+    next sync, and the sum takes the place of the ledger. Exits with 7, because until then its samples are in the ledger.
+
     Example:
       expunge server forget-client hospital-a --office federation/operator
     """
@@ -263,7 +290,24 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
     screen.confirm(f"Forget {client} and every sample that it added? This cannot be undone", yes=yes)
     with office_at(office, at) as reached:
         told = reached.office.do("forget-client", {"client": client})
-    screen.result(told, line(f"{client} is forgotten: {count(told['count'], 'sample')} subtracted from the ledger.", GOOD))
+        standing = reached.office.ask("status", {})["aggregation"]
+    fewer = disclosed(told["count"])
+    value = told | {"count": fewer, "pending": fewer is None}
+    if fewer is not None:
+        screen.result(value, line(f"{client} is forgotten: {count(fewer, 'sample')} subtracted from the ledger.", GOOD))
+        return
+    screen.result(
+        value,
+        line(f"{client} takes part no longer, but its samples are in the ledger yet.", WAITS),
+        line(
+            f"All other clients ({', '.join(standing['needed'])}) must now add up what they hold, in one round of secure "
+            "aggregation; the sum takes the place of the ledger, and the old one is erased.",
+            indent=2,
+        ),
+        next_steps("expunge client sync --wait 600 --dir CLIENT", why="At each of them, at about the same time:"),
+        next_steps("expunge server status", why="Then, here:"),
+    )
+    raise click.exceptions.Exit(failure.NOT_YET)
 
 
 for one in (rotate_key, backup, restore, renew_certificate):

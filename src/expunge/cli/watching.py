@@ -1,4 +1,4 @@
-"""How far an agent has come: what it has sent, and what it has recomputed for an audit; for bars that people watch."""
+"""How far an agent has come: what it has sent, what it waits for, what it has recomputed; for bars that people watch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from typing import Any, cast
 
 from expunge.cli.screen import Bars
 from expunge.client import ClientStore
+from expunge.errors import ExpungeError
+from expunge.protocol import speech
 from expunge.protocol.carrier import Carrier
 
 SENDING, RECOMPUTING = "Sending samples", "Recomputing for the audit"
+ROUND = "Secure aggregation"
+_PHASES = {
+    "sharing": "shares of keys are exchanged",
+    "masking": "masked sums are sent",
+    "revealing": "the masks of the sum are taken off",
+}
 
 
 def watched(store: ClientStore, carrier: Carrier, show: Bars) -> Carrier:
@@ -42,6 +50,25 @@ class _Watched:
         self._sent += samples
         self._show(SENDING, self._sent, total)
         return answer
+
+    def aggregate(self, data: bytes) -> bytes:
+        """Take a turn in a round of secure aggregation, and show how the round stands."""
+        answer = self._carrier.aggregate(data)
+        standing = how_it_stands(answer)
+        if standing:
+            self._show(f"{ROUND}: {standing}", 0, None)
+        return answer
+
+
+def how_it_stands(answer: bytes) -> str:
+    """The state of a round in a few words, for people who wait; the agent is the one to judge the answer."""
+    try:
+        _, content = speech.overheard("standing", answer)
+    except ExpungeError:
+        return ""
+    if content["phase"] == "joining":
+        return f"{content['joined']} of {content['fewest']} clients or more are here"
+    return _PHASES.get(content["phase"], "")
 
 
 def recomputed(store: ClientStore, show: Bars) -> Callable[[int], None]:

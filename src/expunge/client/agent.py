@@ -16,7 +16,8 @@ from typing import TypeVar
 from expunge.client import refusals
 from expunge.client.answer import Answer
 from expunge.client.asking import Asking
-from expunge.client.contributor import Contributor, Waiting
+from expunge.client.contributor import Contributor
+from expunge.client.masking import Masking, Waits
 from expunge.client.outbox import Composition
 from expunge.client.samples import Progress, Recompute
 from expunge.client.selection import Preview, Selection
@@ -36,10 +37,10 @@ from expunge.errors import (
     StoreError,
 )
 from expunge.evidence import Receipt, salted
-from expunge.privacy.aggregation import Contribution
 from expunge.protocol import request
 from expunge.protocol.carrier import Carrier
 from expunge.protocol.request import AuditAnswer
+from expunge.statistics import Statistics
 
 _T = TypeVar("_T")
 
@@ -47,10 +48,6 @@ _HEADLESS = ("unsolvable", "not-found")
 _MOST_MENDED = 4  # refusals that are mended without asking, one after another
 _LARGEST = 64 << 20  # bytes of a request, whatever the server would take: memory is bounded on both sides
 _LONGEST_PAUSE = 60.0
-
-
-class Waits(ProtocolError):  # noqa: N818 - not a mistake of anybody
-    """A round of secure aggregation waits for other clients; everything can be tried again later."""
 
 
 class Agent:
@@ -85,7 +82,8 @@ class Agent:
         self._progress = progress
         self._asking = Asking(store, carrier, self._trust, nonce, self._patiently)
         self._announced = announced
-        self._contributor = Contributor(store, carrier, self._trust, patience=patience, sleep=sleep)
+        rounds = Contributor(store, carrier, self._trust, patiently=self._patiently, patience=patience, sleep=sleep)
+        self._masking = Masking(store, rounds)
         self._waiting = ""  # what a round of secure aggregation waits for
         self._heard: Answer | None = None  # the answer that this sync began with
         self._fewest: int | None = None  # the most samples that a request may have, once one was too large
@@ -116,26 +114,13 @@ class Agent:
     def _bring(self, composition: Composition) -> Receipt:
         """Offer one request until its receipt is here, and settle it. A refusal is passed on, with everything as it was."""
         if composition.kind == "masked" and composition.added + composition.deleted:
-            return self._contribute(composition)
+            return self._masking.bring(composition, self._recompute)
         data = self.store.encode(composition, recompute=self._recompute)
         answer = self._patiently(lambda: self._offer(composition.sequence, data))
         receipt = self._trust.receipt(answer, request.read(data))
         newest = self._patiently(lambda: self._trust.follow(receipt.checkpoint))
         self.store.settle(composition.sequence, answer, checkpoint=newest, entry=receipt.logged.index)
         return receipt
-
-    def _contribute(self, composition: Composition) -> Receipt:
-        """Bring a request by a round of secure aggregation; Waits if that takes longer than this agent's patience."""
-        store = self.store
-        outcome = self._contributor.change(
-            composition, lambda: store.contribution(composition, recompute=self._recompute).vector()
-        )
-        if isinstance(outcome, Waiting):
-            raise Waits(outcome.why)
-        if outcome.receipt is None:
-            store.abandon(composition.sequence, outcome.why)
-            raise Waits(f"{outcome.why}. Nothing was changed: the next sync joins another round")
-        return outcome.receipt
 
     def _offer(self, sequence: int, data: bytes) -> bytes:
         """Offer a request once. It is in doubt from before the first attempt, until that one, and no other, was refused."""
@@ -151,7 +136,8 @@ class Agent:
 
     def _mend(self, composition: Composition, refusal: RefusedError) -> bool:
         """Deal with a refusal: whether there is a point in going on. What cannot be mended here stays as it is."""
-        if refusal.code in (*refusals.KEPT, *refusals.PASSING):
+        by_round = composition.kind == "masked" and composition.added + composition.deleted > 0
+        if refusal.code in (*refusals.KEPT, *refusals.PASSING) or (by_round and refusal.code != "must-rejoin"):
             return False
         if self._may_have_taken_effect(composition, refusal):
             return refusal.code in refusals.BY_SPEC  # offered again, it is answered by its receipt
@@ -210,6 +196,16 @@ class Agent:
                 raise
             return compose()
 
+    def _compose_reset(self, number: int) -> Composition | None:
+        """A request under this number that replaces all that the server holds."""
+        return self.store.compose(
+            reset=True, sequence=number, most=self._most(), largest=self._largest(), recompute=self._recompute
+        )
+
+    def _statistics(self) -> Statistics:
+        """What the server counts of this client, recomputed."""
+        return self.store.statistics(self._progress, recompute=self._recompute)
+
     def _patiently(self, act: Callable[[], _T]) -> _T:
         """Do something again while no answer comes, or while the server asks for patience."""
         pause = 0.5
@@ -238,15 +234,18 @@ class Agent:
         answer = self._heard = self._asking.ask(accept_restored=accept_restored)
         if answer.status == "gone":
             self.store.release()
+            self.store.participation.drop()
             return Synced("gone", orders=self._carry_out(answer)[0], amended=self.store.spec != before)
         require_in_step(self.store, answer)
         rejoined = answer.status == "must-rejoin"
         self._waiting = ""
         receipts = self._rejoined(answer) if rejoined else []
         orders, problem = self._carry_out(answer)
+        first = self._masking.is_in_round_of_all()
+        audits = self._join_in(answer) if first else ()
         if not self._waiting:
             receipts += self.push()
-        audits = self._answer_audits(answer)
+        audits = audits if first else self._answer_audits(answer)
         head, is_new = self._fetch_head()
         if problem is not None:
             raise problem
@@ -285,12 +284,10 @@ class Agent:
         outstanding = self.store.composed()
         if outstanding is not None and (not outstanding.reset or outstanding.sequence <= answer.sequence):
             self.store.abandon(outstanding.sequence, "must-rejoin: the server was restored")
-        number = max(self.store.sequence, answer.sequence) + 1
+        number = self._masking.begin_anew(max(self.store.sequence, answer.sequence) + 1)
         mended = 0
         while True:
-            composition = self.store.composed() or self.store.compose(
-                reset=True, sequence=number, most=self._most(), largest=self._largest(), recompute=self._recompute
-            )
+            composition = self.store.composed() or self._compose_reset(number)
             if composition is None:
                 raise ProtocolError("a reset is a request, even of nothing")
             try:
@@ -322,7 +319,7 @@ class Agent:
             return self._join_in(answer)
         if not answer.audits:
             return ()
-        statistics = self.store.statistics(self._progress, recompute=self._recompute)
+        statistics = self._statistics()
         answers = [
             AuditAnswer(audit, salted("audit", salt, statistics.digest), statistics.count) for audit, salt in answer.audits
         ]
@@ -343,18 +340,9 @@ class Agent:
 
     def _join_in(self, answer: Answer) -> tuple[str, ...]:
         """In a masked federation: take part in the round that rebuilds or audits the ledger, if one is wanted."""
-        outstanding = self.store.composed()
-        if not (answer.rebuild or answer.audits) or answer.status != "active" or (outstanding and outstanding.doubtful):
-            return ()
-
-        def everything() -> Contribution:
-            return Contribution.of(self.store.statistics(self._progress, recompute=self._recompute), None, self.store.spec)
-
-        outcome = self._contributor.join_in("rebuild" if answer.rebuild else "audit", everything)
-        if isinstance(outcome, Waiting) or outcome.why:
-            self._waiting = outcome.why
-            return ()
-        return () if answer.rebuild else tuple(audit for audit, _ in answer.audits)
+        audits, waiting = self._masking.join_in(answer, self._statistics)
+        self._waiting = waiting or self._waiting
+        return audits
 
     def _fetch_head(self) -> tuple[str, bool]:
         """The newest head: its digest, and whether it is new here."""

@@ -1,9 +1,9 @@
 """The contributor: a client's side of rounds of secure aggregation, turn by turn.
 
 Laws: everything that must survive is in the store before it is said, so a client that is killed goes on where it was, or learns
-how the round ended before it offers anything again. Shares are revealed once for each round, and never so that two sums which
-were asked for differ by some clients, but by fewer than the rules ask for in a round. The server is believed for who drops out
-and for nothing else: keys come from the log or from pins, degree and threshold from the rules.
+how the round ended before it offers anything again. A sequence number stands for one content: what was masked under it once goes
+out under it unchanged, however many rounds that takes. Shares are revealed once for each round, and never so that two sums which
+were asked for differ by some clients, but by fewer than the rules ask for in a round (`Caution`).
 """
 
 from __future__ import annotations
@@ -13,28 +13,27 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from expunge import canonical
 from expunge.aggregation import Aggregation
+from expunge.client import refusals
+from expunge.client.caution import Caution, Unsafe, a
 from expunge.client.outbox import Composition
-from expunge.client.peers import Peers, read_pins, trusted
-from expunge.client.standing import checkpoint_text
 from expunge.client.store import ClientStore
 from expunge.client.trust import Trust
-from expunge.errors import EvidenceError, ProtocolError, RefusedError, SpecMismatchError
-from expunge.evidence import Checkpoint, Receipt
-from expunge.evidence.receipt import member_of
+from expunge.errors import EvidenceError, ProtocolError, RefusedError
+from expunge.evidence import Receipt
 from expunge.exact.wide import Wide
 from expunge.privacy.aggregation import Contribution, Opening, Participant
 from expunge.protocol import speech
 from expunge.protocol.carrier import Carrier
-from expunge.signing import Envelope
 
 _LONGEST_WAIT = 20  # seconds that a server is asked to wait before it answers
-_REVEALED_KEPT = 16
 _LATE = ("wrong-phase", "wrong-round", "not-allowed")  # refusals of a message that came when others had gone on
 _PAUSE = 0.05  # seconds, at first, between questions to a server that does not wait
+_PHASES = ("joined", "shared", "masked", "revealed")  # of a participant
+_ASKED = {"sharing": "shared", "masking": "masked", "revealing": "revealed"}  # by a phase of the round: where an answer leads
+_MASKED = "masked"  # the setting that holds the number of the request that was masked last
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,7 @@ class Contributor:
         carrier: Carrier,
         trust: Trust,
         *,
+        patiently: Callable[[Callable[[], bytes]], bytes] = lambda act: act(),
         patience: float = 0.0,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -83,6 +83,8 @@ class Contributor:
         self._store = store
         self._carrier = carrier
         self._trust = trust
+        self._caution = Caution(store, carrier, trust)
+        self._patiently = patiently
         self._patience = patience
         self._sleep = sleep
         self._clock = clock
@@ -91,37 +93,63 @@ class Contributor:
 
     def change(self, composition: Composition, vector: Callable[[], Wide]) -> Outcome:
         """Bring a composed request by a round; `Ended` without a receipt if it was not included, and may be offered anew."""
+        if (doing := self.purpose()) not in ("", "change"):
+            return Waiting(f"this client takes part in {a(doing)}, which comes first: sync")
         return self._take_part("change", composition.sequence, vector, reset=composition.reset)
 
     def join_in(self, purpose: str, contribution: Callable[[], Contribution]) -> Outcome:
         """Take part in an audit or a rebuild, which changes nothing here."""
+        if (doing := self.purpose()) not in ("", purpose):
+            return Waiting(f"this client takes part in {a(doing)}, which comes first: sync")
         return self._take_part(purpose, self._store.sequence, lambda: contribution().vector())
 
+    def purpose(self) -> str:
+        """What the round is for that this client is in, as far as it knows; empty if it is in none."""
+        with self._store.participation.turn:
+            participant = self._kept()
+            if participant is None:
+                return ""
+            composed = self._store.composed()
+            purpose = participant.opening.purpose
+            if purpose == "change" and (composed is None or composed.sequence != participant.sequence):
+                self._store.participation.drop()  # the request has been settled, or put back
+                return ""
+            return purpose
+
+    def is_bound(self, sequence: int) -> bool:
+        """Whether a request of this number was masked before: it must go out as it is, for its sum may have been unmasked."""
+        return self._store.recall(_MASKED) == str(sequence)
+
+    def unbound(self, sequence: int) -> int:
+        """A number that is not below this one, under which nothing has been masked yet."""
+        return max(sequence, int(self._store.recall(_MASKED) or 0) + 1)
+
     def _take_part(self, purpose: str, sequence: int, vector: Callable[[], Wide], *, reset: bool = False) -> Outcome:
-        participant = self._resumed(purpose, sequence)
-        said = self._question("", sequence, reset=reset) if participant is None else participant.message
-        if participant is not None and not said:
-            said = self._question(participant.opening.round, sequence)
+        participant = self._kept()
+        said = self._question("", sequence, reset=reset) if participant is None else self._again(participant)
         begun, pause = self._clock(), _PAUSE
         while True:
             asked = self._clock()
             try:
                 standing = self._turn(said)
             except RefusedError as refusal:
-                if participant is None or refusal.code not in _LATE:
+                if participant is None:
                     raise
-                return self._late(participant, refusal)
+                return self._refused(participant, refusal)
             took = self._clock() - asked
-            if participant is None:
-                if standing.opening is None or standing.opening.purpose != purpose:
-                    return Waiting(_under_way(standing))
+            if participant is None and standing.opening is not None:
+                if (why := self._other(standing.opening, purpose)) is not None:
+                    return Waiting(why)
                 participant = self._joined(standing.opening, sequence)
                 said = participant.message
                 continue
-            if standing.phase in ("done", "aborted"):
+            if participant is not None and standing.phase in ("done", "aborted"):
                 return self._ended(participant, standing)
-            if standing.content:
-                said = self._answer(participant, standing, vector)
+            if participant is not None and standing.content:
+                try:
+                    participant, said = self._answer(participant, standing, vector)
+                except Unsafe as problem:
+                    return Waiting(str(problem))
                 continue
             left = self._patience - (self._clock() - begun)
             if left <= 0.0:
@@ -129,28 +157,27 @@ class Contributor:
             if took < pause:  # this server, or its carrier, does not wait
                 self._sleep(min(pause, left))
                 pause = min(2.0 * pause, 1.0)
-            said = self._question(participant.opening.round, sequence, wait=min(_LONGEST_WAIT, int(left)))
+            where = "" if participant is None else participant.opening.round
+            said = self._question(where, sequence, reset=reset, wait=min(_LONGEST_WAIT, int(left)))
 
-    def _late(self, participant: Participant, refusal: RefusedError) -> Outcome:
-        """The round has gone on without this client, which stays out of it until it is over, or joins the next one."""
-        if participant.phase == "joined":
+    def _again(self, participant: Participant) -> bytes:
+        """What this client said last; if that is not at hand, the question how the round stands."""
+        return participant.message or self._question(participant.opening.round, participant.sequence)
+
+    def _refused(self, participant: Participant, refusal: RefusedError) -> Waiting:
+        """A message that came late, when the round had gone on without this client, is no mistake; whoever is not let in is out.
+
+        This client stays out of the round until it is over, or joins the next one.
+        """
+        if participant.phase == "joined" and refusal.code not in refusals.PASSING:
             self._store.participation.drop()
-        return Waiting(f"{refusal.reason}")
+        if refusal.code not in _LATE:
+            raise refusal
+        return Waiting(refusal.reason)
 
-    def _resumed(self, purpose: str, sequence: int) -> Participant | None:
-        """The round that this client is in, unless it is of another purpose or request, which is over for it then."""
+    def _kept(self) -> Participant | None:
         state = self._store.participation.kept()
-        if state is None:
-            return None
-        try:
-            participant = Participant.from_bytes(state, self._store.key, self._rules)
-        except SpecMismatchError:  # the rules were amended in the middle of a round
-            self._store.participation.drop()
-            return None
-        if (participant.opening.purpose, participant.sequence) == (purpose, sequence):
-            return participant
-        self._store.participation.drop()
-        return None
+        return None if state is None else Participant.from_bytes(state, self._store.key, self._rules)
 
     @property
     def _rules(self) -> Aggregation:
@@ -159,119 +186,81 @@ class Contributor:
             raise ProtocolError("this federation does not use secure aggregation")
         return rules
 
+    def _other(self, opening: Opening, purpose: str) -> str | None:
+        """Why this client does not join the round that the server has opened."""
+        spec = self._store.spec
+        if (opening.federation, opening.data_digest) != (self._store.federation, spec.data_digest):
+            raise EvidenceError("the server opened a round of another federation, or of another data spec")
+        if opening.labels_digest != spec.labels_digest:
+            return "the labels have been amended: sync again"
+        return None if opening.purpose == purpose else f"a round for {a(opening.purpose)} comes first"
+
     def _joined(self, opening: Opening, sequence: int) -> Participant:
         store = self._store
-        ours = (store.federation, store.spec.data_digest, store.spec.labels_digest)
-        if (opening.federation, opening.data_digest, opening.labels_digest) != ours:
-            raise EvidenceError("the server opened a round of another federation or spec: sync first")
-        participant = Participant.join(opening, self._rules, name=store.name, sequence=sequence, key=store.key)
-        store.participation.keep(participant.to_bytes())
-        return participant
+        with store.participation.turn:
+            kept = self._kept()
+            if kept is not None and kept.opening == opening and kept.sequence == sequence:
+                return kept  # another agent on this store has joined meanwhile
+            participant = Participant.join(opening, self._rules, name=store.name, sequence=sequence, key=store.key)
+            store.participation.keep(participant.to_bytes())
+            return participant
 
     # -- answering ------------------------------------------------------------------------------------------------------
 
-    def _answer(self, participant: Participant, standing: _Standing, vector: Callable[[], Wide]) -> bytes:
-        """What is to be said in this phase; durable before it is said."""
+    def _answer(self, participant: Participant, standing: _Standing, vector: Callable[[], Wide]) -> tuple[Participant, bytes]:
+        """What is to be said in this phase; durable before it is said.
+
+        It goes on from what is in the store: another agent on it may have gone further, and what it said cannot be unsaid.
+        """
+        if standing.phase not in _ASKED:
+            raise EvidenceError(f"the server speaks of a phase that there is not: {standing.phase!r:.40}")
+        with self._store.participation.turn:
+            newest = self._kept()
+            if newest is None or newest.opening != participant.opening:
+                return participant, self._question(participant.opening.round, participant.sequence)
+            if _PHASES.index(newest.phase) > _PHASES.index(_ASKED[standing.phase]):
+                return newest, self._again(newest)
+            return newest, self._said(newest, standing, vector)
+
+    def _said(self, participant: Participant, standing: _Standing, vector: Callable[[], Wide]) -> bytes:
         if standing.phase == "sharing":
-            said = participant.on_roster(standing.content, self._keys(participant, standing.content))
+            said = participant.on_roster(standing.content, self._caution.keys(participant, standing.content))
         elif standing.phase == "masking":
             said = participant.on_deliveries(standing.content, vector())
             if participant.opening.purpose == "change":
+                self._store.remember({_MASKED: str(participant.sequence)})
                 self._store.doubt(participant.sequence)
-        elif standing.phase == "revealing":
-            said = participant.on_survivors(standing.content)
-            self._require_all(participant)
-            self._require_apart(participant)
         else:
-            raise EvidenceError(f"the server speaks of a phase that there is not: {standing.phase!r:.40}")
+            said = participant.on_survivors(standing.content)
+            self._caution.require_all(participant)
+            self._caution.require_apart(participant)
         self._store.participation.keep(participant.to_bytes())
         return said
 
-    def _keys(self, participant: Participant, roster: bytes) -> dict[str, Any]:
-        """The keys that the roster is held against, read from the log as far as it goes now."""
-        names = participant.names_in(roster)
-        peers = self._peers()
-        if not names <= set(peers.keys):
-            self._follow_log()
-            peers = self._peers()
-        if participant.opening.purpose != "change" and names != peers.active:
-            self._follow_log()
-            peers = self._peers()
-            if names != peers.active:
-                others = ", ".join(sorted(names ^ peers.active)[:5])
-                raise EvidenceError(
-                    f"a round for an {participant.opening.purpose} must be of all clients that the log shows, and differs by "
-                    f"{others}: the sum would show those that are missing"
-                )
-        return trusted(peers, read_pins(self._store.recall("pins")))
-
-    def _peers(self) -> Peers:
-        size, root = self._store.checkpoint
-        known = Peers.from_text(self._store.recall("peers"))
-        peers = known.read_on(self._carrier.entries, size, root)
-        if peers != known:
-            self._store.remember({"peers": peers.to_text()})
-        return peers
-
-    def _follow_log(self) -> None:
-        """Go on to the newest checkpoint."""
-        content = Envelope.from_bytes(self._trust.checkpoint(), "checkpoint").unverified()
-        newest = self._trust.follow(Checkpoint.from_json(content))
-        self._store.remember({"checkpoint": checkpoint_text(*newest)})
-
-    def _require_all(self, participant: Participant) -> None:
-        """The sum of an audit or a rebuild must lack nobody: it would show who is missing, as what the ledger has more."""
-        if participant.opening.purpose != "change":
-            missing = self._peers().active - {name for name, _ in participant.included or ()}
-            if missing:
-                raise EvidenceError(f"{', '.join(sorted(missing)[:5])} dropped out of a round that needs all clients")
-
-    def _require_apart(self, participant: Participant) -> None:
-        """Two sums that this client has helped to unmask must differ by nobody, or by at least as many as a round needs."""
-        included = sorted([name, sequence] for name, sequence in participant.included or ())
-        text = self._store.recall("revealed")
-        earlier = canonical.decode(text.encode("ascii")) if text else []
-        for before in earlier:
-            difference = {tuple(one) for one in before} ^ {tuple(one) for one in included}
-            if 0 < len(difference) < self._rules.fewest:
-                names = ", ".join(sorted({str(one[0]) for one in difference}))
-                raise EvidenceError(
-                    "a round was aborted after its sum may have been unmasked, and this one would differ from it by "
-                    f"{names} only, whose changes the two sums would show: nothing is revealed. Join again when more clients do"
-                )
-        if participant.opening.purpose == "change" and included not in earlier:
-            kept = [*earlier, included][-_REVEALED_KEPT:]
-            self._store.remember({"revealed": canonical.encode(kept).decode("ascii")})
-
     def _ended(self, participant: Participant, standing: _Standing) -> Outcome:
-        store = self._store
-        if standing.receipt is None:
-            store.participation.drop()
-            return Ended(why=standing.reason or "the round went on without this client, which had dropped out")
-        receipt = self._verified(participant, standing.receipt)
+        store, is_change = self._store, participant.opening.purpose == "change"
+        if not is_change or standing.receipt is None:
+            with store.participation.turn:
+                if is_change:
+                    store.doubt(participant.sequence, False)  # it has not taken effect, and cannot any more
+                self._drop(participant)
+            if is_change or standing.phase == "aborted":
+                return Ended(why=standing.reason or "the round went on without this client, which had dropped out")
+            return Ended()
+        receipt = self._caution.receipt(participant, standing.receipt)
         newest = self._trust.follow(receipt.checkpoint)
-        store.settle(receipt.sequence, standing.receipt, checkpoint=newest, entry=receipt.logged.index)
-        store.remember({"revealed": ""})
-        store.participation.drop()
+        with store.participation.turn:
+            composed = store.composed()
+            if composed is not None and composed.sequence == receipt.sequence:  # or another agent has settled it meanwhile
+                store.settle(receipt.sequence, standing.receipt, checkpoint=newest, entry=receipt.logged.index)
+            store.remember({"revealed": ""})
+            self._drop(participant)
         return Ended(receipt)
 
-    def _verified(self, participant: Participant, data: bytes) -> Receipt:
-        envelope = Envelope.from_bytes(data, "receipt")
-        self._trust.meet(envelope)
-        receipt = Receipt.read(envelope, self._trust.chain)
-        self._trust.require_ours(receipt.federation)
-        entry = receipt.logged.entry
-        ours = (self._store.name, participant.sequence)
-        if not receipt.is_of_round or (receipt.client, receipt.sequence) != ours:
-            raise EvidenceError("the receipt is not for the round that this client took part in")
-        joined = member_of(entry, receipt.client)["request"]
-        if (entry["aggregation"], joined) != (participant.opening.round, participant.join_digest):
-            raise EvidenceError("the receipt is for another round than the one that this client took part in")
-        if participant.included is not None:
-            told = [(member["client"], member["sequence"]) for member in entry["clients"]]
-            if sorted(told) != sorted(participant.included):
-                raise EvidenceError("the receipt lists other clients than those whose masks this client helped to remove")
-        return receipt
+    def _drop(self, participant: Participant) -> None:
+        kept = self._kept()
+        if kept is not None and kept.opening == participant.opening:
+            self._store.participation.drop()
 
     # -- turns ----------------------------------------------------------------------------------------------------------
 
@@ -288,7 +277,7 @@ class Contributor:
         return speech.said("turn", content, store.key)
 
     def _turn(self, said: bytes) -> _Standing:
-        data = self._carrier.aggregate(said)
+        data = self._patiently(lambda: self._carrier.aggregate(said))
         envelope, content = speech.overheard("standing", data)
         self._trust.meet(envelope)
         self._trust.current(envelope)
@@ -307,13 +296,9 @@ class Contributor:
         )
 
 
-def _under_way(standing: _Standing) -> str:
-    if standing.opening is None:
-        return "another round is under way: this client joins the next one"
-    return f"a round for {'an audit' if standing.purpose == 'audit' else f'a {standing.purpose}'} comes first"
-
-
 def _why(standing: _Standing) -> str:
+    if standing.phase == "closed":
+        return "another round is under way: this client joins the next one"
     if standing.phase == "joining":
         missing = standing.fewest - standing.joined
         if missing > 0:

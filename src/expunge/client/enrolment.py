@@ -64,7 +64,7 @@ def enrol(
             address=address or (token.urls[0] if token.urls else ""),
             ca=token.ca,
             mode=mode,
-            message=message or ("rows" if "rows" in spec.messages else spec.messages[0]),
+            message=message or _usual(spec),
             mirrors=mirrors,
             enrolled=False,
         )
@@ -126,3 +126,8 @@ def _remove(store: ClientStore) -> None:
     store.close()
     if not (status.adding or status.live or status.deleting):
         shutil.rmtree(store.path)
+
+
+def _usual(spec: Spec) -> str:
+    """The kind of messages that a client sends unless it chooses: not that of aggregators."""
+    return "rows" if "rows" in spec.messages else min(spec.messages, key=lambda kind: (kind == "group", kind))

@@ -132,7 +132,7 @@ class Folder:
         self.database.truncate_log()
 
     def _referred(self) -> set[int]:
-        query = "SELECT slot FROM samples UNION ALL SELECT slot FROM compositions UNION ALL SELECT slot FROM participations"
+        query = "SELECT slot FROM samples UNION ALL SELECT slot FROM compositions UNION ALL SELECT slot FROM kept"
         return {STORE_SLOT, *(row[0] for row in self.database.rows(query))}
 
     def _drop_erased(self) -> None:
@@ -151,7 +151,7 @@ class Folder:
             changes.run("UPDATE samples SET sequence = NULL")
             changes.run("UPDATE orders SET sequence = NULL WHERE answered = 0")
             changes.run("DELETE FROM compositions")
-            changes.run("DELETE FROM participations")
+            changes.run("DELETE FROM kept")
             changes.run_many("DELETE FROM samples WHERE slot = ?", gone)
             if counted:  # then what the server counts is not what is here, whatever number it has reached
                 changes.run("INSERT OR REPLACE INTO settings (name, value) VALUES ('rejoin', '1')")

@@ -17,7 +17,7 @@ from expunge.client.database import Database
 from expunge.client.folder import Folder
 from expunge.client.parts import part_of
 from expunge.client.samples import Recompute, Samples
-from expunge.client.sizes import fitting, request_bytes
+from expunge.client.sizes import beyond, fitting
 from expunge.errors import InputError, ProtocolError, StoreError
 from expunge.evidence.fields import UNDISCLOSED
 from expunge.privacy.aggregation import Contribution
@@ -78,15 +78,17 @@ class Outbox:
             return None
         sequence, slot, sealed, text, kind, leave, reset, doubtful = row
         content = canonical.decode(self._folder.vault.unseal(slot, sealed, _context(sequence)), "a composed request")
-        added, deleted = self._members(sequence, reset=bool(reset))
+        added, deleted = (len(slots) for slots in self._members(sequence, reset=bool(reset)))
         orders = self._database.rows("SELECT id, found FROM orders WHERE sequence = ? AND answered = 0 ORDER BY id", (sequence,))
+        if "group" in content:
+            added, deleted, orders = content["group"]
         return Composition(
             sequence=sequence,
             nonce=bytes.fromhex(content["nonce"]),
             spec=Spec.from_dict(canonical.decode(text.encode("ascii"), "the spec of a composed request")),
             kind=kind,
-            added=len(added),
-            deleted=len(deleted),
+            added=added,
+            deleted=deleted,
             orders=tuple(OrderAnswer(*row) for row in orders),
             audits=tuple(AuditAnswer(*one) for one in content["audits"]),
             leave=bool(leave),
@@ -116,9 +118,7 @@ class Outbox:
         divided, nor is a reset if it can be helped: they may be sent as statistics instead, which are as large for any number of
         samples, within `largest` bytes. ProtocolError if nothing is left but an order that is beyond that.
         """
-        outstanding = self._database.value("SELECT sequence FROM compositions")
-        if outstanding is not None:
-            raise StoreError(f"request {outstanding} has no receipt yet: offer it again, or abandon it if it was refused")
+        self._require_none_composed()
         nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
         if len(nonce) != NONCE_BYTES:
             raise InputError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
@@ -155,6 +155,45 @@ class Outbox:
             self._folder.drop([slot])
             raise
         return self.composed()
+
+    def compose_group(
+        self,
+        spec: Spec,
+        message: bytes,
+        *,
+        added: int,
+        deleted: int,
+        orders: Sequence[OrderAnswer],
+        sequence: int | None,
+        reset: bool,
+    ) -> Composition:
+        """Freeze the message of a whole group into the next request, with the orders that all of the group have answered."""
+        self._require_none_composed()
+        number, (slot,) = self._next() if sequence is None else sequence, self._folder.vault.new()
+        nonce = secrets.token_bytes(NONCE_BYTES).hex()
+        content = {"audits": [], "group": [added, deleted, [[one.order, one.found] for one in orders]], "nonce": nonce}
+        seal, context = self._folder.vault.seal, _context(number)
+        sealed, kept = seal(slot, canonical.encode(content), context), seal(slot, message, context)
+        text = canonical.encode(spec.to_dict()).decode("ascii")
+        try:
+            with self._database.transaction() as changes:
+                changes.run(
+                    "INSERT INTO compositions (sequence, slot, sealed, message, spec, kind, leave, reset, doubtful)"
+                    " VALUES (?, ?, ?, ?, ?, 'group', 0, ?, 0)",
+                    (number, slot, sealed, kept, text, int(reset)),
+                )
+        except BaseException:
+            self._folder.drop([slot])
+            raise
+        composition = self.composed()
+        if composition is None:
+            raise StoreError(f"request {number} was composed and is not there")
+        return composition
+
+    def _require_none_composed(self) -> None:
+        outstanding = self._database.value("SELECT sequence FROM compositions")
+        if outstanding is not None:
+            raise StoreError(f"request {outstanding} has no receipt yet: offer it again, or abandon it if it was refused")
 
     def _keep_message(self, spec: Spec, sequence: int, slot: int, recompute: Recompute | None, *, reset: bool) -> None:
         """Keep the message itself, sealed: floating point may give other bits another time."""
@@ -196,7 +235,7 @@ class Outbox:
             elif other := fitting(spec, kind, largest, added=len(new), deleted=len(old), orders=len(orders)):
                 return _Choice([*old, *new], False, other)
             else:
-                problem = problem or _beyond(spec, orders, len(old), largest)
+                problem = problem or beyond(spec, orders, len(old), largest)
         for group in (*replaced.items(), *additions):
             slots = [slot for slot in group if slot is not None]
             if most is not None and chosen and len(chosen) + len(slots) > most:
@@ -258,6 +297,7 @@ class Outbox:
         """The bytes of the request, signed."""
         spec = composition.spec
         added, deleted = self._members(composition.sequence, reset=composition.reset)
+        message = self._kept_message(composition.sequence)
         header = Header(
             federation=federation,
             client=client,
@@ -265,15 +305,14 @@ class Outbox:
             nonce=composition.nonce.hex(),
             data_digest=spec.data_digest,
             labels_digest=spec.labels_digest,
-            message=composition.kind if added or deleted else "none",
-            added=len(added),
-            deleted=len(deleted),
+            message=composition.kind if added or deleted or message is not None else "none",
+            added=composition.added,
+            deleted=composition.deleted,
             orders=composition.orders,
             audits=composition.audits,
             leave=composition.leave,
             reset=composition.reset,
         )
-        message = self._kept_message(composition.sequence)
         if message is None:
             parts = [self._part(spec, composition.kind, slots, recompute) for slots in (added, deleted)]
             message = Message(header.message, *parts).to_bytes(spec)
@@ -364,17 +403,6 @@ def _answer(changes: Database, order: str, sequence: int, *, disclosed: bool) ->
     query = "SELECT count(*) FROM samples WHERE order_id = ? AND sequence = ? AND state = 'deleting'"
     found = changes.value(query, (order, sequence)) if disclosed else UNDISCLOSED
     changes.run("UPDATE orders SET sequence = ?, found = ? WHERE id = ?", (sequence, found, order))
-
-
-def _beyond(spec: Spec, orders: Sequence[str], deleted: int, largest: int | None) -> str:
-    """Why what these orders delete cannot be sent."""
-    kind = "gram" if "gram" in spec.messages else "rows"
-    needed = request_bytes(spec, kind, 0, deleted, len(orders))
-    return (
-        f"the {deleted} samples to delete for order {', '.join(orders)} must travel in one request, which needs up to {needed} "
-        f"bytes, and the server takes {largest}. Nothing is lost: have its operator raise largest_request (expunge serve "
-        "--largest-request), then sync again"
-    )
 
 
 def _context(sequence: int) -> bytes:

@@ -45,6 +45,11 @@ class Peers:
         """The clients that take part now."""
         return frozenset(name for name, state in self.states.items() if state == _ACTIVE)
 
+    @property
+    def gone(self) -> frozenset[str]:
+        """The clients that have left, or were forgotten."""
+        return frozenset(name for name, state in self.states.items() if state == _GONE)
+
     def read_on(self, entries: Entries, size: int, root: bytes) -> Peers:
         """The peers in the log of this size and root, whose entries are asked for; EvidenceError if they are not that log."""
         peers = self

@@ -83,9 +83,9 @@ MIGRATIONS: tuple[str, ...] = (
     DELETE FROM documents WHERE kind = 'lost-log' AND number % 2 = 1;
     """,
     """
-    -- This client's part in a round of secure aggregation, sealed; never more than one.
-    CREATE TABLE participations (
-        one INTEGER PRIMARY KEY CHECK (one = 1),
+    -- Sealed: this client's part in a round of secure aggregation; what an aggregator has forwarded.
+    CREATE TABLE kept (
+        name TEXT PRIMARY KEY,
         slot INTEGER NOT NULL,
         sealed BLOB NOT NULL
     );

@@ -5,6 +5,8 @@ Law: `request_bytes` is never less than what the request turns out to be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from expunge.protocol.commitment import COMMITMENT_BYTES, SALT_BYTES
 from expunge.spec import Spec
 
@@ -44,3 +46,14 @@ def statistics_bytes(spec: Spec) -> int:
     classes = spec.columns if spec.is_classification else 0
     numbers = spec.width * (spec.width + 1) // 2 + spec.width * spec.columns + spec.columns * (spec.columns + 1) // 2
     return _STATISTICS_BYTES + _NUMBER_BYTES * classes + _WIDE_BYTES * numbers
+
+
+def beyond(spec: Spec, orders: Sequence[str], deleted: int, largest: int | None) -> str:
+    """Why what these orders delete cannot be sent."""
+    kind = "gram" if "gram" in spec.messages else "rows"
+    needed = request_bytes(spec, kind, 0, deleted, len(orders))
+    return (
+        f"the {deleted} samples to delete for order {', '.join(orders)} must travel in one request, which needs up to {needed} "
+        f"bytes, and the server takes {largest}. Nothing is lost: have its operator raise largest_request (expunge serve "
+        "--largest-request), then sync again"
+    )

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from expunge.client import states
 from expunge.client.batch import Batch
 from expunge.client.folder import Folder
+from expunge.client.kept import Kept
 from expunge.client.looking import Looking
 from expunge.client.outbox import Composition, Outbox
-from expunge.client.participation import Participation
 from expunge.client.samples import Found, Progress, Recompute
 from expunge.client.selection import Preview, Selection
 from expunge.client.standing import alone, checkpoint_text, spec_text
@@ -29,12 +29,12 @@ from expunge.errors import InputError, SpecError, SpecMismatchError, StoreError
 from expunge.privacy.aggregation import Contribution
 from expunge.protocol.commitment import SALT_BYTES
 from expunge.protocol.names import FEDERATION_DIGITS, checked_hex, checked_name
-from expunge.protocol.request import AuditAnswer
+from expunge.protocol.request import AuditAnswer, OrderAnswer
 from expunge.signing import PublicKey, SigningKey
 from expunge.spec import Spec
 
 MODES = ("cached", "recompute")
-KINDS = ("rows", "gram", "factor", "masked")
+KINDS = ("rows", "gram", "factor", "masked", "group")
 
 
 class ClientStore(Looking):
@@ -43,7 +43,9 @@ class ClientStore(Looking):
     def __init__(self, folder: Folder) -> None:
         super().__init__(folder)
         self._outbox = Outbox(folder, self._samples)
-        self.participation = Participation(folder)
+        self.participation = Kept(folder, "participation")
+        self.forwarded = Kept(folder, "forwarded")
+        self.forwarding = Kept(folder, "forwarding")
 
     @classmethod
     def create(
@@ -264,6 +266,22 @@ class ClientStore(Looking):
             most=most,
             largest=largest,
             recompute=recompute,
+        )
+
+    @alone
+    def compose_group(
+        self,
+        message: bytes,
+        *,
+        added: int,
+        deleted: int,
+        orders: Sequence[OrderAnswer] = (),
+        sequence: int | None = None,
+        reset: bool = False,
+    ) -> Composition:
+        """Freeze an aggregator's message into the next request. See `Outbox.compose_group`."""
+        return self._outbox.compose_group(
+            self._spec, message, added=added, deleted=deleted, orders=orders, sequence=sequence, reset=reset
         )
 
     @alone

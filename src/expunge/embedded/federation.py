@@ -23,11 +23,13 @@ from expunge.head import Head
 from expunge.office import Office
 from expunge.protocol.token import Token
 from expunge.server.core import Settings
+from expunge.server.service import Service
 from expunge.signing import Envelope
 from expunge.spec import Spec
 
 _SECRET_BYTES = 32
 _GATHER_FOR = 0.2  # seconds: the clients here join one right after another
+_MOST_ABORTED = 2  # rounds in one sync: whatever aborts more of them will abort the next one as well
 
 
 class Client:
@@ -60,13 +62,16 @@ class Client:
 class Federation:
     """A federation in a folder, open in this process. Close it, or use it in a `with` statement; a crash loses nothing."""
 
-    def __init__(self, place: Place, settings: Settings | None = None) -> None:
+    def __init__(
+        self, place: Place, settings: Settings | None = None, *, service: Service | None = None, office: Path | None = None
+    ) -> None:
+        """`service` is the server's, where it is open already; it is not closed here then. `office` is another operator's."""
         self.place = place
         chosen = settings or Settings(gather_for=_GATHER_FOR)
-        self.carrier = LocalCarrier(place.server, mirrors=place.mirrors, settings=chosen)
+        self.carrier = LocalCarrier(service or place.server, mirrors=place.mirrors, settings=chosen)
         self._clients: dict[str, Client] = {}
         try:
-            self.office = Office.open(place.operator, self.carrier)
+            self.office = Office.open(office or place.operator, self.carrier)
         except BaseException:
             self.carrier.close()
             raise
@@ -80,6 +85,11 @@ class Federation:
     def open(cls, folder: Path | str, *, settings: Settings | None = None) -> Federation:
         """The federation in a folder, as it was left."""
         return cls(Place.at(Path(folder)), settings)
+
+    @property
+    def spec(self) -> Spec:
+        """The current spec, with all amendments."""
+        return self.carrier.service.core.spec
 
     # -- clients --------------------------------------------------------------------------------------------------------
 
@@ -96,16 +106,24 @@ class Federation:
 
     def _enrolled(self, name: str, folder: Path, message: str) -> ClientStore:
         folder.parent.mkdir(exist_ok=True)
+        return enrol(folder, self.token(name), self.carrier, address=str(self.place.path), message=message)
+
+    def token(self, name: str, role: str = "client") -> Token:
+        """A token by which somebody of this name enrols: a client with a store elsewhere, an aggregator, an officer."""
         office, address = self.office, str(self.place.path)
-        token = Token(office.federation, name, "client", secrets.token_hex(_SECRET_BYTES), office.server, (address,))
-        office.do("token", {"name": name, "role": "client", "secret": token.secret_digest})
-        return enrol(folder, token, self.carrier, address=address, message=message)
+        token = Token(office.federation, name, role, secrets.token_hex(_SECRET_BYTES), office.server, (address,))
+        office.do("token", {"name": name, "role": role, "secret": token.secret_digest})
+        return token
 
     def sync(self) -> dict[str, Synced]:
-        """Sync every client that is open here; under secure aggregation, as often as the rounds that they make up take."""
+        """Sync every client that is open here; under secure aggregation, as often as the rounds that they make up take.
+
+        If rounds come to nothing several times, or wait for clients elsewhere, each client's `waiting` says so.
+        """
         rounds = self.carrier.service.aggregations
+        aborted = rounds.aborted
         done = {name: client.sync() for name, client in self._clients.items()}
-        while any(one.waiting for one in done.values()):
+        while any(one.waiting for one in done.values()) and rounds.aborted <= aborted + _MOST_ABORTED:
             before, due = rounds.pulse()
             again = {name: client.sync() for name, client in self._clients.items()}
             done = {name: done[name].followed_by(one) for name, one in again.items()}

@@ -42,8 +42,8 @@ def round_finding(receipt: Receipt, now: str | None) -> Finding:
     proved = [
         (
             f"The server confirmed that request {receipt.sequence} of {receipt.client} took effect on {moment(entry['time'])}, "
-            f"in a round of secure aggregation with {number(len(clients) - 1, 'other client')}: together {samples(entry['added'])} "
-            f"added, {samples(entry['deleted'])} deleted."
+            f"in a round of secure aggregation with {number(len(clients) - 1, 'other client')}: together "
+            f"{samples(entry['added'])} added, {samples(entry['deleted'])} deleted."
         ),
         f"This is entry {index} of the federation's audit log. {STANDS}",
         account.promise_of("The sum of the round", entry["erased_by"], now),

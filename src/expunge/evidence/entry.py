@@ -14,7 +14,7 @@ from expunge.evidence import fields
 from expunge.signing import PublicKey
 
 _ROLES = ("client", "officer", "operator")
-_MESSAGES = ("gram", "rows", "factor", "none")
+_MESSAGES = ("gram", "rows", "factor", "group", "none")
 _PUBLISHED = fields.or_empty(fields.digest)  # "" where no head can be published
 
 
@@ -53,6 +53,12 @@ KINDS: dict[str, dict[str, fields.Check]] = {
         "spec": fields.digest,
         "erased_by": fields.time,
         "generation": fields.count,  # of the journal
+    },
+    "forwarded": {  # with the `changed` entry of an aggregator's request: the log of its group, of which the request is the state
+        "client": fields.name,
+        "sequence": fields.count,
+        "size": fields.count,
+        "root": fields.digest,
     },
     "aggregated": {  # a round of secure aggregation took effect: the server saw sums over these clients, and no single request
         "aggregation": fields.identifier,

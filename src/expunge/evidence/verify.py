@@ -18,6 +18,7 @@ from expunge.evidence.certificate import Certificate, assumptions_under
 from expunge.evidence.checkpoint import Checkpoint
 from expunge.evidence.contents import Bundle
 from expunge.evidence.finding import STANDS, Finding
+from expunge.evidence.passage import Passage, is_passage
 from expunge.evidence.receipt import Receipt
 from expunge.evidence.result import Result
 from expunge.evidence.rotation import KeyChain, Rotation
@@ -44,8 +45,10 @@ def verify(
     elif data.startswith(published.MAGIC):
         given, certificate = published.read(data, KeyChain(key, rotations))
         finding = _published(_certificate(certificate), given)
+    elif is_passage(value := canonical.decode(data.removesuffix(b"\n"), "this file of evidence")):
+        finding, certificate = Passage.read(value, KeyChain(key, rotations)).finding(), None
     else:
-        finding, certificate = _signed(_envelope(data), KeyChain(key, rotations), now)
+        finding, certificate = _signed(_envelope(value), KeyChain(key, rotations), now)
     if head is not None:
         if certificate is None:
             raise EvidenceError(f"a {finding.kind} does not say which head is current: check the head against a certificate")
@@ -55,9 +58,8 @@ def verify(
     return finding
 
 
-def _envelope(data: bytes) -> Envelope:
+def _envelope(value: object) -> Envelope:
     """The envelope in a JSON file, which may end with one newline and nothing else."""
-    value = canonical.decode(data.removesuffix(b"\n"), "this file of evidence")
     given = value.get("payloadType") if isinstance(value, dict) else None
     for kind in _KINDS:
         if given == payload_type(kind):

@@ -1,4 +1,7 @@
-"""Messages: what changes in a request, as bytes; of the kinds gram, rows and factor. And net: the sum of a round of masked ones.
+"""Messages: what changes in a request, as bytes; of the kinds gram, rows, factor and group.
+
+A group message is an aggregator's: what its whole group adds minus what it deletes. A net message is the sum of a round of masked
+ones, and travels nowhere.
 
 Law: `read(spec, kind, added, deleted, write(...)) ` gives back what was written; what is left over, missing, or not what the
 numbers say is refused.
@@ -7,7 +10,7 @@ numbers say is refused.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +27,7 @@ from expunge.targets import Targets
 
 _LENGTH = struct.Struct("<Q")
 _RANK = struct.Struct("<I")
+_LOG = struct.Struct("<Q32s")
 _HARD, _REAL = 0, 1
 _LARGEST_IN_FACTOR = 2.0**200
 
@@ -96,13 +100,17 @@ class Message:
     kind: str
     added: Part | None = None
     deleted: Part | None = None
+    log: tuple[int, bytes] | None = field(
+        default=None, kw_only=True
+    )  # of a group: size and root of its audit log, of which the message is the state
 
     def to_bytes(self, spec: Spec) -> bytes:
         """The bytes of docs/protocol.md."""
         parts = [part for part in (self.added, self.deleted) if part is not None]
         if self.kind == "factor":
             return b"".join(_factor_bytes(spec, part) for part in (self.added, self.deleted))
-        return b"".join(_part_bytes(spec, part) for part in parts)
+        start = b"" if self.log is None else _LOG.pack(*self.log)
+        return start + b"".join(_part_bytes(spec, part) for part in parts)
 
 
 def _part_bytes(spec: Spec, part: Part) -> bytes:
@@ -164,10 +172,13 @@ def read(spec: Spec, kind: str, added: int, deleted: int, data: bytes | memoryvi
         message = Message(kind, _rows(spec, added, reader), _rows(spec, deleted, reader))
     elif kind == "net":
         message = Message(kind, _statistics(spec, added - deleted, reader))
+    elif kind == "group":
+        size, root = _LOG.unpack(reader.take(_LOG.size, "the log of a group"))
+        message = Message(kind, _statistics(spec, added - deleted, reader), log=(size, root))
     elif kind == "factor":
         message = Message(kind, _factor(spec, added, reader), _factor(spec, deleted, reader))
     else:
-        raise FormatError(f"there is no message of kind {kind!r:.40}: it must be gram, rows, factor or none")
+        raise FormatError(f"there is no message of kind {kind!r:.40}: it must be gram, rows, factor, group or none")
     reader.end()
     if kind == "none" and added + deleted:
         raise FormatError("a request that changes samples needs a message")

@@ -23,7 +23,7 @@ from expunge.protocol.names import (
 from expunge.signing.envelope import payload_type, preauthentication
 from expunge.signing.keys import SIGNATURE_BYTES, PublicKey, SigningKey
 
-KINDS = ("gram", "rows", "factor", "none")
+KINDS = ("gram", "rows", "factor", "group", "none")
 _MAGIC = b"expunge\x00request\x00"
 _VERSION = 1
 _FRAME = struct.Struct(f"<{len(_MAGIC)}sBI")
@@ -82,6 +82,11 @@ class Header:
     leave: bool = False
     reset: bool = False
 
+    @property
+    def commitments(self) -> tuple[int, int]:
+        """How many commitments of samples the body begins with: an aggregator knows none."""
+        return (0, 0) if self.message == "group" else (self.added, self.deleted)
+
     def content(self, body: bytes | memoryview) -> dict[str, Any]:
         """The JSON of the header for this body."""
         return {
@@ -124,8 +129,8 @@ class Request:
 
 def write(header: Header, added: list[bytes], deleted: list[bytes], message: bytes, key: SigningKey) -> bytes:
     """The bytes of a request. Law: the same arguments give the same bytes."""
-    if len(added) != header.added or len(deleted) != header.deleted:
-        raise FormatError(f"{header.added} + {header.deleted} commitments are needed, got {len(added)} + {len(deleted)}")
+    if (len(added), len(deleted)) != header.commitments:
+        raise FormatError(f"{header.commitments} commitments are needed, got {len(added), len(deleted)}")
     body = b"".join([*added, *deleted, message])
     head = canonical.encode(header.content(body))
     signature = key.sign(preauthentication(payload_type("request"), head))
@@ -149,11 +154,12 @@ def read(data: bytes | memoryview) -> Request:
     body = view[start + SIGNATURE_BYTES :]
     content = canonical.decode_object(header_bytes, "the header of the request", _KEYS)
     header = _header(content)
-    numbers = COMMITMENT_BYTES * (header.added + header.deleted)
+    first, second = header.commitments
+    numbers = COMMITMENT_BYTES * (first + second)
     if len(body) < numbers or hashlib.sha256(body).hexdigest() != content["body"]:
         raise FormatError("the body of the request is truncated or altered: offer it again")
     found = [bytes(body[at : at + COMMITMENT_BYTES]) for at in range(0, numbers, COMMITMENT_BYTES)]
-    return Request(header, header_bytes, signature, tuple(found[: header.added]), tuple(found[header.added :]), body[numbers:])
+    return Request(header, header_bytes, signature, tuple(found[:first]), tuple(found[first:]), body[numbers:])
 
 
 def _header(content: dict[str, Any]) -> Header:

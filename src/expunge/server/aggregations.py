@@ -2,7 +2,12 @@
 
 Laws: at most one round is under way. It is in memory only: a server that is killed has applied nothing of it, and its clients
 begin anew. A client's message is answered by how the round stands for that client; asking again, or sending the same again,
-changes nothing. Nothing here sleeps: deadlines are looked at whenever somebody asks, and whoever waits knows how long at most.
+changes nothing. A round that cannot take effect any more (the labels were amended, a client of an audit came or went) ends
+before anything is revealed. Whatever fails, a round ends and the next one can begin. Nothing here sleeps: deadlines are looked
+at whenever somebody asks, and whoever waits knows how long at most.
+
+Rebuilds and audits come before changes, but need every client. So that one which is away does not hold up everybody's changes,
+they and changes take turns: a rebuild or an audit that not all have joined in the time of a phase gives way for as long.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import RLock
@@ -22,14 +27,17 @@ from typing import Any
 from expunge import canonical
 from expunge.aggregation import Aggregation
 from expunge.errors import EvidenceError, ExpungeError, RefusedError
-from expunge.privacy.aggregation import Aborted, Collector, Contribution, Opening, introduced, length
+from expunge.privacy.aggregation import Aborted, Collector, Contribution, Introduction, Opening, introduced, length
 from expunge.protocol import speech
 from expunge.protocol.names import time_text
 from expunge.server.conclusions import Conclusions, Member
 from expunge.server.core import Core
 from expunge.server.queue import Queue
+from expunge.signing import Envelope
 
 _ENDED_KEPT = 256
+_FEW = 5  # names in a sentence
+_UNREVEALED = ("joining", "sharing", "masking")  # phases in which nobody has helped to unmask anything
 _UNKNOWN = "the server does not know this round, because it was started anew: nothing was changed, join the next round"
 
 
@@ -39,7 +47,7 @@ class Standing:
 
     data: bytes
     waiting: bool
-    version: int
+    version: int  # changes when there may be something to do for those who wait
     due: float  # seconds until the round may change by itself
     wait: int = 0  # seconds that the client would like to wait for a change
 
@@ -79,7 +87,10 @@ class Aggregations:
         self._round: _Round | None = None
         self._ended: OrderedDict[str, str] = OrderedDict()  # a cache: rounds that have ended, and why if they were aborted
         self._rejoining: set[str] = set()  # clients that said that they begin anew, as a restored server asks them to
-        self._version = 0
+        self.aborted = 0  # rounds that came to nothing since the server was started
+        self._changes = 0  # of all kinds, such as that somebody joined
+        self._version = 0  # of changes that those who wait must hear of
+        self._changes_until = -math.inf  # until then changes come first, because an audit or a rebuild lacked somebody
         self._watching: list[Future[None]] = []
 
     # -- taking turns ---------------------------------------------------------------------------------------------------
@@ -103,13 +114,19 @@ class Aggregations:
             if version != self._version:
                 change.set_result(None)
             else:
+                self._watching = [one for one in self._watching if not one.done()]  # some have stopped waiting
                 self._watching.append(change)
         return change
+
+    def wake(self) -> None:
+        """Have everybody who waits for a change look again."""
+        with self._lock:
+            self._changed()
 
     def pulse(self) -> tuple[int, float]:
         """A number that grows with every change, and the seconds until the round may change by itself (0.0 without a round)."""
         with self._lock:
-            return self._version, self._due(self._round)
+            return self._changes, self._due(self._round)
 
     def _read(self, data: bytes | memoryview) -> _Turn:
         """Who says what; signed by the key that this client enrolled."""
@@ -118,7 +135,8 @@ class Aggregations:
             if bytes(data[:1]) != b"{":
                 header = introduced(data)
                 self._require_federation(header.federation)
-                return _Turn(header.client, header.round, header.sequence, False, data, digest)  # the collector verifies it
+                self._verify(header, header.client)
+                return _Turn(header.client, header.round, header.sequence, False, data, digest)
             envelope, content = speech.overheard("turn", bytes(data))
         except RefusedError:
             raise
@@ -126,11 +144,14 @@ class Aggregations:
             raise RefusedError("malformed", str(problem)) from problem
         self._require_federation(content["federation"])
         name = content["actor"]
+        self._verify(envelope, name)
+        return _Turn(name, content["aggregation"], content["sequence"], content["reset"], None, digest, content["wait"])
+
+    def _verify(self, said: Introduction | Envelope, name: str) -> None:
         try:
-            envelope.verify(self._core.actor(name, "client").key)
+            said.verify(self._core.actor(name, "client").key)
         except EvidenceError as problem:
             raise RefusedError("bad-signature", f"this is not signed by the key that {name} enrolled") from problem
-        return _Turn(name, content["aggregation"], content["sequence"], content["reset"], None, digest, content["wait"])
 
     def _require_federation(self, federation: str) -> None:
         if federation != self._core.federation:
@@ -151,7 +172,8 @@ class Aggregations:
         else:
             current.collector.take(said.message)
         if self._heard(current) != before:
-            self._changed()
+            is_enough = current.collector.phase == "joining" and len(current.members) == self._rules.fewest
+            self._changed(wake=is_enough)  # from now on the round may go on by itself
 
     @staticmethod
     def _heard(current: _Round) -> tuple[int, int]:
@@ -161,15 +183,23 @@ class Aggregations:
 
     def _move(self) -> None:
         """Bring the round as far as it gets: on to the next phase, to its end, or to an abortion."""
-        while (current := self._round) is not None and self._is_complete(current):
+        while (current := self._round) is not None:
             try:
+                if current.collector.phase in _UNREVEALED:
+                    self._require_current(current)
+                if not self._is_complete(current):
+                    return
                 current.collector.advance()
                 if current.collector.phase == "revealing":
-                    self._require_everyone(current)
+                    self._require_members(current)
                 if current.collector.phase == "done":
                     self._conclude(current)
             except (Aborted, RefusedError) as problem:
                 self._end(current, problem.reason)
+            except BaseException as problem:
+                self._end(current, f"the server failed in the middle of the round ({problem}): join the next one")
+                self._changed()
+                raise
             current.deadline = self._clock() + self._core.settings.phase_for
             self._changed()
 
@@ -187,12 +217,34 @@ class Aggregations:
             self._core.clients("active", "must-rejoin")
         )
 
-    def _require_everyone(self, current: _Round) -> None:
-        """Before anything is revealed: a sum that lacks a client would show that client, as what the ledger has more."""
-        included = {client for client, _ in current.collector.included}
-        missing = (current.everyone or frozenset()) - included
-        if missing:
-            raise Aborted(f"{', '.join(sorted(missing))} dropped out, and this round needs every client")
+    def _require_current(self, current: _Round) -> None:
+        """Before anything is revealed: the round is still about what it was opened for."""
+        opening, spec, now = current.opening, self._core.spec, self._clock()
+        if (opening.data_digest, opening.labels_digest) != (spec.data_digest, spec.labels_digest):
+            raise Aborted("the labels were amended while the round was under way: it begins anew")
+        if current.everyone is None:
+            return
+        others = current.everyone ^ set(self._core.clients("active"))
+        if others:
+            raise Aborted(f"{_named(others)} came or went while a round of all clients was under way: it begins anew")
+        missing = current.everyone - set(current.members)
+        if current.collector.phase == "joining" and missing and now >= current.deadline:
+            self._changes_until = now + self._core.settings.phase_for
+            raise Aborted(
+                f"{_named(missing)} did not join, and {_a(opening.purpose)} needs every client: it is tried again later"
+            )
+
+    def _require_members(self, current: _Round) -> None:
+        """Before anything is revealed: the sum lacks nobody that it needs, and the requests in it can still be applied.
+
+        A sum of an audit or a rebuild that lacks a client would show that client, as what the ledger has more.
+        """
+        included = [client for client, _ in current.collector.included]
+        if current.everyone is None:
+            for client in included:
+                self._conclusions.require_member(current.members[client], current.opening.purpose)
+        elif missing := current.everyone.difference(included):
+            raise Aborted(f"{_named(missing)} dropped out, and {_a(current.opening.purpose)} needs every client")
 
     def _conclude(self, current: _Round) -> None:
         members = [current.members[client] for client, _ in current.collector.included]
@@ -207,18 +259,23 @@ class Aggregations:
             raise
         except Exception as problem:
             first = members[0]
-            if current.opening.purpose != "change" or self._conclusions.applied(first.client, first.sequence) is None:
+            told = self._conclusions.applied(first.client, first.sequence, current.opening.round)
+            if current.opening.purpose != "change" or told is None:
                 raise Aborted(f"the server could not store the round ({problem}): nothing was changed") from problem
         self._end(current, "")
 
     def _end(self, current: _Round, reason: str) -> None:
         self._round = None
+        self.aborted += bool(reason)
         self._rejoining -= set(current.members) if not reason else set()
         self._ended[current.opening.round] = reason
         while len(self._ended) > _ENDED_KEPT:
             self._ended.popitem(last=False)
 
-    def _changed(self) -> None:
+    def _changed(self, *, wake: bool = True) -> None:
+        self._changes += 1
+        if not wake:
+            return
         self._version += 1
         watching, self._watching = self._watching, []
         for change in watching:
@@ -238,20 +295,23 @@ class Aggregations:
         """The round that is under way, or a new one: a rebuild or an audit if one is wanted, otherwise a change."""
         purpose = self.wanted()
         if self._round is not None and self._round.collector.phase == "joining" and self._round.opening.purpose != purpose:
-            self._end(self._round, f"a round for {'an audit' if purpose == 'audit' else f'a {purpose}'} comes first")
+            self._end(self._round, f"a round for {_a(purpose)} comes first")
         if self._round is None:
             core = self._core
             spec, now = core.spec, self._clock()
             opening = Opening(core.federation, secrets.token_hex(16), purpose, spec.data_digest, spec.labels_digest)
             everyone = None if purpose == "change" else frozenset(core.clients("active"))
             collector = Collector(opening, self._rules, lambda name: core.actor(name, "client").key, length=length(spec))
-            self._round = _Round(opening, collector, everyone, now, now)
+            self._round = _Round(opening, collector, everyone, now, now + core.settings.phase_for)
             self._changed()
         return self._round
 
     def wanted(self) -> str:
-        """The purpose of the next round."""
-        database = self._core.database
+        """The purpose of the next round. With too few clients for a rebuild or an audit, changes may bring others back."""
+        core, database = self._core, self._core.database
+        rules = core.spec.aggregation
+        if rules is None or self._clock() < self._changes_until or len(core.clients("active")) < rules.fewest:
+            return "change"
         if database.row("SELECT 1 FROM rebuilds"):
             return "rebuild"
         return "audit" if database.row("SELECT 1 FROM audits WHERE finished IS NULL") else "change"
@@ -260,9 +320,8 @@ class Aggregations:
 
     def _standing(self, said: _Turn) -> Standing:
         aggregation = said.aggregation
-        if said.reset:
-            self._rejoining.add(said.client)
         if not aggregation:
+            (self._rejoining.add if said.reset else self._rejoining.discard)(said.client)
             current = self._opened()
             if current.collector.phase == "joining":
                 return self._answer(said, current, "joining", opening=current.opening.to_json())
@@ -272,7 +331,7 @@ class Aggregations:
             collector = current_or_none.collector
             content = collector.say(said.client) if said.client in collector.awaited else None
             return self._answer(said, current_or_none, collector.phase, content=content)
-        receipt = self._conclusions.applied(said.client, said.sequence)
+        receipt = self._conclusions.applied(said.client, said.sequence, aggregation)
         if receipt is not None:
             return self._answer(said, None, "done", receipt=canonical.decode(receipt))
         reason = self._ended.get(aggregation, _UNKNOWN)
@@ -318,3 +377,12 @@ class Aggregations:
                 return math.inf  # whoever joins changes it, and nothing else does
             end = current.joined + self._core.settings.gather_for
         return max(0.0, end - self._clock())
+
+
+def _named(names: Collection[str]) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:_FEW]) + (f" and {len(ordered) - _FEW} more" if len(ordered) > _FEW else "")
+
+
+def _a(purpose: str) -> str:
+    return "an audit" if purpose == "audit" else f"a {purpose}"

@@ -35,6 +35,7 @@ SOLVERS: dict[str, type[ExactSolver]] = {"cholesky": CholeskySolver, "woodbury":
 EVERYONE = "*"  # in place of a client's name, where only sums over all clients are known
 _LARGE = 1 << 18  # messages beyond this go to a file of their own
 _ACCOUNTS_KEPT = 256
+_NET = ("net", "group")  # kinds of messages that hold what is added minus what is deleted
 _FOREVER = 1 << 62
 _FLOAT = "this federation computes in float64: there is nothing exact to compare with"
 
@@ -118,11 +119,11 @@ class Books:
                 self.solver.change(change.deleted, -1)
             return
         for change in changes:
-            if change.kind == "net" and isinstance(change.added, GramPart):
+            if change.kind in _NET and isinstance(change.added, GramPart):
                 self.solver.delete_statistics(
                     -change.added.statistics
                 )  # which judges what is left: a net may delete more than it adds
-        changes = [change for change in changes if change.kind != "net"]
+        changes = [change for change in changes if change.kind not in _NET]
         for sign, parts in ((1, [one.added for one in changes]), (-1, [one.deleted for one in changes])):
             rows = [part for part in parts if isinstance(part, RowsPart)]
             if rows:

@@ -253,7 +253,23 @@ class Commands:
             "journal": database.value("SELECT count(*) FROM journal"),
             "orders": self._orders.counts(now),
             "audit": self._audits.last(),
+            "aggregation": self._aggregation(),
             "key": core.server_id,
+        }
+
+    def _aggregation(self) -> dict[str, Any] | None:
+        """What the next round of secure aggregation is for: a rebuild or an audit needs all clients, a change needs a few."""
+        core = self._core
+        if core.spec.aggregation is None:
+            return None
+        forgetting = [row[0] for row in core.database.rows("SELECT client FROM rebuilds ORDER BY client")]
+        auditing = core.database.row("SELECT 1 FROM audits WHERE finished IS NULL") is not None
+        wanted = "rebuild" if forgetting else "audit" if auditing else "change"
+        return {
+            "wanted": wanted,
+            "forgetting": forgetting,
+            "needed": [] if wanted == "change" else core.clients("active"),
+            "fewest": core.spec.aggregation.fewest,
         }
 
     def _clients(self) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from expunge import canonical
 from expunge.errors import ExpungeError, RefusedError
-from expunge.evidence import receipt_content
+from expunge.evidence import read_entry, receipt_content
 from expunge.evidence.fields import UNDISCLOSED
 from expunge.ledger import require_next
 from expunge.plausibility import problem_with
@@ -69,8 +69,8 @@ class Conclusions:
         elif not (member.reset and member.sequence > actor.sequence):
             require_next(actor.sequence, member.sequence)
 
-    def applied(self, client: str, sequence: int) -> bytes | None:
-        """The receipt of a client's request, if a round has applied it."""
+    def applied(self, client: str, sequence: int, aggregation: str) -> bytes | None:
+        """The receipt of a client's request, if this round has applied it."""
         core = self._core
         with core.lock:
             row = core.database.row(
@@ -80,10 +80,13 @@ class Conclusions:
             if row is None:
                 return None
             position, spec = row
+            entry = core.log.entry(position)
+            if read_entry(entry)["aggregation"] != aggregation:
+                return None
             checkpoint = core.checkpoint(core.now())
             content = receipt_content(
                 server=core.server_id,
-                entry=core.log.entry(position),
+                entry=entry,
                 index=position,
                 proof=core.log.inclusion(position, checkpoint.size),
                 checkpoint=checkpoint,

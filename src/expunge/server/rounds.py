@@ -344,6 +344,9 @@ class Rounds:
             erased_by=time_text(this.now + core.settings.erase_within),
             generation=this.generation,
         )
+        if one.message.log is not None:
+            size, root = one.message.log
+            core.append(connection, "forwarded", this.now, client=client, sequence=header.sequence, size=size, root=root.hex())
         self._orders.answer(connection, client, header.orders, header.sequence, this.now)
         self._audits.answer(connection, client, header.audits)
         if header.reset:
@@ -372,4 +375,4 @@ class Rounds:
 
 def _may_empty(offer: Offer) -> bool:
     """Whether only the client's whole sub-ledger can tell that a deletion by statistics leaves nothing behind."""
-    return offer.request.header.message == "gram" and offer.request.header.deleted > 0
+    return offer.request.header.message in ("gram", "group") and offer.request.header.deleted > 0

@@ -44,7 +44,9 @@ def no_report(_: str, __: BaseException | None) -> None:
 class Service:
     """A server at work on its folder. Close it; a crash instead loses nothing."""
 
-    def __init__(self, folder: Folder, settings: Settings, clock: Clock, report: Report, *, upkeep: bool) -> None:
+    def __init__(
+        self, folder: Folder, settings: Settings, clock: Clock, report: Report, *, upkeep: bool, seconds: Clock = time.monotonic
+    ) -> None:
         self._core = core = Core(folder, settings, clock)
         self._report = report
         if not core.state("salt"):  # the last thing that is written when a server is founded or restored
@@ -54,7 +56,8 @@ class Service:
         self._rounds = Rounds(core, self._orders, self._audits)
         self._commands = Commands(core, self._orders, self._audits, self.upkeep)
         self._queue = Queue(self._rounds.run, group_commit=settings.group_commit)
-        self.aggregations = Aggregations(core, self._queue, Conclusions(core, self._orders, self._audits, self.upkeep))
+        conclusions = Conclusions(core, self._orders, self._audits, self.upkeep)
+        self.aggregations = Aggregations(core, self._queue, conclusions, seconds)
         self._published: tuple[int, bytes, str] | None = None  # a cache: version, file, digest
         if upkeep:
             self.upkeep.start()
@@ -67,15 +70,16 @@ class Service:
         settings: Settings | None = None,
         mirrors: Sequence[Path] = (),
         clock: Clock = time.time,
+        seconds: Clock = time.monotonic,
         report: Report = no_report,
         hook: Hook = no_hook,
         upkeep: bool = True,
         timeout: float = 0.0,
     ) -> Service:
-        """The server in this folder, as it was left."""
+        """The server in this folder, as it was left. `clock` says what time it is, `seconds` how long something takes."""
         folder = Folder.open(path, mirrors, hook, timeout)
         try:
-            return cls(folder, settings or Settings(), clock, report, upkeep=upkeep)
+            return cls(folder, settings or Settings(), clock, report, upkeep=upkeep, seconds=seconds)
         except BaseException:
             folder.close()
             raise

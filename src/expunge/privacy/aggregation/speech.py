@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -135,19 +135,27 @@ def heard_said(data: bytes | memoryview) -> Said:
 
 @dataclass(frozen=True)
 class Introduction:
-    """Who claims to say what: nothing of it is verified."""
+    """Who claims to say what; `verify` says whether the client signed it. Whether the body is the one that was signed is open."""
 
     federation: str
     round: str
     client: str
     sequence: int
     kind: str
+    header: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+
+    def verify(self, key: PublicKey) -> None:
+        """Raise EvidenceError unless `key` signed this."""
+        key.verify(self.signature, covered(self.header))
 
 
 def introduced(data: bytes | memoryview) -> Introduction:
     """How a client's message introduces itself, to find out for which round it is; FormatError if it does not."""
-    header = _checked(_opened(data, _SAID, "message of a round")[0], SAID)
-    return Introduction(*(header[name] for name in ("federation", "round", "client", "sequence", "kind")))
+    head, rest = _opened(data, _SAID, "message of a round")
+    header = _checked(head, SAID)
+    claims = {name: header[name] for name in ("federation", "round", "client", "sequence", "kind")}
+    return Introduction(**claims, header=head, signature=bytes(rest[:SIGNATURE_BYTES]))
 
 
 def heard_told(kind: str, data: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:

@@ -59,6 +59,7 @@ class Door:
         self._checks = ThreadPoolExecutor(_CHECKING, "checks")
         self._answers = ThreadPoolExecutor(_ANSWERING, "answers")
         self._turns = ThreadPoolExecutor(1, "turns")  # they take turns anyhow, and one may take seconds
+        self._stopping = False
         self._published: tuple[bytes, str] = b"", ""  # a cache: a published head, and its digest
 
     # -- what is offered ------------------------------------------------------------------------------------------------
@@ -78,10 +79,12 @@ class Door:
         async with self.bodies.message("said", headers, receive, lambda start: self._prove("said", start)) as data:
             standing = await self._in(self._turns, lambda: self._turn(note, data))
             end = clock() + min(standing.wait, _LONGEST_WAIT)
-            while standing.waiting and (left := end - clock()) > 0.0:
+            while standing.waiting and not self._stopping and (left := end - clock()) > 0.0:
                 change = asyncio.wrap_future(rounds.change_after(standing.version))
-                await asyncio.wait([change], timeout=min(left, standing.due))
-                change.cancel()
+                try:
+                    await asyncio.wait([change], timeout=min(left, standing.due))
+                finally:
+                    change.cancel()
                 standing = await self._in(self._turns, lambda: rounds.turn(data))
         return standing.data
 
@@ -188,6 +191,11 @@ class Door:
             log_problem("the store does not answer", problem)
             reason = "the server's store does not answer: offer the same again later, and tell the operator"
             raise RefusedError("storage", reason) from problem
+
+    def hurry(self) -> None:
+        """The server is stopping: whoever waits for a round to change is answered with how it stands."""
+        self._stopping = True
+        self.service.aggregations.wake()
 
     def close(self) -> None:
         """Wait for what the threads are at. The service is not closed."""

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,11 @@ def serve(
     log_peers: bool = False,
     limits: Limits | None = None,
     ready: Ready | None = None,
+    beside: AbstractContextManager[object] | None = None,
 ) -> None:
     """Serve until stopped. `port` 0 takes any that is free; `ready` is called when connections are taken.
+
+    `beside` is entered while it serves, and left before the service is closed.
 
     `trusted_proxies` are the addresses of reverse proxies whose `X-Forwarded-For` is believed.
     """
@@ -77,7 +80,8 @@ def serve(
                 config = _config(door, trusted_proxies, log_peers=log_peers)
                 config.load()
                 config.ssl = None if tls is None else tls.context
-                _Server(config, tls, _urls(host, sockets, "http" if tls is None else "https"), ready).run(sockets)
+                with beside or nullcontext():
+                    _Server(config, door, tls, _urls(host, sockets, "http" if tls is None else "https"), ready).run(sockets)
             finally:
                 door.close()
         finally:
@@ -91,8 +95,11 @@ def serve(
 class _Server(uvicorn.Server):
     """Stops at a signal and then returns, where uvicorn's own would let the signal end the process."""
 
-    def __init__(self, config: uvicorn.Config, tls: ServerTls | None, urls: tuple[str, ...], ready: Ready | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, door: Door, tls: ServerTls | None, urls: tuple[str, ...], ready: Ready | None
+    ) -> None:
         super().__init__(config)
+        self._door = door
         self._tls = tls
         self._urls = urls
         self._ready = ready
@@ -126,6 +133,11 @@ class _Server(uvicorn.Server):
             except StoreError as problem:
                 log_problem("the new certificate cannot be used: the old one stays in use", problem)
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what has begun, without waiting for rounds to change."""
+        self._door.hurry()
+        await super().shutdown(sockets)
 
     def _stop(self) -> None:
         self.should_exit = True

@@ -1,0 +1,229 @@
+"""Latency per request and per round on each carrier, with real stores, signatures and durable writes, for d = 768.
+
+A federation of a hundred clients is taken from one carrier to the next; its messages are statistics of 4.7 MB, as large as the
+replies by which Flower alone was measured before there was any code.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.data import Data
+from benchmarks.measure import Row, progress, seconds
+from expunge import Aggregation, Spec
+from expunge.carriers.http import HttpCarrier
+from expunge.carriers.local import LocalCarrier
+from expunge.client import Agent, ClientStore, Selection
+from expunge.embedded import Federation
+from expunge.protocol.carrier import Carrier
+from expunge.server.core import Settings
+
+_CLIENTS = 100
+_MASKED = 10  # clients of a round of secure aggregation
+_DIM = 767
+_SAMPLES = 60  # of each client
+_SINGLE = 20
+_ROUNDS = 3
+_AT_ONCE = 8
+_LATER = 3600  # seconds: nothing is folded in while something is measured
+_FLOWER = Path(sys.prefix) / "flower" / "bin" / "python"  # an environment of its own, as `make test-extras` makes it
+# What Flower alone takes to carry as many bytes and do nothing else: measured with 1.41.0 before there was any code.
+_FLOORS = {
+    "flower, in-process grid": ("16", "1.7"),
+    "flower, simulation (Ray)": ("100", "2.3 to 3.2"),
+    "flower, deployed": ("4,000 to 6,000", ""),
+}
+
+
+@dataclass
+class Latency:
+    """One carrier: milliseconds, one for each time that it was measured."""
+
+    carrier: str
+    trip: list[float] = field(default_factory=list)  # a signed checkpoint, asked for and sent
+    idle: list[float] = field(default_factory=list)  # a sync that has nothing to do
+    request: list[float] = field(default_factory=list)  # one deletion, receipted
+    server: list[float] = field(default_factory=list)  # of that, at the service
+    round: list[float] = field(default_factory=list)  # one deletion of every client
+    masked: list[float] = field(default_factory=list)  # a round of secure aggregation
+    messages: int = 0
+
+    def line(self) -> str:
+        """A row of the table."""
+        small = (self.trip, self.idle, self.request, self.server)
+        cells = [*(f"{statistics.median(found):.3g}" if found else "" for found in small)]
+        cells += [f"{statistics.median(found) / 1e3:.3g}" if found else "" for found in (self.round, self.masked)]
+        return f"| {self.carrier} | {' | '.join([*cells, *_FLOORS.get(self.carrier, ('', ''))])} |"
+
+
+class Place:
+    """A federation in a folder, its clients' stores, and which of their samples have been forgotten."""
+
+    def __init__(self, folder: Path, data: Data, clients: int, *, masked: bool) -> None:
+        self.folder, self.data, self.clients = folder, data, clients
+        rules = {"messages": ("masked",), "aggregation": Aggregation()} if masked else {}
+        self.spec = Spec(dim=_DIM, labels=tuple(range(10)), **rules)  # type: ignore[arg-type]  # by name
+        self.next = 0  # the first sample that nobody has forgotten
+        with Federation.found(folder, self.spec, settings=Settings(erase_within=_LATER)) as federation:
+            self.ca = federation.place.ca
+            for place in range(clients):
+                store = federation.client(f"client-{place:03}", message="" if masked else "gram").store
+                own = slice(place * _SAMPLES, (place + 1) * _SAMPLES)
+                features = np.ascontiguousarray(data.features[own, :_DIM])
+                store.add([f"image-{number}" for number in range(_SAMPLES)], features, data.labels[own], now=0)
+            federation.sync()
+
+    @contextmanager
+    def stores(self) -> Iterator[list[ClientStore]]:
+        """The clients' stores, open."""
+        opened = [ClientStore.open(self.folder / "clients" / f"client-{place:03}") for place in range(self.clients)]
+        try:
+            yield opened
+        finally:
+            for store in opened:
+                store.close()
+
+    @contextmanager
+    def local(self, timing: Callable[[dict[str, float]], None]) -> Iterator[Carrier]:
+        """The service in this process."""
+        carrier = LocalCarrier(self.folder / "server", settings=Settings(erase_within=_LATER), timing=timing)
+        try:
+            yield carrier
+        finally:
+            carrier.close()
+
+    @contextmanager
+    def http(self, timing: Callable[[dict[str, float]], None]) -> Iterator[Carrier]:
+        """`expunge serve` in a process of its own."""
+        code = "from expunge.cli.main import main; main()"
+        command = [sys.executable, "-c", code, "serve", str(self.folder), "--port", "0", "--json"]
+        command += ["--erase-within", str(_LATER)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:  # noqa: S603
+            try:
+                told = process.stdout.readline() if process.stdout else ""
+                carrier = HttpCarrier(json.loads(told)["urls"][0], ca=self.ca, timing=timing)
+                yield carrier
+                carrier.close()
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait()
+
+
+def _called(name: str, plain: Place, masked: Place) -> Latency:
+    """A carrier that clients call: single requests, one after another, then rounds of all clients."""
+    found, timing = Latency(name), dict[str, float]()
+    progress(f"carriers: {name}")
+    with getattr(plain, name)(timing.update) as carrier, plain.stores() as stores:
+        agents = [Agent(store, carrier) for store in stores]
+        agents[0].sync()
+        found.trip = [1e3 * seconds(carrier.checkpoint) for _ in range(_SINGLE)]
+        found.idle = [1e3 * seconds(agent.sync) for agent in agents[:_SINGLE] if agent.sync()]
+        for agent in agents[:_SINGLE]:
+            agent.store.forget(Selection(ids=(f"image-{plain.next}",)))
+            timing.clear()
+            found.request.append(1e3 * seconds(agent.push))
+            found.server.append(1e3 * sum(timing.values()))
+        for turn in range(_ROUNDS):
+            for store in stores:
+                store.forget(Selection(ids=(f"image-{plain.next + 1 + turn}",)))
+            found.round.append(1e3 * seconds(partial(_together, [agent.push for agent in agents])))
+        plain.next += 1 + _ROUNDS
+    found.masked = _masked(name, masked)
+    return found
+
+
+def _masked(name: str, place: Place) -> list[float]:
+    """Rounds of secure aggregation, in each of which every client forgets a sample; clients wait for one another."""
+    taken = []
+    with getattr(place, name)(lambda _: None) as carrier, place.stores() as stores:
+        for _ in range(_ROUNDS):
+            for store in stores:
+                store.forget(Selection(ids=(f"image-{place.next}",)))
+            place.next += 1
+            agents = [Agent(store, carrier, patience=60.0) for store in stores]
+            taken.append(1e3 * seconds(partial(_together, [agent.sync for agent in agents], len(agents))))
+            if any(store.status().deleting for store in stores):
+                raise RuntimeError("a round did not end: what was measured is worth nothing")
+    return taken
+
+
+def _together(works: list[Callable[[], object]], threads: int = _AT_ONCE) -> None:
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(lambda work: work(), works):
+            pass
+
+
+def _flower(place: Place) -> Latency | None:
+    """Flower's apps on the in-process grid, if there is an environment that has flwr."""
+    if not _FLOWER.exists():
+        progress(f"no flower: {_FLOWER} is missing (make test-extras sets it up)")
+        return None
+    name = "flower, in-process grid"
+    progress(f"carriers: {name}")
+    numbers = map(str, (place.next, _SINGLE, _ROUNDS))
+    folders = (str(place.folder / "server"), str(place.folder / "clients"))
+    command = [str(_FLOWER), "-m", "benchmarks.grid", *folders, *numbers]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)  # noqa: S603 - our own program
+    found = json.loads(done.stdout)
+    return Latency(name, idle=found["idle"], request=found["request"], round=found["round"], messages=max(found["messages"]))
+
+
+def report(data: Data) -> tuple[str, list[Row]]:
+    """Everything measured, as text, and the claims with what is wanted of them."""
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        progress("carriers: founding two federations")
+        plain = Place(Path(folder) / "plain", data, _CLIENTS, masked=False)
+        masked = Place(Path(folder) / "masked", data, _MASKED, masked=True)
+        found = [_called(name, plain, masked) for name in ("local", "http")]
+        flower = _flower(plain)
+    progress(f"carriers took {time.perf_counter() - begun:.0f} s")
+    return _page([*found, *([flower] if flower else [])]), _rows(found)
+
+
+def _rows(found: list[Latency]) -> list[Row]:
+    """Over a network against within the process."""
+    local, http = found
+    names = {
+        "request": "one deletion, receipted, d = 768",
+        "round": f"a round of {_CLIENTS} clients, d = 768",
+        "masked": f"a masked round of {_MASKED} clients, d = 768",
+    }
+    rows = []
+    for what, name in names.items():
+        ours, theirs = (statistics.median(getattr(one, what)) for one in (http, local))
+        rows.append(Row(f"{name}, http", "the local carrier", ours, theirs, "(for information)", holds=True))
+    return rows
+
+
+def _page(found: list[Latency]) -> str:
+    absent = [name for name in _FLOORS if name not in {one.carrier for one in found}]
+    lines = [one.line() for one in [*found, *map(Latency, absent)]]
+    messages = max(one.messages for one in found)
+    flower = f" Flower's round took {messages} messages and replies." if messages else ""
+    return f"""## Carriers
+
+d = 768, messages of 4.7 MB (gram), {_CLIENTS} clients with stores of their own, everything signed and durable, a certified head
+after every round of the server; medians. Trip: a signed checkpoint, asked for and sent. Idle: a sync with nothing to do. Request:
+one deletion until its receipt is verified and the sample erased; of it, at the service. Round: one deletion of each of the
+{_CLIENTS} clients, {_AT_ONCE} at a time. Masked round: the same of {_MASKED} clients under secure aggregation, waiting for one
+another. Floor: what Flower 1.41.0 alone takes for messages as large, and nothing done with them.{flower}
+
+| | trip, ms | idle, ms | request, ms | at the service, ms | round, s | masked round, s | floor, request, ms | floor, round, s |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|
+{chr(10).join(lines)}
+"""

@@ -1,0 +1,88 @@
+"""Flower's carrier by its in-process grid, run by an interpreter that has flwr: the real apps and serialisation, in one process.
+
+`python -m benchmarks.grid SERVER CLIENTS FIRST SINGLE ROUNDS` has clients forget samples from number FIRST on, and prints JSON:
+milliseconds of single requests, of polls of one client with nothing to say, and of rounds of all clients; messages of each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import seconds
+
+os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # flwr reads them when it is first imported
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("server", type=Path)
+    parser.add_argument("clients", type=Path)
+    for name in ("first", "single", "rounds"):
+        parser.add_argument(name, type=int)
+    given = parser.parse_args()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what flwr's own imports warn of
+        sys.stdout.write(json.dumps(measured(given.server, given.clients, given.first, given.single, given.rounds)))
+
+
+def measured(server: Path, clients: Path, first: int, single: int, rounds: int) -> dict[str, Any]:
+    """Milliseconds; the journal is not folded in meanwhile."""
+    from expunge.carriers.flower.clientapp import client_app  # noqa: PLC0415 - the environment is set first
+    from expunge.carriers.flower.desk import Desk  # noqa: PLC0415
+    from expunge.carriers.flower.inprocess import InProcessGrid  # noqa: PLC0415
+    from expunge.carriers.flower.plan import Plan  # noqa: PLC0415
+    from expunge.carriers.flower.serving import converse  # noqa: PLC0415
+    from expunge.carriers.local import LocalCarrier  # noqa: PLC0415
+    from expunge.server.core import Settings  # noqa: PLC0415
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    folders = sorted(path for path in clients.iterdir() if (path / "client.db").exists())
+    carrier = LocalCarrier(server, settings=Settings(erase_within=3600))
+    found: dict[str, Any] = {"request": [], "idle": [], "round": [], "messages": []}
+
+    def poll(folders: list[Path]) -> tuple[float, int]:
+        nodes = {1000 + place: {"expunge-client": str(folder)} for place, folder in enumerate(folders)}
+        desk = Desk(carrier, _report)
+        grid = InProcessGrid(client_app(), nodes, {})
+        return 1e3 * seconds(lambda: converse(grid, desk, Plan(server=server))), int(grid.sent + grid.received)
+
+    try:
+        poll(folders[:1])  # so that everything is imported
+        for turn in range(single):
+            folder = folders[turn % len(folders)]
+            forget(folder, first + rounds + turn // len(folders))
+            found["request"].append(poll([folder])[0])
+            found["idle"].append(poll([folder])[0])
+        for turn in range(rounds):
+            for folder in folders:
+                forget(folder, first + turn)
+            taken, messages = poll(folders)
+            found["round"].append(taken)
+            found["messages"].append(messages)
+    finally:
+        carrier.close()
+    return found
+
+
+def _report(what: str, problem: BaseException) -> None:
+    sys.stderr.write(f"{what}: {problem!r}\n")
+
+
+def forget(folder: Path, number: int) -> None:
+    """The client of this folder forgets one of its samples; pending until somebody polls it."""
+    from expunge.client import ClientStore, Selection  # noqa: PLC0415
+
+    with ClientStore.open(folder) as store:
+        store.forget(Selection(ids=(f"image-{number}",)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""The demo with secure aggregation: the same head, by sums of which nobody sees the parts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from cli_cases import run
+
+
+def test_it_forgets_a_person_in_a_round_and_equals_retraining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = run("demo", "--secure-aggregation", "--keep", "demo").stdout
+    assert "Forgotten and retrained are equal, bit for bit." in printed
+    assert "equal: the sum of all clients is the ledger" in printed
+    assert "how many by each is not disclosed" in " ".join(printed.split())
+    assert re.search(r"Samples added +144 +the server saw [0-9a-f]{24}…", printed)
+    assert max(len(row) for row in printed.splitlines() if not row.startswith("  expunge")) <= 80
+    typed = re.findall(r"^  expunge (.*)$", printed.partition("What to type next")[2], re.MULTILINE)
+    assert len(typed) == 5
+    for line in typed:
+        if not line.startswith("serve"):
+            run(*shlex.split(line))

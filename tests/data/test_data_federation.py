@@ -1,0 +1,244 @@
+"""A hundred clients with the real CIFAR-10 features, split by Dirichlet(0.5): whatever carries their messages, plain or masked,
+and whoever drops out, the ledger is that of retraining centrally on what the clients included retain (make test-data).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from expunge import Aggregation, Spec, Statistics, solve
+from expunge.carriers.http import HttpCarrier
+from expunge.client import Agent, ClientStore, Selection
+from expunge.embedded import Federation
+from expunge.evidence import Receipt
+from expunge.server.core import Settings
+
+pytestmark = pytest.mark.data
+
+FILE = "cifar10_efficientnet_lite0.npz"
+CLIENTS = 100
+NAMES = [f"client-{place:03}" for place in range(CLIENTS)]
+LABELS = tuple(range(10))
+AT_ONCE = 8  # clients that speak at the same time
+PHASE_FOR = 100_000.0  # seconds of a phase, by a clock that the test turns on: nobody drops out because this machine is busy
+
+
+class Cifar:
+    """The features, who owns which, and which of them are retained now."""
+
+    def __init__(self) -> None:
+        folder = os.environ.get("EXPUNGE_DATA")
+        if not folder or not (Path(folder) / FILE).exists():
+            pytest.fail(f"{FILE} is missing: set EXPUNGE_DATA to the folder that holds the real features (it is {folder!r})")
+        with np.load(Path(folder) / FILE) as content:
+            self.features = content["train_features"].astype(np.float32) * content["scale"].astype(np.float32)
+            self.labels = content["train_labels"].astype(np.int64)
+        self.owned = dict(zip(NAMES, dirichlet_split(self.labels, CLIENTS, 0.5, np.random.default_rng(20)), strict=True))
+        self.retained = np.zeros(len(self.labels), dtype=bool)
+
+    def add(self, store: ClientStore, which: Any) -> None:
+        store.add([f"image-{index}" for index in which], self.features[which], self.labels[which], now=0)
+
+    def check(self, federation: Federation, spec: Spec) -> None:
+        """Ledger and published head are those of central retraining on what is retained, bit for bit."""
+        central = Statistics.of(spec, self.features[self.retained], self.labels[self.retained])
+        assert federation.carrier.service.core.books.exact_statistics().digest == central.digest
+        assert federation.published()[0].digest == solve(central).digest
+
+
+def dirichlet_split(labels: Any, clients: int, alpha: float, rng: np.random.Generator) -> list[Any]:
+    """Each class is divided among the clients in proportions of their own, drawn from a symmetric Dirichlet distribution."""
+    owned: list[list[Any]] = [[] for _ in range(clients)]
+    for label in np.unique(labels):
+        which = rng.permutation(np.flatnonzero(labels == label))
+        ends = np.round(np.cumsum(rng.dirichlet(np.full(clients, alpha))) * len(which)).astype(np.int64)
+        for own, part in zip(owned, np.split(which, ends[:-1]), strict=True):
+            own.append(part)
+    return [np.sort(np.concatenate(own)) for own in owned]
+
+
+@pytest.fixture
+def cifar() -> Cifar:
+    return Cifar()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Removed at once: a hundred sub-ledgers take more than a gigabyte."""
+    with tempfile.TemporaryDirectory() as place:
+        yield Path(place) / "federation"
+
+
+def spec_of(cifar: Cifar, **options: Any) -> Spec:
+    return Spec(dim=cifar.features.shape[1], labels=LABELS, gamma=1.0, **options)
+
+
+def test_the_split_is_uneven_and_whole(cifar: Cifar) -> None:
+    sizes = [len(own) for own in cifar.owned.values()]
+    assert sorted(np.concatenate(list(cifar.owned.values())).tolist()) == list(range(50_000))
+    assert min(sizes) >= 3  # every client has something for each of three rounds
+    assert max(sizes) > 4 * min(sizes)
+    classes = [np.bincount(cifar.labels[own], minlength=10) / len(own) for own in cifar.owned.values()]
+    assert np.median([share.max() for share in classes]) > 0.25  # evenly, it would be 0.1
+
+
+# -- plain messages ------------------------------------------------------------------------------------------------------
+
+
+def enrolled(federation: Federation, cifar: Cifar) -> None:
+    """Every client with all its samples pending; half of them send rows, the others sums."""
+    for place, name in enumerate(NAMES):
+        cifar.add(federation.client(name, message="gram" if place % 2 else "rows").store, cifar.owned[name])
+
+
+def together(agents: list[Agent]) -> list[Receipt]:
+    """Some at a time, everybody brings what is pending."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return [receipt for receipts in pool.map(Agent.push, agents) for receipt in receipts]
+
+
+def test_local(cifar: Cifar, folder: Path) -> None:
+    spec = spec_of(cifar)
+    with Federation.found(folder, spec, settings=Settings(erase_within=3600)) as federation:
+        enrolled(federation, cifar)
+        receipts = together([federation.client(name).agent for name in NAMES])
+        assert {receipt.client for receipt in receipts} == set(NAMES)
+        cifar.retained[:] = True
+        cifar.check(federation, spec)
+        for name in NAMES[::10]:
+            gone = cifar.owned[name][::2]
+            federation.client(name).forget(ids=tuple(f"image-{index}" for index in gone))
+            cifar.retained[gone] = False
+        cifar.check(federation, spec)
+
+
+def test_http(cifar: Cifar, folder: Path) -> None:
+    spec = spec_of(cifar)
+    with Federation.found(folder, spec) as federation:
+        enrolled(federation, cifar)
+        ca = federation.place.ca
+    stores = [ClientStore.open(folder / "clients" / name) for name in NAMES]
+    with serving(folder) as url:
+        carrier = HttpCarrier(url, ca=ca)
+        agents = [Agent(store, carrier) for store in stores]
+        assert len({receipt.client for receipt in together(agents)}) == CLIENTS
+        heads = {agent.sync().head for agent in agents[:3]}
+        carrier.close()
+    for store in stores:
+        store.close()
+    cifar.retained[:] = True
+    with Federation.open(folder) as federation:
+        cifar.check(federation, spec)
+        assert heads == {federation.published()[0].digest}
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """`expunge serve`, with TLS, in a process of its own: its address."""
+    code = "from expunge.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "serve", str(folder), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:  # noqa: S603
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["urls"][0]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+
+
+# -- secure aggregation --------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """The time, and what has been turned on."""
+
+    def __init__(self) -> None:
+        self.more = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.more
+
+
+class Masked:
+    """A hundred client stores and the service on the local carrier; drop-outs are clients that do not sync any more."""
+
+    def __init__(self, federation: Federation, cifar: Cifar) -> None:
+        self.federation, self.cifar, self.clock = federation, cifar, Clock()
+        federation.carrier.service.aggregations._clock = self.clock
+        self.pending: dict[str, list[Any]] = {name: [] for name in NAMES}
+        for name in NAMES:
+            federation.client(name)
+
+    def add(self, part: int) -> None:
+        """Every client adds a third of its samples."""
+        for name in NAMES:
+            which = np.array_split(self.cifar.owned[name], 3)[part]
+            self.cifar.add(self.federation.client(name).store, which)
+            self.pending[name].append((which, True))
+
+    def forget(self) -> None:
+        """Every client forgets one of the samples that it has retained since the first round."""
+        for name in NAMES:
+            gone = self.cifar.owned[name][:1]
+            self.federation.client(name).store.forget(Selection(ids=(f"image-{gone[0]}",)))
+            self.pending[name].append((gone, False))
+
+    def step(self, *without: list[str], deadline: bool = False) -> dict[str, Any]:
+        """One sync of each client, but for those that have dropped out; then the phase's time may be up."""
+        gone = {name for names in without for name in names}
+        done = {name: self.federation.client(name).sync() for name in NAMES if name not in gone}
+        self.clock.more += 2 * PHASE_FOR if deadline else 0.0
+        return done
+
+    def run(self, before: list[str], after: list[str]) -> None:
+        """A round in which some drop out before their masked message, and some after it: these are included."""
+        dropping = bool(before or after)
+        self.step()  # joins
+        self.step()  # shares
+        self.step(before, deadline=bool(before))  # masked vectors
+        last = self.step(before, after, deadline=dropping)  # revealed shares
+        done = {name: last[name].followed_by(one) if name in last else one for name, one in self.step().items()}
+        included = [name for name in NAMES if name not in before]
+        changes = [change for name in included for change in self.pending[name]]
+        for name in included:
+            (receipt,) = done[name].receipts
+            assert [member["client"] for member in receipt.logged.entry["clients"]] == included
+            assert receipt.logged.entry["added"] == sum(len(which) for which, kept in changes if kept)
+            assert receipt.logged.entry["deleted"] == sum(len(which) for which, kept in changes if not kept)
+            self.pending[name] = []
+        assert all(done[name].waiting and not done[name].receipts for name in before)
+        for which, kept in changes:
+            self.cifar.retained[which] = kept
+
+
+def test_secure_aggregation_with_0_10_and_30_drop_outs(cifar: Cifar, folder: Path) -> None:
+    """Three rounds in a row; who is left out of one comes back in the next with all that is pending."""
+    spec = spec_of(cifar, messages=("masked",), aggregation=Aggregation())
+    # The last to speak in a phase hears of the next one at once, and goes on: the last few stay to the end.
+    dropping = np.random.default_rng(21).permutation(NAMES[:-5]).tolist()
+    with Federation.found(folder, spec, settings=Settings(phase_for=PHASE_FOR, erase_within=3600)) as federation:
+        masked = Masked(federation, cifar)
+        masked.add(0)
+        masked.run([], [])
+        cifar.check(federation, spec)
+        masked.add(1)
+        masked.forget()
+        masked.run(dropping[:5], dropping[5:10])
+        cifar.check(federation, spec)
+        masked.add(2)
+        masked.run(dropping[20:35], dropping[35:50])
+        cifar.check(federation, spec)
