@@ -18,7 +18,7 @@ from scipy import linalg
 from sklearn.linear_model import Ridge
 
 import expunge
-from benchmarks import service
+from benchmarks import aggregation, carriers, service, tree
 from benchmarks.data import Data, load
 from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table
 from expunge.solvers.floating import FloatWoodburySolver
@@ -204,7 +204,13 @@ def core(data: Data) -> tuple[str, list[Row]]:
     return "", rows
 
 
-PARTS = {"core": core, "service": service.report}
+PARTS = {
+    "core": core,
+    "service": service.report,
+    "aggregation": aggregation.report,
+    "tree": tree.report,
+    "carriers": carriers.report,
+}
 
 
 def main() -> int:

@@ -70,7 +70,7 @@ class Plain:
 
 @dataclass
 class Clients:
-    """Clients with samples of their own, and how they sign."""
+    """Clients with samples of their own, and their keys."""
 
     data: Data
     count: int
@@ -82,14 +82,10 @@ class Clients:
         for place in range(self.count):
             name = f"client-{place:06}"
             self.keys[name] = SigningKey(hashlib.sha256(name.encode()).digest())
+        self.pins: dict[str, PublicKey] = {name: key.public for name, key in self.keys.items()}
         self.shares = dict(zip(self.keys, np.array_split(np.arange(len(self.data.labels)), self.count), strict=True))
         spread = np.linspace(0, self.count - 1, min(self.count, _SAMPLE)).astype(np.int64)
         self.sample = {list(self.keys)[place] for place in spread}
-
-    @property
-    def pins(self) -> dict[str, PublicKey]:
-        """Everybody's key."""
-        return {name: key.public for name, key in self.keys.items()}
 
     def statistics(self, name: str) -> Statistics:
         """Of a client's samples; the widths measured take the first of the features."""

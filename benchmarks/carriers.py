@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.data import Data
+from benchmarks.grid import add_one
 from benchmarks.measure import Row, progress, seconds
 from expunge import Aggregation, Spec
 from expunge.carriers.http import HttpCarrier
@@ -58,7 +59,7 @@ class Latency:
     idle: list[float] = field(default_factory=list)  # a sync that has nothing to do
     request: list[float] = field(default_factory=list)  # one deletion, receipted
     server: list[float] = field(default_factory=list)  # of that, at the service
-    round: list[float] = field(default_factory=list)  # one deletion of every client
+    round: list[float] = field(default_factory=list)  # one sample more of every client
     masked: list[float] = field(default_factory=list)  # a round of secure aggregation
     messages: int = 0
 
@@ -74,14 +75,15 @@ class Place:
     """A federation in a folder, its clients' stores, and which of their samples have been forgotten."""
 
     def __init__(self, folder: Path, data: Data, clients: int, *, masked: bool) -> None:
-        self.folder, self.data, self.clients = folder, data, clients
+        self.folder = folder
         rules = {"messages": ("masked",), "aggregation": Aggregation()} if masked else {}
         self.spec = Spec(dim=_DIM, labels=tuple(range(10)), **rules)  # type: ignore[arg-type]  # by name
+        self.names = [f"client-{place:03}" for place in range(clients)]
         self.next = 0  # the first sample that nobody has forgotten
         with Federation.found(folder, self.spec, settings=Settings(erase_within=_LATER)) as federation:
             self.ca = federation.place.ca
-            for place in range(clients):
-                store = federation.client(f"client-{place:03}", message="" if masked else "gram").store
+            for place, name in enumerate(self.names):
+                store = federation.client(name, message="" if masked else "gram").store
                 own = slice(place * _SAMPLES, (place + 1) * _SAMPLES)
                 features = np.ascontiguousarray(data.features[own, :_DIM])
                 store.add([f"image-{number}" for number in range(_SAMPLES)], features, data.labels[own], now=0)
@@ -90,7 +92,7 @@ class Place:
     @contextmanager
     def stores(self) -> Iterator[list[ClientStore]]:
         """The clients' stores, open."""
-        opened = [ClientStore.open(self.folder / "clients" / f"client-{place:03}") for place in range(self.clients)]
+        opened = [ClientStore.open(self.folder / "clients" / name) for name in self.names]
         try:
             yield opened
         finally:
@@ -139,25 +141,37 @@ def _called(name: str, plain: Place, masked: Place) -> Latency:
             found.server.append(1e3 * sum(timing.values()))
         for turn in range(_ROUNDS):
             for store in stores:
-                store.forget(Selection(ids=(f"image-{plain.next + 1 + turn}",)))
+                add_one(store, f"{name}-{turn}")
             found.round.append(1e3 * seconds(partial(_together, [agent.push for agent in agents])))
-        plain.next += 1 + _ROUNDS
+        plain.next += 1
     found.masked = _masked(name, masked)
     return found
 
 
 def _masked(name: str, place: Place) -> list[float]:
-    """Rounds of secure aggregation, in each of which every client forgets a sample; clients wait for one another."""
-    taken = []
-    with getattr(place, name)(lambda _: None) as carrier, place.stores() as stores:
-        for _ in range(_ROUNDS):
-            for store in stores:
-                store.forget(Selection(ids=(f"image-{place.next}",)))
-            place.next += 1
-            agents = [Agent(store, carrier, patience=60.0) for store in stores]
-            taken.append(1e3 * seconds(partial(_together, [agent.sync for agent in agents], len(agents))))
-            if any(store.status().deleting for store in stores):
-                raise RuntimeError("a round did not end: what was measured is worth nothing")
+    """Rounds of secure aggregation, in each of which every client forgets a sample.
+
+    Over HTTP each client waits for the others at the server; clients of one process take their turns one after another.
+    """
+    with ExitStack() as stack:
+        if name == "local":
+            federation = stack.enter_context(Federation.open(place.folder, settings=Settings(erase_within=_LATER)))
+            stores = [federation.client(client).store for client in place.names]
+            return [_masked_round(place, stores, federation.sync) for _ in range(_ROUNDS)]
+        carrier = stack.enter_context(place.http(lambda _: None))
+        stores = stack.enter_context(place.stores())
+        agents = [Agent(store, carrier, patience=60.0) for store in stores]
+        act = partial(_together, [agent.sync for agent in agents], len(agents))
+        return [_masked_round(place, stores, act) for _ in range(_ROUNDS)]
+
+
+def _masked_round(place: Place, stores: list[ClientStore], act: Callable[[], object]) -> float:
+    for store in stores:
+        store.forget(Selection(ids=(f"image-{place.next}",)))
+    place.next += 1
+    taken = 1e3 * seconds(act)
+    if any(store.status().deleting for store in stores):
+        raise RuntimeError("a round did not end: what was measured is worth nothing")
     return taken
 
 
@@ -219,9 +233,9 @@ def _page(found: list[Latency]) -> str:
 
 d = 768, messages of 4.7 MB (gram), {_CLIENTS} clients with stores of their own, everything signed and durable, a certified head
 after every round of the server; medians. Trip: a signed checkpoint, asked for and sent. Idle: a sync with nothing to do. Request:
-one deletion until its receipt is verified and the sample erased; of it, at the service. Round: one deletion of each of the
-{_CLIENTS} clients, {_AT_ONCE} at a time. Masked round: the same of {_MASKED} clients under secure aggregation, waiting for one
-another. Floor: what Flower 1.41.0 alone takes for messages as large, and nothing done with them.{flower}
+one deletion until its receipt is verified and the sample erased; of it, at the service. Round: each of the {_CLIENTS} clients
+adds a sample, {_AT_ONCE} at a time. Masked round: {_MASKED} clients delete a sample each under secure aggregation, waiting for
+one another (local: in turns). Floor: what Flower 1.41.0 alone takes for messages as large, and nothing done with them.{flower}
 
 | | trip, ms | idle, ms | request, ms | at the service, ms | round, s | masked round, s | floor, request, ms | floor, round, s |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|

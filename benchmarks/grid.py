@@ -1,7 +1,8 @@
 """Flower's carrier by its in-process grid, run by an interpreter that has flwr: the real apps and serialisation, in one process.
 
-`python -m benchmarks.grid SERVER CLIENTS FIRST SINGLE ROUNDS` has clients forget samples from number FIRST on, and prints JSON:
-milliseconds of single requests, of polls of one client with nothing to say, and of rounds of all clients; messages of each round.
+`python -m benchmarks.grid SERVER CLIENTS FIRST SINGLE ROUNDS` has clients forget sample number FIRST and add others, and prints
+JSON: milliseconds of single deletions, of polls of one client with nothing to say, and of rounds in which all clients add a
+sample; messages of each round.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.measure import seconds
+from expunge.client import ClientStore, Selection
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # flwr reads them when it is first imported
 
@@ -57,13 +61,15 @@ def measured(server: Path, clients: Path, first: int, single: int, rounds: int) 
     try:
         poll(folders[:1])  # so that everything is imported
         for turn in range(single):
-            folder = folders[turn % len(folders)]
-            forget(folder, first + rounds + turn // len(folders))
+            folder = folders[turn]
+            with ClientStore.open(folder) as store:
+                store.forget(Selection(ids=(f"image-{first}",)))
             found["request"].append(poll([folder])[0])
             found["idle"].append(poll([folder])[0])
         for turn in range(rounds):
             for folder in folders:
-                forget(folder, first + turn)
+                with ClientStore.open(folder) as store:
+                    add_one(store, f"grid-{turn}")
             taken, messages = poll(folders)
             found["round"].append(taken)
             found["messages"].append(messages)
@@ -76,12 +82,11 @@ def _report(what: str, problem: BaseException) -> None:
     sys.stderr.write(f"{what}: {problem!r}\n")
 
 
-def forget(folder: Path, number: int) -> None:
-    """The client of this folder forgets one of its samples; pending until somebody polls it."""
-    from expunge.client import ClientStore, Selection  # noqa: PLC0415
-
-    with ClientStore.open(folder) as store:
-        store.forget(Selection(ids=(f"image-{number}",)))
+def add_one(store: ClientStore, name: str) -> None:
+    """A client has one sample more, pending until it syncs."""
+    draw = np.random.default_rng([*name.encode(), *store.name.encode()])
+    features = draw.standard_normal((1, store.spec.dim), dtype=np.float32)
+    store.add([name], features, draw.integers(0, store.spec.columns, 1), now=0)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from expunge.protocol.token import Token
 from expunge.rows import integer_rows
 from expunge.signing import Envelope, SigningKey
 from expunge.solvers.floating import FloatWoodburySolver
+from golden_aggregation import aggregation
 
 FOLDER = Path(__file__).parent.parent / "vectors"
 SPEC = Spec(dim=3, labels=("no", "yes"), gamma=0.5, grid=Grid(2, 35), backbone="sha256:example")
@@ -207,6 +208,7 @@ MAKERS: dict[str, Callable[[], dict[str, Any]]] = {
     "requests": requests,
     "envelopes": envelopes,
     "evidence": evidence,
+    "aggregation": aggregation,
 }
 
 

@@ -6,6 +6,7 @@ request of it that a round has applied was composed.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from expunge.errors import CarrierError
 from expunge.protocol.token import Token
 from expunge.server.core import Settings
 from expunge.server.service import Service
-from federation import NOW, Clock, Federation
+from federation import NOW, Clock, Federation, scratch
 
 RULES = Aggregation(fewest=3)
 SPEC = Spec(dim=3, labels=("no", "yes"), gamma=0.5, messages=("masked",), aggregation=RULES)
@@ -129,16 +130,16 @@ class Circle:
         self.held[name][sample] = (row, label)
 
     def sync(self, name: str, **options: Any) -> Synced:
-        """One sync of a client. Whatever it composes is of what it holds now."""
+        """One sync of a client. What it masks now, and did not mask before, is of what it holds now."""
         store = self.stores[name]
-        before = store.composed()
+        receipts, composed = set(store.documents("receipt")), store.composed()
+        is_bound = composed is not None and store.recall("masked") == str(composed.sequence)
         try:
             return self.agent(name, **options).sync()
         finally:
-            now, frozen = store.composed(), None if before is None else before.sequence
-            for sequence in {*store.documents("receipt"), *([] if now is None else [now.sequence])}:
-                again = before is None and now is not None and sequence == now.sequence
-                if sequence != frozen and (again or (name, sequence) not in self.offered):
+            outstanding = store.composed()
+            for sequence in {*store.documents("receipt"), *([] if outstanding is None else [outstanding.sequence])} - receipts:
+                if not is_bound or composed is None or sequence != composed.sequence:
                     self.offered[name, sequence] = dict(self.held[name])
 
     def agent(self, name: str, **options: Any) -> Agent:
@@ -253,3 +254,14 @@ class Circle:
         core = self.service.core
         head = core.head.digest if core.head is not None else core.headless
         return core.books.exact_statistics().digest, core.state("round"), head
+
+
+@contextmanager
+def drawn(clients: int = 4, **options: Any) -> Iterator[Circle]:
+    """A circle in a folder that is gone afterwards."""
+    path = scratch()
+    try:
+        with Circle(path, clients, **options) as circle:
+            yield circle
+    finally:
+        shutil.rmtree(path)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from expunge import Statistics
+from expunge import Spec, Statistics
 from expunge.evidence import Receipt
+from expunge.exact import wide
+from expunge.privacy.aggregation import Collector, Contribution, Opening
 from expunge.protocol import messages, request, speech
 from expunge.protocol.token import Token
-from expunge.signing import Envelope
+from expunge.signing import Envelope, SigningKey
 from golden import CLIENT, FOLDER, MAKERS, SERVER, SPEC, text
+from golden_aggregation import NAMES
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -53,3 +62,76 @@ def test_what_is_said_can_be_heard() -> None:
 def test_the_receipt_holds() -> None:
     receipt = Receipt.read(Envelope.from_bytes(str(vector("evidence")["receipt"]).encode(), "receipt"), SERVER.public)
     assert (receipt.client, receipt.sequence, receipt.logged.index) == ("hospital-a", 1, 1)
+
+
+def test_the_round_of_secure_aggregation_can_be_heard_and_adds_up() -> None:
+    content: dict[str, Any] = vector("aggregation")
+    spec, opening = Spec.from_dict(content["spec"]), Opening.from_json(content["opening"])
+    keys = {name: SigningKey(bytes.fromhex(seed)).public for name, seed in content["identity_seeds"].items()}
+    assert spec.aggregation is not None
+    collector = Collector(opening, spec.aggregation, keys.__getitem__)
+    told = content["told"]
+    for kind, answered in (("join", None), ("shares", "roster"), ("masked", "deliveries"), ("reveal", "survivors")):
+        for name, said in content["said"].items():
+            if answered is not None and kind in said:
+                expected = told[answered][name] if answered == "deliveries" else told[answered]
+                assert (collector.say(name) or b"").hex() == expected
+            if kind in said:
+                assert collector.take(bytes.fromhex(said[kind])) == name
+        collector.advance()
+    assert [list(one) for one in collector.included] == content["included"] == [["hospital-a", 1], ["hospital-b", 4]]
+    found = [str(one) for one in wide.to_ints(collector.sum())]
+    plain = [str(int(one) + int(other)) for one, other in zip(*(content["vectors"][name] for name in NAMES[:2]), strict=True)]
+    assert found == plain == content["sum"]
+    together = Contribution.from_vector(spec, collector.sum())
+    assert (together.added, together.deleted) == (4, 1)
+
+
+def test_a_masked_vector_follows_from_what_the_page_of_the_protocol_says() -> None:
+    """Written from docs/protocol.md alone, with none of our code: as in another language."""
+    content: dict[str, Any] = vector("aggregation")
+    opening, names = content["opening"], list(content["secrets"])
+    roster = bytes.fromhex(content["told"]["roster"])
+    length = int.from_bytes(roster[14:18], "little")
+    public = {name: roster[18 + length + 128 * place : 18 + length + 128 * (place + 1)] for place, name in enumerate(names)}
+
+    def key(secret: bytes, use: str, *who: str) -> bytes:
+        parts = [use, opening["federation"], opening["round"], hashlib.sha256(roster).hexdigest(), *who]
+        info = b"expunge\0aggregation\0\x01" + json.dumps(parts, separators=(",", ":")).encode()
+        return HKDF(hashes.SHA256(), 32, None, info).derive(secret)
+
+    def mask(secret: bytes, use: str, *who: str) -> list[int]:
+        stream = Cipher(algorithms.AES(key(secret, use, *who)), modes.CTR(bytes(16))).encryptor()
+        blocks = stream.update(bytes(16 * len(content["sum"])))
+        return [int.from_bytes(blocks[at : at + 16], "little") for at in range(0, len(blocks), 16)]
+
+    own = {what: bytes.fromhex(text) for what, text in content["secrets"]["hospital-b"].items()}
+    private = X25519PrivateKey.from_private_bytes(own["mask"])
+    masks = [(1, mask(own["seed"], "self mask", "hospital-b"))]
+    for sign, other in ((-1, "hospital-a"), (1, "hospital-c")):  # the first of a pair by name adds, the second subtracts
+        agreed = private.exchange(X25519PublicKey.from_public_bytes(public[other][32:64]))
+        masks.append((sign, mask(agreed, "pair mask", *sorted(("hospital-b", other)))))
+    expected = [
+        (int(entry) + sum(sign * one[place] for sign, one in masks)) % 2**128
+        for place, entry in enumerate(content["vectors"]["hospital-b"])
+    ]
+    said = bytes.fromhex(content["said"]["hospital-b"]["masked"])
+    body = said[18 + int.from_bytes(said[14:18], "little") + 64 :]
+    assert [int.from_bytes(body[at : at + 16], "little") for at in range(0, len(body), 16)] == expected
+
+
+def test_a_share_follows_from_what_the_page_of_the_protocol_says() -> None:
+    content: dict[str, Any] = vector("aggregation")
+    opening, derived = content["opening"], content["derived"]
+    parts = ["dealing seed", opening["federation"], opening["round"], derived["roster_digest"], "hospital-a"]
+    info = b"expunge\0aggregation\0\x01" + json.dumps(parts, separators=(",", ":")).encode()
+    secrets = {what: bytes.fromhex(text) for what, text in content["secrets"]["hospital-a"].items()}
+    stream_key = HKDF(hashes.SHA256(), 32, None, info).derive(secrets["dealing"])
+    threshold = content["plan"]["threshold"]
+    stream = Cipher(algorithms.AES(stream_key), modes.CTR(bytes(16))).encryptor().update(bytes(48 * (threshold - 1)))
+    prime = 2**256 + 297
+    powers = [int.from_bytes(stream[at : at + 48], "little") % prime for at in range(0, len(stream), 48)]
+    powers.append(int.from_bytes(secrets["seed"], "little"))  # the highest power first, the secret last
+    x = 1 + derived["holders_of_hospital_a"].index("hospital-b")
+    value = sum(coefficient * x**power for power, coefficient in enumerate(reversed(powers))) % prime
+    assert value.to_bytes(33, "little").hex() == derived["seed_share_of_a_for_b"]

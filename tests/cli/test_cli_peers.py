@@ -48,7 +48,11 @@ def test_ids_are_the_same_at_the_client_itself_and_in_the_list_of_another(client
 def test_the_log_is_read_once_and_then_no_server_is_asked(clients: dict[str, Path], place: Federation) -> None:
     before = value("client", "peers", "--dir", clients["clinic-a"])
     assert value("client", "peers", "--dir", clients["clinic-a"], "--at", place.path / "nowhere") == before
-    run("client", "peers", "--dir", clients["clinic-b"], "--at", place.path / "nowhere", code=1)
+    assert "sync first" in run("client", "peers", "--dir", clients["clinic-b"]).stdout
+    run("client", "sync", "--dir", clients["clinic-b"])
+    assert (
+        "no federation in" in run("client", "peers", "--dir", clients["clinic-b"], "--at", place.path / "nowhere", code=1).stderr
+    )
 
 
 def test_what_was_exported_can_be_pinned_and_dropped(clients: dict[str, Path], tmp_path: Path) -> None:

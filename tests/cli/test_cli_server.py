@@ -184,7 +184,7 @@ def test_a_vanished_client_is_forgotten(place: Federation) -> None:
     b = place.client("clinic-b", ROWS_B)
     alone = value("client", "sync", "--dir", b)["head"]
     told = value("server", "forget-client", "clinic-a", "--yes", "--office", place.office)
-    assert told == {"client": "clinic-a", "count": 3}
+    assert told == {"client": "clinic-a", "count": 3, "pending": False}
     assert place.samples() == 2
     assert value("client", "sync", "--dir", b)["head"] != alone
     assert "is gone already" in run("server", "forget-client", "clinic-a", "--yes", "--office", place.office, code=1).stderr

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from expunge import Spec, Statistics
 from expunge.client import Selection
 from expunge.client.loaders import load
-from expunge.errors import FormatError, InputError, MissingExtraError, NotFiniteError, ShapeError, UnknownLabelError
+from expunge.errors import ExpungeError, FormatError, InputError, MissingExtraError, NotFiniteError, ShapeError, UnknownLabelError
 
 ROWS = features(3)
 LABELS = ["cat", "eel", "dog"]
@@ -357,3 +357,25 @@ class Trap:
 
     def __reduce__(self) -> Any:
         return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_a_file_with_an_altered_byte_is_read_or_refused_by_name(tmp_path: Path, suffix: str) -> None:
+    whole = tmp_path / f"whole{suffix}"
+    features, labels = np.arange(600.0).reshape(200, 3), np.arange(200) % 2
+    if suffix == ".npz":
+        np.savez_compressed(whole, features=features, labels=labels)
+    else:
+        columns = {name: features[:, place] for place, name in enumerate("xyz")}
+        parquet.write_table(pa.table({**columns, "label": labels}), whole)
+    data = whole.read_bytes()
+    refused: list[str] = []
+    for place in range(0, len(data), 13):
+        altered = tmp_path / f"altered{suffix}"
+        altered.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        try:
+            load(altered)
+        except ExpungeError as problem:
+            refused.append(str(problem))
+    assert len(refused) > 5
+    assert all("altered" in one for one in refused)

@@ -39,6 +39,7 @@ CONTENT: dict[str, dict[str, Any]] = {
         "erased_by": at(9),
         "generation": 2,
     },
+    "forwarded": {"client": "north", "sequence": 3, "size": 40, "root": D},
     "commanded": {"actor": "op", "sequence": 1, "command": D, "action": "set-gamma", "summary": {"gamma": "0x1p+0", "n": -1}},
     "amended": {"spec_before": D, "spec_after": digest("b"), "actor": "op", "ledger": D, "head": ""},
     "erased": {"first": 0, "generation": 0, "round": 7},

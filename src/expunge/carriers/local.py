@@ -6,7 +6,9 @@ network, and the server's folder can be served by `expunge serve` afterwards.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 
 from expunge.server.core import Settings
@@ -56,8 +58,16 @@ class LocalCarrier:
         return self.service.sync(data)
 
     def aggregate(self, data: bytes) -> bytes:
-        """Take a turn in a round of secure aggregation."""
-        return self.service.aggregate(data)
+        """Take a turn in a round of secure aggregation; one that only asks may wait until something has changed."""
+        rounds = self.service.aggregations
+        standing = rounds.turn(data)
+        end = time.monotonic() + standing.wait
+        while standing.waiting and (left := end - time.monotonic()) > 0.0:
+            change = rounds.change_after(standing.version)
+            wait([change], timeout=min(left, standing.due))
+            change.cancel()
+            standing = rounds.turn(data)
+        return standing.data
 
     def command(self, data: bytes) -> bytes:
         """Offer a command, or ask."""

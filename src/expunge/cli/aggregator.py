@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from expunge.cli.aggregating import rules_in_words, rules_of, rules_options
+from expunge.cli.aggregating import plan_in_words, rules_in_words, rules_of, rules_options
 from expunge.cli.command import group
 from expunge.cli.enroll import addresses, token_from
 from expunge.cli.options import FOLDER, PATH, at_option, output_option
@@ -31,6 +31,10 @@ def aggregator() -> None:
 
     An aggregator is a server to its group and a client to the server above, whose spec must allow group messages (expunge init
     --messages rows,gram,group). The head at the root is still, bit for bit, the one retrained on all samples of all groups.
+
+    Example:
+      expunge aggregator found region-north region-north.token
+      expunge serve region-north
     """
 
 
@@ -56,14 +60,16 @@ def found(
     aggregator itself sees sums only. If it is interrupted, the same command again finishes it.
 
     Example:
-      expunge server token region-north -o region-north.token --office federation/operator     (at the server above)
-      expunge aggregator found region-north region-north.token --host north.example.org
+      expunge aggregator found region-north region-north.token
+      expunge aggregator found north north.token --secure-aggregation
 
     Next:
       expunge serve region-north
       expunge server token clinic-a --office region-north/operator
     """
-    rules = rules_of(given)
+    rules, expected = rules_of(given), given["expected"]
+    if expected is not None and rules is None:
+        raise click.UsageError("--clients shows what follows from the rules of secure aggregation: give --secure-aggregation")
     if rules is not None and given["messages"] not in (None, "masked"):
         raise click.UsageError("--secure-aggregation means masked messages and no others: leave out --messages")
     messages = tuple(part.strip() for part in (given["messages"] or ("rows,gram" if rules is None else "masked")).split(","))
@@ -84,6 +90,7 @@ def found(
                 ("Under", f"federation {above}, at {address}"),
                 ("Its clients may send", ", ".join(spec.messages)),
                 *([] if rules is None else [("Rounds", rules_in_words(rules))]),
+                *([] if rules is None or expected is None else [(f"With {expected} clients", plan_in_words(rules, expected))]),
                 ("Reached at", ", ".join(urls) or f"{directory}, on this machine"),
                 ("Operator's office", directory / "operator"),
             ]

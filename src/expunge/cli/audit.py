@@ -135,7 +135,7 @@ def _tell(told: dict[str, Any]) -> None:
     }
     meanwhile = "Clients answer in one round, which needs all of them at one time: sync each." if masked else ""
     screen.result(
-        told | ({"count": None} if masked else {}),
+        told,
         Text.assemble((f"Audit {told['audit'][:8]}: ", "bold"), (result, f"bold {style}" if result == "equal" else style)),
         line(words.get(result, meanwhile or "Clients answer at their next sync."), indent=2),
         facts(
@@ -159,7 +159,7 @@ def _answers(told: dict[str, Any], *, masked: bool) -> list[tuple[str, object]]:
     """Who agrees and who differs; under secure aggregation, whose sum was compared."""
     if masked:
         names = sorted([*told["equal"], *told["different"]])
-        return [("Sum of", ", ".join(names))] if names else []
+        return [("Sum of", ", ".join(names)), ("Samples recomputed", f"{told['count']:,}")] if names else []
     different = [("Different", Text(", ".join(told["different"]), style=BAD))] if told["different"] else []
     equal = ", ".join(told["equal"]) or "nobody yet"
     return [("Samples recomputed", f"{told['count']:,}"), ("Equal", equal), *different]

@@ -68,7 +68,7 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
     Example:
       expunge init federation --dim 768 --labels cat,dog --host server.example.org
       expunge init federation --backbone hf:dinov2 --labels @labels.txt
-      expunge init federation --dim 768 --labels cat,dog --host server.example.org --secure-aggregation --clients 20
+      expunge init federation --dim 768 --labels cat,dog --secure-aggregation
 
     Next:
       expunge serve federation
@@ -77,9 +77,7 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
     spec = _spec_file(given) if given["spec_file"] is not None else _spec(given)
     rules, expected = spec.aggregation, given["expected"]
     if expected is not None and rules is None:
-        raise click.UsageError(
-            "--clients shows what follows from the rules of secure aggregation: give --secure-aggregation, too"
-        )
+        raise click.UsageError("--clients shows what follows from the rules of secure aggregation: give --secure-aggregation")
     urls = [url_of(host, port) for host in hosts]
     place = found_federation(directory, spec, solver=solver, hosts=hosts, urls=urls, mirrors=mirrors)
     with Office.open(place.operator) as office:

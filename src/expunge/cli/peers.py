@@ -83,7 +83,7 @@ def peers(folder: Path, output: Path | None, at: str | None) -> None:
         title(f"Keys that {name} believes in rounds of secure aggregation"),
         *_table(rows, name, own, pinned=bool(pins)),
         *([] if output is None else [line(f"The keys are in {output}.", GOOD, indent=2)]),
-        *([] if pins else [_how_to_pin(folder, output)]),
+        *([] if pins or not rows else [_how_to_pin(folder, output)]),
     )
     if any(one["differs"] for one in rows):
         raise click.exceptions.Exit(failure.EVIDENCE)

@@ -38,6 +38,8 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
     if outstanding is not None:
         store.abandon(outstanding.sequence, "the server was lost")
     store.move(federation=token.federation, server=token.server, address=address, ca=token.ca)
+    store.participation.drop()  # a round at the lost server is over
+    store.remember({"peers": ""})  # they are read anew, from the log of the rebuilt server
     if spec != store.spec:
         store.amend(spec)
 

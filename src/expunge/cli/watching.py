@@ -12,7 +12,7 @@ from expunge.protocol import speech
 from expunge.protocol.carrier import Carrier
 
 SENDING, RECOMPUTING = "Sending samples", "Recomputing for the audit"
-ROUND = "Secure aggregation"
+ROUND = "Round"
 _PHASES = {
     "sharing": "shares of keys are exchanged",
     "masking": "masked sums are sent",
@@ -67,7 +67,7 @@ def how_it_stands(answer: bytes) -> str:
     except ExpungeError:
         return ""
     if content["phase"] == "joining":
-        return f"{content['joined']} of {content['fewest']} clients or more are here"
+        return f"{content['joined']} of at least {content['fewest']} clients are here"
     return _PHASES.get(content["phase"], "")
 
 

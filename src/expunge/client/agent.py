@@ -97,7 +97,7 @@ class Agent:
         receipts: list[Receipt] = []
         mended = 0
         while True:
-            composition = self.store.composed() or self._compose()
+            composition = self._masking.outstanding(self._compose)
             if composition is None:
                 return receipts
             try:
@@ -262,7 +262,7 @@ class Agent:
         self._require_enrolled()
         if self.store.recall("rejoin") != "1":
             with suppress(ExpungeError):
-                composition = self.store.composed() or self._compose()
+                composition = self._masking.outstanding(self._compose)
                 if composition is not None:
                     self._bring(composition)
         with suppress(CarrierError):

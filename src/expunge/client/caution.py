@@ -89,6 +89,8 @@ class Caution:
         included = sorted([name, sequence] for name, sequence in participant.included or ())
         text = self._store.recall("revealed")
         earlier = canonical.decode(text.encode("ascii")) if text else []
+        if included in earlier:
+            return  # the very same sum once more, of which nothing new can be learnt
         for before in earlier:
             names = {str(one[0]) for one in {tuple(one) for one in before} ^ {tuple(one) for one in included}}
             if names:
@@ -99,7 +101,7 @@ class Caution:
                     f"{', '.join(sorted(names))} only, whose changes the two sums would show: nothing is revealed. Join again "
                     "when the same clients do, or more others; one that stays away for ever must be forgotten by the operator"
                 )
-        if participant.opening.purpose == "change" and included not in earlier:
+        if participant.opening.purpose == "change":
             kept = [*earlier, included][-_REVEALED_KEPT:]
             self._store.remember({"revealed": canonical.encode(kept).decode("ascii")})
 

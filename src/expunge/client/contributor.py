@@ -32,6 +32,7 @@ _LONGEST_WAIT = 20  # seconds that a server is asked to wait before it answers
 _LATE = ("wrong-phase", "wrong-round", "not-allowed")  # refusals of a message that came when others had gone on
 _PAUSE = 0.05  # seconds, at first, between questions to a server that does not wait
 _PHASES = ("joined", "shared", "masked", "revealed")  # of a participant
+_UNMASKED = ("joined", "shared")
 _ASKED = {"sharing": "shared", "masking": "masked", "revealing": "revealed"}  # by a phase of the round: where an answer leads
 _MASKED = "masked"  # the setting that holds the number of the request that was masked last
 
@@ -111,10 +112,11 @@ class Contributor:
                 return ""
             composed = self._store.composed()
             purpose = participant.opening.purpose
-            if purpose == "change" and (composed is None or composed.sequence != participant.sequence):
+            if purpose != "change" or (composed is not None and composed.sequence == participant.sequence):
+                return purpose
+            if participant.sequence <= self._store.sequence or participant.phase not in _UNMASKED:
                 self._store.participation.drop()  # the request has been settled, or put back
-                return ""
-            return purpose
+            return ""  # or it may yet be composed anew: this round has one join of this client, and takes no other
 
     def is_bound(self, sequence: int) -> bool:
         """Whether a request of this number was masked before: it must go out as it is, for its sum may have been unmasked."""
@@ -125,7 +127,7 @@ class Contributor:
         return max(sequence, int(self._store.recall(_MASKED) or 0) + 1)
 
     def _take_part(self, purpose: str, sequence: int, vector: Callable[[], Wide], *, reset: bool = False) -> Outcome:
-        participant = self._kept()
+        participant = self._resumed(purpose, sequence)
         said = self._question("", sequence, reset=reset) if participant is None else self._again(participant)
         begun, pause = self._clock(), _PAUSE
         while True:
@@ -178,6 +180,17 @@ class Contributor:
     def _kept(self) -> Participant | None:
         state = self._store.participation.kept()
         return None if state is None else Participant.from_bytes(state, self._store.key, self._rules)
+
+    def _resumed(self, purpose: str, sequence: int) -> Participant | None:
+        """The round that this client is in; one for a request that is there no longer is over for it."""
+        with self._store.participation.turn:
+            participant = self._kept()
+            if participant is None or participant.opening.purpose == purpose != "change":
+                return participant
+            if (participant.opening.purpose, participant.sequence) == (purpose, sequence):
+                return participant
+            self._store.participation.drop()
+            return None
 
     @property
     def _rules(self) -> Aggregation:

@@ -6,7 +6,10 @@ ids, they are made of its name and the row's number, so that loading it again gi
 
 from __future__ import annotations
 
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +25,18 @@ from expunge.spec import Spec
 
 SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
 _MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK"
+_DAMAGED = (  # what numpy lets through where a file is damaged
+    ValueError,
+    EOFError,
+    OSError,
+    OverflowError,
+    NotImplementedError,
+    SyntaxError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 _WHOLE = 2.0**53  # up to which every float64 integer is itself
 
 
@@ -124,14 +139,14 @@ def _mapped(path: Path) -> NDArray[Any]:
 def _opened(path: Path, source: Path | BinaryIO, mmap_mode: Literal["r"] | None = None) -> Any:
     try:
         return np.load(source, allow_pickle=False, mmap_mode=mmap_mode)
-    except (ValueError, EOFError, zipfile.BadZipFile) as problem:
+    except _DAMAGED as problem:
         raise FormatError(f"{path} cannot be read: {_reason(problem)}") from problem
 
 
 def _array(path: Path, arrays: Any, name: str) -> NDArray[Any]:
     try:
         return np.asarray(arrays[name])
-    except (ValueError, EOFError, zipfile.BadZipFile) as problem:
+    except _DAMAGED as problem:
         raise FormatError(f"the array {name!r} of {path} cannot be read: {_reason(problem)}") from problem
 
 

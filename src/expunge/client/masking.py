@@ -33,6 +33,22 @@ class Masking:
         self._store = store
         self._contributor = contributor
 
+    def outstanding(self, compose: Callable[[], Composition | None]) -> Composition | None:
+        """The request to be brought now. One that waits for a round is composed anew, as long as it was never masked.
+
+        So what is added or forgotten while a client waits for others goes into the same round.
+        """
+        store = self._store
+        with store.participation.turn:
+            composed = store.composed()
+            if composed is None:
+                return compose()
+            may_change = composed.kind == "masked" and composed.added + composed.deleted > 0 and not composed.reset
+            if may_change and not self._contributor.is_bound(composed.sequence) and store.is_outdated():
+                store.abandon(composed.sequence, "")
+                return compose()
+            return composed
+
     def bring(self, composition: Composition, recompute: Recompute | None) -> Receipt:
         """Bring a request by a round; Waits if that takes longer than there is patience, or if the round came to nothing.
 

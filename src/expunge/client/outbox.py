@@ -291,6 +291,11 @@ class Outbox:
         query = "SELECT slot FROM samples WHERE sequence = ? AND state = 'deleting' ORDER BY slot"
         return added, [row[0] for row in self._database.rows(query, (sequence,))]
 
+    def is_outdated(self) -> bool:
+        """Whether a request that were composed now would have other samples than the one that is composed."""
+        query = "SELECT 1 FROM samples WHERE state = 'withdrawn' OR (state IN ('adding', 'deleting') AND sequence IS NULL)"
+        return self._database.row(query) is not None
+
     # -- offering -------------------------------------------------------------------------------------------------------
 
     def encode(self, composition: Composition, federation: str, client: str, recompute: Recompute | None = None) -> bytes:

@@ -290,6 +290,11 @@ class ClientStore(Looking):
         return self._outbox.composed()
 
     @alone
+    def is_outdated(self) -> bool:
+        """Whether a request that were composed now would have other samples than the one that is composed."""
+        return self._outbox.is_outdated()
+
+    @alone
     def encode(self, composition: Composition, *, recompute: Recompute | None = None) -> bytes:
         """The bytes of a composed request, signed; the same ones each time."""
         return self._outbox.encode(composition, self.federation, self.name, recompute)

@@ -92,7 +92,7 @@ def load_parquet(path: Path, keys: Keys, spec: Spec | None) -> Loaded:
         columns = keys.choose(path, names)
         named = [name for name in (columns.id, columns.subject) if name is not None]
         table = parquet.read_table(path, columns=sorted({*columns.features, *columns.labels, *named}))
-    except pa.ArrowException as problem:
+    except (pa.ArrowException, OSError) as problem:
         raise FormatError(f"{path} cannot be read as Parquet: {problem}") from problem
     for name in (*columns.features, *columns.labels):
         if table.column(name).null_count:

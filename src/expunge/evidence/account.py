@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from expunge.evidence.certificate import ASSUMPTIONS, Certificate
+from expunge.evidence.certificate import ASSUMPTIONS, MASKED_CLIENTS, Certificate
 from expunge.evidence.contents import Bundle
 from expunge.evidence.fields import UNDISCLOSED
 from expunge.evidence.logged import Logged
@@ -22,6 +22,9 @@ CRYPTOGRAPHY = ASSUMPTIONS[1]
 HONEST_CLIENTS = (
     "Each client searched its own store honestly. That a client subtracts what it added is checked by the commitments made when "
     "samples were added, and by audits; whether it knew all samples of the subject is its own responsibility."
+)
+HONEST_SEARCH = (
+    "Each client searched its own store honestly; whether it knew all samples of the subject is its own responsibility."
 )
 SOFTWARE = ASSUMPTIONS[2]
 ONE_LOG = "The server shows the same log to everybody; clients and auditors check this by comparing checkpoints."
@@ -87,9 +90,17 @@ def proved(bundle: Bundle) -> list[str]:
     return sentences
 
 
-def assumptions() -> list[str]:
-    """What the sentences of `proved` rest on."""
-    return [SERVER_KEY, CRYPTOGRAPHY, HONEST_CLIENTS, SOFTWARE, ONE_LOG]
+def assumptions(*, masked: bool = False) -> list[str]:
+    """What the sentences of `proved` rest on; `masked` where there is secure aggregation."""
+    honest = [MASKED_CLIENTS, HONEST_SEARCH] if masked else [HONEST_CLIENTS]
+    return [SERVER_KEY, CRYPTOGRAPHY, *honest, SOFTWARE, ONE_LOG]
+
+
+def is_masked(bundle: Bundle) -> bool:
+    """Whether the clients of a bundle's order change the ledger by secure aggregation."""
+    if bundle.certificate is not None:
+        return Certificate.unverified(bundle.certificate).spec.is_masked
+    return any(answer["found"] == UNDISCLOSED for answer in bundle.answers())
 
 
 def not_proved(bundle: Bundle) -> list[str]:
@@ -192,6 +203,12 @@ def _departure(logged: Logged) -> str:
 def _audit(bundle: Bundle, logged: Logged) -> str:
     after = all(change.index < logged.index for change in bundle.found("changed"))
     when = "with these deletions made" if after else "before the last of these deletions"
+    if is_masked(bundle):
+        return (
+            f"On {moment(logged.entry['time'])}, {when}, every client had recomputed its statistics from its own store; their "
+            f"sum, added up by secure aggregation, was equal to the ledger (entry {logged.index}): what retraining would start "
+            "from."
+        )
     return (
         f"On {moment(logged.entry['time'])}, {when}, every client had recomputed its statistics from its own store; each was "
         "equal to the client's share of the ledger when it answered, and the shares add up to the ledger "

@@ -117,7 +117,7 @@ def page(bundle: Bundle, envelope: bytes) -> bytes:
         _order(bundle),
         _answers(bundle),
         _listed("What this file shows", account.proved(bundle)),
-        _listed("What that rests on", account.assumptions()),
+        _listed("What that rests on", account.assumptions(masked=account.is_masked(bundle))),
         _listed("What it does not show", account.not_proved(bundle)),
         _head(bundle),
         _log(bundle),

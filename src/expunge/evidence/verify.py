@@ -17,6 +17,7 @@ from expunge.evidence.aggregate import round_finding
 from expunge.evidence.certificate import Certificate, assumptions_under
 from expunge.evidence.checkpoint import Checkpoint
 from expunge.evidence.contents import Bundle
+from expunge.evidence.fields import UNDISCLOSED
 from expunge.evidence.finding import STANDS, Finding
 from expunge.evidence.passage import Passage, is_passage
 from expunge.evidence.receipt import Receipt
@@ -109,7 +110,7 @@ def _receipt(receipt: Receipt, now: str | None) -> Finding:
         f"This is entry {index} of the federation's audit log. {STANDS}",
     ]
     proved += [
-        f"It answers erasure order {each['order']}: {receipt.client} found and deleted {samples(each['found'])} of its subject."
+        f"It answers erasure order {each['order']}: {receipt.client} {_found(each['found'])} of its subject."
         for each in entry["orders"]
     ]
     if entry["leave"]:
@@ -121,9 +122,15 @@ def _receipt(receipt: Receipt, now: str | None) -> Finding:
         f"Receipt for request {receipt.sequence} of {receipt.client}",
         facts,
         [*proved, promise_of("The request itself", entry["erased_by"], now)],
-        account.assumptions(),
+        account.assumptions(masked=any(each["found"] == UNDISCLOSED for each in entry["orders"])),
         account.not_proved_by_receipt(),
     )
+
+
+def _found(number_found: int) -> str:
+    if number_found == UNDISCLOSED:
+        return "has deleted, without disclosing how many, all samples that it held"
+    return f"found and deleted {samples(number_found)}"
 
 
 def _certificate(certificate: Certificate) -> Finding:
@@ -201,7 +208,8 @@ def _bundle(evidence: Bundle) -> tuple[Finding, Certificate | None]:
         ("Signed by key", evidence.server),
     ]
     title = f"Evidence of erasure order {order.id}, {order.state}"
-    finding = Finding("bundle", title, facts, account.proved(evidence), account.assumptions(), account.not_proved(evidence))
+    rests_on = account.assumptions(masked=account.is_masked(evidence))
+    finding = Finding("bundle", title, facts, account.proved(evidence), rests_on, account.not_proved(evidence))
     return finding, certificate
 
 

@@ -13,7 +13,6 @@ they and changes take turns: a rebuild or an audit that not all have joined in t
 from __future__ import annotations
 
 import base64
-import hashlib
 import math
 import secrets
 import time
@@ -26,14 +25,14 @@ from typing import Any
 
 from expunge import canonical
 from expunge.aggregation import Aggregation
-from expunge.errors import EvidenceError, ExpungeError, RefusedError
-from expunge.privacy.aggregation import Aborted, Collector, Contribution, Introduction, Opening, introduced, length
+from expunge.errors import ExpungeError, RefusedError
+from expunge.privacy.aggregation import Aborted, Collector, Contribution, Opening, length
 from expunge.protocol import speech
 from expunge.protocol.names import time_text
 from expunge.server.conclusions import Conclusions, Member
 from expunge.server.core import Core
 from expunge.server.queue import Queue
-from expunge.signing import Envelope
+from expunge.server.turns import Turn, read_turn
 
 _ENDED_KEPT = 256
 _FEW = 5  # names in a sentence
@@ -62,19 +61,6 @@ class _Round:
     members: dict[str, Member] = field(default_factory=dict)  # by client; those that have joined
 
 
-@dataclass(frozen=True)
-class _Turn:
-    """What a client says: a message of a phase, or only that it asks."""
-
-    client: str
-    aggregation: str
-    sequence: int
-    reset: bool
-    message: bytes | memoryview | None
-    digest: str
-    wait: int = 0
-
-
 class Aggregations:
     """The rounds of one federation."""
 
@@ -99,7 +85,7 @@ class Aggregations:
         """Take what a client says, and answer with how the round stands for it."""
         if not self._core.spec.is_masked:
             raise RefusedError("not-allowed", "this federation does not use secure aggregation: send requests")
-        said = self._read(data)
+        said = read_turn(self._core, data)
         with self._lock:
             self._move()
             if said.message is not None:
@@ -128,36 +114,7 @@ class Aggregations:
         with self._lock:
             return self._changes, self._due(self._round)
 
-    def _read(self, data: bytes | memoryview) -> _Turn:
-        """Who says what; signed by the key that this client enrolled."""
-        digest = hashlib.sha256(data).hexdigest()
-        try:
-            if bytes(data[:1]) != b"{":
-                header = introduced(data)
-                self._require_federation(header.federation)
-                self._verify(header, header.client)
-                return _Turn(header.client, header.round, header.sequence, False, data, digest)
-            envelope, content = speech.overheard("turn", bytes(data))
-        except RefusedError:
-            raise
-        except ExpungeError as problem:
-            raise RefusedError("malformed", str(problem)) from problem
-        self._require_federation(content["federation"])
-        name = content["actor"]
-        self._verify(envelope, name)
-        return _Turn(name, content["aggregation"], content["sequence"], content["reset"], None, digest, content["wait"])
-
-    def _verify(self, said: Introduction | Envelope, name: str) -> None:
-        try:
-            said.verify(self._core.actor(name, "client").key)
-        except EvidenceError as problem:
-            raise RefusedError("bad-signature", f"this is not signed by the key that {name} enrolled") from problem
-
-    def _require_federation(self, federation: str) -> None:
-        if federation != self._core.federation:
-            raise RefusedError("wrong-federation", f"this is federation {self._core.federation}, not {federation}")
-
-    def _take(self, said: _Turn) -> None:
+    def _take(self, said: Turn) -> None:
         """A message of a phase. One that is late is no mistake: its sender learns how the round ended."""
         current = self._round
         if current is None or said.aggregation != current.opening.round or said.message is None:
@@ -189,6 +146,8 @@ class Aggregations:
                     self._require_current(current)
                 if not self._is_complete(current):
                     return
+                if current.collector.phase == "joining" and current.everyone is None:
+                    self._repeat(current)
                 current.collector.advance()
                 if current.collector.phase == "revealing":
                     self._require_members(current)
@@ -217,6 +176,21 @@ class Aggregations:
             self._core.clients("active", "must-rejoin")
         )
 
+    def _repeat(self, current: _Round) -> None:
+        """Leave out whoever would make this round differ by little from one that was aborted when it was to be unmasked.
+
+        Clients that have helped to unmask a sum refuse one which differs from it by few clients, and so shows those. The very
+        same sum shows nothing new.
+        """
+        joined = {(one.client, one.sequence) for one in current.members.values()}
+        for attempt in self._conclusions.attempted():
+            if attempt <= joined:
+                others = {client for client, _ in joined - attempt}
+                current.collector.leave_out(others)
+                for client in others:
+                    del current.members[client]
+                return
+
     def _require_current(self, current: _Round) -> None:
         """Before anything is revealed: the round is still about what it was opened for."""
         opening, spec, now = current.opening, self._core.spec, self._clock()
@@ -241,8 +215,10 @@ class Aggregations:
         """
         included = [client for client, _ in current.collector.included]
         if current.everyone is None:
-            for client in included:
-                self._conclusions.require_member(current.members[client], current.opening.purpose)
+            members = [current.members[client] for client in included]
+            for member in members:
+                self._conclusions.require_member(member, current.opening.purpose)
+            self._conclusions.attempt(current.opening, members)
         elif missing := current.everyone.difference(included):
             raise Aborted(f"{_named(missing)} dropped out, and {_a(current.opening.purpose)} needs every client")
 
@@ -318,7 +294,7 @@ class Aggregations:
 
     # -- answering ------------------------------------------------------------------------------------------------------
 
-    def _standing(self, said: _Turn) -> Standing:
+    def _standing(self, said: Turn) -> Standing:
         aggregation = said.aggregation
         if not aggregation:
             (self._rejoining.add if said.reset else self._rejoining.discard)(said.client)
@@ -339,7 +315,7 @@ class Aggregations:
 
     def _answer(
         self,
-        said: _Turn,
+        said: Turn,
         current: _Round | None,
         phase: str,
         *,

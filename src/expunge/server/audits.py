@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from expunge.errors import RefusedError
-from expunge.evidence import salted
+from expunge.evidence import read_entry, salted
 from expunge.protocol.names import time_text
 from expunge.protocol.request import AuditAnswer
 from expunge.server.core import SALT_BYTES, Core
@@ -167,8 +167,12 @@ class Audits:
             "equal": [client for client, equal, _ in rows if equal],
             "different": [client for client, equal, _ in rows if equal == 0],
             "waiting": [client for client, equal, _ in rows if equal is None],
-            "count": sum(count or 0 for _, _, count in rows),
+            "count": sum(count or 0 for _, _, count in rows) if position is None else self._count(position),
         }
+
+    def _count(self, position: int) -> int:
+        """How many samples an audit was of, as the log says."""
+        return int(read_entry(self._core.log.entry(position))["count"])
 
     def listed(self) -> list[dict[str, Any]]:
         """Every audit, the oldest first."""

@@ -7,6 +7,7 @@ single client's share: the sum is all there is.
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,6 +96,39 @@ class Conclusions:
             )
             return core.sign("receipt", content).to_bytes()
 
+    # -- attempts -------------------------------------------------------------------------------------------------------
+
+    def attempt(self, opening: Opening, members: Sequence[Member]) -> None:
+        """Note, durably, whose sum is about to be unmasked: until that is applied, only the same sum may be asked for again."""
+        rows = [(opening.round, one.client, one.sequence) for one in members]
+        with self._core.changing() as (connection, _):
+            connection.executemany("INSERT INTO attempts (aggregation, client, sequence) VALUES (?, ?, ?)", rows)
+
+    def attempted(self) -> list[frozenset[tuple[str, int]]]:
+        """By client and sequence number, those whose sums were to be unmasked, and still could be: the least often tried first.
+
+        So where clients know of different ones, and refuse the others, each has its turn.
+        """
+        found: dict[str, set[tuple[str, int]]] = {}
+        query = (
+            "SELECT aggregation, client, attempts.sequence, status, actors.sequence FROM attempts JOIN actors ON name = client"
+            " ORDER BY attempts.rowid"
+        )
+        rows = self._core.database.rows(query)
+        late = {row[0] for row in rows if row[3] == "gone" or row[2] <= row[4]}
+        for aggregation, client, sequence, _, _ in rows:
+            if aggregation not in late:
+                found.setdefault(aggregation, set()).add((client, sequence))
+        tried = Counter(frozenset(members) for members in found.values())
+        return sorted(tried, key=tried.__getitem__)
+
+    @staticmethod
+    def _forget_attempts(connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "DELETE FROM attempts WHERE aggregation IN (SELECT aggregation FROM attempts JOIN actors ON name = client"
+            " WHERE status = 'gone' OR attempts.sequence <= actors.sequence)"
+        )
+
     # -- the three ends -------------------------------------------------------------------------------------------------
 
     def change(self, opening: Opening, sum_of: Contribution, members: Sequence[Member]) -> None:
@@ -144,6 +178,7 @@ class Conclusions:
         connection.executemany(
             "UPDATE actors SET sequence = ?, status = 'active' WHERE name = ?", [(one.sequence, one.client) for one in members]
         )
+        self._forget_attempts(connection)
         for one in members:
             if one.reset:
                 self._audits.client_joined(connection, one.client)

@@ -149,6 +149,13 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     -- Truth: clients that are to be forgotten, and whose samples are in the ledger until the others have rebuilt it.
     CREATE TABLE rebuilds (client TEXT PRIMARY KEY) WITHOUT ROWID;
+    -- Who was in rounds whose sums clients were asked to unmask, and which have not been applied.
+    CREATE TABLE attempts (
+        aggregation TEXT NOT NULL,
+        client TEXT NOT NULL,
+        sequence INTEGER NOT NULL,
+        PRIMARY KEY (aggregation, client)
+    );
     """,
     """
     -- What officers call an order in their own files; not personal, and kept when the order is closed.

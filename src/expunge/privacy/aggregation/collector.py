@@ -11,7 +11,7 @@ raises Aborted changes nothing either, so that the caller may wait for more. Of 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from expunge.aggregation import Aggregation
 from expunge.errors import EvidenceError, FormatError, ProtocolError, RefusedError
@@ -234,6 +234,13 @@ class Collector:
             return self._dealt[dealer].own
         parcel = self._parcel(dealer, holder)
         return parcel.seed if is_seed else parcel.mask
+
+    def leave_out(self, clients: Collection[str]) -> None:
+        """Take joins back, before the roster is made; those clients have no part in this round."""
+        if self.phase != "joining":
+            raise ProtocolError(f"the round is at {self.phase}: whoever is in its roster stays in it")
+        for client in clients:
+            self._joins.pop(client, None)
 
     # -- going on -------------------------------------------------------------------------------------------------------
 

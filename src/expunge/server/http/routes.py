@@ -72,7 +72,6 @@ def _envelope(data: bytes) -> Response:
             "impossible",
             "unknown-order",
             "unknown-audit",
-            "audit-mismatch",
             "must-rejoin",
             "gone",
         ),
