@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,15 @@ def test_a_ray_that_was_started_for_it_is_stopped(shards: list[Path]) -> None:
     ray = pytest.importorskip("ray")
     assert shard_statistics(SPEC, shards, on="ray", workers=1).digest == EXPECTED
     assert not ray.is_initialized()
+
+
+def test_a_cluster_that_others_have_left_is_not_joined(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as place:
+        (Path(place) / "ray").mkdir()
+        (Path(place) / "ray" / "ray_current_cluster").write_text("127.0.0.1:9")
+        monkeypatch.setenv("RAY_TMPDIR", place)
+        assert shard_statistics(SPEC, shards, on="ray", workers=1).digest == EXPECTED
 
 
 class TestDask:

@@ -136,9 +136,10 @@ def _ray(workers: int | None) -> Iterator[Engine]:
     with ExitStack() as after:
         if not ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # A Ray elsewhere (RAY_ADDRESS) has its own number of processors.
-            own = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers or cores(), "include_dashboard": False}
-            ray.init(log_to_driver=False, logging_level="error", **own)
+            # A Ray elsewhere (RAY_ADDRESS) has its own number of processors. Otherwise one of our own is started: "local", since
+            # Ray would by itself join whatever cluster has last been noted on this machine, alive or not.
+            own = {"address": "local", "num_cpus": workers or cores(), "include_dashboard": False}
+            ray.init(log_to_driver=False, logging_level="error", **({} if os.environ.get("RAY_ADDRESS") else own))
             after.callback(ray.shutdown)
         engine = _Ray(ray, workers)
         after.callback(engine.abandon)
