@@ -62,7 +62,7 @@ class TestRay:
     @pytest.fixture(scope="class")
     def ray(self) -> Iterator[Any]:
         ray = pytest.importorskip("ray")
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
         yield ray
         ray.shutdown()
 

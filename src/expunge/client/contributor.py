@@ -129,7 +129,7 @@ class Contributor:
     def _take_part(self, purpose: str, sequence: int, vector: Callable[[], Wide], *, reset: bool = False) -> Outcome:
         participant = self._resumed(purpose, sequence)
         said = self._question("", sequence, reset=reset) if participant is None else self._again(participant)
-        begun, pause = self._clock(), _PAUSE
+        begun, pause, is_waiting = self._clock(), _PAUSE, False
         while True:
             asked = self._clock()
             try:
@@ -143,7 +143,7 @@ class Contributor:
                 if (why := self._other(standing.opening, purpose)) is not None:
                     return Waiting(why)
                 participant = self._joined(standing.opening, sequence)
-                said = participant.message
+                said, is_waiting = participant.message, False
                 continue
             if participant is not None and standing.phase in ("done", "aborted"):
                 return self._ended(participant, standing)
@@ -152,15 +152,16 @@ class Contributor:
                     participant, said = self._answer(participant, standing, vector)
                 except Unsafe as problem:
                     return Waiting(str(problem))
+                is_waiting = False
                 continue
             left = self._patience - (self._clock() - begun)
             if left <= 0.0:
                 return Waiting(_why(standing))
-            if took < pause:  # this server, or its carrier, does not wait
+            if is_waiting and took < pause:  # this server, or its carrier, was asked to wait and does not
                 self._sleep(min(pause, left))
                 pause = min(2.0 * pause, 1.0)
             where = "" if participant is None else participant.opening.round
-            said = self._question(where, sequence, reset=reset, wait=min(_LONGEST_WAIT, int(left)))
+            said, is_waiting = self._question(where, sequence, reset=reset, wait=min(_LONGEST_WAIT, int(left))), True
 
     def _again(self, participant: Participant) -> bytes:
         """What this client said last; if that is not at hand, the question how the round stands."""
