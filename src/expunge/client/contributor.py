@@ -143,6 +143,8 @@ class Contributor:
                 if (why := self._other(standing.opening, purpose)) is not None:
                     return Waiting(why)
                 participant = self._joined(standing.opening, sequence)
+                if participant is None:
+                    return Waiting("another agent on this store is in a round, or has just been: sync again")
                 said, is_waiting = participant.message, False
                 continue
             if participant is not None and standing.phase in ("done", "aborted"):
@@ -209,12 +211,15 @@ class Contributor:
             return "the labels have been amended: sync again"
         return None if opening.purpose == purpose else f"a round for {a(opening.purpose)} comes first"
 
-    def _joined(self, opening: Opening, sequence: int) -> Participant:
+    def _joined(self, opening: Opening, sequence: int) -> Participant | None:
+        """The part in a round that this client joins now; None if another agent on this store has taken its part elsewhere."""
         store = self._store
         with store.participation.turn:
-            kept = self._kept()
-            if kept is not None and kept.opening == opening and kept.sequence == sequence:
-                return kept  # another agent on this store has joined meanwhile
+            kept, composed = self._kept(), store.composed()
+            if kept is not None:
+                return kept if kept.opening == opening and kept.sequence == sequence else None
+            if opening.purpose == "change" and (composed is None or composed.sequence != sequence):
+                return None
             participant = Participant.join(opening, self._rules, name=store.name, sequence=sequence, key=store.key)
             store.participation.keep(participant.to_bytes())
             return participant
