@@ -161,6 +161,27 @@ def test_a_disk_that_fails_at_the_end_of_a_round_loses_nothing(when: str, monkey
         assert len(circle.entries("aggregated")) == 1
 
 
+def test_a_disk_that_fails_before_anything_is_unmasked_loses_the_round_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = Failing()
+    with drawn(hook=failing) as circle:
+        circle.everybody_adds()
+        circle.until("masking")
+        conclusions = circle.service.aggregations._conclusions
+        attempt = conclusions.attempt
+
+        def attempted(*arguments: Any) -> None:
+            failing.when = "before commit"
+            attempt(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(conclusions, "attempt", attempted)
+            told = circle.pass_round()
+        assert any("could not store whose sum it asks for" in one.waiting for one in told.values())
+        assert not any(b'"kind":"reveal"' in data for _, data in circle.way.said)
+        circle.go()
+        circle.check_whole()
+
+
 def test_a_failure_that_nobody_thought_of_ends_the_round_and_the_next_one_works(
     circle: Circle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

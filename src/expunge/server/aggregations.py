@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import math
 import secrets
+import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -218,7 +219,10 @@ class Aggregations:
             members = [current.members[client] for client in included]
             for member in members:
                 self._conclusions.require_member(member, current.opening.purpose)
-            self._conclusions.attempt(current.opening, members)
+            try:
+                self._conclusions.attempt(current.opening, members)
+            except (sqlite3.Error, OSError) as problem:
+                raise Aborted(f"the server could not store whose sum it asks for ({problem}): nothing was changed") from problem
         elif missing := current.everyone.difference(included):
             raise Aborted(f"{_named(missing)} dropped out, and {_a(current.opening.purpose)} needs every client")
 
