@@ -156,7 +156,8 @@ def test_what_is_sealed_opens_only_unaltered() -> None:
 
 def test_secrets_are_not_shown() -> None:
     drawn = Secrets.draw(lambda size: b"\x07" * size)
-    assert "07" not in repr(drawn)
+    assert "0707" not in repr(drawn)
+    assert "\\x07" not in repr(drawn)
     assert Secrets.from_bytes(drawn.to_bytes()) == drawn
     with pytest.raises(FormatError, match="128 bytes"):
         Secrets.from_bytes(b"")
