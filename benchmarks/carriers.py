@@ -235,7 +235,8 @@ d = 768, messages of 4.7 MB (gram), {_CLIENTS} clients with stores of their own,
 after every round of the server; medians. Trip: a signed checkpoint, asked for and sent. Idle: a sync with nothing to do. Request:
 one deletion until its receipt is verified and the sample erased; of it, at the service. Round: each of the {_CLIENTS} clients
 adds a sample, {_AT_ONCE} at a time. Masked round: {_MASKED} clients delete a sample each under secure aggregation, waiting for
-one another (local: in turns). Floor: what Flower 1.41.0 alone takes for messages as large, and nothing done with them.{flower}
+one another (local: in turns). Floor: what Flower 1.41.0 alone took for
+messages as large, and nothing done with them, when it was measured once on a machine like this one; not in this run.{flower}
 
 | | trip, ms | idle, ms | request, ms | at the service, ms | round, s | masked round, s | floor, request, ms | floor, round, s |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|

@@ -98,6 +98,16 @@ def require_next(last: int, sequence: int) -> None:
         )
 
 
+def require_standing(client: str, status: str, *, reset: bool) -> None:
+    """Refuse a client that is gone, and one that begins anew unasked, or does not though a restored server asks it to."""
+    if status == "gone":
+        raise RefusedError("gone", f"{client} has left this federation, or was forgotten: enrol under another name")
+    if reset and status != "must-rejoin":
+        raise RefusedError("not-allowed", f"{client} takes part: it cannot replace everything")
+    if status == "must-rejoin" and not reset:
+        raise RefusedError("must-rejoin", f"the server was restored, and asks {client} to send everything it holds: sync")
+
+
 def require_spec(spec: Spec, request: Request) -> None:
     """Refuse a request of another federation's spec, of an outdated one, or of a kind that is not allowed."""
     header = request.header

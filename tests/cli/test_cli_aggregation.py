@@ -209,7 +209,7 @@ def test_an_audit_needs_all_clients_and_compares_their_sum(served: Federation) -
     assert (found["result"], found["equal"], found["count"]) == ("equal", ["clinic-a", "clinic-b", "clinic-c"], 6)
     shown = run("audit", "--show", "last", *office).stdout
     assert "Sum of" in shown
-    assert "Samples recomputed" in shown
+    assert "Samples in the ledger" in shown
     assert value("server", "status", *office)["aggregation"]["wanted"] == "change"
 
 

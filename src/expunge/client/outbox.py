@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from expunge import canonical
 from expunge.client import states
+from expunge.client.choosing import Choice, Choosing
 from expunge.client.database import Database
 from expunge.client.folder import Folder
 from expunge.client.parts import part_of
 from expunge.client.samples import Recompute, Samples
-from expunge.client.sizes import beyond, fitting
 from expunge.errors import InputError, ProtocolError, StoreError
 from expunge.evidence.fields import UNDISCLOSED
 from expunge.privacy.aggregation import Contribution
@@ -51,16 +51,6 @@ class Composition:
     doubtful: bool = False
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """Which samples take part."""
-
-    slots: list[int]
-    all_of_them: bool  # nothing pending is left for a later request
-    kind: str  # of the message
-    problem: str = ""  # why something pending cannot be sent at all
-
-
 class Outbox:
     """Composes, encodes, settles and abandons requests."""
 
@@ -68,6 +58,7 @@ class Outbox:
         self._folder = folder
         self._database = folder.database
         self._samples = samples
+        self._choosing = Choosing(folder.database)
 
     # -- composing ------------------------------------------------------------------------------------------------------
 
@@ -123,10 +114,10 @@ class Outbox:
         if len(nonce) != NONCE_BYTES:
             raise InputError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
         if reset:
-            choice = self._reset_choice(spec, kind, most, largest)
+            choice = self._choosing.reset(spec, kind, most, largest)
         else:
-            choice = _Choice([], False, kind) if audits else self._choice(spec, kind, most, largest)
-        orders = [] if audits or reset else self._answerable(choice)
+            choice = Choice([], False, kind) if audits else self._choosing.next(spec, kind, most, largest)
+        orders = [] if audits or reset else self._choosing.answerable(choice)
         leave = self._leaving() and choice.all_of_them and not audits
         if kind == "masked" and choice.slots:  # what a round carries is told to nobody: orders and farewells follow it
             orders, leave = [], False
@@ -211,77 +202,6 @@ class Outbox:
     def _leaving(self) -> bool:
         settings = dict(self._database.rows("SELECT name, value FROM settings WHERE name IN ('leaving', 'left')"))
         return settings.get("leaving") == "1" and settings.get("left") != "1"
-
-    def _choice(self, spec: Spec, kind: str, most: int | None, largest: int | None) -> _Choice:
-        """Pending deletions, those for orders first, each with the sample that replaces it; then the other additions."""
-        replaced = dict(
-            self._database.rows(
-                "SELECT old.slot, new.slot FROM samples old LEFT JOIN samples new ON new.replaces = old.slot"
-                " AND new.state = 'adding' AND new.sequence IS NULL"
-                " WHERE old.state = 'deleting' AND old.sequence IS NULL ORDER BY old.slot"
-            )
-        )
-        additions = self._database.rows(
-            "SELECT slot FROM samples WHERE state = 'adding' AND sequence IS NULL AND replaces IS NULL ORDER BY slot"
-        )
-        chosen: list[int] = []
-        problem = ""
-        for old, orders in self._inseparable():
-            new = [slot for slot in (replaced.pop(one) for one in old) if slot is not None]
-            if most is None or len(chosen) + len(old) + len(new) <= most:
-                chosen += [*old, *new]
-            elif chosen:
-                return _Choice(chosen, False, kind)
-            elif other := fitting(spec, kind, largest, added=len(new), deleted=len(old), orders=len(orders)):
-                return _Choice([*old, *new], False, other)
-            else:
-                problem = problem or beyond(spec, orders, len(old), largest)
-        for group in (*replaced.items(), *additions):
-            slots = [slot for slot in group if slot is not None]
-            if most is not None and chosen and len(chosen) + len(slots) > most:
-                return _Choice(chosen, False, kind, problem)
-            chosen += slots
-        return _Choice(chosen, not problem, kind, problem)
-
-    def _inseparable(self) -> list[tuple[list[int], list[str]]]:
-        """Samples to delete that must travel together, each group with the orders that wait for it.
-
-        An order says how many samples were found for it when the last of them is deleted: that is all of them only if they
-        travel together. Orders that wait for the same sample make one group.
-        """
-        waited: dict[str, set[int]] = {}
-        for order, slot in self._database.rows(
-            "SELECT id, slot FROM orders JOIN order_samples ON order_samples.order_id = id JOIN samples USING (slot)"
-            " WHERE answered = 0 AND state = 'deleting' AND samples.sequence IS NULL ORDER BY id, slot"
-        ):
-            waited.setdefault(order, set()).add(slot)
-        groups: list[tuple[set[int], list[str]]] = []
-        for order, slots in waited.items():
-            shared = [group for group in groups if not group[0].isdisjoint(slots)]
-            groups = [group for group in groups if group[0].isdisjoint(slots)]
-            groups.append((slots.union(*(one[0] for one in shared)), [*(name for one in shared for name in one[1]), order]))
-        return sorted((sorted(slots), sorted(orders)) for slots, orders in groups)
-
-    def _reset_choice(self, spec: Spec, kind: str, most: int | None, largest: int | None) -> _Choice:
-        """Everything; if that is too much even as statistics, a part of what stays, and the rest is added afterwards."""
-        rows = self._database.rows(f"SELECT slot, {states.ADDED} FROM samples ORDER BY slot")  # noqa: S608 - our own words
-        staying, going = [slot for slot, stays in rows if stays], [slot for slot, stays in rows if not stays]
-        if most is None or len(staying) <= most:
-            return _Choice([*staying, *going], True, kind)
-        if "gram" in spec.messages and fitting(spec, "gram", largest, added=len(staying)):
-            return _Choice([*staying, *going], True, "gram")
-        return _Choice([*staying[:most], *going], False, kind)
-
-    def _answerable(self, choice: _Choice) -> list[str]:
-        """Orders that wait for an answer, and all of whose samples are deleted by this request or are gone."""
-        waiting = [
-            row[0] for row in self._database.rows("SELECT id FROM orders WHERE sequence IS NULL AND answered = 0 ORDER BY id")
-        ]
-        if not waiting:
-            return []
-        taken = set(choice.slots)
-        late = {order for order, slot in self._database.rows("SELECT order_id, slot FROM order_samples") if slot not in taken}
-        return [order for order in waiting if order not in late]
 
     def _members(self, sequence: int, *, reset: bool) -> tuple[list[int], list[int]]:
         query = f"SELECT slot FROM samples WHERE sequence = ? AND {states.ADDED} ORDER BY slot"  # noqa: S608 - our own words

@@ -79,14 +79,19 @@ def _real(path: Path, name: str, texts: Sequence[str]) -> NDArray[np.float64]:
         raise InputError(f"{path}: several label columns are real targets, but in {name!r}: {problem}") from problem
 
 
-def load_parquet(path: Path, keys: Keys, spec: Spec | None) -> Loaded:
-    """The samples of a Parquet file; only the columns that are needed are read."""
+def pyarrow() -> tuple[Any, Any]:
+    """The modules pyarrow and pyarrow.parquet, which are an extra."""
     try:
-        pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as problem:
         raise MissingExtraError(
             "Parquet files are read by pyarrow, which is missing: pip install 'expunge[parquet]'"
         ) from problem
+
+
+def load_parquet(path: Path, keys: Keys, spec: Spec | None) -> Loaded:
+    """The samples of a Parquet file; only the columns that are needed are read."""
+    pa, parquet = pyarrow()
     try:
         names = parquet.read_schema(path).names
         columns = keys.choose(path, names)

@@ -13,6 +13,7 @@ from expunge.evidence.contents import Bundle
 from expunge.evidence.fields import UNDISCLOSED
 from expunge.evidence.logged import Logged
 from expunge.evidence.order import settled
+from expunge.evidence.receipt import Receipt
 from expunge.evidence.wording import listed, moment, number, samples
 
 SERVER_KEY = (
@@ -130,6 +131,21 @@ def promise_of(what: str, due: str, now: str | None) -> str:
         when = moment(due)
         return f"{what} will be erased at rest by {when}; until then the server may hold it, encrypted, in its journal."
     return f"{what} was due to be erased at rest by {moment(due)}."
+
+
+def effects(receipt: Receipt) -> list[tuple[str, str]]:
+    """What every receipt says of the round that it is of, and of itself."""
+    entry = receipt.logged.entry
+    return [
+        ("Round", str(entry["round"])),
+        ("Ledger before (salted)", entry["ledger_before"]),
+        ("Ledger after (salted)", entry["ledger_after"]),
+        ("Head (salted)", entry["head"] or "none could be published"),
+        ("Log entry", f"{receipt.logged.index} of {receipt.checkpoint.size}"),
+        ("Erased at rest by", moment(entry["erased_by"])),
+        ("Federation", receipt.federation),
+        ("Signed by key", receipt.server),
+    ]
 
 
 def not_proved_by_receipt() -> list[str]:

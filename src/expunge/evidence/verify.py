@@ -93,14 +93,7 @@ def _receipt(receipt: Receipt, now: str | None) -> Finding:
         ("Took effect", moment(entry["time"])),
         ("Added", samples(entry["added"])),
         ("Deleted", samples(entry["deleted"])),
-        ("Round", str(entry["round"])),
-        ("Ledger before (salted)", entry["ledger_before"]),
-        ("Ledger after (salted)", entry["ledger_after"]),
-        ("Head (salted)", entry["head"] or "none could be published"),
-        ("Log entry", f"{index} of {receipt.checkpoint.size}"),
-        ("Erased at rest by", moment(entry["erased_by"])),
-        ("Federation", receipt.federation),
-        ("Signed by key", receipt.server),
+        *account.effects(receipt),
     ]
     proved = [
         (

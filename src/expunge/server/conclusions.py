@@ -16,7 +16,7 @@ from expunge import canonical
 from expunge.errors import ExpungeError, RefusedError
 from expunge.evidence import read_entry, receipt_content
 from expunge.evidence.fields import UNDISCLOSED
-from expunge.ledger import require_next
+from expunge.ledger import require_next, require_standing
 from expunge.plausibility import problem_with
 from expunge.privacy.aggregation import Contribution, Opening
 from expunge.protocol.messages import GramPart, Message
@@ -56,15 +56,7 @@ class Conclusions:
     def require_member(self, member: Member, purpose: str) -> None:
         """Refuse a client that cannot take part in a round of this purpose with this sequence number."""
         actor = self._core.actor(member.client, "client")
-        if actor.status == "gone":
-            raise RefusedError("gone", f"{member.client} has left this federation, or was forgotten: enrol under another name")
-        if member.reset != (actor.status == "must-rejoin"):
-            raise RefusedError(
-                "not-allowed" if member.reset else "must-rejoin",
-                f"{member.client} takes part: it cannot replace everything"
-                if member.reset
-                else f"the server was restored, and asks {member.client} to send everything it holds: sync",
-            )
+        require_standing(member.client, actor.status, reset=member.reset)
         if purpose != "change":
             require_next(actor.sequence, member.sequence + 1)  # it changes nothing, so it has no number of its own
         elif not (member.reset and member.sequence > actor.sequence):

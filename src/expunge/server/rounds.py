@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from expunge.errors import CarrierError, EvidenceError, ExpungeError, FormatError, ProtocolError, RefusedError, StoreError
 from expunge.evidence import Checkpoint, commitments_root, receipt_content
-from expunge.ledger import Account, judge, require_next, require_spec
+from expunge.ledger import Account, judge, require_next, require_spec, require_standing
 from expunge.plausibility import problem_with
 from expunge.protocol import messages, request
 from expunge.protocol.messages import Message
@@ -195,15 +195,7 @@ class Rounds:
     def _judge(self, offer: Offer, sheets: dict[str, _Sheet]) -> _Judged:
         core, asked, header = self._core, offer.request, offer.request.header
         sheet = sheets.get(offer.client) or self._sheet(offer.client)
-        if sheet.status == "gone":
-            raise RefusedError("gone", f"{offer.client} has left this federation, or was forgotten: enrol under another name")
-        if header.reset != (sheet.status == "must-rejoin"):
-            raise RefusedError(
-                "not-allowed" if header.reset else "must-rejoin",
-                f"{offer.client} takes part: it cannot replace everything"
-                if header.reset
-                else f"the server was restored, and asks {offer.client} to send everything it holds: sync",
-            )
+        require_standing(offer.client, sheet.status, reset=header.reset)
         require_next(
             header.sequence - 1 if header.reset and header.sequence > sheet.sequence else sheet.sequence, header.sequence
         )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.errors import FormatError, InputError, MissingExtraError, ShapeError
+from expunge.client.tables import pyarrow
+from expunge.errors import FormatError, InputError, ShapeError
 
 # Otherwise pyarrow reads whole row groups ahead, and some files have a single one.
 _FRUGAL = {"buffer_size": 1 << 20, "pre_buffer": False}
@@ -20,12 +20,7 @@ Choose = Callable[[Path, Sequence[str], str], tuple[list[str], list[str]]]
 
 def parquet_blocks(path: Path, choose: Choose, rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Features and labels of a Parquet file; only the columns that are needed are read. Checksums are compared, if it has any."""
-    try:
-        pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError as problem:
-        raise MissingExtraError(
-            "Parquet files are read by pyarrow, which is missing: pip install 'expunge[parquet]'"
-        ) from problem
+    pa, parquet = pyarrow()
     try:
         with parquet.ParquetFile(path, **_FRUGAL, page_checksum_verification=True) as file:
             features, labels = choose(path, file.schema_arrow.names, "column")
