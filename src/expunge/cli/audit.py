@@ -158,7 +158,10 @@ def _tell(told: dict[str, Any]) -> None:
 def _answers(told: dict[str, Any], *, masked: bool) -> list[tuple[str, object]]:
     """Who agrees and who differs; under secure aggregation, whose sum was compared."""
     if masked:
-        whose = [("Sum of", ", ".join(told["clients"])), ("Samples in the ledger", f"{told['count']:,}")]
+        whose: list[tuple[str, object]] = [
+            ("Sum of", ", ".join(told["clients"])),
+            ("Samples in the ledger", f"{told['count']:,}"),
+        ]
         return whose if told["finished"] else []
     different = [("Different", Text(", ".join(told["different"]), style=BAD))] if told["different"] else []
     equal = ", ".join(told["equal"]) or "nobody yet"

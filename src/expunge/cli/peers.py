@@ -206,7 +206,12 @@ def _keys(text: str) -> dict[str, str]:
     name, equals, key = text.partition("=")
     if not equals or not name or not key:
         raise InputError(f"{text!r:.80} is neither a file of keys nor NAME=KEY: nothing was changed")
-    return {name: key_from(Path(key)).text if Path(key).is_file() else PublicKey.from_text(key).text}
+    try:
+        return {name: key_from(Path(key)).text if Path(key).is_file() else PublicKey.from_text(key).text}
+    except FormatError as problem:
+        raise FormatError(
+            f"the key given for {name} is neither a public key nor a file of one, and nothing was pinned: {problem}"
+        ) from problem
 
 
 def spoken(key: PublicKey) -> Text:

@@ -38,7 +38,7 @@ from expunge.server.turns import Turn, read_turn
 _ENDED_KEPT = 256
 _FEW = 5  # names in a sentence
 _UNREVEALED = ("joining", "sharing", "masking")  # phases in which nobody has helped to unmask anything
-_UNKNOWN = "the server does not know this round, because it was started anew: nothing was changed, join the next round"
+_UNKNOWN = "the server does not know this round, because it was started anew"
 
 
 @dataclass(frozen=True)
