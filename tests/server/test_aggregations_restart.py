@@ -30,7 +30,7 @@ def test_a_server_that_stops_in_any_phase_loses_the_round_and_nothing_else(circl
     before = circle.ledger()
     circle.restart_server()
     assert circle.ledger() == before
-    assert "it was started anew: nothing was changed" in circle.sync("c0").waiting
+    assert "it was started anew. Nothing was changed" in circle.sync("c0").waiting
     done = circle.go()
     assert all(len(one.receipts) == 1 for one in done.values())
     circle.check_whole()
