@@ -26,6 +26,7 @@ ROOMS = (
     "head",
     "plausibility",
     "solvers",
+    "approximation",
     "posterior",
     "export",
     "choice",
@@ -46,7 +47,8 @@ ROOMS = (
     "embedded",
     "tree",
     "shards",
-    "__init__",  # the front door: it shows what is in the rooms, and no room but the command line goes through it
+    "__init__",  # the front door: it shows what is in the rooms; only experiments and the command line go through it
+    "experiments",
     "cli",
     "__main__",  # `python -m expunge`
 )

@@ -1,0 +1,86 @@
+"""Dataset: training and test features with labels, and, where it is known, whose each training sample is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.errors import InputError
+
+Features = NDArray[np.float32]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Features (n, dim) in float32 and labels 0 to classes - 1.
+
+    `groups` says whose each training sample is (writer or user, numbered from 0), and is None where that is unknown. `source`
+    says in words what the features are and which backbone made them.
+    """
+
+    name: str
+    source: str
+    classes: int
+    train_features: Features
+    train_labels: Integers
+    test_features: Features
+    test_labels: Integers
+    groups: Integers | None = None
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            features, labels = getattr(self, f"{part}_features"), getattr(self, f"{part}_labels")
+            if features.ndim != 2 or labels.shape != (len(features),):
+                raise InputError(
+                    f"{self.name}: the {part} features have shape {features.shape} and the labels {labels.shape}; give one row "
+                    "of features and one label for each sample"
+                )
+            if len(labels) and not (labels.min() >= 0 and labels.max() < self.classes):
+                raise InputError(
+                    f"{self.name}: {part} labels run from {labels.min()} to {labels.max()}, not 0 to {self.classes - 1}"
+                )
+        if self.train_features.shape[1] != self.test_features.shape[1]:
+            raise InputError(
+                f"{self.name}: training features have {self.train_features.shape[1]} columns and test features "
+                f"{self.test_features.shape[1]}; both must come from the same backbone"
+            )
+        if self.groups is not None and self.groups.shape != self.train_labels.shape:
+            raise InputError(f"{self.name}: there are {len(self.groups)} groups for {len(self.train_labels)} training samples")
+
+    @property
+    def dim(self) -> int:
+        """The number of features, without the constant one."""
+        return int(self.train_features.shape[1])
+
+    def held_out(self, fraction: float, seed: int) -> Dataset:
+        """The same training samples, of which a random fraction is the test set: for choosing settings without the real one."""
+        if not 0.0 < fraction < 1.0:
+            raise InputError(f"the fraction held out must be between 0 and 1, not {fraction}")
+        order = np.random.default_rng([seed, 0x7661_6C]).permutation(len(self.train_labels))
+        cut = max(1, round(fraction * len(order)))
+        held, kept = np.sort(order[:cut]), np.sort(order[cut:])
+        return Dataset(
+            self.name,
+            self.source,
+            self.classes,
+            self.train_features[kept],
+            self.train_labels[kept],
+            self.train_features[held],
+            self.train_labels[held],
+            None if self.groups is None else self.groups[kept],
+        )
+
+    def described(self) -> dict[str, Any]:
+        """What goes into results."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "classes": self.classes,
+            "dim": self.dim,
+            "train": len(self.train_labels),
+            "test": len(self.test_labels),
+        }

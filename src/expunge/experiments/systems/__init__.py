@@ -1,0 +1,1 @@
+"""Every system that is compared, behind one interface (`base.System`)."""
