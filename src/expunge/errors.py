@@ -10,7 +10,8 @@ Each message says what happened, to which thing, and what to do about it; the ob
     │   ├── NotFiniteError       NaN or infinity
     │   ├── GridRangeError       a value beyond the grid
     │   ├── LostColumnError      a column whose every bit is lost to the grid
-    │   └── UnknownLabelError    a label that the spec does not have
+    │   ├── UnknownLabelError    a label that the spec does not have
+    │   └── MissingDataError     a file of an experiment's data that is nowhere to be found
     ├── FormatError              bytes that are truncated, altered or of another version
     ├── ImpossibleDeletionError  a deletion that cannot be of samples that were added
     ├── SolveError               a head that cannot be published
@@ -71,6 +72,10 @@ class LostColumnError(InputError):
 
 class UnknownLabelError(InputError):
     """A label that the spec does not have."""
+
+
+class MissingDataError(InputError):
+    """A file of an experiment's data that is in none of the places where it is looked for."""
 
 
 class FormatError(ExpungeError, ValueError):
