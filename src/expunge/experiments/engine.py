@@ -106,6 +106,10 @@ class Engine(ABC):
     def states(self) -> dict[int, State]:
         """What each client remembers, to be saved."""
 
+    def state_bytes(self) -> int:
+        """The size of what all clients remember; an engine that knows it need not fetch the states."""
+        return sum(array.nbytes for state in self.states().values() for array in state.values())
+
     @abstractmethod
     def restore(self, states: Mapping[int, State]) -> None:
         """Let clients go on from what they remembered."""

@@ -29,7 +29,7 @@ class Letter:
 
     def to_bytes(self) -> bytes:
         """A version byte, the length of a JSON head, the head, and the arrays one after another."""
-        arrays = {name: np.ascontiguousarray(array) for name, array in self.arrays.items()}
+        arrays = {name: np.asarray(array, order="C") for name, array in self.arrays.items()}
         listed = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
         head = json.dumps([self.task, dict(self.settings), listed], separators=(",", ":")).encode()
         return b"".join(

@@ -19,12 +19,12 @@ from flwr.serverapp import Grid
 from expunge.carriers.flower.desk import Desk
 from expunge.carriers.flower.plan import Plan
 from expunge.carriers.flower.talk import NodeSays, ServerSays
+from expunge.carriers.flower.waiting import Pauses, connected
 from expunge.carriers.flower.wire import MESSAGE_TYPE, from_records, to_records
 from expunge.errors import ExpungeError
 
 log = logging.getLogger("flwr")
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 _MOST_TRIES = 5  # conversations with one node that end without its reply, in one poll
 _MOST_AT_ONCE = 16  # replies that are pulled, or answered, at the same time
 _MOST_HELD = 256 << 20  # bytes of replies that wait to be answered together
@@ -86,7 +86,7 @@ class Poll:
 
     def run(self, nodes: Iterable[int], end: float, sleep: Callable[[float], None]) -> None:
         """Talk to these nodes until all are done, or the end has come."""
-        pause = _SHORTEST_PAUSE
+        pauses = Pauses(sleep)
         with ThreadPoolExecutor(_MOST_AT_ONCE, "desk") as pool:
             self._push((node, self._desk.opening()) for node in nodes)
             while (self._waiting or self._absent or self._held) and self._clock() < end:
@@ -94,10 +94,9 @@ class Poll:
                 silent = [*self._overdue(), *self._returned(), *self._listen()]
                 held = self._due()
                 if heard == self._tally.exchanges and not silent and not held:
-                    sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    pauses.take()
                     continue
-                pause = _SHORTEST_PAUSE
+                pauses.begin()
                 answers = self._desk.answer_all([one.said for one in held], pool.map)
                 self._push(zip([one.node for one in held], answers, strict=True))
                 self._push((node, self._desk.opening()) for node in silent if self._is_there(node))
@@ -228,13 +227,13 @@ def converse(
         nodes = _connected(grid, plan, clock, sleep)
         chosen = choose(nodes, max(1, round(plan.fraction * len(nodes)))) if nodes else []
         end = clock() + plan.deadline_seconds
-        patience = _Patience(plan.round_seconds, clock)
+        patience = _Patience(plan.round_seconds, clock, sleep)
         while chosen and clock() < end:
             poll = Poll(grid, desk, plan, tally, clock)
             poll.run(chosen, end, sleep)
             # Those that were done early do not know what came of the others' requests. If there is another poll, that tells them.
             stale = {node for node, head in poll.heads.items() if plan.until == "idle" and not desk.is_newest(head)}
-            waiting = set(poll.waiting) if patience.lasts(poll.waiting, sleep) else set()
+            waiting = set(poll.waiting) if patience.lasts(poll.waiting) else set()
             chosen = sorted(stale | waiting)
         if plan.until == "idle":
             return tally
@@ -244,34 +243,31 @@ def converse(
 class _Patience:
     """Asks clients that wait for others again, more and more slowly, until nothing has changed for some time."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._seconds = seconds
         self._clock = clock
         self._last: dict[int, str] = {}
         self._since = clock()
-        self._pause = _SHORTEST_PAUSE
+        self._pauses = Pauses(sleep)
 
-    def lasts(self, waiting: dict[int, str], sleep: Callable[[float], None]) -> bool:
+    def lasts(self, waiting: dict[int, str]) -> bool:
         """Whether to ask again; pauses if nothing has changed."""
         if not waiting:
             return False
         if waiting != self._last:
-            self._last, self._since, self._pause = waiting, self._clock(), _SHORTEST_PAUSE
+            self._last, self._since = waiting, self._clock()
+            self._pauses.begin()
             return True
         if self._clock() - self._since >= self._seconds:
             return False
-        sleep(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._pauses.take()
         return True
 
 
 def _connected(grid: Grid, plan: Plan, clock: Callable[[], float], sleep: Callable[[float], None]) -> list[int]:
     """The nodes, as soon as there are enough of them; none if there are not before the deadline."""
-    end, pause = clock() + plan.deadline_seconds, _SHORTEST_PAUSE
-    while len(nodes := sorted(grid.get_node_ids())) < plan.fewest_nodes:
-        if clock() >= end:
-            log.warning("Expunge: %d nodes are connected, %d are needed: nothing is done", len(nodes), plan.fewest_nodes)
-            return []
-        sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
-    return nodes
+    nodes = connected(grid, plan.fewest_nodes, plan.deadline_seconds, clock, sleep)
+    if len(nodes) >= plan.fewest_nodes:
+        return nodes
+    log.warning("Expunge: %d nodes are connected, %d are needed: nothing is done", len(nodes), plan.fewest_nodes)
+    return []
