@@ -175,8 +175,10 @@ class System(ABC):
         return {int(client): ordered[owners == client] for client in np.unique(owners)}
 
     def tell(self, task: str, numbers: Array) -> list[tuple[int, Letter]]:
-        """Ask every client that owns some of these samples to "add" or "forget" them; the answers, by client."""
+        """Ask every client that owns some of these samples, if any does, to "add" or "forget" them; the answers, by client."""
         parts = self.by_client(numbers)
+        if not parts:
+            return []
         answers = self.engine.ask([(client, Letter(task, {}, {"numbers": mine})) for client, mine in parts.items()])
         return list(zip(parts, answers, strict=True))
 
@@ -185,8 +187,8 @@ class System(ABC):
     @property
     def checkpoint_bytes(self) -> int:
         """The bytes of everything that must be kept to go on, at server and clients."""
-        states = [self._state(), *(self._engine.states().values() if self._engine is not None else ())]
-        return sum(array.nbytes for state in states for array in state.values())
+        own = sum(array.nbytes for array in self._state().values())
+        return own + (self._engine.state_bytes() if self._engine is not None else 0)
 
     def save(self, folder: Path) -> None:
         """Write everything that must be kept, such that `load` in another process goes on alike."""
