@@ -8,10 +8,11 @@ EXTRAS := $(VENV)/.extras
 TORCHVISION := $(VENV)/torchvision
 FLOWER := $(VENV)/flower
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+EXPERIMENT = EXPUNGE_FLOWER_PYTHON=$(abspath $(FLOWER)/bin/python) $(BIN)/expunge experiment
 SHARED_DATA := $(abspath ../shared/data)
 export EXPUNGE_DATA ?= $(if $(wildcard $(SHARED_DATA)),$(SHARED_DATA),)
 
-.PHONY: demo test test-extras test-data lint bench clean
+.PHONY: demo test test-extras test-data lint bench results clean
 .DELETE_ON_ERROR:
 
 $(CORE): pyproject.toml constraints.txt
@@ -62,9 +63,14 @@ test-extras: $(EXTRAS) $(FLOWER)/.installed
 test-data: $(STAMP) $(FLOWER)/.installed
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "data and not flower" -p no:randomly
 	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "data and flower" -p no:randomly tests/carriers/flower
+	$(EXPERIMENT) all --quick --fresh --out $(VENV)/quick-results
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Goes on where it was interrupted; about two hours from the beginning.
+results: $(STAMP) $(FLOWER)/.installed
+	$(EXPERIMENT) all --out docs/results
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -29,6 +29,7 @@ _COMMANDS = {
     "audit": "audit",
     "aggregator": "aggregator",
     "statistics": "statistics",
+    "experiment": "experiment",
     "head": "head",
     "predict": "predict",
     "verify": "verify",

@@ -11,6 +11,7 @@ import click
 from expunge.cli import failure
 from expunge.cli.main import main
 
+_SHORT = 8  # rows of a table of options that may stand here twice
 _HEAD = """\
 # The command line
 
@@ -23,6 +24,9 @@ disclose as `null`) and `-h`. Colours are left out where `NO_COLOR` is set or no
 |---|---|
 | `EXPUNGE_OFFICE` | the folder of the operator or officer who speaks, instead of `--office` |
 | `EXPUNGE_CLIENT` | the client's folder, instead of `--dir` |
+| `EXPUNGE_DATA` | the folder with data of experiments, instead of `--data` |
+| `EXPUNGE_FLOWER_PYTHON` | the Python of an environment with Flower, instead of `--flower-python` |
+| `EXPUNGE_SWEEP` | results.json of a sweep of one's own, whose settings experiments then use |
 | `NO_COLOR` | no colours |
 
 | exit code | meaning |
@@ -34,20 +38,21 @@ def page() -> str:
     """The whole page."""
     codes = "".join(f"| {code} | {text} |\n" for code, text in failure.EXIT_CODES.items())
     context = click.Context(main, info_name="expunge", **main.context_settings)
-    return _HEAD + codes + "".join(_sections(main, context))
+    return _HEAD + codes + "".join(_sections(main, context, {}))
 
 
-def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
+def _sections(command: click.Command, context: click.Context, shown: dict[str, str]) -> Iterator[str]:
+    """The command and those below it; `shown` are tables of options that stand further up, with the command they are of."""
     if context.parent is not None:
-        yield _section(command, context)
+        yield _section(command, context, shown)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             found = command.get_command(context, name)
             if found is not None:
-                yield from _sections(found, click.Context(found, info_name=name, parent=context))
+                yield from _sections(found, click.Context(found, info_name=name, parent=context), shown)
 
 
-def _section(command: click.Command, context: click.Context) -> str:
+def _section(command: click.Command, context: click.Context, shown: dict[str, str]) -> str:
     depth = 2 if context.parent is not None and context.parent.parent is None else 3
     text = inspect.cleandoc(command.help or "").replace("\b\n", "\b")
     paragraphs = [_paragraph(part) for part in text.split("\n\n")]
@@ -55,7 +60,10 @@ def _section(command: click.Command, context: click.Context) -> str:
     parts = [f"{'#' * depth} {context.command_path}", *paragraphs]
     if not isinstance(command, click.Group):
         parts.insert(1, f"`{' '.join([context.command_path, *usage])}`")
-        parts.append(_options(command, context))
+        options = _options(command, context)
+        same = shown.setdefault(options, context.command_path)
+        repeated = same != context.command_path and options.count("\n") > _SHORT
+        parts.append(f"Options: those of [{same}](#{same.replace(' ', '-')})." if repeated else options)
     return "\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -1,15 +1,19 @@
 """Experiment: what the runner needs to know of one. Its work is cut into cells, each of which is done once and kept.
 
-A cell has a key, which says all that its result depends on (besides data and code), and a function that measures. Results are
-values of JSON. Tables, figures and findings are made from results alone, so they can be made again without measuring anew.
+A cell has a key, which says all that its result depends on besides data and code, and a function that measures. A key that has
+"dataset" (a name, or a list of names) binds its cell to these very data: if they change, it is measured anew. Results are values
+of JSON, in which there is no NaN and no infinity. Tables, figures and findings are made from results alone, so they can be made
+again without measuring anew.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,10 +36,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Done:
-    """A cell's key with its result."""
+    """A cell's key with its result, and how long it took to measure."""
 
     key: Key
     result: Mapping[str, Any]
+    seconds: float = 0.0
 
 
 class Results(list[Done]):
@@ -85,6 +90,7 @@ class Experiment(ABC, Generic[S]):
     title: ClassVar[str]
     question: ClassVar[str]  # what is to be found out, in a sentence or two
     paper: ClassVar[str] = ""  # the paper's table or figure, and what it says
+    version: ClassVar[int] = 1  # raised when what a cell measures changes: results of another version are measured anew
     full: S
     quick: S
 
@@ -107,8 +113,16 @@ class Experiment(ABC, Generic[S]):
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and standard deviation over seeds."""
+    """Mean and standard deviation (of a sample; 0 for one) over seeds."""
 
     mean: float
     deviation: float
-    count: int = field(default=1)
+    count: int
+
+
+def over_seeds(values: Iterable[float]) -> Summary | None:
+    """The summary of some values; None if there are none, as for cells that are not done yet."""
+    found = [float(value) for value in values]
+    if not found:
+        return None
+    return Summary(float(np.mean(found)), float(np.std(found, ddof=1)) if len(found) > 1 else 0.0, len(found))

@@ -1,0 +1,26 @@
+"""Checks that settings of several experiments share: each refuses by name, with what would do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from expunge.errors import InputError
+from expunge.experiments.config import require_known
+from expunge.experiments.datasets.catalogue import NAMES
+
+
+def check_datasets(names: Sequence[str]) -> None:
+    """Refuse names that are neither of the catalogue nor of a file or folder that is there."""
+    if not names:
+        raise InputError(f"datasets must name at least one of {', '.join(NAMES)}, or a path")
+    for name in names:
+        if not Path(name).exists():
+            require_known("dataset", name, NAMES)
+
+
+def check_positive(name: str, values: Sequence[float]) -> None:
+    """Refuse an empty list, and numbers that are not positive and finite."""
+    if not values or not all(math.isfinite(value) and value > 0 for value in values):
+        raise InputError(f"{name} = {list(values)} must be positive numbers, at least one of them")
