@@ -9,7 +9,6 @@ import numpy as np
 
 from expunge.carriers.flower.parcel import Parcel
 from expunge.experiments.flower import Ground, Job, Request
-from expunge.experiments.flower.job import digest_of
 from expunge.experiments.flower.node import Run, respond
 from expunge.experiments.pool import Pool
 from expunge.experiments.systems.base import Cost, System
@@ -49,11 +48,11 @@ def job_of(name: str, *, seed: int = 4) -> Job:
 def perform(system: System, job: Job) -> tuple[list[Cost], list[str]]:
     """Do a job; costs, and the head's digest after each step."""
     costs = [system.train(None if job.training is None else np.array(job.training))]
-    digests = [digest_of(system.weights)]
+    digests = [system.digest]
     for request in job.requests:
         numbers: Any = request.numbers[0] if request.operation == "delete_client" else np.array(request.numbers)
         costs.append(getattr(system, request.operation)(numbers))
-        digests.append(digest_of(system.weights))
+        digests.append(system.digest)
     return costs, digests
 
 

@@ -13,7 +13,7 @@ from expunge.carriers.flower.parcel import Parcel
 from expunge.errors import ExpungeError, InputError
 from expunge.experiments.flower.engine import FlowerEngine
 from expunge.experiments.flower.ground import Ground
-from expunge.experiments.flower.job import Diary, Job, Request, digest_of
+from expunge.experiments.flower.job import Diary, Job, Request
 from expunge.experiments.flower.node import FOLDER, Run, client_of, respond
 from expunge.experiments.systems.base import Cost, System
 from expunge.experiments.systems.catalogue import build
@@ -54,7 +54,7 @@ def _performed(system: System, request: Request) -> Cost:
 def _note(diary: Diary, system: System, ground: Ground, engine: FlowerEngine, cost: Cost) -> None:
     diary.costs.append(cost)
     diary.accuracies.append(system.accuracy(ground.test_features, ground.test_labels))
-    diary.digests.append(digest_of(system.weights))
+    diary.digests.append(system.digest)
     diary.loading_seconds = engine.loading_seconds
     diary.write()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -148,14 +147,6 @@ class Diary:
         training, *requests = self.costs
         accuracies, digests = tuple(self.accuracies), tuple(self.digests)
         return Outcome(training, tuple(requests), accuracies, digests, self.loading_seconds, whole_seconds)
-
-
-def digest_of(weights: NDArray[Any] | None) -> str:
-    """SHA-256 over a head's kind, shape and bytes; empty for systems without a single head."""
-    if weights is None:
-        return ""
-    said = f"{weights.dtype.str} {weights.shape} ".encode()
-    return hashlib.sha256(said + np.ascontiguousarray(weights).tobytes()).hexdigest()
 
 
 def _read(path: Path) -> dict[str, Any]:

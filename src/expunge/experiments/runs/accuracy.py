@@ -16,7 +16,7 @@ from expunge.experiments.markdown import MISSING, bytes_text, counted, fixed, se
 from expunge.experiments.runs.base import Cell, Done, Drawing, Experiment, Finding, Key, Report, Results, Table, over_seeds
 from expunge.experiments.runs.checks import check_datasets
 from expunge.experiments.runs.streams import Federation, check_federation
-from expunge.experiments.systems.catalogue import NAMES, SYSTEMS, settings_dict
+from expunge.experiments.systems.catalogue import NAMES, entry_of, settings_dict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,7 +151,7 @@ def _accuracies(settings: AccuracySettings, results: Results) -> Table:
         columns += [dataset, f"paper: {published.DATASETS.get(dataset, MISSING)}"]
     rows = []
     for name in results.values("system"):
-        row = [SYSTEMS[name].title]
+        row = [entry_of(name).title]
         for dataset in results.values("dataset"):
             found = results.where(dataset=dataset, system=name)
             row += [with_deviation(over_seeds(_each(found, "accuracy"))), fixed(published.accuracy(dataset, name))]
@@ -171,10 +171,10 @@ def _costs(settings: AccuracySettings, results: Results, dataset: str) -> Table:
     for name in results.values("system"):
         costs = [one.result["cost"] for one in results.where(system=name)]
         mean = {part: float(np.mean([cost[part] for cost in costs])) for part in costs[0]}
-        central = SYSTEMS[name].centralized
+        central = entry_of(name).centralized
         rows.append(
             [
-                SYSTEMS[name].title,
+                entry_of(name).title,
                 MISSING if central else f"{mean['rounds']:.0f}",
                 MISSING if central else bytes_text(mean["bytes_up"] / settings.clients),
                 MISSING if central else bytes_text(mean["bytes_down"] / settings.clients),
@@ -196,7 +196,7 @@ def _settings(results: Results) -> Table:
     rows = []
     for name in results.values("system"):
         found = [results.where(dataset=dataset, system=name) for dataset in datasets]
-        rows.append([SYSTEMS[name].title, *(_told(one[0].key["settings"]) if one else MISSING for one in found)])
+        rows.append([entry_of(name).title, *(_told(one[0].key["settings"]) if one else MISSING for one in found)])
     note = "Chosen by `expunge experiment sweep`, but for rounds, clients per round and samples, which are the paper's."
     return Table("Settings of the systems", ("System", *datasets), rows, frozenset(), note)
 
@@ -251,7 +251,7 @@ def _near_central(results: Results, name: str) -> list[Finding]:
     below = 100 * (central - ours)
     theirs, top = published.accuracy("cifar10", name), published.accuracy("cifar10", "central")
     paper = f"; the paper: {_distance(100 * (top - theirs))}" if theirs is not None and top is not None else ""
-    text = f"cifar10: {SYSTEMS[name].title} is within {_POINTS:g} points of central ridge ({_distance(below)}{paper})."
+    text = f"cifar10: {entry_of(name).title} is within {_POINTS:g} points of central ridge ({_distance(below)}{paper})."
     made = [Finding(text, abs(below) <= _POINTS)]
     sizes = results.where(dataset="cifar10", system=name)[0].key["settings"]
     if name == "fats" and below > _POINTS:

@@ -16,7 +16,7 @@ from expunge.experiments import tuned
 from expunge.experiments.datasets.dataset import Integers
 from expunge.experiments.runs import burst_figures, burst_findings, burst_tables
 from expunge.experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
-from expunge.experiments.runs.retraining import Reference, Retraining, weights_digest
+from expunge.experiments.runs.retraining import Reference, Retraining
 from expunge.experiments.runs.streams import Federation, check_federation, client_of, listed, singles_of
 from expunge.experiments.systems.base import Cost, System
 from expunge.experiments.systems.catalogue import NAMES, settings_dict
@@ -226,7 +226,7 @@ class _Measurement:
     def _note_digest(self, step: int) -> None:
         """The first heads by digest, to be compared with those on Flower."""
         if step <= _DIGESTS:
-            self._digests.append(weights_digest(self._system.weights))
+            self._digests.append(self._system.digest)
 
     def _client(self) -> dict[str, Any]:
         pool = self._system.pool

@@ -158,7 +158,7 @@ def _measured(federation: Federation, central: Central, name: str, gamma: float,
         return {"gamma": gamma, "failed": str(problem)}
     if system.weights is None:
         raise InputError(f"{system.title} has no single head to compare")
-    digest = system.digest if name in EXACT else None  # type: ignore[attr-defined]
+    digest = system.digest if name in EXACT else None
     return _compared(federation.dataset, central, gamma, np.asarray(system.weights), digest)
 
 

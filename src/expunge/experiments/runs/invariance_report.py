@@ -11,7 +11,7 @@ import numpy as np
 from expunge.experiments import published
 from expunge.experiments.markdown import MISSING, counted, fixed, scientific
 from expunge.experiments.runs.base import Drawing, Finding, Results, Table
-from expunge.experiments.systems.catalogue import SYSTEMS
+from expunge.experiments.systems.catalogue import entry_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,7 +150,7 @@ def gamma_tables(results: Results) -> list[Table]:
 def _gamma_tables(results: Results) -> list[Table]:
     names = results.values("system")
     gammas = [point["gamma"] for point in results[0].result["points"]]
-    columns = ("gamma", *(SYSTEMS[name].title.removeprefix("Variant ") for name in names))
+    columns = ("gamma", *(entry_of(name).title.removeprefix("Variant ") for name in names))
 
     def rows(read: Callable[[Mapping[str, Any]], str]) -> list[list[str]]:
         points = [results.where(system=name)[0].result["points"] for name in names]

@@ -50,7 +50,7 @@ class Reference:
         weights = system.weights
         if weights is None:
             raise InputError(f"{system.title} has no single head that could be compared with a retrained one")
-        equal = None if self.head is None else bool(system.digest == self.head.digest)  # type: ignore[attr-defined]
+        equal = None if self.head is None else system.digest == self.head.digest
         deviation = relative_deviation(weights, self.weights) if self.weights.any() else None
         return Distance(equal, deviation, float(np.linalg.norm(weights)))
 
@@ -118,11 +118,3 @@ def _float_heads(dataset: Dataset, gamma: float, pieces: Sequence[Integers]) -> 
         features, labels = dataset.train_features[retained], dataset.train_labels[retained]
         heads.append(ridge(*gram_and_moment(features, labels, dataset.classes), gamma))
     return heads
-
-
-def weights_digest(weights: Array | None) -> str:
-    """SHA-256 over a head's kind, shape and bytes, as `experiments.flower` has it; empty for systems without a single head."""
-    if weights is None:
-        return ""
-    said = f"{weights.dtype.str} {weights.shape} ".encode()
-    return hashlib.sha256(said + np.ascontiguousarray(weights).tobytes()).hexdigest()

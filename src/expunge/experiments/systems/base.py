@@ -7,6 +7,7 @@ Every operation returns what it cost. `expunge.experiments.systems.check.check_s
 
 from __future__ import annotations
 
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -135,6 +136,15 @@ class System(ABC):
     def weights(self) -> Array | None:
         """The head (dim + 1, classes), its last row the intercept; None for systems without a single one."""
         return None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the head's kind, shape and bytes: equal digests are equal bits. Empty where there is no single head."""
+        weights = self.weights
+        if weights is None:
+            return ""
+        said = f"{weights.dtype.str} {weights.shape} ".encode()
+        return hashlib.sha256(said + np.ascontiguousarray(weights).tobytes()).hexdigest()
 
     def accuracy(self, features: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
         """The fraction of labels predicted right."""
