@@ -137,7 +137,7 @@ def _measure(key: Key, library: Library, report: Report) -> Mapping[str, Any]:
         "correct": int((predicted == labels).sum()),
         "tested": len(labels),
         "predictions": hashlib.sha256(np.ascontiguousarray(predicted, dtype="<i8").tobytes()).hexdigest(),
-        "head": system.digest if key["system"] in EXACT else None,  # type: ignore[attr-defined]
+        "head": system.digest if key["system"] in EXACT else None,
         "cost": cost.as_dict(),
     }
 
