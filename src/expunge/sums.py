@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from expunge.errors import InputError, SpecError
 from expunge.exact import blas, wide
 from expunge.exact.gram import CrossSum, GramSum, digits_of
+from expunge.exact.panels import PanelGramSum
 from expunge.rows import Rows
 from expunge.spec import Spec
 
 Float = NDArray[np.float64]
 
+_PANEL_WIDTH = 2048  # beyond this, whole products of digits would take several times the memory of the sums
 _MOST_SAMPLES = 1 << 44  # with 42-bit integers the sums of this many samples stay below 2^127
 
 
@@ -33,7 +35,7 @@ class Sums:
         self.count = 0
         self.class_counts = np.zeros(spec.columns if spec.is_classification else 0, dtype=np.int64)
         # Part of the truth, not yet in the arrays above: see `settle`.
-        self._gram = GramSum(spec.width)
+        self._gram = (PanelGramSum if spec.width > _PANEL_WIDTH else GramSum)(spec.width)
         self._moment = CrossSum(spec.width, spec.columns)
         self._label_gram = CrossSum(spec.columns, spec.columns)
         self._memory: list[Float] = []  # scratch for digits

@@ -93,6 +93,19 @@ def multiply_transposed(left: Float, right: Float) -> Float:
     return result
 
 
+def multiply_panel(left: Float, right: Float) -> Float:
+    """left.T @ right for row-major arrays, of which `right` may be some columns of a larger one: they are not copied."""
+    _require_plain(left, right[:1])
+    if len(left) != len(right) or right.strides[0] < right.itemsize * right.shape[1]:
+        raise TypeError("this product takes as many rows on either side, one after another in memory")
+    result = np.zeros((left.shape[1], right.shape[1]))
+    scalars = _scalars(b"N", b"T", right.shape[1], left.shape[1], len(left), 1.0, 0.0, right.strides[0] // right.itemsize)
+    plain, flip, columns, rows, length, alpha, beta, stride = map(ctypes.addressof, scalars)
+    source, other, target = right.ctypes.data, left.ctypes.data, result.ctypes.data
+    _dgemm(plain, flip, columns, rows, length, alpha, source, stride, other, rows, beta, target, columns)
+    return result
+
+
 def symmetric_multiply(upper: Float, right: Float) -> Float:
     """A @ right for the symmetric A whose upper triangle is given; `right` row-major."""
     if right.shape[1] == 1:

@@ -130,13 +130,18 @@ class GramSum:
             return
         for sums in self._touched:
             packed = sums if sums is self._squares else [blas.packed_from_upper(product) for product in sums]
-            join = _one_digit if len(packed) == 1 else _two_digits
-            for part in chunks(target.shape[1], 3):
-                wide.add_into(target[:, part], join(*(product[part].astype(np.int64) for product in packed)))
+            add_digit_products(target, packed)
             for total in sums:
                 total.fill(0.0)
         self._touched.clear()
         self._budget = 0.0
+
+
+def add_digit_products(target: wide.Wide, products: list[Float]) -> None:
+    """target += the Gram whose digit products (of q0; or of q0, q1 and q0 + q1) are given, as vectors."""
+    join = _one_digit if len(products) == 1 else _two_digits
+    for part in chunks(target.shape[1], 3):
+        wide.add_into(target[:, part], join(*(product[part].astype(np.int64) for product in products)))
 
 
 def _one_digit(value: wide.Int64) -> wide.Wide:

@@ -7,12 +7,15 @@ are the true integers whenever those are known to fit.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from expunge.exact import blas, wide
 from expunge.exact.gram import Digits
 from expunge.exact.grid import DIGIT_BITS
+from expunge.exact.panels import panels, unpacked
 
 Float = NDArray[np.float64]
 
@@ -23,26 +26,42 @@ class SymmetricWords:
     """A symmetric matrix of 128-bit integers (packed upper triangle), ready for exact products.
 
     With `keep` the float64 words are kept between products (a cache: it can be rebuilt from the integers); otherwise they are
-    made one at a time, which takes the memory of one of them, and `packed` must not change.
+    made for each product, a panel at a time, and `packed` must not change unless it is `copied`.
     """
 
-    def __init__(self, packed: wide.Wide, size: int, *, keep: bool) -> None:
+    def __init__(self, packed: wide.Wide, size: int, *, keep: bool, copied: bool = False) -> None:
         blas.require_exact()
-        self._packed = packed
         self._size = size
         high = packed[1].view(np.int64)
         small = not high.size or (high.max() < 1 << 31 and high.min() >= -(1 << 31))
         self._words = 3 if small else 4  # what the largest entry needs, its sign included
-        self._kept: list[Float] | None = [self._word(index) for index in range(self._words)] if keep else None
+        self._limbs: list[NDArray[np.unsignedinteger[Any]]] = list(packed)
+        if copied:
+            self._limbs = [packed[0].copy(), packed[1].astype(np.uint32 if small else np.uint64)]
+        every = slice(0, packed.shape[1])
+        self._kept: list[Float] | None = None
+        if keep:
+            self._kept = [blas.upper_from_packed(size, self._word(index, every)) for index in range(self._words)]
         self.digit_bits = int(np.log2(blas.EXACT_LIMIT)) - _WORD_BITS - int(size - 1).bit_length() + 1
 
-    def _word(self, index: int) -> Float:
-        limb = self._packed[index // 2]
+    def _word(self, index: int, place: slice) -> Float:
+        limb = self._limbs[index // 2][place]
         shifted = limb >> np.uint64(_WORD_BITS) if index % 2 else limb
-        signed = index + 1 == self._words
         word = shifted.astype(np.uint32)
-        values = word.view(np.int32) if signed else word
-        return blas.upper_from_packed(self._size, values.astype(np.float64))
+        signed = index + 1 == self._words
+        return (word.view(np.int32) if signed else word).astype(np.float64)
+
+    def _times(self, index: int, right: Float) -> Float:
+        """A word of the matrix @ right, exactly: the absolute products of each sum add up to at most 2^53, in any order."""
+        if self._kept is not None:
+            return blas.symmetric_multiply(self._kept[index], right)
+        total = np.zeros_like(right)
+        for rows, place in panels(self._size):
+            panel = unpacked(self._word(index, place), rows.stop - rows.start)
+            total[rows] += blas.multiply(panel, right[rows.start :])
+            panel.flat[:: panel.shape[1] + 1] = 0.0  # the diagonal has been counted; the rest counts for the columns as well
+            blas.add_product(panel, right[rows], total[rows.start :])
+        return total
 
     def subtract_product(self, target: wide.Wide, digits: list[Float], shift: int) -> None:
         """target -= A @ X * 2^shift, for X given by its balanced digits of `digit_bits` bits."""
@@ -51,8 +70,7 @@ class SymmetricWords:
         columns = digits[0].shape[1]
         stacked = np.ascontiguousarray(np.concatenate(digits, axis=1))
         for index in range(self._words):
-            word = self._kept[index] if self._kept is not None else self._word(index)
-            product = blas.symmetric_multiply(word, stacked).astype(np.int64)
+            product = self._times(index, stacked).astype(np.int64)
             for place in range(len(digits)):
                 part = np.negative(product[:, place * columns : (place + 1) * columns])
                 wide.add_shifted(target, part, shift + _WORD_BITS * index + self.digit_bits * place)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
 from threading import RLock
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,6 @@ from expunge.errors import (
     ExpungeError,
     ImpossibleDeletionError,
     InputError,
-    InterruptedChangeError,
     NotAGramError,
     SpecMismatchError,
 )
@@ -26,6 +24,7 @@ from expunge.plausibility import count_problem, problem_with
 from expunge.rows import Rows, check_lost_columns, checked_features, integer_rows, seen_columns
 from expunge.solvers.certify import Preconditioner, certified, require_possible, with_diagnostics
 from expunge.solvers.change import Change
+from expunge.solvers.exclusive import exclusive
 from expunge.solvers.factor import Proof, proven_floor
 from expunge.solvers.feasibility import Downdate, downdate, minors_are_safe
 from expunge.solvers.refinement import Refinement
@@ -37,23 +36,6 @@ from expunge.sums import Sums, require_room
 Float = NDArray[np.float64]
 
 _REMEDY = "nothing was deleted. Delete only samples that were added, with the features and labels they were added with"
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def _exclusive(method: Method) -> Method:
-    """One caller at a time: sums, caches and scratch memory change together."""
-
-    @wraps(method)
-    def guarded(self: ExactSolver, *args: Any, **kwargs: Any) -> Any:
-        with self._lock:
-            if self._torn:
-                raise InterruptedChangeError(
-                    "this solver was interrupted in the middle of a change, and its sums can no longer be trusted; make a new "
-                    "one from statistics or samples that you kept"
-                )
-            return method(self, *args, **kwargs)
-
-    return cast("Method", guarded)
 
 
 class ExactSolver(ABC):
@@ -103,14 +85,14 @@ class ExactSolver(ABC):
         return self._sums.count
 
     @property
-    @_exclusive
+    @exclusive
     def statistics(self) -> Statistics:
         """The exact statistics of what is retained."""
         if self._statistics is None:
             self._statistics = Statistics.snapshot(self._sums, by_construction=self._by_construction)
         return self._statistics
 
-    @_exclusive
+    @exclusive
     def settled(self) -> Sums:
         """The sums themselves, to be read and not changed, and only until the next change: for a digest without a copy."""
         self._sums.settle()
@@ -118,7 +100,7 @@ class ExactSolver(ABC):
 
     # -- changes --------------------------------------------------------------------------------------------------------
 
-    @_exclusive
+    @exclusive
     def add(self, features: Any, labels: Any, *, lost_columns: str = "refuse") -> None:
         """Add samples; features and labels as for Statistics.of.
 
@@ -144,7 +126,7 @@ class ExactSolver(ABC):
             self._trace += change.trace
             self._follow(change, 1)
 
-    @_exclusive
+    @exclusive
     def delete(self, features: Any, labels: Any) -> None:
         """Delete samples that were added, given by the same features and labels."""
         array = checked_features(self.spec, features)
@@ -160,7 +142,7 @@ class ExactSolver(ABC):
             raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
         self._delete_rows(rows)
 
-    @_exclusive
+    @exclusive
     def add_statistics(self, statistics: Statistics) -> None:
         """Add samples by their statistics (a gram message); there are no rows to follow, so caches go stale."""
         self._require_spec(statistics)
@@ -172,12 +154,13 @@ class ExactSolver(ABC):
                 self._floor = None
             self._rebuilt()
 
-    @_exclusive
+    @exclusive
     def delete_statistics(self, statistics: Statistics) -> None:
         """Delete samples by their statistics (a gram message)."""
         self._require_spec(statistics)
         gone = statistics.under(self.spec)
         require_room(self.count - gone.count)
+        self._system = self._refinement = None  # caches, in whose place the proof below will need memory
         with self._changing():
             self._sums.merge(gone, -1)
             try:
@@ -192,7 +175,7 @@ class ExactSolver(ABC):
             self._rebuilt()
             self._system, self._floor = proof
 
-    @_exclusive
+    @exclusive
     def amend(self, spec: Spec) -> None:
         """Go on under another head spec (gamma, publication) or with labels appended; statistics are kept."""
         if not spec.grows_from(self.spec):
@@ -210,7 +193,7 @@ class ExactSolver(ABC):
 
     # -- the head -------------------------------------------------------------------------------------------------------
 
-    @_exclusive
+    @exclusive
     def head(self) -> Head:
         """The certified head of what is retained: bit for bit that of `solve(statistics)`."""
         if self._head is None:
@@ -293,9 +276,13 @@ class ExactSolver(ABC):
         """The system made anew from the sums, unless it is."""
         if self._system is None or self._system.pending_rows:
             self._sums.settle()
-            self._system = System(self.spec, self._sums.gram)
-            if self._refinement is not None:
-                self._refinement.system = self._system
+            refinement, self._refinement, self._system = self._refinement, None, None
+            if refinement is None:
+                self._system = System(self.spec, self._sums.gram)
+                return self._system
+            del refinement.system  # the old one goes first: there is not always room for two
+            self._system = refinement.system = System(self.spec, self._sums.gram)
+            self._refinement = refinement
         return self._system
 
     def _ready_refinement(self) -> Refinement:
@@ -360,6 +347,7 @@ class ExactSolver(ABC):
                 problem = problem_with(self._sums)
                 if problem is not None:
                     raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
+            del system  # it is made anew for a proof, and there is not always room for two
             self._floor = found if isinstance(found, float) else proven_floor(self._fresh_system())
         except ExpungeError as refusal:
             self._sums.change(rows, 1)

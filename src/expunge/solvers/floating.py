@@ -172,6 +172,12 @@ class FloatWoodburySolver(FloatSolver):
         """The tracked head."""
         return self._weights
 
+    @property
+    def inverse(self) -> Array:
+        """The tracked inverse of S + gamma I, both triangles of it, as a copy."""
+        upper = np.triu(self._inverse.upper)
+        return upper + np.triu(upper, 1).T
+
     def _apply(self, features: Array, targets: Array, sign: int) -> None:
         self.apply(_factor_message(features, targets), sign)
 

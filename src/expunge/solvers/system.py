@@ -21,7 +21,8 @@ from expunge.spec import MOST_GAMMA, Spec
 Float = NDArray[np.float64]
 
 UNIT = 2.0**-53
-_KEPT_WIDTH = 2048  # beyond this a system used once makes the words of S anew for each product, to save memory
+_KEPT_WIDTH = 4097  # beyond this the words of S, three times the memory of S itself, are made anew for each product
+_KEPT_ONCE = 2048  # the same for a system used once, which would not gain by keeping them
 _HALF = 26  # gamma's mantissa is cut into two parts, so that each times a digit fits 64 bits
 
 
@@ -35,7 +36,8 @@ class System:
 
     def __init__(self, spec: Spec, gram: wide.Wide, *, once: bool = False) -> None:
         self.spec = spec
-        self._words = SymmetricWords(gram, spec.width, keep=not once or spec.width <= _KEPT_WIDTH)
+        kept = spec.width <= (_KEPT_ONCE if once else _KEPT_WIDTH)
+        self._words = SymmetricWords(gram, spec.width, keep=kept, copied=not (once or kept))
         self._rows = _ChangedRows(spec.width)
         self.digit_bits = self._words.digit_bits
         packed = wide.to_float(gram, -2 * spec.grid.fraction_bits)
