@@ -56,7 +56,8 @@ def basis_of(dataset: str, sweep: Path | None = None) -> str:
 
 def settings_for(dataset: str, system: str, sweep: Path | None = None) -> Any:
     """The settings of a system for a dataset, as the system takes them. `sweep` is the results.json of a sweep of one's own."""
-    catalogue.entry_of(system)
+    if system not in catalogue.NAMES:  # of one's own, which no sweep of ours knows: its own defaults
+        return catalogue.settings_from(system, {})
     basis, chosen = _found(dataset, sweep)
     source = swept_as(system)
     if source not in chosen:
@@ -83,12 +84,12 @@ def read(path: Path) -> Chosen:
 
 
 def chosen_of(results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Chosen:
-    """Keys and results of a sweep's cells by dataset and system; several seeds of one would contradict each other."""
+    """Keys and results of a sweep's cells by dataset and system; one of each, or they would contradict each other."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for key, result in results:
         systems = found.setdefault(str(key["dataset"]), {})
         if key["system"] in systems:
-            raise InputError(f"this sweep has chosen twice for {key['system']} on {key['dataset']}: sweep with one seed")
+            raise InputError(f"this sweep has chosen twice for {key['system']} on {key['dataset']}: sweep it once")
         systems[str(key["system"])] = {name: result[name] for name in ("settings", "accuracy", "points")}
     return found
 

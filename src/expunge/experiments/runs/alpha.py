@@ -16,7 +16,7 @@ from expunge.experiments.partition import partition
 from expunge.experiments.pool import Pool
 from expunge.experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table, over_seeds
 from expunge.experiments.systems import catalogue
-from expunge.experiments.systems.exactfun import ExactFun
+from expunge.experiments.systems.exactfun import ExactFun, ExactFunSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,10 +63,13 @@ class Alpha(Experiment[AlphaSettings]):
     def cells(self, settings: AlphaSettings) -> list[Cell]:
         """One for each step, rate and seed."""
         shared = {"dataset": settings.dataset, "clients": settings.clients, "deletions": settings.deletions}
-        return [
-            Cell({**shared, "slower": slower, "alpha": alpha, "seed": seed}, partial(_measured, settings, (slower, alpha, seed)))
-            for slower, alpha, seed in product(settings.slower, settings.alphas, settings.seeds)
-        ]
+        swept = tuned.settings_for(settings.dataset, "exactfun")
+        made = []
+        for slower, alpha, seed in product(settings.slower, settings.alphas, settings.seeds):
+            chosen = replace(swept, alpha=alpha, rate=slower * swept.rate)
+            key = {**shared, "slower": slower, "alpha": alpha, "seed": seed, "settings": catalogue.settings_dict(chosen)}
+            made.append(Cell(key, partial(_measured, settings, chosen, seed)))
+        return made
 
     def tables(self, settings: AlphaSettings, results: Results) -> list[Table]:
         """Means over seeds."""
@@ -76,7 +79,7 @@ class Alpha(Experiment[AlphaSettings]):
             if found:
                 names = ("accuracy", "triggered", "nonzero", "recomputed", "trainings")
                 accuracy, triggered, nonzero, recomputed, trainings = (_mean(found, name) for name in names)
-                rate = f"{found[0].result['settings']['rate']:g}"
+                rate = f"{found[0].key['settings']['rate']:g}"
                 rows.append(
                     (
                         rate,
@@ -109,7 +112,7 @@ class Alpha(Experiment[AlphaSettings]):
             alphas = here.values("alpha")
             if len(alphas) < 2:
                 continue
-            rate = here[0].result["settings"]["rate"]
+            rate = here[0].key["settings"]["rate"]
             parts = [
                 f"alpha {alpha:g}: accuracy {_mean(here.where(alpha=alpha), 'accuracy'):.4f}, "
                 f"{_mean(here.where(alpha=alpha), 'triggered'):.0%} triggered"
@@ -124,26 +127,24 @@ class Alpha(Experiment[AlphaSettings]):
         return found
 
 
-def _measured(settings: AlphaSettings, point: tuple[float, float, int], library: Library, report: Report) -> Mapping[str, Any]:
+def _measured(
+    settings: AlphaSettings, chosen: ExactFunSettings, seed: int, library: Library, report: Report
+) -> Mapping[str, Any]:
     """Train once; then ask about single deletions, none of which is made."""
-    slower, alpha, seed = point
     data = library.load(settings.dataset)
     pool = Pool.of(data, partition(data, settings.clients, seed), settings.clients)
-    chosen = tuned.settings_for(settings.dataset, "exactfun")
-    chosen = replace(chosen, alpha=alpha, rate=slower * chosen.rate)
     system = cast("ExactFun", catalogue.build("exactfun", pool, settings=chosen, seed=seed))
-    report(f"trains at alpha {alpha:g}", 0, None)
+    report(f"trains at alpha {chosen.alpha:g}", 0, None)
     cost = system.train()
     asked = np.random.default_rng([seed, _DELETIONS]).permutation(pool.size)[: settings.deletions]
     first, trainings = [], []
     for number, sample in enumerate(asked):
-        report(f"single deletions at alpha {alpha:g}", number, len(asked))
+        report(f"single deletions at alpha {chosen.alpha:g}", number, len(asked))
         before = system.engine.usage.exchanges
         first.append(system.first_change(np.array([sample])))
         trainings.append(system.engine.usage.exchanges - before)
     changed = [chosen.rounds - one for one in first if one is not None]
     return {
-        "settings": catalogue.settings_dict(chosen),
         "accuracy": system.accuracy(data.test_features, data.test_labels),
         "triggered": len(changed) / len(first),
         "first": first,
@@ -171,7 +172,7 @@ def _drawn(settings: AlphaSettings, results: Results) -> Figure:
         here = results.where(slower=slower)
         if not here:
             continue
-        label = f"rate {here[0].result['settings']['rate']:g}"
+        label = f"rate {here[0].key['settings']['rate']:g}"
         style = {"color": COLOURS[place], "marker": "o"}
         for panel, name in zip(axes, ("accuracy", "triggered"), strict=True):
             seeds_line(panel, settings.alphas, _values(here, name, settings.alphas), label=label, **style)
