@@ -46,6 +46,13 @@ def test_nothing_of_the_kind_can_be_attached() -> None:
                 setattr(thing, name, "0" * 64)
 
 
+@pytest.mark.parametrize("base", [ApproximateLedger, ApproximateHead])
+def test_a_subclass_that_could_carry_it_cannot_be_made(base: type) -> None:
+    assert getattr(base, "__final__", False)  # what type checkers see
+    with pytest.raises(TypeError, match="subclasses"):
+        type("Certified", (base,), {"digest": "0" * 64})
+
+
 def test_certificates_and_exports_take_exact_heads_only() -> None:
     assert get_type_hints(Certificate.verify_head)["head"] is Head
     assert get_type_hints(certificate_content)["head"] is str  # a digest, which an approximate head has none of

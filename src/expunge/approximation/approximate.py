@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from expunge.spec import Spec
 Float = NDArray[np.float64]
 
 
+@final
 @dataclass(frozen=True, eq=False, slots=True)
 class ApproximateHead:
     """Weights (width, columns) in float64, the last row the intercept if the spec has one.
@@ -30,6 +31,9 @@ class ApproximateHead:
     weights: Float
     count: int
     bounds: Bounds
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        raise TypeError("an ApproximateHead has no subclasses: one could give it what evidence of exactness is made of")
 
     @property
     def relative_bound(self) -> float:

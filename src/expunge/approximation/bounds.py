@@ -55,13 +55,13 @@ class Norms:
 
 def paper_inverse(error: Interval, floor: float) -> float:
     """The theorem of the paper, with ||E|| and ||T_ap|| replaced by their bounds."""
-    return math.inf if error.norm >= floor else error.norm / (floor * (floor - error.norm)) * ROUNDED
+    return math.inf if error.norm >= floor else error.norm / (floor - error.norm) / floor * ROUNDED
 
 
 def inverse_bound(error: Interval, floor: float, gamma: float) -> float:
     """The bound on ||T_ex - T_ap||_2 of this module's theorem."""
-    down = error.above / (floor * (floor + error.above))
-    up = error.below / (floor * (floor - error.below)) if error.below < floor else math.inf
+    down = error.above / (floor + error.above) / floor  # in this order nothing overflows
+    up = error.below / (floor - error.below) / floor if error.below < floor else math.inf
     return max(down, min(up, 1.0 / gamma)) * ROUNDED
 
 
@@ -74,7 +74,7 @@ def weights_bound(error: Interval, floor: float, gamma: float, norms: Norms) -> 
         through_inverse(inverse_bound(error, floor, gamma), error, floor, gamma, norms),
     ]
     if error.below < floor:
-        reach = (error.below + error.above) * norms.weights / math.sqrt(least * (floor + error.above))
+        reach = (error.below + error.above) * norms.weights / (math.sqrt(least) * math.sqrt(floor + error.above))
         candidates.append(noise + error.below * norms.weights / least + reach)
     return min(candidates) * ROUNDED
 

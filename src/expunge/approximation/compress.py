@@ -43,8 +43,10 @@ def compress(batch: Batch, method: str, rank: int, *, seed: int = 0, precision: 
         raise InputError(f"a rank is a whole number from 1, not {rank!r}")
     if precision not in PRECISIONS:
         raise InputError(f"a factor is sent as {' or '.join(PRECISIONS)}, not as {precision!r}")
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise InputError(f"a seed is a whole number from 0, not {seed!r}")
     rows = batch.features
-    draw = np.random.default_rng([seed, len(rows), int(rank)])
+    draw = np.random.default_rng([int(seed), len(rows), int(rank)])
     exact = METHODS[method](rows, int(rank), draw) if len(rows) else np.zeros((0, rows.shape[1]))
     with np.errstate(over="ignore"):  # what overflows is refused just below
         factor: NDArray[Any] = np.ascontiguousarray(exact.astype(precision))

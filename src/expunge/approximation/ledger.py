@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add as plus
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,11 @@ from expunge.approximation.interval import ROUNDED, Interval
 from expunge.approximation.message import ApproximateMessage
 from expunge.errors import ImpossibleDeletionError, InputError, NotAGramError, SpecMismatchError
 from expunge.exact import blas
+from expunge.plausibility import count_problem
+from expunge.solvers.certify import require_possible
 from expunge.spec import Spec
 from expunge.statistics import Statistics
+from expunge.sums import require_room
 
 Float = NDArray[np.float64]
 
@@ -60,6 +64,7 @@ class _Sums:
         return cls(np.zeros((spec.width, spec.width)), np.zeros((spec.width, spec.columns)), Interval(), 0.0, 0, classes)
 
 
+@final
 class ApproximateLedger:
     """The server's side of approximate updates. It holds no exact S: only float64 sums and how far they may be off.
 
@@ -73,7 +78,7 @@ class ApproximateLedger:
     approximate. For this the ledger keeps the float64 sums of the last reset: a second matrix, once there has been one.
     """
 
-    __slots__ = ("_base", "_bound", "_sums", "requests", "reset_above", "reset_every", "spec", "traffic")
+    __slots__ = ("_base", "_bound", "_floor", "_sums", "requests", "reset_above", "reset_every", "spec", "traffic")
 
     def __init__(self, spec: Spec, *, reset_every: int | None = None, reset_above: float | None = None) -> None:
         if reset_every is not None and reset_every < 1:
@@ -88,6 +93,10 @@ class ApproximateLedger:
         self._sums = _Sums.zero(spec)
         self._base: _Sums | None = None  # the sums of the last reset; None means zeros
         self._bound: float | None = None  # of the present head, under the spec's gamma
+        self._floor: float | None = None  # proven, of the present S_ap under the spec's gamma
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        raise TypeError("an ApproximateLedger has no subclasses: one could give it what evidence of exactness is made of")
 
     @classmethod
     def of(
@@ -137,7 +146,7 @@ class ApproximateLedger:
         """Take in the message of samples that are deleted.
 
         Refused where S_ap + gamma I could not be proven positive definite afterwards, which approximation alone can bring about:
-        more may be taken away in some direction than its approximate addition has brought.
+        more may be taken away in some direction than its approximate addition has brought. So after a deletion there is a head.
         """
         self._apply(message, -1)
 
@@ -145,32 +154,45 @@ class ApproximateLedger:
         sums = self._sums
         self._require_same(message.spec)
         count, class_counts = sums.count + sign * message.count, sums.class_counts + sign * message.class_counts
-        if count < 0 or (class_counts < 0).any():
+        problem = count_problem(self.spec, count, class_counts.tolist())
+        if problem is not None:
             raise ImpossibleDeletionError(
-                f"{message.count} samples with these labels cannot be deleted from a ledger of {sums.count}: nothing was "
-                "deleted. Delete only samples that were added"
+                f"{message.count} samples with these labels cannot be deleted from a ledger of {sums.count} ({problem}): nothing "
+                "was deleted. Delete only samples that were added"
             )
-        factor = np.ascontiguousarray(message.factor, dtype=np.float64)
-        gram = sums.gram if sign > 0 else sums.gram.copy()
-        before = proof.frobenius(gram)
-        blas.add_gram(factor, gram, float(sign))
-        if sign < 0 and not proof.is_positive(gram, self.spec.gamma):
+        require_room(count)
+        new = self._changed(message, sign, count, class_counts)
+        floor = None if sign > 0 else proof.floor(new.gram, self.spec.gamma)
+        if floor is not None and floor <= 0.0:
             raise NotAGramError(
-                f"deleting these {message.count} samples by a message of rank {message.rank} would leave no positive definite "
-                "approximation of S + gamma I (the downdate lemma): nothing was deleted. Reset the ledger from exact statistics, "
-                "then delete; or use higher ranks"
+                f"deleting these {message.count} samples by a message of rank {message.rank} would leave no S_ap + gamma I "
+                "that can be proven positive definite (the downdate lemma): nothing was deleted. Reset the ledger from exact "
+                "statistics, then delete; or use higher ranks"
             )
-        squares = float(np.square(factor).sum())
-        rounding = (message.rank + 2) * proof.UNIT * (before + squares) * 1.25
-        sums.gram = gram
-        sums.error = (sums.error + (message.error if sign > 0 else -message.error)).widened(rounding)
-        sums.moment = sums.moment + sign * message.moment
-        sums.moment_error = (sums.moment_error + message.moment_error + proof.UNIT * blas.norm(sums.moment) * 1.25) * ROUNDED
-        sums.count, sums.class_counts = count, class_counts
+        self._bound = self._floor = None
+        self._sums = new
+        self._floor = floor
         self.requests += 1
         self.traffic.messages += 1
         self.traffic.message_bytes += message.size
-        self._bound = None
+
+    def _changed(self, message: ApproximateMessage, sign: int, count: int, class_counts: NDArray[np.int64]) -> _Sums:
+        """The sums with this message, in memory of their own, so that a refusal or an interrupt finds the old ones whole."""
+        sums = self._sums
+        factor = np.ascontiguousarray(message.factor, dtype=np.float64)
+        squares = float(np.square(factor).sum())
+        rounding = (message.rank + 2) * proof.UNIT * (proof.frobenius(sums.gram) + squares) * 1.25 + proof.UNDERFLOW
+        error = (sums.error + (message.error if sign > 0 else -message.error)).widened(rounding)
+        gram = sums.gram.copy()
+        blas.add_gram(factor, gram, float(sign))
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused just below
+            moment = sums.moment + sign * message.moment
+            lost = proof.UNIT * blas.norm(moment) * 1.25 + proof.UNDERFLOW
+            moment_error = (sums.moment_error + message.moment_error + lost) * ROUNDED
+            finite = math.isfinite(moment_error) and math.isfinite(proof.frobenius(gram))
+        if not finite:
+            raise InputError("with this message the sums would no longer be finite: nothing was changed. Refuse its sender")
+        return _Sums(gram, moment, error, moment_error, count, class_counts)
 
     # -- heads ----------------------------------------------------------------------------------------------------------
 
@@ -179,7 +201,7 @@ class ApproximateLedger:
         used = self.spec.gamma if gamma is None else self.spec.with_gamma(gamma).gamma
         sums = self._sums
         lower = proof.factor(sums.gram, used)
-        floor = 0.0 if lower is None else proof.floor(sums.gram, used, lower)
+        floor = self._floor if gamma is None and self._floor is not None else proof.floor(sums.gram, used, lower)
         if lower is None or floor <= 0.0:
             raise NotAGramError(
                 f"S_ap + gamma I cannot be proven positive definite with gamma = {used:g}: reset the ledger from exact "
@@ -189,7 +211,7 @@ class ApproximateLedger:
         found = self._bounds(weights, used, floor)
         weights.flags.writeable = False
         if gamma is None:
-            self._bound = found.frobenius
+            self._bound, self._floor = found.frobenius, floor
         return ApproximateHead(self.spec, used, weights, sums.count, found)
 
     def _bounds(self, weights: Float, gamma: float, floor: float) -> formulas.Bounds:
@@ -199,7 +221,7 @@ class ApproximateLedger:
         lost = (width + 8) * proof.UNIT * 1.25 * ((proof.frobenius(sums.gram) + gamma) * length + size)
         remaining = (blas.norm(rest) + lost) * ROUNDED
         whole = formulas.Norms(length, size, remaining, sums.moment_error)
-        spectral = formulas.Norms(_spectral(weights), _spectral(sums.moment), remaining, sums.moment_error)
+        spectral = formulas.Norms(proof.spectral(weights), proof.spectral(sums.moment), remaining, sums.moment_error)
         paper = formulas.paper_inverse(sums.error, floor)
         return formulas.Bounds(
             sums.error,
@@ -223,7 +245,10 @@ class ApproximateLedger:
         if self.reset_above is None:
             return False
         if self._bound is None:
-            self.head()
+            try:
+                self.head()
+            except NotAGramError:  # no head, no bound: exact statistics are the remedy
+                return True
         return self._bound is None or self._bound > self.reset_above
 
     def reset(self, changes: Iterable[Statistics]) -> None:
@@ -243,6 +268,8 @@ class ApproximateLedger:
         for part in parts:
             self._require_same(part.spec)
         total = reduce(plus, parts) if parts else Statistics.zero(self.spec)
+        if self._base is None and not total.gram_by_construction:
+            require_possible(total)
         base = self._base or _Sums.zero(self.spec)
         moment, gram = total.moment_float(), np.triu(total.gram_float())
         converted = proof.frobenius(gram) * _CONVERTED
@@ -265,10 +292,10 @@ class ApproximateLedger:
         self.traffic.resets += 1
         self.traffic.statistics += len(sizes)
         self.traffic.reset_bytes += sum(sizes)
+        self._bound = self._floor = None
         self._base = new
-        self._sums = replace(new, gram=new.gram.copy())
+        self._sums = replace(new)  # the same arrays: every change makes new ones
         self.requests = 0
-        self._bound = None
 
     def _require_consistent(self, new: _Sums) -> None:
         sums = self._sums
@@ -292,11 +319,3 @@ class ApproximateLedger:
     def _require_same(self, spec: Spec) -> None:
         if (spec.data_digest, spec.labels_digest) != (self.spec.data_digest, self.spec.labels_digest):
             raise SpecMismatchError(f"this was made under another spec than the ledger's: {self.spec.difference(spec)}")
-
-
-def _spectral(array: Float) -> float:
-    """At least the spectral norm of a tall array: from its Gram, raised by more than rounding can lose of it."""
-    gram = blas.multiply_transposed(np.ascontiguousarray(array), np.ascontiguousarray(array))
-    largest = float(lapack.dsyevd(gram, compute_v=0)[0][-1])
-    lost = (len(array) + 16 * len(gram)) * proof.UNIT * float(np.abs(gram.diagonal()).sum()) * 1.25
-    return math.sqrt(max(largest, 0.0) + lost) * ROUNDED

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from expunge.approximation.interval import Interval
 from expunge.errors import FormatError, InputError, SpecMismatchError
+from expunge.plausibility import count_problem
 from expunge.spec import Spec
+from expunge.sums import require_room
 
 Float = NDArray[np.float64]
 
@@ -56,11 +58,17 @@ class ApproximateMessage:
                 f"a factor of shape {self.factor.shape} and a moment of shape {self.moment.shape} do not fit the spec, which "
                 f"asks for (rank, {width}) and ({width}, {columns})"
             )
-        if not (np.isfinite(self.factor).all() and np.isfinite(self.moment).all()):
-            raise InputError("factor and moment of a message must be finite")
+        if self.moment.dtype != np.float64 or self.class_counts.dtype != np.int64:
+            raise InputError(f"a moment is float64 and class counts int64, not {self.moment.dtype} and {self.class_counts.dtype}")
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = [np.square(array, dtype=np.float64).sum() for array in (self.factor, self.moment)]
+        if not np.isfinite(lengths).all():
+            raise InputError("factor and moment of a message must be finite, and their squares too")
         if not (math.isfinite(self.moment_error) and self.moment_error >= 0.0):
             raise InputError(f"the bound on a moment's error is finite and not negative, not {self.moment_error}")
-        if self.count < 0 or (self.class_counts < 0).any() or self.class_counts.sum() > self.count:
+        require_room(self.count)
+        classes = (columns,) if self.spec.is_classification else (0,)
+        if self.class_counts.shape != classes or count_problem(self.spec, self.count, self.class_counts.tolist()) is not None:
             raise InputError(f"a message of {self.count} samples cannot have the class counts {self.class_counts.tolist()}")
         for array in (self.factor, self.moment, self.class_counts):
             array.flags.writeable = False

@@ -2,12 +2,14 @@
 
 Theorem (Rump 2006, after Demmel). If the float64 Cholesky factorisation of a symmetric matrix A of order d runs to its end, in
 any order of summation, then lambda_min(A) >= -guard with guard = (d + 1) u / (1 - 2 (d + 1) u) * trace(A), u = 2^-53. We use
-(d + 8) u * 1.25 * trace(A), which also covers the rounding of the diagonal when a shift is added to it, and a constant for
-underflow. Only the upper triangle of a matrix is read.
+(d + 8) u * 1.25 * trace(A), which also covers the rounding of the diagonal when a shift is added to it and divisions that are
+made as products with a reciprocal, and a constant for underflow. Only the upper triangle of a matrix is read. It must be finite:
+a factorisation may run through NaN to its end.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -21,7 +23,7 @@ from expunge.exact import blas
 Float = NDArray[np.float64]
 
 UNIT = 2.0**-53
-_UNDERFLOW = 2.0**-900  # absolute, and far more than all underflows of one factorisation together
+UNDERFLOW = 2.0**-500  # absolute: more than all underflows of one factorisation, or of the squares of one matrix, can hide
 _STEPS = 48  # of Lanczos' iteration
 _INVERSE_STEPS = 16  # the same with the inverse, whose largest eigenvalues lie further apart
 _BLOCK = 256  # rows that are looked at together
@@ -51,7 +53,7 @@ def guard(upper: Float, shift: float) -> float:
     """How far below 0 an eigenvalue of A + shift I (or -A + shift I) may lie if its factorisation runs to its end."""
     width = len(upper)
     trace = float(np.abs(upper.diagonal()).sum()) + width * abs(shift)
-    return (width + 8) * UNIT * trace * 1.25 * ROUNDED + _UNDERFLOW
+    return (width + 8) * UNIT * trace * 1.25 * ROUNDED + UNDERFLOW
 
 
 def frobenius(upper: Float) -> float:
@@ -59,7 +61,7 @@ def frobenius(upper: Float) -> float:
     squares = 0.0
     for start in range(0, len(upper), _BLOCK):
         squares += 2.0 * float(np.square(np.triu(upper[start : start + _BLOCK, start:])).sum())
-    return float(np.sqrt(squares)) * ROUNDED + _UNDERFLOW
+    return float(np.sqrt(squares)) * ROUNDED + UNDERFLOW
 
 
 def enclosure(upper: Float, hint: float) -> Interval:
@@ -78,20 +80,24 @@ def residual_enclosure(rows: Float, approximation: Float, hint: float) -> Interv
     (|F|'|F| + |U|'|U|) entry by entry, so ||E - M||_2 <= (n + r + 2) u (||F||_F^2 + ||U||_F^2) * 1.25. An interval of M, widened
     by that much, is one of E. Nothing is assumed of how the approximation was found or rounded.
     """
+    blas.require_exact()  # no plain BLAS, no theorem
     width = rows.shape[1]
     upper = np.zeros((width, width))
     blas.add_gram(np.ascontiguousarray(rows), upper)
     blas.add_gram(np.ascontiguousarray(approximation), upper, -1.0)
     squares = float(np.square(rows).sum()) + float(np.square(approximation).sum())
-    rounding = (len(rows) + len(approximation) + 2) * UNIT * squares * 1.25 + _UNDERFLOW
+    rounding = (len(rows) + len(approximation) + 2) * UNIT * squares * 1.25 + UNDERFLOW
     return enclosure(upper, hint).widened(rounding)
 
 
-def floor(upper: Float, shift: float, lower: Float) -> float:
-    """A proven lower bound on the smallest eigenvalue of H = A + shift I, whose computed Cholesky factor is given.
+def floor(upper: Float, shift: float, lower: Float | None = None) -> float:
+    """A proven lower bound on the smallest eigenvalue of H = A + shift I, whose computed Cholesky factor may be given.
 
     It is 0 where float64 can prove none. The estimate comes from a few steps of Lanczos on the inverse.
     """
+    lower = factor(upper, shift) if lower is None else lower
+    if lower is None:
+        return 0.0
     _, largest = _ritz(lambda vector: np.asarray(lapack.dpotrs(lower, vector, lower=1)[0]), len(upper), _INVERSE_STEPS)
     value = 1.0 / largest if largest > 0.0 else 0.0
     for share in _FLOORS:
@@ -102,9 +108,13 @@ def floor(upper: Float, shift: float, lower: Float) -> float:
     return 0.0
 
 
-def is_positive(upper: Float, shift: float) -> bool:
-    """Whether float64 proves that A + shift I is positive definite."""
-    return factor(upper, shift - 2.0 * guard(upper, shift)) is not None
+def spectral(array: Float) -> float:
+    """At least the spectral norm of an array, from the Gram of its columns."""
+    if not array.any():
+        return 0.0
+    gram = blas.multiply_transposed(np.ascontiguousarray(array), np.ascontiguousarray(array))
+    rounding = (len(array) + 2) * UNIT * float(gram.diagonal().sum()) * 1.25 + UNDERFLOW
+    return math.sqrt(_proven_above(gram, _estimates(gram)[1], 0.0, 1) + rounding) * ROUNDED
 
 
 def _proven_above(upper: Float, estimate: float, hint: float, sign: int) -> float:

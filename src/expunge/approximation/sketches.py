@@ -18,7 +18,8 @@ class FrequentDirections:
 
     B has room for 2 * rank rows. When it is full, its squared singular values are all lowered by the (rank + 1)-th, which leaves
     `rank` rows: one row more than where the rank-th is taken. Law, in real arithmetic: 0 <= F'F - B'B <= shrunk * I, where
-    `shrunk` is the sum of what was taken off; and shrunk <= ||F - F_k||_F^2 / (rank + 1 - k) for every k <= rank.
+    `shrunk` is the sum of what was taken off; and shrunk <= ||F - F_k||_F^2 / (rank + 1 - k) for every k <= rank. The `factor`
+    is B, lowered once more where it has more than `rank` rows: the second bound is one of its error, `shrunk` alone is not.
 
     Memory is 2 * rank rows, however many rows come.
     """
@@ -71,7 +72,7 @@ def row_space(rows: Float) -> tuple[Float, Float]:
 
 def frequent_directions(rows: Float, rank: int, draw: np.random.Generator) -> Float:  # noqa: ARG001 - one form for all
     """The sketch of these rows, in their order."""
-    sketch = FrequentDirections(rows.shape[1], rank)
+    sketch = FrequentDirections(rows.shape[1], max(1, min(rank, len(rows))))  # more rank than rows would be memory only
     sketch.extend(rows)
     return sketch.factor()
 

@@ -59,9 +59,11 @@ def test_bounds_hold_and_resets_bring_the_exact_head_back(results: Results) -> N
 def test_bytes_add_up(results: Results) -> None:
     for one in results:
         steps = one.result["steps"]
-        assert sum(step["size"] for step in steps) == one.result["message_bytes"]
+        assert sum(step["size"] + step["refused_bytes"] for step in steps) == one.result["message_bytes"]
+        assert [step["refused_bytes"] > 0 for step in steps] == [step["early_reset"] for step in steps]
         assert steps[-1]["bytes"] == one.result["message_bytes"] + one.result["reset_bytes"]
         assert sum(step["exact_size"] for step in steps) == one.result["exact_bytes"]
+    assert any(one.result["refused"] for one in results)  # so that refused messages are among those counted
     plain = next(one for one in results if one.result["refused"] == 0)
     assert plain.result["reset_bytes"] == 2 * plain.result["steps"][0]["exact_size"]  # two clients, one reset
 
@@ -104,6 +106,7 @@ def test_claims_can_fail(results: Results) -> None:
     assert failing({"paper_bound": 0.0}) > whole
     assert failing({"deviation": 1e-3, "bound": 1e-2}, after=True) > whole
     assert failing({"exact_size": 1}) >= 1
+    assert failing({"deviation": 0.0}) == whole
 
 
 @pytest.mark.parametrize(

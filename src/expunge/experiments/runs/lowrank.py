@@ -130,16 +130,16 @@ class LowRank(Experiment[LowRankSettings]):
         ledger = ApproximateLedger.of(stream.spec, [stream.start], reset_every=settings.reset_every)
         began = ledger.traffic.total_bytes
         steps: list[dict[str, Any]] = []
-        first = 0
+        first = refused_bytes = 0
         for index, request in enumerate(stream.requests):
             report(f"{case.method} at rank {case.rank}", index, settings.requests)
             seed = case.seed * 1000 + index
             message = compress(request.batch, case.method, case.rank, seed=seed, precision=settings.precision)
-            early = False
+            refused = 0
             try:
                 _take(ledger, request, message)
             except NotAGramError:
-                early = True
+                refused = message.size  # bytes that were sent in vain, and count
                 ledger.reset(stream.changes(first, index - 1))
                 first = index
                 message = compress(request.batch, _ONE_SIDED, case.rank, precision=settings.precision)
@@ -149,11 +149,13 @@ class LowRank(Experiment[LowRankSettings]):
                 ledger.reset(stream.changes(first, index))
                 first = index + 1
                 step["after_reset"] = _distance(stream, request, ledger.head())
-            steps.append({**step, "early_reset": early, "bytes": ledger.traffic.total_bytes - began})
+            refused_bytes += refused
+            sent = ledger.traffic.total_bytes - began + refused_bytes
+            steps.append({**step, "early_reset": refused > 0, "refused_bytes": refused, "bytes": sent})
         return {
             "steps": steps,
             "refused": sum(step["early_reset"] for step in steps),
-            "message_bytes": ledger.traffic.message_bytes,
+            "message_bytes": ledger.traffic.message_bytes + refused_bytes,
             "reset_bytes": ledger.traffic.reset_bytes - began,
             "exact_bytes": sum(len(request.statistics.to_bytes()) for request in stream.requests),
             "rows_bytes": sum(request.rows_bytes for request in stream.requests),

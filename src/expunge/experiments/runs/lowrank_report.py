@@ -149,8 +149,8 @@ def _streams(settings: Any, results: Results) -> Table:
         frozenset(columns[1:]),
         f"{settings.clients} client(s) take turns; after every {settings.reset_every} requests each of them sends the exact "
         "statistics of what it has changed since. Early resets: for deletions that approximation made infeasible; these are then "
-        "done by truncation. Exact statistics: every request sent exactly instead. As rows, which are "
-        f"exact too, the same requests are {bytes_text(rows_bytes)}: but rows show samples.",
+        "done by truncation, and what was refused counts as sent. Exact statistics: every request sent exactly instead. As rows, "
+        f"which are exact too, the same requests are {bytes_text(rows_bytes)}: but rows show samples.",
     )
 
 
@@ -267,17 +267,21 @@ def _bounds(_: Any, results: Results) -> list[Finding]:
     steps = _steps(results)
     after = [step["after_reset"] for step in steps if "after_reset" in step]
     kept = sum(map(holds, [*steps, *after]))
-    looseness = [step["bound"] / step["deviation"] for step in steps]
-    return [
+    looseness = [step["bound"] / step["deviation"] for step in steps if step["deviation"] > 0.0]
+    findings = [
         Finding(
             f"The true deviation lies below every printed bound after {kept} of {len(steps) + len(after)} updates and resets.",
             kept == len(steps) + len(after),
-        ),
-        Finding(
-            f"The bound is {min(looseness):.2g} to {max(looseness):.2g} times the true deviation, {np.median(looseness):.2g} "
-            "in the median: it must allow for an error in the worst direction."
-        ),
+        )
     ]
+    if looseness:
+        findings.append(
+            Finding(
+                f"The bound is {min(looseness):.2g} to {max(looseness):.2g} times the true deviation, {np.median(looseness):.2g} "
+                "in the median: it must allow for an error in the worst direction."
+            )
+        )
+    return findings
 
 
 def _saving(_: Any, results: Results) -> list[Finding]:
