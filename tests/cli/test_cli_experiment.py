@@ -6,11 +6,13 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_cases import run, value
 
 from experiment_cases import Toy, tiny_features
 from expunge.experiments.runs import catalogue
+from expunge.experiments.runs.base import Table
 
 SMALL = """
 [invariance]
@@ -74,9 +76,9 @@ def test_the_config_that_is_shown_is_the_config_that_is_run(place: Path) -> None
         ("[invariance]\ngama = 1.0", "Did you mean 'gamma'?"),
         ("[invarianc]\ngamma = 1.0", "Did you mean 'invariance'?"),
         ("[accuracy]\nsystems = ['fedprox']", "there are: central"),
-        ("[invariance]\ngamma = 'one'", "must be a number, such as 1.0"),
+        ("[invariance]\ngamma = 'one'", "must be a number (not nan), such as 1.0"),
         ("[invariance]\ngamma = -1", "must be positive"),
-        ("gamma = 1.0", "no experiment 'gamma'"),
+        ("gamma = 1.0", "gamma = 1.0 stands outside any table"),
         ("[invariance", "is no TOML"),
     ],
 )
@@ -131,6 +133,7 @@ sys.path[:0] = [{tests!r}, {flower!r}]
 from experiment_cases import Toy
 from expunge.cli.main import main
 from expunge.experiments.runs import catalogue
+from expunge.experiments.runs.base import Table
 catalogue.ABOUT["toy"] = "Add up features."
 catalogue.EXPERIMENTS._made["toy"] = toy = Toy()
 toy.broken = {{9}} if {broken} else set()
@@ -174,6 +177,60 @@ def test_a_python_that_cannot_measure_is_said_to(toy: Toy, place: Path, monkeypa
     failed = value(*command, place / "useless", code=1)["experiments"][0]
     assert "it ended with 3" in failed["failed"][0]["error"]
     assert failed["done"] == 3
+
+
+def test_an_engine_that_is_asked_for_and_not_there_is_refused(toy: Toy, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expunge.experiments.runner.find_spec", lambda _: None)
+    (place / "toy.toml").write_text('[toy]\ndataset = "own.npz"\nflower = true\n')
+    refused = run("experiment", "toy", "--config", "toy.toml", "--engine", "flower", code=1)
+    assert "cells of the engine flower need Flower in this Python" in " ".join(refused.stderr.split())
+    none = run("experiment", "toy", "--dataset", "own.npz", "--engine", "flower", code=1)
+    assert "toy has no cells of the engine flower" in " ".join(none.stderr.split())
+    assert not (place / "results").exists()
+    assert value("experiment", "toy", "--config", "toy.toml", "--engine", "process")["experiments"][0]["measured"] == 3
+
+
+def test_features_of_ones_own_from_the_sweep_to_the_table(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger than the usual grid holds, and unknown to the package: a sweep chooses settings, and others then use them."""
+    with np.load(place / "own.npz") as content:
+        np.savez(place / "large.npz", **{name: one * 50 if "features" in name else one for name, one in content.items()})
+    (place / "small.toml").write_text(
+        '[sweep]\nsystems = ["central"]\nclients = 3\nheld_out = 0.3\nevery = 5\nseeds = [0]\n'
+        '[accuracy]\nsystems = ["central", "a_exact", "b_exact"]\nclients = 3\nanalytic_seeds = [0, 1]\n'
+    )
+    command = ("experiment", "accuracy", "--config", "small.toml", "--dataset", "large.npz")
+    unknown = run(*command, code=1)
+    assert "expunge experiment sweep --dataset large.npz" in " ".join(unknown.stderr.split())
+    value("experiment", "sweep", "--config", "small.toml", "--dataset", "large.npz")
+    monkeypatch.setenv("EXPUNGE_SWEEP", str(place / "results" / "sweep" / "results.json"))
+    told = value(*command)["experiments"][0]
+    assert told["done"] == told["cells"] == 5
+    assert all(one["holds"] for one in told["findings"] if one["holds"] is not None)
+    table = (place / "results" / "accuracy" / "table.md").read_text()
+    assert "Exact variants take them on the finest grid that holds them, of 33 fraction bits" in table
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(toy: Toy, place: Path) -> None:
+    (place / "file").touch()
+    refused = run("experiment", "toy", "--dataset", "own.npz", "--out", "file/results", code=1)
+    assert "results cannot be written to file/results/toy: Not a directory. Name another folder" in " ".join(
+        refused.stderr.split()
+    )
+
+
+def test_a_path_that_is_not_there_is_said_to_be_a_path(place: Path) -> None:
+    refused = run("experiment", "accuracy", "--dataset", "nowhere.npz", code=1)
+    assert "there is no file or folder nowhere.npz" in " ".join(refused.stderr.split())
+
+
+def test_a_table_that_is_too_wide_for_the_screen_is_shown_row_by_row(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = ("stream", *(f"deviation{number}" for number in range(12)))
+    wide = Table("Wide", columns, [["alternating", *["1.20e-13"] * 12]], frozenset(columns[1:]))
+    monkeypatch.setattr(toy, "tables", lambda *_: [wide])
+    shown = run("experiment", "toy", "--dataset", "own.npz").stdout
+    lines = [text.split() for text in shown.splitlines()]
+    assert ["deviation11", "1.20e-13"] in lines
+    assert ["alternating"] in lines
 
 
 def test_the_list_and_what_is_typed_wrong() -> None:

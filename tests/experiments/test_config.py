@@ -62,12 +62,12 @@ def test_a_table_is_laid_over_the_full_or_the_quick_variant() -> None:
         ({"steps": True}, ["must be a whole number"]),
         ({"steps": 0}, ["[toy] steps = 0 must be at least 1"]),
         ({"factor": "two"}, ["toy.factor", "must be a number"]),
-        ({"factor": float("nan")}, ["must be a number"]),
+        ({"factor": float("nan")}, ["must be a number (not nan)"]),
         ({"exactly": 1}, ["must be true or false"]),
         ({"mode": "median"}, ["must be one of 'sum', 'mean'"]),
         ({"seeds": 1}, ["must be a list of which each is a whole number, such as [0, 1, 2]"]),
         ({"seeds": [1, "2"]}, ["a list of which each is a whole number"]),
-        ({"limits": [1.0]}, ["a list of 2: a number, a number"]),
+        ({"limits": [1.0]}, ["a list of 2: a number (not nan), a number (not nan)"]),
         ({"cap": "x"}, ["must be a whole number"]),
         ({"dataset": 7}, ["must be a word in quotes"]),
     ],
@@ -84,12 +84,16 @@ def test_tables_of_experiments_that_there_are_not() -> None:
         config.check_tables({"acuracy": {}}, tuple(ABOUT))
     with pytest.raises(InputError, match="stands outside any table"):
         config.check_tables({"accuracy": 3}, tuple(ABOUT))
+    with pytest.raises(InputError, match=r"seeds = \[1\] stands outside any table.*below \[NAME\]"):
+        config.check_tables({"seeds": [1]}, tuple(ABOUT))
     config.check_tables({"accuracy": {}}, tuple(ABOUT))
 
 
 def test_files_that_are_not_there_or_no_toml(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no config"):
         config.read(tmp_path / "none.toml")
+    with pytest.raises(InputError, match="is a folder"):
+        config.read(tmp_path)
     (tmp_path / "bad.toml").write_text("= 3")
     with pytest.raises(InputError, match=r"is no TOML: .*--show-config"):
         config.read(tmp_path / "bad.toml")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from experiment_cases import Toy, tiny_library
-from expunge.experiments import machine, markdown, published
-from expunge.experiments.page import page, write_outcome, write_page
+from expunge.experiments import config, machine, markdown, published
+from expunge.experiments.page import command, page, write_outcome, write_page
 from expunge.experiments.runner import Outcome, Runner
 from expunge.experiments.runs.base import Results, Summary, Table, over_seeds
 from expunge.experiments.systems.catalogue import NAMES
 
-FILES = ["results.json", "table.md", "toy.png", "toy.svg"]
+FILES = ["results.json", "config.toml", "table.md", "toy.png", "toy.svg"]
 
 
 @pytest.fixture
@@ -63,19 +63,37 @@ def test_the_page_has_claims_tables_figures_and_what_is_missing(outcome: Outcome
         "- There are 2.",
         "failed: ZeroDivisionError",
         "not run: needs Flower",
-        "`expunge experiment toy`",
+        "`expunge experiment toy --config config.toml`, with the settings in [config.toml](toy/config.toml)",
         "[results.json](toy/results.json)",
         "not in the paper",
     ):
         assert part in text, part
+    assert "Of 1 claims that these results could refute, 1 holds." in text
+    assert "to measure: toy " in text
     assert "quick run" not in text
     assert "**A quick run:**" in page([replace(outcome, quick=True)], tmp_path)
+
+
+def test_the_command_gives_these_very_settings(outcome: Outcome, tmp_path: Path) -> None:
+    write_outcome(outcome, tmp_path / "toy")
+    assert command(outcome) == "expunge experiment toy --config config.toml"
+    assert f"`{command(outcome)}`" in (tmp_path / "toy" / "table.md").read_text()
+    table = config.read(tmp_path / "toy" / "config.toml")["toy"]
+    assert config.settings_of(outcome.experiment, table, quick=False) == outcome.settings
+    assert command(replace(outcome, settings=outcome.experiment.full)) == "expunge experiment toy"
+    assert command(replace(outcome, settings=outcome.experiment.quick, quick=True)) == "expunge experiment toy --quick"
+
+
+def test_a_coarser_grid_is_stated(outcome: Outcome, tmp_path: Path) -> None:
+    assert "fraction bits" not in page([outcome], tmp_path)
+    large = {"tiny": {**outcome.data["tiny"], "largest": 1526.2, "fraction_bits": 30}}
+    assert "reach 1526 in magnitude" in page([replace(outcome, data=large)], tmp_path)
 
 
 def test_a_claim_that_fails_is_said_to(outcome: Outcome, tmp_path: Path) -> None:
     results = Results(replace(one, result={"total": -1.0}) for one in outcome.results)
     text = page([replace(outcome, results=results)], tmp_path)
-    assert "| does not hold | Totals are positive." in text
+    assert "| **does not hold** | Totals are positive." in text
     assert "**Does not hold:** Totals are positive." in text
 
 

@@ -68,6 +68,16 @@ def test_a_damaged_file_is_measured_anew(tmp_path: Path, content: str) -> None:
     assert store.find(cell(), SAME) is None
 
 
+def test_a_file_from_which_a_part_was_cut_is_measured_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path, Toy())
+    for part in ("result", "seconds", "data", "environment"):
+        store.keep(kept({"total": 1}))
+        content = json.loads(store.path(cell().key).read_text())
+        del content[part]
+        store.path(cell().key).write_text(json.dumps(content))
+        assert store.find(cell(), SAME) is None
+
+
 def test_forgetting(tmp_path: Path) -> None:
     store = Store(tmp_path, Toy())
     store.keep(kept({"total": 1}))

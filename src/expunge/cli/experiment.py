@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from expunge.cli import elsewhere, failure
 from expunge.cli.command import Command, Group
 from expunge.cli.options import FOLDER, PATH
-from expunge.cli.screen import BAD, GOOD, QUIET, WAITS, Screen, bullets, count, line, place, table, title
+from expunge.cli.screen import BAD, GOOD, QUIET, WAITS, Screen, bullets, count, facts, line, place, table, title
+from expunge.errors import InputError, MissingExtraError
 from expunge.experiments import config
 from expunge.experiments.datasets.catalogue import Library
 from expunge.experiments.markdown import seconds_text
 from expunge.experiments.page import findings, missing, tables, write_outcome, write_page
-from expunge.experiments.runner import ENGINES, FLOWER, Outcome, Runner, available_engines
+from expunge.experiments.runner import ENGINES, FLOWER, FLOWER_NEEDS, Outcome, Runner, available_engines
 from expunge.experiments.runs.base import Finding, Table
 from expunge.experiments.runs.catalogue import ABOUT, EXPERIMENTS
 
@@ -129,7 +131,7 @@ def _run(names: tuple[str, ...], everything: bool, **given: Any) -> None:
         tables_of = {name: config.as_dict(settings[name]) for name in names}
         screen.result({"config": tables_of, "toml": text}, Text(text.rstrip("\n"), no_wrap=True, overflow="ignore"))
         return
-    engines = _engines(given["engine"])
+    engines = _engines(names, settings, given)
     outcomes, problems = [], []
     with _watched(screen) as report:
         runner = Runner(given["out"], Library(given["data"]), report)
@@ -157,10 +159,16 @@ def _settings(names: Sequence[str], path: Path | None, datasets: Sequence[str], 
     return {name: config.settings_of(EXPERIMENTS[name], tables_of.get(name, {}), quick=quick) for name in wanted}
 
 
-def _engines(asked: str | None) -> tuple[str, ...]:
-    """The engines to run cells of in this process."""
-    here = available_engines()
-    return here if asked is None else tuple(one for one in here if one == asked)
+def _engines(names: Sequence[str], settings: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The engines to run cells of in this process. Refuses one that was asked for by name, and of which nothing would be run."""
+    asked, here = given["engine"], available_engines()
+    if asked is None:
+        return here
+    if len(names) == 1 and not any(cell.engine == asked for cell in EXPERIMENTS[names[0]].cells(settings[names[0]])):
+        raise InputError(f"{names[0]} has no cells of the engine {asked} with these settings; leave --engine out")
+    if asked not in here and given["flower_python"] is None:
+        raise MissingExtraError(f"cells of the engine {asked} need {FLOWER_NEEDS}")
+    return tuple(one for one in here if one == asked)
 
 
 @contextmanager
@@ -227,9 +235,28 @@ def _shown(outcome: Outcome) -> Iterator[RenderableType]:
 def _table(one: Table) -> Iterator[RenderableType]:
     yield line()
     yield line(one.title, "bold")
-    yield table(one.columns, one.rows, right=tuple(one.right))
+    yield _Fitting(one)
     if one.note:
         yield line(one.note, QUIET, indent=2)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """A table where its words have room on the screen, and otherwise one list for each of its rows."""
+
+    content: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """As the screen is wide."""
+        del console
+        columns, rows = self.content.columns, self.content.rows
+        words = [[word for cell in column for word in cell.split()] for column in zip(columns, *rows, strict=True)]
+        if 2 + sum(2 + max(map(len, one), default=0) for one in words) <= options.max_width:
+            yield table(columns, rows, right=tuple(self.content.right))
+            return
+        for row in rows:
+            yield line(row[0], indent=2)
+            yield facts([(f"  {name}", cell) for name, cell in zip(columns[1:], row[1:], strict=True)])
 
 
 def _finding(finding: Finding) -> RenderableType:

@@ -33,6 +33,8 @@ def read(path: Path) -> dict[str, Any]:
         raise InputError(
             f"there is no config {path}; expunge experiment NAME --show-config prints one to begin with"
         ) from problem
+    except IsADirectoryError as problem:
+        raise InputError(f"{path} is a folder, and a config is a file; name the file in it") from problem
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise InputError(f"{path} is no TOML: {problem}. expunge experiment NAME --show-config prints one that is") from problem
 
@@ -40,9 +42,10 @@ def read(path: Path) -> dict[str, Any]:
 def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
     """Refuse tables of experiments that there are not, and anything outside tables."""
     for name, table in tables.items():
-        require_known("experiment", name, known)
         if not isinstance(table, dict):
-            raise InputError(f"{name} = {table!r:.60} stands outside any table; settings of an experiment stand below [{name}]")
+            below = name if name in known else "NAME"
+            raise InputError(f"{name} = {table!r:.60} stands outside any table; settings of an experiment stand below [{below}]")
+        require_known("experiment", name, known)
 
 
 def settings_of(experiment: Experiment[Any], table: Mapping[str, Any], *, quick: bool) -> Any:
@@ -103,7 +106,7 @@ def _chosen(experiment: Experiment[Any], settings: Any) -> list[str]:
     """Settings of systems, which stand in the cells' keys and not in the config, as comments."""
     found = [cell.key for cell in experiment.cells(settings) if isinstance(cell.key.get("settings"), Mapping)]
     lines = [
-        f"#   {key.get('dataset', '')} {key.get('system', '')}: "
+        f"#   {' '.join(str(key[name]) for name in ('dataset', 'system') if name in key)}: "
         + ", ".join(f"{name} = {_toml(value)}" for name, value in key["settings"].items() if value is not None)
         for key in found
     ]
@@ -163,7 +166,7 @@ def _named(hint: Any) -> str:
         return (
             f"a list of which each is {_named(inner[0])}" if many else f"a list of {len(inner)}: {', '.join(map(_named, inner))}"
         )
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "a word in quotes"}[hint]
+    return {bool: "true or false", int: "a whole number", float: "a number (not nan)", str: "a word in quotes"}[hint]
 
 
 def _toml(value: Any) -> str:

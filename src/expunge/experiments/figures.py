@@ -141,10 +141,12 @@ def name_ends(axes: Axes, *, room: float = 0.28, gap: float = 0.07) -> None:
         return
     _widen(axes, room)
     to_share = axes.transScale + axes.transLimits
-    placed = sorted((float(to_share.transform((x, y))[1]), label, colour) for label, colour, x, y in ends)
-    heights = _spread([height for height, _, _ in placed], gap)
-    for height, (_, label, colour) in zip(heights, placed, strict=True):
-        axes.text(1.0 - room + 0.02, height, label, color=colour, transform=axes.transAxes, va="center", fontsize=7)
+    placed = sorted((*map(float, to_share.transform((x, y))[::-1]), label, colour) for label, colour, x, y in ends)
+    heights = _spread([height for height, _, _, _ in placed], gap)
+    for height, (end, right, label, colour) in zip(heights, placed, strict=True):
+        way = [right + 0.012, 1.0 - room + 0.04], [end, height]  # from the line to its name, which may have moved away
+        axes.plot(*way, color=colour, linewidth=0.5, marker="", transform=axes.transAxes, label="_way", clip_on=False)
+        axes.text(1.0 - room + 0.05, height, label, color=colour, transform=axes.transAxes, va="center", fontsize=7)
 
 
 def _widen(axes: Axes, room: float) -> None:

@@ -1,4 +1,4 @@
-"""What is written of an experiment's outcome: results.json, table.md and figures; and one page about all experiments.
+"""What is written of an experiment's outcome: results, config, tables and figures; and one page about all experiments.
 
 Everything here is made from outcomes alone, so it can be made again from what is kept, and is then the same, byte for byte.
 """
@@ -12,20 +12,22 @@ from typing import Any
 
 from expunge.errors import MissingExtraError
 from expunge.experiments import config, figures, machine, published
+from expunge.experiments.grids import USUAL
 from expunge.experiments.markdown import seconds_text, table_text
 from expunge.experiments.runner import Outcome
 from expunge.experiments.runs.base import Drawing, Finding, Table
 from expunge.experiments.store import FORMAT, plain
 from expunge.files import write_whole
 
-PAGE = "README.md"
+PAGE, CONFIG = "README.md", "config.toml"
 _NAMED = 3  # cells that are named for a reason
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> list[str]:
-    """Write results.json, table.md and figures into the experiment's folder. Returns what could not be made, in words."""
+    """Write results, config, tables and figures into the experiment's folder. Returns what could not be made, in words."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "results.json", json.dumps(as_json(outcome), indent=1, allow_nan=False) + "\n")
+    _write(folder / CONFIG, config.written(outcome.experiment, outcome.settings))
     problems = []
     try:
         for drawing in drawings(outcome):
@@ -86,17 +88,31 @@ def section(outcome: Outcome, folder: Path, *, seen_from: Path, level: int) -> s
     found = [f"- {_marked(one)}" for one in findings(outcome)]
     if found:
         parts.append("\n".join(found))
-    parts += _unfinished(outcome)
+    parts += [*_coarser_grids(outcome), *_unfinished(outcome)]
     parts.append(
-        f"Command: `{command(outcome)}`. Measured in {seconds_text(outcome.seconds)}. Everything that it depends on, and every "
-        f"number, is in [results.json]({prefix}results.json)."
+        f"Command: `{command(outcome)}`, with the settings in [{CONFIG}]({prefix}{CONFIG}). Measured in "
+        f"{seconds_text(outcome.seconds)}. Everything that it depends on, and every number, is in "
+        f"[results.json]({prefix}results.json)."
     )
     return "\n\n".join(parts) + "\n"
 
 
 def command(outcome: Outcome) -> str:
-    """What to type to get these results."""
-    return f"expunge experiment {outcome.experiment.name}" + (" --quick" if outcome.quick else "")
+    """What to type to get these results: with a config, where settings are not those of the full or the quick run."""
+    usual = outcome.experiment.quick if outcome.quick else outcome.experiment.full
+    own = "" if outcome.settings == usual else f" --config {CONFIG}"
+    return f"expunge experiment {outcome.experiment.name}" + (" --quick" if outcome.quick else "") + own
+
+
+def _coarser_grids(outcome: Outcome) -> list[str]:
+    """What is to be said of data that the usual grid cannot hold."""
+    return [
+        f"Features of `{name}` reach {one['largest']:.4g} in magnitude, and the usual grid holds what is below {USUAL.limit:g}. "
+        f"Exact variants take them on the finest grid that holds them, of {one['fraction_bits']} fraction bits, whatever is "
+        f"said of {USUAL.fraction_bits} above."
+        for name, one in outcome.data.items()
+        if "fraction_bits" in one
+    ]
 
 
 def _marked(finding: Finding) -> str:
@@ -142,6 +158,8 @@ def page(outcomes: Sequence[Outcome], out: Path) -> str:
         f"`expunge experiment all{' --quick' if quick else ''}`, which writes this page; no number here is typed by hand but the "
         "paper's own, which are marked as such."
     )
+    if any(CONFIG in command(outcome) for outcome in outcomes):
+        about += " Where a section's command has a config, settings are others than the usual ones: they are in that file."
     parts = ["# The paper, reproduced", about]
     if quick:
         parts.append("**A quick run:** fewer requests and seeds than a full one; dimensions, classes and clients are the same.")
@@ -154,14 +172,15 @@ def _claims(outcomes: Sequence[Outcome]) -> str:
     rows = []
     for outcome in outcomes:
         place = _anchor(outcome.experiment.title)
-        rows += [
-            f"| {_verdict(one).lower()} | {one.text.replace('|', chr(92) + '|')} | [{outcome.experiment.name}](#{place}) |"
-            for one in findings(outcome)
-            if one.holds is not None
-        ]
+        for one in findings(outcome):
+            if one.holds is not None:
+                verdict = "holds" if one.holds else "**does not hold**"
+                rows.append(f"| {verdict} | {one.text.replace('|', chr(92) + '|')} | [{outcome.experiment.name}](#{place}) |")
     if not rows:
         return ""
-    return "\n".join(["## What holds", "", "| | claim | experiment |", "| --- | --- | --- |", *rows])
+    hold = sum(row.startswith("| holds") for row in rows)
+    count = f"Of {len(rows)} claims that these results could refute, {hold} {'holds' if hold == 1 else 'hold'}."
+    return "\n".join(["## What holds", "", count, "", "| | claim | experiment |", "| --- | --- | --- |", *rows])
 
 
 def _anchor(title: str) -> str:
@@ -198,9 +217,10 @@ def _machines(outcomes: Sequence[Outcome]) -> str:
     if not found:
         return ""
     total = seconds_text(sum(outcome.seconds for outcome in outcomes))
+    each = ", ".join(f"{one.experiment.name} {seconds_text(one.seconds)}" for one in outcomes if one.results)
     lines = [f"- {machine.in_words(dict(one))}" for one in found]
     theirs = f"The paper used {published.MACHINE}: times are to be compared between systems, not with the paper's."
-    return "\n".join(["## Machine", "", f"All cells together took {total} to measure.", "", *lines, "", theirs])
+    return "\n".join(["## Machine", "", f"All cells together took {total} to measure: {each}.", "", *lines, "", theirs])
 
 
 def _write(path: Path, text: str) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from expunge.errors import ExpungeError, InputError
 from expunge.experiments import machine
 from expunge.experiments.datasets.dataset import Dataset
+from expunge.experiments.grids import USUAL, fitting_grid, largest_of
 from expunge.experiments.runs.base import Cell, Done, Experiment, Key, Report, Results
 from expunge.experiments.store import Kept, Store, data_names, plain
 from expunge.files import FolderLock, write_whole
@@ -139,10 +140,14 @@ class Runner:
         return outcome
 
     def _prepare(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        ignore = self.out / ".gitignore"  # results may be committed; locks should not be
-        if not ignore.exists():
-            write_whole(ignore, b"lock\n", mode=0o644)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            ignore = self.out / ".gitignore"  # results may be committed; locks should not be
+            if not ignore.exists():
+                write_whole(ignore, b"lock\n", mode=0o644)
+        except OSError as problem:
+            why = problem.strerror or problem
+            raise InputError(f"results cannot be written to {folder}: {why}. Name another folder with --out") from problem
 
     def _measure(self, experiment: Experiment[Any], store: Store, cells: Sequence[Cell]) -> tuple[dict[Path, str], int]:
         """Measure the cells that are not there; what failed, and how many did not."""
@@ -205,7 +210,15 @@ def _identity(dataset: Dataset) -> dict[str, Any]:
         if array is not None:
             content.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
             content.update(np.ascontiguousarray(array).data)
-    return dataset.described() | {"digest": content.hexdigest()}
+    return dataset.described() | {"digest": content.hexdigest()} | _coarser(dataset)
+
+
+def _coarser(dataset: Dataset) -> dict[str, Any]:
+    """For features that the usual grid cannot hold: how large they are, and the grid that exact variants take them on."""
+    grid, largest = fitting_grid(dataset.train_features), largest_of(dataset.train_features)
+    if grid == USUAL or largest >= grid.limit:  # features beyond every grid are refused
+        return {}
+    return {"largest": largest, "fraction_bits": grid.fraction_bits}
 
 
 def available_engines() -> tuple[str, ...]:

@@ -58,6 +58,8 @@ class Store:
             return None  # cut off or edited by hand: to be measured anew
         if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("key") != plain(cell.key):
             return None
+        if not all(name in content for name in ("result", "seconds", "data", "environment")):
+            return None
         kept = Kept(*(content[name] for name in ("key", "result", "seconds", "data", "environment")))
         same = all(identities.get(name) is None or identities[name] == kept.data.get(name) for name in data_names(cell.key))
         return kept if same else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -34,7 +35,7 @@ _ROUNDS = {"tweets_by_user": 100}
 
 def sizes_for(dataset: str, system: str) -> dict[str, Any]:
     """The paper's rounds, clients and samples; those of CIFAR for a dataset that it has not. FedCIO's rounds are FedAvg's."""
-    known = STAND_INS.get(dataset, dataset)
+    known = STAND_INS.get(_original(dataset), dataset)
     if system == "fats":
         rounds, samples = _FATS.get(known, _FATS["cifar10"])
         return {"rounds": rounds, "clients_per_round": 5, "samples": samples, "steps": 1}
@@ -112,13 +113,19 @@ def _found(dataset: str, sweep: Path | None) -> tuple[str, Mapping[str, Mapping[
     own = read(named) if named is not None else {}
     if dataset in own:
         return dataset, own[dataset]
-    basis, known = STAND_INS.get(dataset, dataset), _packaged()
+    basis, known = STAND_INS.get(_original(dataset), dataset), _packaged()
     if basis not in known:
         raise InputError(
-            f"nobody has chosen settings for the dataset {dataset!r:.80}. Choose them: run expunge experiment sweep with "
-            f"datasets = [{json.dumps(dataset)}] in its config, and set {VARIABLE} to the results.json that it writes"
+            f"nobody has chosen settings for the dataset {dataset!r:.80}. Choose them: run expunge experiment sweep --dataset "
+            f"{shlex.quote(dataset)}, and set {VARIABLE} to the results.json that it writes"
         )
     return basis, known[basis]
+
+
+def _original(dataset: str) -> str:
+    """The original whose features these are: also of a path to a file that `expunge experiment features` made."""
+    stem = Path(dataset).stem
+    return next((name for name in STAND_INS if stem.startswith(f"{name}-")), dataset)
 
 
 @cache

@@ -48,6 +48,17 @@ def test_a_system_comes_to_the_same_heads_and_counts_the_same(tmp_path: Path, na
     assert engine.loading_seconds > 0
 
 
+@pytest.mark.parametrize("name", ["a_exact", "b_exact"])
+def test_nodes_and_server_agree_on_the_grid_for_large_features(tmp_path: Path, name: str) -> None:
+    job, plain = job_of(name), ground()
+    large = replace(plain, pool=replace(plain.pool, features=plain.pool.features * 1000))
+    large.write(tmp_path)
+    job.write(tmp_path)
+    system = build(name, large.pool, settings=job.settings, seed=job.seed, engine=engine_of(tmp_path))
+    assert system.settings.fraction_bits < 35
+    assert perform(system, job)[1] == in_process(large, job)[1]
+
+
 @pytest.mark.parametrize("name", ["fats", "exactfun", "b_exact"])
 def test_a_system_goes_on_on_another_engine(tmp_path: Path, name: str) -> None:
     """What was saved on Flower is loaded in one process, and the other way round; both go on alike."""

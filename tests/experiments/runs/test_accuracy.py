@@ -68,6 +68,15 @@ def test_every_system_is_in_every_table(measured: tuple[AccuracySettings, Result
     assert int(rounds["FedAvg retrain"]) >= 100
 
 
+def test_what_fats_promises_is_told(measured: tuple[AccuracySettings, Results]) -> None:
+    settings, results = measured
+    (text,) = [one.text for one in Accuracy().findings(settings, results) if "rho_C" in one.text]
+    found = [one.result["stability"] for one in results.where(system="fats")]
+    assert f"draws b = {np.mean([one['b'] for one in found]):.1f} samples" in text
+    assert 0 < found[0]["b"] <= 160 / 20 * 3
+    assert all(one.result["stability"] is None for one in results if one.key["system"] != "fats")
+
+
 def test_the_figure_is_drawn(measured: tuple[AccuracySettings, Results], tmp_path: Path) -> None:
     settings, results = measured
     (drawing,) = Accuracy().drawings(settings, results)
@@ -82,7 +91,11 @@ def test_what_draws_nothing_at_random_is_run_as_often_as_it_can_differ() -> None
     assert {counts[name] for name in CENTRAL} == {1}
     assert {counts[name] for name in ANALYTIC} == {2}
     assert counts["fedavg"] == counts["sisa"] == 5
-    assert len(Accuracy().cells(settings)) == 3 * sum(counts.values())
+    cells = Accuracy().cells(settings)
+    assert len(cells) == 3 * sum(counts.values()) + 1
+    (longer,) = [cell.key for cell in cells if "part" in cell.key]
+    (usual,) = [cell.key for cell in cells if cell.key | {"part": "longer"} == longer | {"settings": cell.key["settings"]}][:1]
+    assert longer["settings"] == usual["settings"] | {"rounds": 4 * usual["settings"]["rounds"]}
 
 
 def invented(system: str, accuracy: float, **result: Any) -> Done:
@@ -98,8 +111,12 @@ def test_claims_fail_when_results_say_so() -> None:
     )
     results += [invented("fedavg", 0.87), invented("fats", 0.85), invented("exactfun", 0.91)]
     findings = Accuracy().findings(Accuracy.quick, results)
-    assert [one.holds for one in findings] == [False, False, True, False, None, False, None]
-    assert "60 SGD steps" in findings[4].text
+    assert [one.holds for one in findings] == [False, False, True, False, True, None]
+    more = invented("fats", 0.879)
+    more.key.update(part="longer", settings={**more.key["settings"], "rounds": 240})  # type: ignore[attr-defined]
+    text = Accuracy().findings(Accuracy.quick, Results([*results, more]))[5].text
+    assert "60 SGD steps" in text
+    assert "With 240 rounds instead of 60 and the same rate its accuracy is 0.8790 (0.10 below)" in text
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,21 @@ def test_every_size_is_measured_and_said_to_be_what_it_is(results: Results) -> N
             assert all(len(took) == 2 and min(took) > 0.0 for took in done.result["seconds"]["delete"][system].values())
 
 
+def test_deviations_of_float64_are_not_hidden_by_the_rounding_of_published_weights(results: Results) -> None:
+    for done in results:
+        assert max(done.result["deviations"][name] for name in ("a_float64", "b_float64")) < 1e-12
+        assert done.result["deviations"]["a_exact"] == done.result["deviations"]["b_exact"] > 1e-14
+
+
+def test_a_server_that_loses_a_request_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = ExactB.take
+    monkeypatch.setattr(ExactB, "take", lambda self, data, count, *, add: None if add else take(self, data, count, add=add))
+    small = replace(SMALL, dims=(4,), classes=(), ranks=(1,), repetitions=1)
+    wrong = run(Costs(), small)
+    assert [done.result["exact_as_before"] for done in wrong] == [False]
+    assert Costs().findings(small, wrong)[0].holds is False
+
+
 def test_tables_figures_and_findings(results: Results) -> None:
     require_shown(Costs(), SMALL, results)
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from analytic_cases import SmallLibrary, require_shown, run, small_dataset
 
+from expunge import WoodburySolver
 from expunge.errors import InputError
+from expunge.experiments.runs import drift
 from expunge.experiments.runs.base import Results
 from expunge.experiments.runs.drift import SERIES, Drift, DriftSettings
 from expunge.experiments.runs.drift_streams import PATTERNS, SOURCES, Follower, condition_of, requests_of, samples_of, spec_for
@@ -93,6 +95,30 @@ def test_a_follower_that_even_a_reset_cannot_mend_is_lost_and_says_when() -> Non
 def test_a_periodic_reset_is_not_counted_as_forced(results: Results) -> None:
     for done in results.where(condition=1e3, pattern="alternating"):
         assert all(done.result["series"][name]["resets"] == [] for name in SERIES)
+
+
+def test_a_periodic_reset_happens() -> None:
+    samples = samples_of(key(), SmallLibrary())  # type: ignore[arg-type]
+    for period, resets in ((0, 0), (4, 2)):
+        follower = Follower("float64", period)
+        follower.begin(spec_for(1e4, samples), samples.features, samples.labels)
+        before = follower.solver.resets
+        for request in range(1, 11):
+            follower.take(request, samples.features[[request]], samples.labels[[request]], add=False)
+        assert follower.solver.resets - before == resets
+        assert follower.resets == []
+
+
+def test_an_exact_variant_that_misses_a_request_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy(WoodburySolver):
+        def add(self, *_: Any, **__: Any) -> None:
+            """Forget to."""
+
+    monkeypatch.setattr(drift, "WoodburySolver", Lazy)
+    small = replace(SMALL, conditions=(1e3,), sources=("spectrum",), patterns=("alternating",))
+    wrong = run(Drift(), small)
+    assert wrong[0].result["equal"] == 1  # before the first request
+    assert Drift().findings(small, wrong)[0].holds is False
 
 
 def test_too_few_columns_are_refused() -> None:

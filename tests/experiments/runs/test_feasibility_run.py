@@ -51,6 +51,23 @@ def test_tables_figures_and_findings(results: Results) -> None:
     require_shown(Feasibility(), SMALL, results)
 
 
+def test_a_condition_that_is_computed_wrongly_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integers, "all_roots_below", lambda *_: True)
+    wrong = run(Feasibility(), replace(SMALL, gaps=(1e-3,)))
+    (arbitrary,) = wrong.where(kind="arbitrary rows")
+    assert arbitrary.result["agree"] == arbitrary.result["feasible"] < 40
+    claims = {one.text.split(" in ")[0]: one.holds for one in Feasibility().findings(SMALL, wrong)}
+    assert claims["The three conditions agree"] is False
+    assert claims["Near the boundary the conditions agree"] is False
+    assert claims["A deletion of rows that were added is feasible"] is True
+
+
+def test_deletions_of_what_was_added_must_be_feasible(results: Results) -> None:
+    wrong = Results(replace(one, result={**one.result, "feasible": 39}) for one in results.where(kind=KINDS[0]))
+    (claim,) = [one.holds for one in Feasibility().findings(SMALL, wrong) if "rows that were added" in one.text]
+    assert claim is False
+
+
 # -- integers -----------------------------------------------------------------------------------------------------------
 
 entries = st.integers(-(2**40), 2**40)

@@ -35,6 +35,15 @@ def test_every_exact_job_ends_with_the_head_of_retraining() -> None:
     require_shown(Highdim(), SMALL, results)
 
 
+def test_a_job_with_another_head_is_found_out() -> None:
+    results = made()
+    wrong = Results(
+        replace(done, result={**done.result, "digest": "another"} if done.key["job"] == "b" else done.result) for done in results
+    )
+    assert Highdim().findings(SMALL, results)[0].holds is True
+    assert Highdim().findings(SMALL, wrong)[0].holds is False
+
+
 def test_a_cell_is_measured_in_a_process_of_its_own() -> None:
     settings = replace(SMALL, dims=(6,))
     cells = Highdim().cells(settings)

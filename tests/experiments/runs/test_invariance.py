@@ -17,7 +17,7 @@ from expunge.experiments.datasets.catalogue import Library
 from expunge.experiments.datasets.dataset import Dataset
 from expunge.experiments.runs.base import Done, Results
 from expunge.experiments.runs.invariance import SYSTEMS, Central, Invariance, InvarianceSettings
-from expunge.experiments.systems.variants import VariantSettings
+from expunge.experiments.systems.variants import VariantBExact, VariantSettings
 from expunge.solvers.system import is_well_conditioned
 
 GAMMAS = (1e-20, 1e-9, 1e-3, 1e-1, 1.0, 1e2, 1e4)
@@ -59,6 +59,17 @@ def test_floating_point_deviates_by_its_precision(measured: tuple[InvarianceSett
     assert smallest > 1e-9
 
 
+def test_the_rounding_of_published_weights_does_not_hide_what_float64_is_off_by(
+    measured: tuple[InvarianceSettings, Results],
+) -> None:
+    settings, results = measured
+    for one in results.where(part="clients", system="a_float64"):
+        assert one.result["central_from_exact"] < 1e-13 < one.result["publication"] < 1e-10
+        assert one.result["from_exact"] < 1e-13
+    exactly = Invariance().tables(settings, results)[1]
+    assert "in steps of 2^-40" in exactly.note
+
+
 def test_gammas_that_an_arithmetic_cannot_take_are_results(measured: tuple[InvarianceSettings, Results]) -> None:
     _, results = measured
     points = {one.key["system"]: one.result["points"] for one in results.where(part="gammas")}
@@ -77,6 +88,17 @@ def test_gammas_that_an_arithmetic_cannot_take_are_results(measured: tuple[Invar
     assert {len(row) for table in tables for row in table.rows if len(row) != len(table.columns)} == set()
 
 
+def test_an_exact_variant_that_leaves_out_a_sample_is_not_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny_features(tmp_path / "own.npz", samples=80)
+    train = VariantBExact._train
+    monkeypatch.setattr(VariantBExact, "_train", lambda self, numbers: train(self, numbers[1:]))
+    settings = replace(settings_on(path), clients=(2,), seeds=(0,), systems=("b_exact",), gammas=(1.0,))
+    results = Results(Done(cell.key, cell.run(Library(tmp_path), lambda *_: None)) for cell in Invariance().cells(settings))
+    assert results.where(part="clients")[0].result["equal"] is False
+    assert results.where(part="gammas")[0].result["points"][0]["equal"] is False
+    assert Invariance().tables(settings, results)[0].rows[-1][-1] == "differs"
+
+
 def test_the_smallest_gamma_is_where_the_rule_begins(tmp_path: Path) -> None:
     dataset: Dataset = Library(tmp_path).load(str(tiny_features(tmp_path / "own.npz")))
     smallest = Central(dataset).smallest_gamma
@@ -88,7 +110,9 @@ def test_the_smallest_gamma_is_where_the_rule_begins(tmp_path: Path) -> None:
 
 def test_ours_stand_next_to_the_papers() -> None:
     cells = [cell.key for cell in Invariance().cells(Invariance.full) if cell.key["part"] == "clients"]
-    results = Results(Done(key, {"failed": None, "deviation": 1e-9, "from_exact": 2e-9, "equal": True}) for key in cells)
+    results = Results(
+        Done(key, {"failed": None, "deviation": 1e-9, "from_exact": 2e-9, "equal": True, "publication": 1e-11}) for key in cells
+    )
     table = Invariance().tables(Invariance.full, results)[0]
     assert [row[0] for row in table.rows] == ["fp32, ours", "fp32, paper", "fp64, ours", "fp64, paper", "exact, ours"]
     assert table.rows[3][1:] == ["1.47e-09", "1.42e-09", "1.42e-09", "6.18e-10", "1.37e-09", "1.42e-09"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from expunge.errors import InputError
 from expunge.experiments.runs.base import Results
-from expunge.experiments.runs.necessity import Necessity, NecessitySettings, averaged_pairs
+from expunge.experiments.runs.necessity import Necessity, NecessitySettings, _same_sums, averaged_pairs
 
 SMALL = NecessitySettings(gammas=(0.25, 1.0, 3.0), dataset="small", samples=200, clients=4, gamma=0.5, seeds=(0, 1))
 
@@ -47,6 +47,14 @@ def test_real_features_with_the_same_sums_have_different_heads(results: Results)
 
 def test_tables_figures_and_findings(results: Results) -> None:
     require_shown(Necessity(), SMALL, results)
+
+
+def test_sums_are_compared_for_every_client_and_class() -> None:
+    features, labels, owners = np.arange(8.0).reshape(4, 2), np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    assert _same_sums(features, features.copy(), labels, owners)
+    swapped = features[[1, 0, 2, 3]]  # the same sums of every class, but not at every client
+    assert not _same_sums(features, swapped, labels, owners)
+    assert _same_sums(features, swapped, labels, np.zeros(4, dtype=np.int64))
 
 
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**32 - 1))

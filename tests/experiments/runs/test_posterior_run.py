@@ -11,7 +11,8 @@ from scipy import linalg
 
 from expunge import Posterior, Spec, Statistics
 from expunge.errors import InputError
-from expunge.experiments.runs.base import Results
+from expunge.experiments.runs import posterior
+from expunge.experiments.runs.base import Done, Results
 from expunge.experiments.runs.posterior import PosteriorRun, PosteriorSettings, kl_from
 
 SMALL = PosteriorSettings(dataset="small", gamma=0.5, start=200, requests=30, marks=(0, 30), steps=3, probes=20)
@@ -43,6 +44,23 @@ def test_covariance_and_predictive_variance_move_one_way(results: Results) -> No
 
 def test_tables_figures_and_findings(results: Results) -> None:
     require_shown(PosteriorRun(), SMALL, results)
+
+
+def test_variances_that_move_the_wrong_way_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Posterior.predictive_std
+    monkeypatch.setattr(Posterior, "predictive_std", lambda *given, **named: 1.0 / right(*given, **named))
+    wrong = run(PosteriorRun(), SMALL).where(part="chain")
+    assert {one["probes_wrong"] for one in wrong[0].result["steps"]} == {SMALL.probes}
+    assert PosteriorRun().findings(SMALL, wrong)[0].holds is False
+
+
+def test_a_sample_that_does_not_come_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, calls = posterior._statistics, iter(range(99))
+    monkeypatch.setattr(posterior, "_statistics", lambda *given: right(*given[:-1], given[-1][next(calls) > 3 :]))
+    cell = next(cell for cell in PosteriorRun().cells(SMALL) if cell.key["part"] == "chain")
+    found = cell.run(SmallLibrary(), lambda *_: None)  # type: ignore[arg-type]
+    assert found["returned"] is False
+    assert PosteriorRun().findings(SMALL, Results([Done(cell.key, found)]))[0].holds is False
 
 
 def test_kl_of_an_inverse_is_that_of_the_posterior_which_has_it() -> None:

@@ -1,20 +1,24 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unlearning_cases import NAME, library
 
 from expunge import Spec, Statistics, solve
 from expunge.errors import InputError
 from expunge.experiments.datasets.dataset import Dataset
 from expunge.experiments.partition import partition
 from expunge.experiments.pool import Pool
-from expunge.experiments.runs.retraining import Retraining
-from expunge.experiments.runs.streams import check_federation, chunks_of, client_of, singles_of, subset
+from expunge.experiments.runs.retraining import Retraining, finest
+from expunge.experiments.runs.streams import Federation, check_federation, chunks_of, client_of, singles_of, subset
 from expunge.experiments.systems import catalogue
+from expunge.experiments.systems.linear import gram_and_moment, ridge
+from expunge.solvers.floating import relative_deviation
 
 
 @given(st.integers(5, 300), st.integers(0, 5), st.lists(st.integers(1, 99), min_size=1, max_size=6, unique=True))
@@ -41,6 +45,18 @@ def test_streams_depend_on_the_seed() -> None:
     assert not np.array_equal(singles_of(500, 50, 0), singles_of(500, 50, 1))
     assert not np.array_equal(chunks_of(500, [0.5], 0)[0], chunks_of(500, [0.5], 1)[0])
     assert len({client_of(1000, seed) for seed in range(20)}) > 10
+
+
+def test_a_federations_systems_have_its_partition_and_their_own_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = library(tmp_path, monkeypatch)
+    federation = Federation.of(data, NAME, 4, 3)
+    assert np.array_equal(federation.pool.owners, partition(federation.dataset, 4, 3))
+    assert not np.array_equal(federation.pool.owners, Federation.of(data, NAME, 4, 2).pool.owners)
+    for seed in (0, 5):
+        system = federation.system("fats", seed)
+        assert system.seed == seed
+        assert system.pool is federation.pool
+        assert {worker.seed for worker in system.engine.workers} == {seed}  # type: ignore[attr-defined]
 
 
 def test_more_deletions_than_samples_are_refused() -> None:
@@ -101,6 +117,17 @@ def test_references_are_the_heads_of_what_is_retained_and_of_nothing_else() -> N
         assert reference.head.digest == afresh.digest
         assert np.allclose(reference.weights, afresh.weights, rtol=1e-8, atol=1e-9)
     assert not references[-1].weights.any()
+
+
+def test_the_finest_head_is_closer_to_float64_than_what_is_published() -> None:
+    data = dataset()
+    statistics = Statistics.of(Spec(dim=3, labels=(0, 1), gamma=1.0), data.train_features, data.train_labels)
+    head, weights = solve(statistics), ridge(*gram_and_moment(data.train_features, data.train_labels, 2), 1.0)
+    fine = finest(head, statistics)
+    assert relative_deviation(weights, fine.weights) < 1e-14 < relative_deviation(weights, head.weights)
+    assert int(np.abs(fine.integers).max()) >= 2**51
+    nothing = Statistics.zero(statistics.spec)
+    assert not finest(solve(nothing), nothing).weights.any()
 
 
 def test_what_is_remembered_of_a_stream_is_never_given_for_another() -> None:

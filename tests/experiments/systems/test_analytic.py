@@ -15,6 +15,7 @@ from expunge.errors import SolveError
 from expunge.experiments.pool import Pool
 from expunge.experiments.systems.base import UnsupportedError
 from expunge.experiments.systems.catalogue import build, settings_from
+from expunge.experiments.systems.linear import packed, unpacked
 
 
 def ordinary(pool: Pool, numbers: np.ndarray) -> np.ndarray:
@@ -30,6 +31,27 @@ def test_afl_is_ordinary_least_squares_whatever_gamma_and_partition(gamma: float
     system.add(np.arange(first, 60))
     assert np.allclose(system.weights, ordinary(pool, np.arange(60)), rtol=1e-7, atol=1e-8)
     assert system.rank == 6
+
+
+def test_afl_is_what_its_authors_recursion_gives() -> None:
+    """The absolute aggregation law one client after another, as published, and then the regularisation taken off."""
+    pool, gamma, one = pool_of(), 0.5, np.eye(6)
+    system = build("afl", pool, settings=settings_from("afl", {"gamma": gamma}))
+    system.train()
+    grams, heads = [], []
+    for client in range(pool.clients):
+        mine = pool.numbers_of(client)
+        rows = np.column_stack([pool.features[mine].astype(float), np.ones(len(mine))])
+        grams.append(rows.T @ rows + gamma * one)
+        heads.append(np.linalg.solve(grams[-1], rows.T @ np.eye(pool.classes)[pool.labels[mine]]))
+    gram, head = grams[0], heads[0]
+    for other, theirs in zip(grams[1:], heads[1:], strict=True):
+        both = np.linalg.inv(gram + other)
+        ours_share = one - np.linalg.inv(gram) @ other @ (one - both @ other)
+        their_share = one - np.linalg.inv(other) @ gram @ (one - both @ gram)
+        head, gram = ours_share @ head + their_share @ theirs, gram + other
+    assert np.allclose(head, np.linalg.solve(sum(grams), sum(c @ w for c, w in zip(grams, heads, strict=True))), rtol=1e-8)
+    assert np.allclose(system.weights, np.linalg.solve(gram - pool.clients * gamma * one, gram @ head), rtol=1e-7, atol=1e-9)
 
 
 def test_afl_is_not_ridge() -> None:
@@ -109,6 +131,24 @@ def test_what_they_lack_is_unsupported(name: str, operation: str) -> None:
     system.train(np.arange(50))
     with pytest.raises(UnsupportedError, match=f"has no operation '{operation}'"):
         getattr(system, operation)(0 if operation == "delete_client" else np.arange(1))
+
+
+@pytest.mark.parametrize(("name", "triangles"), [("acu", 1), ("acil", 1), ("a_float64", 1), ("b_float64", 2)])
+def test_a_symmetric_matrix_is_kept_as_one_triangle(name: str, triangles: int) -> None:
+    pool = pool_of()
+    system = build(name, pool)
+    system.train()
+    kept = {one: array.nbytes for one, array in system._state().items() if array.ndim == 1 and array.size > 1}
+    assert kept == dict.fromkeys(kept, 8 * 6 * 7 // 2)
+    assert len(kept) == triangles
+
+
+@given(st.integers(0, 8), st.integers(0, 5))
+def test_unpacking_gives_back_what_was_packed(width: int, seed: int) -> None:
+    draw = np.random.default_rng(seed).standard_normal((width, width))
+    matrix = draw + draw.T
+    assert packed(matrix).shape == (width * (width + 1) // 2,)
+    assert np.array_equal(unpacked(packed(matrix)), matrix)
 
 
 def test_an_infeasible_downdate_of_acu_is_said() -> None:

@@ -20,6 +20,8 @@ from expunge.experiments.systems.base import UnsupportedError
 from expunge.experiments.systems.catalogue import build
 from expunge.experiments.systems.check import fingerprint
 from expunge.experiments.systems.exactfun import ExactFun, ExactFunSettings
+from expunge.experiments.systems.gradient import LOCAL
+from expunge.experiments.systems.softmax import cut, follow, with_constant
 
 LIVELY = ExactFunSettings(alpha=0.01, rounds=5, clients_per_round=2, epochs=1, batch=4, rate=0.5)
 DULL = ExactFunSettings(alpha=0.3, rounds=5, clients_per_round=2, epochs=1, batch=4, rate=0.5)
@@ -117,6 +119,26 @@ def test_a_deletion_changes_no_batch_that_it_is_not_in() -> None:
     row = np.append(pool.features[sample], 1.0)
     step = -1e-4 * np.outer(row, np.full(3, 1 / 3) - np.eye(3)[pool.labels[sample]])
     np.testing.assert_allclose(before - system._models[0, 0], step, atol=2e-6)
+
+
+@pytest.mark.parametrize("settings", [LIVELY, DULL])
+def test_training_is_as_the_method_is_described(settings: ExactFunSettings) -> None:
+    """Written out anew: all clients that take part start from the quantized head, and their mean by samples is quantized."""
+    pool, seed, alpha = pool_of(), 3, settings.alpha
+    system, head = trained(pool, settings, seed=seed), np.zeros((6, 3))
+    for round_ in range(settings.rounds):
+        total, count = np.zeros((6, 3)), 0
+        taking_part = system._participants[round_].tolist()
+        assert len(set(taking_part)) == settings.clients_per_round
+        for client in taking_part:
+            mine = pool.numbers_of(client)
+            draw = np.random.default_rng([seed, LOCAL, round_, client])
+            batches = cut(len(mine), epochs=settings.epochs, batch=settings.batch, draw=draw)
+            start = (alpha * np.round(head / alpha)).astype(np.float32)
+            local = follow(start, with_constant(pool.features[mine]), pool.labels[mine], batches, settings.rate)
+            total, count = total + len(mine) * local.astype(np.float64), count + len(mine)
+        head = total / count
+    assert np.array_equal(system.weights, (alpha * np.round(head / alpha)).astype(np.float32))
 
 
 def test_it_cannot_add() -> None:

@@ -135,7 +135,7 @@ def test_the_emptied_federation_has_the_zero_head_and_keeps_no_draws() -> None:
     system.delete(np.arange(60))
     assert not np.asarray(system.weights).any()
     assert not any(worker._steps for worker in workers(system))
-    assert system.stability == {"rho_C": 0.0, "rho_S": 0.0}
+    assert system.stability == {"rho_C": 0.0, "rho_S": 0.0, "b": 0.0}
 
 
 def test_centring_changes_no_score_of_the_head() -> None:
@@ -147,7 +147,9 @@ def test_centring_changes_no_score_of_the_head() -> None:
 def test_bounds_are_those_of_the_paper() -> None:
     pool = Pool(np.zeros((40, 2), np.float32), np.arange(40) % 2, np.repeat(np.arange(4), 10), 2, 4)
     system = trained(pool, FatsSettings(rounds=6, clients_per_round=2, samples=5, steps=2))
-    assert system.stability == {"rho_C": 2 * 6 / 4, "rho_S": 5 * 2 * 6 * 2 / (4 * 10)}
+    assert system.stability == {"rho_C": 2 * 6 / 4, "rho_S": 5 * 2 * 6 * 2 / (4 * 10), "b": 5.0}
+    system.delete(np.arange(1, 10))
+    assert system.stability["b"] == (1 + 5 + 5 + 5) / 4  # a client that has fewer draws all it has
 
 
 def test_it_cannot_add() -> None:
@@ -245,6 +247,14 @@ def one_after_another(system: Fats) -> None:
 
 def a_client(system: Fats) -> None:
     system.delete_client(1)
+
+
+def test_clients_are_drawn_with_replacement() -> None:
+    """Of three clients two are drawn: each of the nine pairs, equal ones among them, is as likely as any other."""
+    settings = FatsSettings(rounds=60, clients_per_round=2, samples=1, centred=False)
+    pairs = Counter(tuple(pair) for seed in range(15) for pair in trained(tiny_pool((2, 3, 4)), settings, seed)._drawn.tolist())
+    assert len(pairs) == 9
+    assert float(stats.chisquare(list(pairs.values())).pvalue) > ALARM
 
 
 @pytest.mark.parametrize("change", [one_sample, samples_of_both, one_after_another, a_client])

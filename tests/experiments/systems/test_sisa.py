@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from system_cases import pool_of
 
 from expunge.experiments.systems.catalogue import build
-from expunge.experiments.systems.sisa import Sisa, SisaSettings
+from expunge.experiments.systems.sisa import _LEARNING, Sisa, SisaSettings
+from expunge.experiments.systems.softmax import descend, with_constant, zero_head
 
 SETTINGS = SisaSettings(shards=3, slices=3, epochs=1, batch=8, rate=0.1)
 
@@ -44,6 +45,26 @@ def test_one_deletion_touches_one_shard_from_its_slice_on(number: int) -> None:
     expected[system._shard[number], system._slice[number] :] = True
     assert np.array_equal(changed, expected)
     assert cost.recomputed == expected.sum()
+
+
+def test_a_slice_is_learnt_together_with_those_before_it() -> None:
+    system = sisa()
+    system.train()
+    for shard in range(SETTINGS.shards):
+        weights = zero_head(5, 3)
+        for place in range(SETTINGS.slices):
+            mine = np.flatnonzero((system._shard == shard) & (system._slice <= place))
+            mine = mine[np.argsort(system._slice[mine], kind="stable")]
+            weights = descend(
+                weights,
+                with_constant(system.pool.features[mine]),
+                system.pool.labels[mine],
+                epochs=SETTINGS.epochs,
+                batch=SETTINGS.batch,
+                rate=SETTINGS.rate,
+                draw=np.random.default_rng([0, _LEARNING, shard, place]),
+            )
+            assert np.array_equal(system._checkpoints[shard, place], weights)
 
 
 def test_samples_are_dealt_out_evenly() -> None:

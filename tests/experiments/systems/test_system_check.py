@@ -156,6 +156,21 @@ class Secretive(Means):
         self.sums += getattr(self, "secret", 0)
 
 
+class Fresh(Means):
+    """Saves what it was trained on, and nothing of what came after."""
+
+    def _train(self, numbers: Array) -> None:
+        super()._train(numbers)
+        self.first = self.sums.copy()
+
+    def _restore(self, state: Mapping[str, Array]) -> None:
+        super()._restore(state)
+        self.first = self.sums.copy()
+
+    def _state(self) -> State:
+        return super()._state() | {"sums": getattr(self, "first", self.sums)}
+
+
 class Rooted(Means):
     """Goes on from what only the process remembers in which it was trained."""
 
@@ -260,6 +275,7 @@ class Central(Means):
         (Vague, "a cost says what is kept afterwards"),
         (Forgetful, "a system that is loaded has the state that was saved"),
         (Secretive, "a system that is loaded goes on alike: delete$"),
+        (Fresh, "a system that is loaded after operations is the one that was saved"),
         (Late, "seconds are those of clients, server and orchestration together"),
         (Early, "seconds of train is not negative"),
         (Silent, "where there are rounds there are bytes"),

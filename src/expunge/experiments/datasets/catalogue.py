@@ -7,7 +7,7 @@ Shared features lie in the folder of data as they were handed out. Features of o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from expunge.errors import InputError
@@ -82,7 +82,8 @@ class Library:
             return load_features(self._made(name), name=name)
         path = Path(name)
         if path.exists():
-            return load_features(path)
+            dataset = load_features(path)
+            return dataset if dataset.name in NAMES else replace(dataset, name=name)  # features of an original say whose
         if path.suffix or len(path.parts) > 1:
             raise InputError(f"there is no file or folder {name}; a dataset is one of {', '.join(self.names())}, or a path")
         raise InputError(

@@ -21,7 +21,7 @@ from expunge.experiments.flower.ground import Ground
 from expunge.experiments.flower.job import Job
 from expunge.experiments.letter import Letter
 from expunge.experiments.pool import Pool
-from expunge.experiments.systems.catalogue import employ
+from expunge.experiments.systems.catalogue import employ, fitted
 
 FOLDER = "experiment-folder"  # the run's folder, in a run's config
 _STATES = "states"
@@ -40,7 +40,8 @@ class Run:
     def of(cls, folder: Path) -> Self:
         """Read once in a process, however many messages and nodes it serves."""
         job, pool = Job.read(folder), Ground.read(folder).pool
-        return cls(folder, pool, employ(job.system, job.settings, job.seed, pool.classes, pool.dim))
+        settings = fitted(job.system, job.settings, pool)  # as the server's are, which sees the same pool
+        return cls(folder, pool, employ(job.system, settings, job.seed, pool.classes, pool.dim))
 
 
 def client_of(node_config: Mapping[str, Any]) -> int:

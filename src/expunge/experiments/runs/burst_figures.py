@@ -71,6 +71,7 @@ def _legend(axes: Sequence[Any]) -> tuple[list[Any], list[str]]:
 
 def _draw_summary(named: Named) -> Figure:
     figure, axes = panels(width=5.2, height=0.6 + 0.26 * len(named))
+    axes.use_sticky_edges = False  # else the leftmost box would stand on the axis
     ordered = sorted(named, key=lambda one: -one[1].median)
     for place, (name, found) in enumerate(ordered):
         style, seconds = look(name), np.maximum(found.columns["seconds"], _FLOOR)

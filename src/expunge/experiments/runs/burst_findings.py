@@ -54,7 +54,7 @@ def _grid(results: Results) -> list[Finding]:
         return []
     bounds = f"{min(known):.1e} to {max(known):.1e}"
     text = f"At these marks, exact heads are {bounds} (relative Frobenius) from central ridge in float64"
-    return [Finding(f"{text}: what rounding features to the grid, and float64 itself, come to.")]
+    return [Finding(f"{text}: that is the rounding of float64, and of features and published weights to their grids.")]
 
 
 def _ratio(samples: int, found: Mapping[str, Timing]) -> list[Finding]:
@@ -105,7 +105,8 @@ def _faster(one: str, seconds: float, other: str, others: float) -> str:
     """Which of two is faster, and how much."""
     (first, fast), (second, slow) = sorted([(one, seconds), (other, others)], key=lambda item: item[1])
     ratio = f"{slow / fast:.3g} times as fast as" if fast > 0 else "faster than"
-    return f"{_title(first)} is {ratio} {_title(second)} ({seconds_text(fast)} and {seconds_text(slow)})"
+    comma = "," if "," in _title(first) else ""
+    return f"{_title(first)}{comma} is {ratio} {_title(second)} ({seconds_text(fast)} and {seconds_text(slow)})"
 
 
 def _others(found: Mapping[str, Timing]) -> list[Finding]:

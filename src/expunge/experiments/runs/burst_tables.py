@@ -86,8 +86,9 @@ def tables_of(requests: int, marks: Sequence[int], samples: int, results: Result
 
 
 _NOTE = (
-    "Same stream for all, in process. Rounds, bytes and repetitions: mean of a request; kept: the most that a system must keep "
-    "besides samples. ~: not all were timed, the total is the mean times {count}."
+    "Same stream for all, in process. Rounds (exchanges with clients, the request itself among them), bytes and repetitions: "
+    "mean of a request; kept: the most that a system must keep besides samples, without caches that it can make again. ~: not "
+    "all were timed, the total is the mean times {count}."
 )
 
 
@@ -157,7 +158,10 @@ def _clients(requests: int, results: Results) -> Table:
         sizes = [bytes_text(cost["bytes_up"]), bytes_text(cost["bytes_down"])]
         whole = [seconds_text(cost["seconds"]), str(cost["rounds"]), *sizes, str(cost["recomputed"])]
         rows.append([entry_of(name).title, *texts, *whole])
-    note = f"One client with {samples} samples, the same for all, is deleted after the stream; one measurement a system."
+    note = (
+        f"One client, the same for all, is deleted after the stream; one measurement a system. It has {samples} samples, or a "
+        "few less where what the stream deleted was not added back."
+    )
     return Table("Deleting a sample, and deleting a client", columns, rows, frozenset(columns[1:]), note)
 
 

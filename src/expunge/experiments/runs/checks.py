@@ -16,8 +16,12 @@ def check_datasets(names: Sequence[str]) -> None:
     if not names:
         raise InputError(f"datasets must name at least one of {', '.join(NAMES)}, or a path")
     for name in names:
-        if not Path(name).exists():
-            require_known("dataset", name, NAMES)
+        path = Path(name)
+        if name in NAMES or path.exists():
+            continue
+        if path.suffix or len(path.parts) > 1:
+            raise InputError(f"there is no file or folder {name}; a dataset is one of {', '.join(NAMES)}, or a path")
+        require_known("dataset", name, NAMES)
 
 
 def check_positive(name: str, values: Sequence[float]) -> None:

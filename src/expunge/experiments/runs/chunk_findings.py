@@ -77,10 +77,10 @@ def _speed(leaving: int, found: Found) -> list[Finding]:
         title, mine = entry_of(ours).title, totals[ours]
         others = {name: total for name, total in totals.items() if name != ours}
         slower = [f"{entry_of(name).title} ({total / mine:.3g} times)" for name, total in others.items() if total >= mine]
-        faster = [f"{entry_of(name).title} ({total / mine:.2f} of it)" for name, total in others.items() if total < mine]
+        faster = [f"{entry_of(name).title} ({total / mine:.2g} times)" for name, total in others.items() if total < mine]
         text = f"{title}, takes {mine:.3g} s in process for all steps that leave samples."
-        text += f" Longer: {', '.join(slower)}." if slower else ""
-        text += f" Less long: {', '.join(faster)}." if faster else " No system takes less."
+        text += f" More: {', '.join(slower)}." if slower else ""
+        text += f" Less: {', '.join(faster)}." if faster else " No system takes less."
         made.append(Finding(text))
     return made
 
@@ -121,7 +121,7 @@ def _accuracy(leaving: int, found: Found) -> list[Finding]:
         return []
     means = {name: [_accurate(dones, step) for step in range(leaving)] for name, dones in found.items()}
     gap = max(abs(a - b) for name in EXACT if name in means for a, b in zip(means[name], means["central"], strict=True))
-    made = [Finding(f"At every step the exact variants are within {gap:.1e} of central ridge's accuracy.", gap <= 1e-3)]
+    made = [Finding(f"At every step the exact variants are within 0.001 of central ridge's accuracy ({gap:.4f}).", gap <= 1e-3)]
     for name in (one for one in _ITERATIVE if one in means):
         gains = [a - b for a, b in zip(means["a_exact"], means[name], strict=True)]
         ahead = sum(gain > 0 for gain in gains)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from expunge.errors import InputError
 from expunge.experiments import published, tuned
-from expunge.experiments.markdown import MISSING, bytes_text, scientific, with_deviation
+from expunge.experiments.markdown import MISSING, bytes_text, counted, scientific, with_deviation
 from expunge.experiments.runs.base import Cell, Done, Drawing, Experiment, Finding, Report, Results, Summary, Table, over_seeds
 from expunge.experiments.runs.chunk_findings import cumulative, findings_of
 from expunge.experiments.runs.retraining import Retraining
@@ -70,8 +70,9 @@ class Chunks(Experiment[ChunkSettings]):
         f"almost never skip; a step of Variant A takes about {published.CHUNK_SECONDS:.0f} s, of which clients compute "
         f"{published.CHUNK_CLIENT_SECONDS} s."
     )
+    version = 2
     full = ChunkSettings()
-    quick = ChunkSettings(samples=10000, seeds=(0,), deleted=(0.8, 1.0))
+    quick = ChunkSettings(samples=5000, seeds=(0,), deleted=(0.8, 1.0))
 
     def __init__(self) -> None:
         self._retraining = Retraining()
@@ -194,8 +195,9 @@ class Chunks(Experiment[ChunkSettings]):
 
         columns = ("System", "rounds", "up", "down", "skipped", "repeated", "kept")
         note = (
-            "Means of a step; skips of all steps and seeds; the most that was kept besides samples. Repeated: rounds of FedAvg, "
-            "Exact-Fun and FedCIO's clusters, local steps of FATS, slices of SISA, solves from scratch of central ridge."
+            "Means of a step; skips of all steps and seeds; the most that was kept besides samples, without caches that can be "
+            "made again. Rounds are exchanges with clients, the request itself among them. Repeated: rounds of FedAvg, Exact-Fun "
+            "and FedCIO's clusters, local steps of FATS, slices of SISA, solves from scratch of central ridge."
         )
         return Table("Rounds, bytes, skips and repetitions", columns, _rows(results, columns, row), frozenset(columns[1:]), note)
 
@@ -207,7 +209,7 @@ class Chunks(Experiment[ChunkSettings]):
             return []
         caption = (
             f"Accuracy (left, while samples are retained) and cumulative time of deletions (right) on {settings.dataset}, "
-            f"{settings.clients} clients. Bars: one standard deviation over {len(settings.seeds)} seed(s)."
+            f"{settings.clients} clients. Bars: one standard deviation over {counted(len(settings.seeds), 'seed')}."
         )
         return [Drawing("chunks", caption, partial(_draw, settings, _supported(results)))]
 

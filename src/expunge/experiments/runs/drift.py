@@ -79,7 +79,7 @@ class Drift(Experiment[DriftSettings]):
         "resets to Variant A are a safeguard when the Cholesky factorization of I - U T U' fails or becomes ill-conditioned."
     )
     full = DriftSettings()
-    quick = DriftSettings(requests=600, every=100, period=200, sources=("spectrum",))
+    quick = DriftSettings(requests=300, every=50, period=100, sources=("spectrum",))
 
     def cells(self, settings: DriftSettings) -> list[Cell]:
         """One for each source, pattern and condition number."""

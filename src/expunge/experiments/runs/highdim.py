@@ -101,9 +101,10 @@ class Highdim(Experiment[HighdimSettings]):
             )
             findings.append(Finding(text, worst < 5.0 if dim >= 8192 else None))
         text = (
-            "With w = d + 1, the ledger is L = 8 w (w + 1) bytes. Statistics take L and the rows that wait (up to 1024, of 24 w "
-            "bytes each); retraining takes 3 L: ledger, float64 copy, factor; a solver beyond w = 4097 takes 3.75 L: also the "
-            "words of S as they were when it was made (3/4 L). Up to there it keeps these as float64 (3 L), which is faster."
+            "By construction: with w = d + 1, the ledger is L = 8 w (w + 1) bytes. Statistics take L and the rows that wait (up "
+            "to 1024, of 24 w bytes each); retraining takes 3 L: ledger, float64 copy, factor; a solver beyond w = 4097 takes "
+            "3.75 L: also the words of S as they were when it was made (3/4 L). Up to there it keeps these as float64 (3 L), "
+            "which is faster."
         )
         findings.append(Finding(text))
         return findings

@@ -111,7 +111,7 @@ class Necessity(Experiment[NecessitySettings]):
                 f"order summaries at every client, to the bit, but heads {least:.3f} or more apart (Frobenius, relative to the "
                 f"former's norm): whatever is computed from the summaries is off by at least {least / 2:.3f} on one of the two."
             )
-            findings.append(Finding(text, holds))
+            findings.append(Finding(text, holds and least > 0.0))
         return findings
 
 

@@ -317,5 +317,6 @@ def _draw(results: Results) -> Figure:
         axes.axvline(steps, color="#6b6b6b", linestyle=":", linewidth=0.9)
         axes.text(steps / 2, 0.97, "deletions", transform=axes.get_xaxis_transform(), ha="center", va="top")
         axes.text(steps * 1.5, 0.97, "additions", transform=axes.get_xaxis_transform(), ha="center", va="top")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(title="Predictive variance", xlabel="step", ylabel="relative to all samples")
     return figure

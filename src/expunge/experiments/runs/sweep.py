@@ -98,7 +98,7 @@ class Sweep(Experiment[SweepSettings]):
     name = "sweep"
     title = "Settings, chosen by a sweep"
     question = (
-        "Which gamma, learning rate, epochs and batch size suit each system? Sixteen points each, by the mean over three seeds "
+        "Which gamma, learning rate, epochs and batch size suit each system? Up to sixteen points each, by the mean over seeds "
         "on a tenth of the training samples that the systems do not see; test samples are not looked at."
     )
     paper = "The paper states neither gamma, learning rates, epochs nor batch sizes."

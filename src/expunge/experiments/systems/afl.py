@@ -18,7 +18,7 @@ from scipy.linalg import lapack
 from expunge.experiments.engine import Engine, State, Worker
 from expunge.experiments.letter import Array, Letter
 from expunge.experiments.pool import Pool, Samples
-from expunge.experiments.systems.linear import Float, LinearSystem, RidgeSettings, gram_and_moment, ridge
+from expunge.experiments.systems.linear import Float, LinearSystem, RidgeSettings, gram_and_moment, packed, ridge, unpacked
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class Afl(LinearSystem):
         self._weights, self.rank = least_squares(plain, self._product)
 
     def _state(self) -> State:
-        return {"sum": self._sum, "product": self._product, "contributions": np.array([self._contributions])}
+        return {"sum": packed(self._sum), "product": self._product, "contributions": np.array([self._contributions])}
 
     def _restore(self, state: Mapping[str, Array]) -> None:
-        self._sum, self._product = np.array(state["sum"]), np.array(state["product"])
+        self._sum, self._product = unpacked(state["sum"]), np.array(state["product"])
         self._contributions = int(state["contributions"][0])
         self._solve()
 

@@ -129,12 +129,18 @@ def employ(name: str, settings: Any, seed: int, classes: int, dim: int) -> Emplo
 
 def build(name: str, pool: Pool, *, settings: Any = None, seed: int = 0, engine: Engine | None = None) -> System:
     """The system of this name, untrained. Without an engine, its clients are objects in this process."""
-    entry, chosen = entry_of(name), _settings(name, settings)
+    entry, chosen = entry_of(name), fitted(name, settings, pool)
     if entry.centralized and engine is not None:
         raise InputError(f"{entry.title} is centralized: it takes no engine")
     if not entry.centralized and engine is None:
         engine = ProcessEngine(pool, employ(name, chosen, seed, pool.classes, pool.dim))
     return cast("System", entry.find("system")(pool, engine, chosen, seed))
+
+
+def fitted(name: str, settings: Any, pool: Pool) -> Any:
+    """The settings of a system for a pool, None meaning the defaults: those that depend on features have a method `fitted`."""
+    chosen = _settings(name, settings)
+    return chosen.fitted(pool.features) if hasattr(chosen, "fitted") else chosen
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ class _Check:
         self._kept(system)
         self._goes_on(system, process=process)
         self._operations(system)
+        self._comes_back(system)
         self._nothing_left(system)
         if exact:
             self._exact()
@@ -262,6 +263,16 @@ class _Check:
         self._require(wanted == original, law)
         if process:
             self._require(_in_fresh_process(self.make, self.seed, folder, name, argument) == wanted, f"{law}, in a fresh process")
+
+    def _comes_back(self, system: System) -> None:
+        """After operations as well, what is saved is all there is to a system."""
+        folder = self.folder / "changed"
+        system.save(folder)
+        again = self.make(self.pool, self.seed).load(folder)
+        law = "a system that is loaded after operations is the one that was saved"
+        self._require(fingerprint(again) == fingerprint(system), law)
+        self._require(np.array_equal(again.predict(self.features), system.predict(self.features)), law)
+        self._require(_published(again) == _published(system), law)
 
     def _after(self, system: System, name: str, argument: Any) -> tuple[str, str]:
         return _outcome(system, name, argument, self.features)

@@ -74,18 +74,18 @@ class Fats(GradientSystem):
 
     @property
     def stability(self) -> dict[str, float]:
-        """FATS's bounds on total variation: rho_C = K R / M for clients, rho_S = b K R E / (M N) for samples.
+        """FATS's bounds on total variation: rho_C = K R / M for clients, rho_S = b K R E / (M N) for samples; and b.
 
-        M counts clients that have samples, N is their mean number, and b the mean of what they draw. From 1 on, a bound says
-        nothing.
+        M counts clients that have samples, N is their mean number, and b the mean of what they draw in a step. From 1 on, a
+        bound says nothing.
         """
         sizes = self._sizes[self._sizes > 0]
         if not len(sizes):
-            return {"rho_C": 0.0, "rho_S": 0.0}
+            return {"rho_C": 0.0, "rho_S": 0.0, "b": 0.0}
         chosen = self.settings
         draws = chosen.clients_per_round * chosen.rounds
         batch = float(np.minimum(sizes, chosen.samples).mean())
-        return {"rho_C": draws / len(sizes), "rho_S": batch * draws * chosen.steps / float(sizes.sum())}
+        return {"rho_C": draws / len(sizes), "rho_S": batch * draws * chosen.steps / float(sizes.sum()), "b": batch}
 
     def _train(self, numbers: Array) -> None:
         self._say("add", numbers)

@@ -18,7 +18,7 @@ from expunge import Spec
 from expunge.experiments.engine import Engine, State
 from expunge.experiments.letter import Array, Letter
 from expunge.experiments.pool import Pool
-from expunge.experiments.systems.linear import LinearSystem
+from expunge.experiments.systems.linear import LinearSystem, packed, unpacked
 from expunge.experiments.systems.variants import VariantSettings, VariantWorker
 from expunge.solvers.floating import Factor, FloatCholeskySolver, FloatGram, FloatWoodburySolver
 from expunge.solvers.inverse import TrackedInverse
@@ -114,11 +114,11 @@ class _FloatVariant(LinearSystem):
         """The clients' messages, as the solver takes them in."""
 
     def _state(self) -> State:
-        return {"gram": self.solver.gram, "moment": self.solver.moment, "weights": self._weights}
+        return {"gram": packed(self.solver.gram), "moment": self.solver.moment, "weights": self._weights}
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         self.solver = self.solver_class(self.spec, self.dtype)
-        self.solver.gram, self.solver.moment = np.array(state["gram"]), np.array(state["moment"])
+        self.solver.gram, self.solver.moment = unpacked(state["gram"]), np.array(state["moment"])
         self._weights = np.array(state["weights"])
 
 
@@ -157,11 +157,11 @@ class VariantBFloat64(_FloatVariant):
     # Inverse and head are the state itself here, drift included: solved anew from the sums they would not go on alike.
     def _state(self) -> State:
         resets = np.array([self.solver.resets])
-        return super()._state() | {"inverse": np.triu(self.solver._inverse.upper), "resets": resets}
+        return super()._state() | {"inverse": packed(self.solver._inverse.upper), "resets": resets}
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         super()._restore(state)
-        self.solver._inverse, self.solver._weights = TrackedInverse(np.array(state["inverse"])), np.array(state["weights"])
+        self.solver._inverse, self.solver._weights = TrackedInverse(unpacked(state["inverse"])), np.array(state["weights"])
         self.solver.resets = int(state["resets"][0])
 
 

@@ -86,6 +86,21 @@ def gram_and_moment(features: Array, labels: Array, classes: int) -> tuple[Float
     return lower.T, moment
 
 
+def packed(matrix: Array) -> Array:
+    """The upper triangle of a symmetric matrix, row after row: what of it must be kept."""
+    return np.asarray(matrix[np.triu_indices(len(matrix))])
+
+
+def unpacked(triangle: Array) -> Array:
+    """The symmetric matrix, both triangles of it, of which `packed` gave this one."""
+    width = (math.isqrt(8 * len(triangle) + 1) - 1) // 2
+    made = np.zeros((width, width), dtype=triangle.dtype)
+    rows, columns = np.triu_indices(width)
+    made[rows, columns] = triangle
+    made[columns, rows] = triangle
+    return made
+
+
 def ridge(gram: Float, moment: Float, gamma: float) -> Float:
     """(S + gamma I)^-1 G by Cholesky, from the upper triangle of S."""
     shifted = gram.copy()

@@ -16,7 +16,7 @@ from expunge.errors import SolveError
 from expunge.experiments.engine import Engine, State
 from expunge.experiments.letter import Array
 from expunge.experiments.pool import Pool
-from expunge.experiments.systems.linear import Float, LinearSystem, augmented, gram_and_moment, one_hot
+from expunge.experiments.systems.linear import Float, LinearSystem, augmented, gram_and_moment, one_hot, packed, unpacked
 from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
 
 
@@ -57,10 +57,10 @@ class Recursive(LinearSystem):
             self._weights = self._weights + sign * (columns @ (targets - rows @ self._weights))
 
     def _state(self) -> State:
-        return {"inverse": np.triu(self._inverse.upper), "weights": self._weights}
+        return {"inverse": packed(self._inverse.upper), "weights": self._weights}
 
     def _restore(self, state: Mapping[str, Array]) -> None:
-        self._inverse = TrackedInverse(np.array(state["inverse"]))
+        self._inverse = TrackedInverse(unpacked(state["inverse"]))
         self._weights = np.array(state["weights"])
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from expunge import CholeskySolver, Grid, Head, Spec, Statistics, WoodburySolver
 from expunge.client.sizes import statistics_bytes
 from expunge.experiments.engine import Engine, State, Worker
+from expunge.experiments.grids import USUAL, fitting_grid
 from expunge.experiments.letter import Array, Letter
 from expunge.experiments.pool import Pool, Samples
 from expunge.experiments.systems.base import System
@@ -35,13 +36,22 @@ _SALT = bytes(SALT_BYTES)  # in place of the salts of commitments, which nobody 
 
 @dataclass(frozen=True)
 class VariantSettings(RidgeSettings):
-    """gamma, and the grid of the exact variants, which holds features below 2^(41 - fraction_bits) in magnitude."""
+    """gamma, and the grid of the exact variants, which holds features below 2^(41 - fraction_bits) in magnitude.
 
-    fraction_bits: int = 35
+    The usual grid, of 35 fraction bits, gives way to a coarser one for a pool that it cannot hold; any other is meant, and
+    refuses features beyond it.
+    """
+
+    fraction_bits: int = USUAL.fraction_bits
 
     def __post_init__(self) -> None:
         super().__post_init__()
         Grid(fraction_bits=self.fraction_bits)
+
+    def fitted(self, features: Array) -> VariantSettings:
+        """The settings for a pool of these features."""
+        usual = self.fraction_bits == USUAL.fraction_bits
+        return replace(self, fraction_bits=fitting_grid(features).fraction_bits) if usual else self
 
     def spec(self, dim: int, classes: int) -> Spec:
         """What server and clients agree on."""

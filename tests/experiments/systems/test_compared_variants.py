@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from system_cases import pool_of
 
 import expunge
+from expunge import Grid
 from expunge.client.sizes import statistics_bytes
 from expunge.errors import InputError
 from expunge.experiments.pool import Pool
@@ -132,13 +133,31 @@ def test_many_rows_and_statistics_in_one_request() -> None:
     assert system.digest == retrained(pool, system.retained).digest
 
 
-def test_features_beyond_the_grid_are_refused_and_a_coarser_grid_takes_them() -> None:
+@pytest.mark.parametrize("name", EXACT)
+def test_large_features_are_taken_on_the_finest_grid_that_holds_the_whole_pool(name: str) -> None:
+    pool = pool_of()
+    large = Pool(pool.features * 100, pool.labels, pool.owners, pool.classes, pool.clients)
+    system = build(name, large)
+    bits = system.settings.fraction_bits
+    assert Grid(fraction_bits=bits + 1).limit <= np.abs(large.features).max() < Grid(fraction_bits=bits).limit
+    system.train(np.arange(50))
+    system.delete(np.arange(10))
+    system.add(np.arange(50, 55))
+    spec = VariantSettings(fraction_bits=bits).spec(large.dim, large.classes)
+    kept = system.retained
+    statistics = expunge.Statistics.of(spec, large.features[kept], large.labels[kept], lost_columns="accept")
+    assert system.digest == expunge.solve(statistics).digest
+    assert build(name, pool).settings.fraction_bits == 35
+
+
+def test_a_grid_that_was_chosen_is_kept_and_refuses_what_is_beyond_it() -> None:
     pool = pool_of()
     large = Pool(pool.features * 100, pool.labels, pool.owners, pool.classes, pool.clients)
     with pytest.raises(InputError, match=r"beyond the range of Grid.*choose grid="):
-        build("a_exact", large).train()
+        build("a_exact", large, settings=settings_from("a_exact", {"fraction_bits": 36})).train()
     system = build("a_exact", large, settings=settings_from("a_exact", {"fraction_bits": 25}))
     system.train()
+    assert system.settings.fraction_bits == 25
     assert system.accuracy(large.features, large.labels) > 0.5
 
 
