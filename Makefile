@@ -63,7 +63,7 @@ test-extras: $(EXTRAS) $(FLOWER)/.installed
 test-data: $(STAMP) $(FLOWER)/.installed
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "data and not flower" -p no:randomly
 	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "data and flower" -p no:randomly tests/carriers/flower
-	$(EXPERIMENT) all --quick --fresh --out $(VENV)/quick-results
+	OPENBLAS_NUM_THREADS=1 $(EXPERIMENT) all --quick --fresh --out $(VENV)/quick-results
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -88,6 +88,14 @@ def test_a_sweep_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
         tuned.settings_for("mine", "fats")
 
 
+def test_a_file_of_an_originals_features_has_its_settings_and_no_other_path_has_any() -> None:
+    path = "data/features/femnist-e0fa820705cb90a9.npz"
+    for name in ("fedavg", "fats", "a_exact"):
+        assert tuned.settings_for(path, name) == tuned.settings_for("femnist", name)
+    with pytest.raises(InputError, match=r"sweep --dataset 'my data/cifar10\.npz'"):
+        tuned.settings_for("my data/cifar10.npz", "fedavg")
+
+
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     chosen = tuned.read(results(tmp_path / "results.json", rate=0.7, epochs=2, batch=8))
     (tmp_path / "own.json").write_text(tuned.written(chosen))

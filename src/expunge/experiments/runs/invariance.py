@@ -70,7 +70,7 @@ class Invariance(Experiment[InvarianceSettings]):
     )
     version = 2
     full = InvarianceSettings()
-    quick = InvarianceSettings(clients=(100,), seeds=(0,), gammas=(1e-6, 1.0, 1e6), gamma_clients=(10,))
+    quick = InvarianceSettings(clients=(100,), seeds=(0,), gammas=(1e-6, 1e6), gamma_clients=(10,))
 
     def __init__(self) -> None:
         self._central: Central | None = None
