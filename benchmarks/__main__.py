@@ -18,7 +18,7 @@ from scipy import linalg
 from sklearn.linear_model import Ridge
 
 import expunge
-from benchmarks import aggregation, carriers, service, tree
+from benchmarks import aggregation, carriers, service, systems, tree
 from benchmarks.data import Data, load
 from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table
 from expunge.solvers.floating import FloatWoodburySolver
@@ -210,6 +210,7 @@ PARTS = {
     "aggregation": aggregation.report,
     "tree": tree.report,
     "carriers": carriers.report,
+    "systems": systems.report,
 }
 
 
