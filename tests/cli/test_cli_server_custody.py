@@ -121,18 +121,18 @@ def test_an_order_filed_after_the_backup_is_missed_by_the_office_that_filed_it(p
     place.client("clinic-a", ROWS_A)
     officer = ["--office", place.enrol("privacy", role="officer")]
     run("server", "backup", "monday", "--office", place.office)
-    order = value("order", "file", "p1", *officer)["order"]
+    order = value("order", "file", "patient-seventeen", *officer)["order"]
     assert value("order", "list", *officer)["unknown"] == []
     at = ["--at", restored(place)]
     assert value("order", "list", *officer, *at)["unknown"] == [order]
     listed = run("order", "list", "--overdue", *officer, *at, code=7)
     assert f"order {order[:8]}, which was filed from here, is unknown to the restored server: file it again" in listed.stderr
     assert "file it again" in run("order", "show", order[:8], *officer, *at, code=1).stderr
-    again = value("order", "file", "p1", *officer, *at)["order"]
+    again = value("order", "file", "patient-seventeen", *officer, *at)["order"]
     assert value("order", "close", order[:8], "--yes", *officer, *at) == {"order": order}
     assert value("order", "list", *officer, *at)["unknown"] == []
     assert value("order", "show", "last", *officer, *at)["order"] == again
-    assert not any(b"p1" in file.read_bytes() for file in officer[1].iterdir())
+    assert not any(b"patient-seventeen" in file.read_bytes() for file in officer[1].iterdir())
 
 
 def test_an_order_whose_subject_is_lost_is_shown_as_lost(place: Federation) -> None:
