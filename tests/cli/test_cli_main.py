@@ -15,6 +15,7 @@ import pytest
 from cli_cases import ROWS_A, Federation, run, value
 
 from expunge.cli import failure
+from expunge.cli.command import command
 from expunge.cli.main import main
 from expunge.cli.reference import page
 from expunge.cli.screen import Screen
@@ -55,6 +56,16 @@ def test_all_commands_are_there() -> None:
     assert set(wanted.split()) <= names
     for group, members in groups.items():
         assert {f"{group} {one}" for one in members.split()} <= names
+
+
+def test_help_has_both_names_whichever_context_asks_first() -> None:
+    """Click keeps the help option that the first context made: a bare one must not take -h away from the rest."""
+
+    @command("plain")
+    def plain() -> None:
+        """Nothing."""
+
+    assert plain.get_help_option(click.Context(plain)).opts == ["-h", "--help"]
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

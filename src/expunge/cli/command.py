@@ -25,13 +25,20 @@ def kept_lines(text: str | None) -> str | None:
     return "\n\n".join(f"\b\n{part}" if "\n  " in part else part for part in paragraphs)
 
 
-class Command(click.Command):
+class _Helped(click.Command):
+    """Help by -h as by --help, whichever context asks first: click keeps the first answer for good."""
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click has it
+        """Both."""
+        return ["-h", "--help"]
+
+
+class Command(_Helped):
     """One command."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.help = kept_lines(self.help)
-        self.context_settings.setdefault("help_option_names", ["-h", "--help"])
         self.params.append(
             click.Option(
                 ["--json", "as_json"],
@@ -49,7 +56,7 @@ class Command(click.Command):
         return super().invoke(ctx)
 
 
-class Group(click.Group):
+class Group(_Helped, click.Group):
     """Commands that belong together."""
 
     command_class = Command
@@ -57,7 +64,6 @@ class Group(click.Group):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.help = kept_lines(self.help)
-        self.context_settings.setdefault("help_option_names", ["-h", "--help"])
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click has it
         """In the order in which they were defined."""

@@ -96,7 +96,7 @@ def _usage(problem: click.ClickException, *, as_json: bool) -> None:
         problem.show()
 
 
-@click.group(cls=Expunge, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Expunge)
 @click.version_option(__version__, prog_name="expunge", message="%(prog)s %(version)s")
 def main() -> None:
     """Exact, checkable federated unlearning for ridge heads on frozen features.

@@ -37,7 +37,7 @@ disclose as `null`) and `-h`. Colours are left out where `NO_COLOR` is set or no
 def page() -> str:
     """The whole page."""
     codes = "".join(f"| {code} | {text} |\n" for code, text in failure.EXIT_CODES.items())
-    context = click.Context(main, info_name="expunge", **main.context_settings)
+    context = click.Context(main, info_name="expunge")
     return _HEAD + codes + "".join(_sections(main, context, {}))
 
 
