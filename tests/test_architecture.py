@@ -23,6 +23,7 @@ ROOMS = (
     "codec",
     "batches",
     "statistics",
+    "scores",
     "head",
     "plausibility",
     "solvers",

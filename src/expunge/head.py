@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import FormatError
-from expunge.rows import finite_features
+from expunge.scores import predictions_of, scores_of
 from expunge.spec import Spec
 
 Float = NDArray[np.float64]
@@ -79,17 +79,11 @@ class Head:
 
     def scores(self, features: Any) -> Float:
         """features @ weights plus the intercept, shape (n, columns); ordinary float64 arithmetic."""
-        array = finite_features(self.spec, features).astype(np.float64, copy=False)
-        scores: Float = array @ self.weights[: self.spec.dim]
-        return scores + self.weights[-1] if self.spec.intercept else scores
+        return scores_of(self.spec, self.weights, features)
 
     def predict(self, features: Any) -> NDArray[Any]:
         """For classification the label of the largest score (the first of equals), shape (n,); for regression the scores."""
-        scores = self.scores(features)
-        if self.spec.labels is None:
-            return scores
-        names: NDArray[Any] = np.asarray(self.spec.labels)
-        return np.asarray(names[scores.argmax(axis=1)])
+        return predictions_of(self.spec, self.weights, features)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Head, (self.spec, self.integers, self.error_bound, self.diagnostics)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.approximation.bounds import Bounds
-from expunge.rows import finite_features
+from expunge.scores import predictions_of, scores_of
 from expunge.spec import Spec
 
 Float = NDArray[np.float64]
@@ -45,14 +45,8 @@ class ApproximateHead:
 
     def scores(self, features: Any) -> Float:
         """features @ weights plus the intercept, shape (n, columns)."""
-        array = finite_features(self.spec, features).astype(np.float64, copy=False)
-        scores: Float = array @ self.weights[: self.spec.dim]
-        return scores + self.weights[-1] if self.spec.intercept else scores
+        return scores_of(self.spec, self.weights, features)
 
     def predict(self, features: Any) -> NDArray[Any]:
         """For classification the label of the largest score (the first of equals), shape (n,); for regression the scores."""
-        scores = self.scores(features)
-        if self.spec.labels is None:
-            return scores
-        names: NDArray[Any] = np.asarray(self.spec.labels)
-        return np.asarray(names[scores.argmax(axis=1)])
+        return predictions_of(self.spec, self.weights, features)

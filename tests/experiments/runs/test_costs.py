@@ -10,10 +10,10 @@ from analytic_cases import require_shown, run, small_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge import Statistics, solve
+from expunge import Spec, Statistics, solve
 from expunge.errors import InputError
 from expunge.experiments.runs.base import Done, Results
-from expunge.experiments.runs.cost_servers import SERVERS, ExactA, ExactB, ExactServer, spec_of
+from expunge.experiments.runs.cost_servers import SERVERS, ExactA, ExactB, ExactServer
 from expunge.experiments.runs.cost_tables import byte_crossover, fitted, time_crossover
 from expunge.experiments.runs.costs import Costs, CostsSettings
 from expunge.experiments.runs.fitting import crossover, exponent, upper_half
@@ -61,7 +61,7 @@ def test_tables_figures_and_findings(results: Results) -> None:
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_follows_its_messages_to_the_head_of_retraining(name: str) -> None:
     data = small_dataset()
-    spec = spec_of(12, 3, 2.0)
+    spec = Spec(dim=12, labels=tuple(range(3)), gamma=2.0)
     features, labels = data.train_features, data.train_labels
     server = SERVERS[name](Statistics.of(spec, features[:200], labels[:200]))
     server.take(server.message(features[:7], labels[:7]), 7, add=False)
@@ -77,7 +77,7 @@ def test_from_the_crossover_on_rows_are_more_bytes_than_statistics(results: Resu
     done = next(done for done in results if done.key["dim"] == 12)
     found = byte_crossover(done)
     assert found is not None
-    statistics = Statistics.of(spec_of(12, 3, 10.0), data.train_features, data.train_labels)
+    statistics = Statistics.of(Spec(dim=12, labels=tuple(range(3)), gamma=10.0), data.train_features, data.train_labels)
     a, b = ExactA(statistics), ExactB(statistics)
     gram = len(a.message(data.train_features[:1], data.train_labels[:1]))
     sizes = [len(b.message(data.train_features[:rank], data.train_labels[:rank])) for rank in (found - 1, found)]

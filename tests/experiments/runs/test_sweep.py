@@ -76,6 +76,11 @@ def test_the_choice_is_good_and_no_good_point_is_cheaper(system: str, found: lis
             assert mine["rate"] <= other["rate"] if system == "exactfun" else one["accuracy"] >= point["accuracy"]
 
 
+def test_of_equally_accurate_gammas_the_largest_is_chosen() -> None:
+    points = [{"accuracy": seen, "settings": {"gamma": gamma}} for gamma, seen in ((1.0, 0.9), (10.0, 0.9), (100.0, 0.899))]
+    assert best("central", points)["settings"] == best("central", points[::-1])["settings"] == {"gamma": 10.0}
+
+
 def test_a_sweep_runs_is_shown_and_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner, sweep = Runner(tmp_path / "out", library(tmp_path)), Sweep()
     settings = replace(SMALL, systems=("central", "fats", "exactfun"), every=16)

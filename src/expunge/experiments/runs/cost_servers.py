@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge import CholeskySolver, Spec, Statistics, WoodburySolver
+from expunge import CholeskySolver, Statistics, WoodburySolver
 from expunge.experiments.letter import Array, Letter
 from expunge.protocol.commitment import SALT_BYTES
 from expunge.protocol.messages import GramPart, Message, RowsPart, read
@@ -158,8 +158,3 @@ SERVERS: dict[str, type[ExactA | ExactB | FloatA | FloatB]] = {
     "a_float64": FloatA,
     "b_float64": FloatB,
 }
-
-
-def spec_of(dim: int, classes: int, gamma: float) -> Spec:
-    """What server and client agree on."""
-    return Spec(dim=dim, labels=tuple(range(classes)), gamma=gamma)

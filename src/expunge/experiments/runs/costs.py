@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expunge import Statistics, solve
+from expunge import Spec, Statistics, solve
 from expunge.errors import InputError
+from expunge.experiments.grids import fitting_grid
 from expunge.experiments.letter import Array
 from expunge.experiments.runs import cost_tables
 from expunge.experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
-from expunge.experiments.runs.cost_servers import SERVERS, ExactServer, spec_of
+from expunge.experiments.runs.cost_servers import SERVERS, ExactServer
 from expunge.experiments.runs.retraining import finest
 from expunge.solvers.floating import relative_deviation
 
@@ -103,7 +104,7 @@ class Costs(Experiment[CostsSettings]):
 
 def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:
     features, labels, classes, source = _samples(key, library)
-    spec = spec_of(key["dim"], classes, key["gamma"])
+    spec = Spec(dim=key["dim"], labels=tuple(range(classes)), gamma=key["gamma"], grid=fitting_grid(features))
     report("statistics", 0, None)
     statistics = Statistics.of(spec, features, labels, lost_columns="accept")
     servers = {}

@@ -10,6 +10,7 @@ import numpy as np
 
 from expunge import Spec, Statistics, solve
 from expunge.errors import InputError, NotAGramError
+from expunge.experiments.grids import fitting_grid
 from expunge.experiments.letter import Array
 from expunge.solvers.floating import FloatWoodburySolver, relative_deviation
 
@@ -72,7 +73,8 @@ def spec_for(condition: float, samples: Samples) -> Spec:
     rows = np.column_stack([samples.features[: samples.start].astype(np.float64), np.ones(samples.start)])
     largest = float(np.linalg.norm(rows, 2)) ** 2
     labels = tuple(range(samples.classes))
-    spec = Spec(dim=samples.features.shape[1], labels=labels, gamma=largest / condition, publication_bits=30)
+    grid = fitting_grid(samples.features)
+    spec = Spec(dim=samples.features.shape[1], labels=labels, gamma=largest / condition, publication_bits=30, grid=grid)
     first = slice(0, samples.start)
     weights = solve(Statistics.of(spec, samples.features[first], samples.labels[first], lost_columns="accept")).weights
     room = 53 - _ROOM_BITS - int(np.frexp(np.abs(weights).max())[1])

@@ -11,6 +11,7 @@ from expunge import CholeskySolver, Spec, Statistics
 from expunge.approximation import Batch
 from expunge.errors import InputError
 from expunge.experiments.datasets.dataset import Dataset
+from expunge.experiments.grids import fitting_grid
 from expunge.experiments.runs.base import Report
 from expunge.protocol.messages import Message, RowsPart
 from expunge.rows import integer_rows
@@ -80,7 +81,8 @@ class Stream:
         """Carry out a plan with the exact solver: its heads are those of retraining, bit for bit."""
         plan.check(len(dataset.train_labels))
         labels = tuple(range(dataset.classes))
-        spec = Spec(dim=dataset.dim, labels=labels, gamma=plan.gamma, publication_bits=PUBLICATION_BITS)
+        grid = fitting_grid(dataset.train_features)
+        spec = Spec(dim=dataset.dim, labels=labels, gamma=plan.gamma, publication_bits=PUBLICATION_BITS, grid=grid)
         order = np.random.default_rng([plan.seed, 0x6C72]).permutation(len(dataset.train_labels))
         features, targets = dataset.train_features, dataset.train_labels
         report("exact statistics to begin with", 0, plan.requests)

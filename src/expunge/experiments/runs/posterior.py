@@ -15,6 +15,7 @@ from expunge import Posterior, Spec, Statistics, WoodburySolver
 from expunge.errors import InputError
 from expunge.experiments.datasets.dataset import Dataset
 from expunge.experiments.figures import BLUE, SKY, panels
+from expunge.experiments.grids import fitting_grid
 from expunge.experiments.letter import Array
 from expunge.experiments.markdown import fixed, scientific
 from expunge.experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
@@ -123,7 +124,8 @@ def _start(key: Mapping[str, Any], library: Library) -> tuple[Dataset, Spec, NDA
     if key["start"] > len(dataset.train_labels):
         raise InputError(f"start = {key['start']} is more than the {len(dataset.train_labels)} samples of {dataset.name}")
     labels = tuple(range(dataset.classes))
-    spec = Spec(dim=dataset.dim, labels=labels, gamma=key["gamma"], publication_bits=_PUBLICATION_BITS)
+    grid = fitting_grid(dataset.train_features)
+    spec = Spec(dim=dataset.dim, labels=labels, gamma=key["gamma"], publication_bits=_PUBLICATION_BITS, grid=grid)
     return dataset, spec, np.random.default_rng([key["seed"], 0x706F]).permutation(len(dataset.train_labels))
 
 

@@ -19,7 +19,7 @@ from expunge.experiments.engine import Engine, State
 from expunge.experiments.letter import Array, Letter
 from expunge.experiments.pool import Pool
 from expunge.experiments.systems.linear import LinearSystem, packed, unpacked
-from expunge.experiments.systems.variants import VariantSettings, VariantWorker
+from expunge.experiments.systems.variants import Variant, VariantSettings, VariantWorker
 from expunge.solvers.floating import Factor, FloatCholeskySolver, FloatGram, FloatWoodburySolver
 from expunge.solvers.inverse import TrackedInverse
 
@@ -81,24 +81,14 @@ def _factor_writer(spec: Spec, dtype: Any) -> FloatWoodburySolver:
     return FloatWoodburySolver(spec, dtype)
 
 
-class _FloatVariant(LinearSystem):
+class _FloatVariant(Variant, LinearSystem):
     """The server of both variants in floating point."""
 
     solver_class: ClassVar[type[FloatCholeskySolver | FloatWoodburySolver]]
 
     def __init__(self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int) -> None:
         super().__init__(pool, engine, settings, seed)
-        self.spec = settings.spec(pool.dim, pool.classes)
         self.solver: Any = self.solver_class(self.spec, self.dtype)
-
-    def _train(self, numbers: Array) -> None:
-        self._add(numbers)
-
-    def _add(self, numbers: Array) -> None:
-        self._change("add", numbers)
-
-    def _delete(self, numbers: Array) -> None:
-        self._change("forget", numbers)
 
     def _change(self, task: str, numbers: Array) -> None:
         answers = [answer for _, answer in self.tell(task, numbers)]

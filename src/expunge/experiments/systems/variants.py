@@ -96,7 +96,28 @@ class ExactWorkerB(ExactWorkerA):
         return _told(self.spec, Message("rows", part), len(labels))
 
 
-class _ExactVariant(System):
+class Variant(System):
+    """What all variants have in common: training, adding and deleting are each one exchange, and one change of the sums."""
+
+    def __init__(self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int) -> None:
+        super().__init__(pool, engine, settings, seed)
+        self.spec = settings.spec(pool.dim, pool.classes)
+
+    def _train(self, numbers: Array) -> None:
+        self._add(numbers)
+
+    def _add(self, numbers: Array) -> None:
+        self._change("add", numbers)
+
+    def _delete(self, numbers: Array) -> None:
+        self._change("forget", numbers)
+
+    @abstractmethod
+    def _change(self, task: str, numbers: Array) -> None:
+        """Tell the clients to add or forget these samples, and change sums and head by what they answer."""
+
+
+class _ExactVariant(Variant):
     """The server of both variants: a solver of the product, fed with the product's messages.
 
     Truth is the ledger of sums, which is all that is kept. Factor and tracked inverse are caches; the head is solved from it.
@@ -106,7 +127,6 @@ class _ExactVariant(System):
 
     def __init__(self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int) -> None:
         super().__init__(pool, engine, settings, seed)
-        self.spec = settings.spec(pool.dim, pool.classes)
         self.solver = self.solver_class(self.spec)
         self._kept = len(Statistics.zero(self.spec).to_bytes())  # as many for any number of samples
 
@@ -128,15 +148,6 @@ class _ExactVariant(System):
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.int64]:
         """The label of the largest score, as the product predicts."""
         return np.asarray(self.head.predict(features), dtype=np.int64)
-
-    def _train(self, numbers: Array) -> None:
-        self._add(numbers)
-
-    def _add(self, numbers: Array) -> None:
-        self._change("add", numbers)
-
-    def _delete(self, numbers: Array) -> None:
-        self._change("forget", numbers)
 
     def _change(self, task: str, numbers: Array) -> None:
         """One exchange, then one change of the ledger by rows and one by statistics, then one solve."""
