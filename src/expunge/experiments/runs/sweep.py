@@ -104,7 +104,7 @@ class Sweep(Experiment[SweepSettings]):
     )
     paper = "The paper states neither gamma, learning rates, epochs nor batch sizes."
     full = SweepSettings()
-    quick = SweepSettings(datasets=("tweets_by_user",), seeds=(0,), every=5)
+    quick = SweepSettings(datasets=("tweets_by_user",), seeds=(0,), every=7)
 
     def cells(self, settings: SweepSettings) -> list[Cell]:
         """One for each dataset and system."""
