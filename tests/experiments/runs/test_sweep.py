@@ -17,6 +17,7 @@ from expunge.experiments.datasets.catalogue import Library
 from expunge.experiments.page import write_outcome
 from expunge.experiments.runner import Runner
 from expunge.experiments.runs.alpha import Alpha, AlphaSettings
+from expunge.experiments.runs.base import Done, Results
 from expunge.experiments.runs.sweep import SYSTEMS, Sweep, SweepSettings, best, grid, mean_square
 
 
@@ -79,6 +80,14 @@ def test_the_choice_is_good_and_no_good_point_is_cheaper(system: str, found: lis
 def test_of_equally_accurate_gammas_the_largest_is_chosen() -> None:
     points = [{"accuracy": seen, "settings": {"gamma": gamma}} for gamma, seen in ((1.0, 0.9), (10.0, 0.9), (100.0, 0.899))]
     assert best("central", points)["settings"] == best("central", points[::-1])["settings"] == {"gamma": 10.0}
+
+
+@pytest.mark.parametrize(("seen", "wide"), [((0.8, 0.9, 0.8), True), ((0.92, 0.9, 0.8), False), ((0.8, 0.9, 0.92), False)])
+def test_ranges_that_end_too_early_on_either_side_are_told(seen: tuple[float, ...], wide: bool) -> None:
+    points = [{"settings": {"rate": 10.0**place}, "accuracy": accuracy} for place, accuracy in enumerate(seen)]
+    results = Results([Done({"system": "fedavg", "dataset": "mine"}, {"points": points})])
+    assert [one.holds for one in Sweep().findings(SweepSettings(), results)] == [True, wide]
+    assert [one.holds for one in Sweep().findings(SMALL, results)] == [True]
 
 
 def test_a_sweep_runs_is_shown_and_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,17 +142,18 @@ class Sweep(Experiment[SweepSettings]):
         caption = "Validation accuracy against the learning rate; at each rate, the best of the other settings."
         return [Drawing("rates", caption, partial(_drawn, datasets, results))]
 
-    def findings(self, settings: SweepSettings, results: Results) -> list[Finding]:  # noqa: ARG002 - as the base has it
-        """Whether efforts were equal, and whether ranges were wide enough."""
+    def findings(self, settings: SweepSettings, results: Results) -> list[Finding]:
+        """Whether efforts were equal, and whether ranges were wide enough: of whole grids only that can be said."""
         if not results:
             return []
         counts = sorted({len(done.result["points"]) for done in results})
         found = [
             Finding(f"Every system was tried at the same number of points: {', '.join(map(str, counts))}.", len(counts) == 1)
         ]
-        edges = [f"{one.key['system']} on {one.key['dataset']}" for one in results if _at_edge(one.result)]
-        text = "The highest learning rates that were tried are nowhere more than 0.01 better than all lower ones"
-        found.append(Finding(f"{text}{', except for ' + ', '.join(edges) if edges else ''}.", not edges))
+        if settings.every == 1:
+            edges = [f"{one.key['system']} on {one.key['dataset']}" for one in results if _at_edge(one.result)]
+            text = "Neither the lowest nor the highest learning rate is anywhere more than 0.01 better than the others"
+            found.append(Finding(f"{text}{', except for ' + ', '.join(edges) if edges else ''}.", not edges))
         return found + [_short(results, one) for one in results.where(system="fats")]
 
 
@@ -246,7 +247,7 @@ def _rates(result: Mapping[str, Any]) -> dict[float, float]:
 def _at_edge(result: Mapping[str, Any]) -> bool:
     """Whether a wider range of rates might have found better settings."""
     accuracies = list(_rates(result).values())
-    return len(accuracies) > 1 and accuracies[-1] > max(accuracies[:-1]) + _ENOUGH
+    return len(accuracies) > 2 and max(accuracies[0], accuracies[-1]) > max(accuracies[1:-1]) + _ENOUGH
 
 
 def _drawn(datasets: Sequence[str], results: Results) -> Figure:
