@@ -46,6 +46,17 @@ def test_the_claim_on_steps_can_fail(results: Results) -> None:
     assert claims(Results([Done(fine.key, coarse.result), Done(coarse.key, fine.result)])) == [False]
 
 
+def test_what_skips_cost_is_told_where_some_runs_skip_and_others_do_not(results: Results) -> None:
+    def told(found: Results) -> list[str]:
+        return [one.text for one in Alpha().findings(SMALL, found) if "fewer than half" in one.text]
+
+    fine, coarse = results
+    (text,) = told(results)
+    gap = 100 * (fine.result["accuracy"] - coarse.result["accuracy"])
+    assert f"accuracy is {coarse.result['accuracy']:.4f} at most, {gap:.1f} points below" in text
+    assert told(Results([fine])) == told(Results([coarse])) == []
+
+
 def test_the_same_samples_are_asked_about_at_every_step(
     results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from expunge.experiments.datasets.catalogue import Library
 
+_HALF = 0.5  # of the deletions
 _PAPER = 0.08
 _DELETIONS = 0x616C_70
 
@@ -124,7 +125,26 @@ class Alpha(Experiment[AlphaSettings]):
                 f"Learning rate {rate:g}: the finest step triggers at least as often as the coarsest ({low:.0%} and {high:.0%})."
             )
             found.append(Finding(text, low >= high))
-        return found
+        return found + _price(results)
+
+
+def _price(results: Results) -> list[Finding]:
+    """What accuracy skips cost, where there are some runs with many and some with few."""
+    groups = [
+        results.where(slower=slower, alpha=alpha) for slower in results.values("slower") for alpha in results.values("alpha")
+    ]
+    pairs = [(_mean(group, "accuracy"), _mean(group, "triggered")) for group in groups if group]
+    skipping = [accuracy for accuracy, triggered in pairs if triggered < _HALF]
+    if not skipping or len(skipping) == len(pairs):
+        return []
+    best = max(accuracy for accuracy, _ in pairs)
+    return [
+        Finding(
+            f"Where fewer than half of the deletions trigger, accuracy is {max(skipping):.4f} at most, "
+            f"{100 * (best - max(skipping)):.1f} points below the best here: a deletion is skipped only if not one weight of any "
+            "round's aggregate moves to another step, and where that is usual, too few weights move at all."
+        )
+    ]
 
 
 def _measured(
