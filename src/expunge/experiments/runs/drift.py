@@ -243,7 +243,9 @@ def _draw(results: Results) -> Figure:
         row[0].set_ylabel("relative deviation")
     for place in axes[-1]:
         place.set_xlabel("requests")
-        place.set_xticks([results[0].key["requests"] * quarter / 4 for quarter in range(4)])  # the last would touch the next panel
+        place.set_xticks(
+            [results[0].key["requests"] * quarter / 4 for quarter in range(4)]
+        )  # not the last: it touches the next panel
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5)
     return figure
