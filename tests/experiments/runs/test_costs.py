@@ -72,6 +72,19 @@ def test_a_server_follows_its_messages_to_the_head_of_retraining(name: str) -> N
     assert relative_deviation(server.weights, retrained.weights) < 1e-9
 
 
+def test_no_request_pays_for_a_larger_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    class Recorded(ExactB):
+        def take(self, data: bytes, count: int, *, add: bool) -> None:
+            taken.append(count)
+            super().take(data, count, add=add)
+
+    monkeypatch.setitem(SERVERS, "b_exact", Recorded)
+    run(Costs(), replace(SMALL, dims=(8,), classes=(), ranks=(3, 1)))
+    assert taken == [1] * 6 + [3] * 4  # twice without the clock; then each rank in two turns, deleted and added back
+
+
 def test_from_the_crossover_on_rows_are_more_bytes_than_statistics(results: Results) -> None:
     data = small_dataset()
     done = next(done for done in results if done.key["dim"] == 12)

@@ -36,7 +36,7 @@ class CostsSettings:
     classes: tuple[int, ...] = (62, 100)  # further numbers of classes, with pseudo-labels
     classes_dims: tuple[int, ...] = (768, 1280)  # d for these
     samples: int = 6000  # retained, more than the largest d
-    repetitions: int = 5  # of every request, in turns; medians are reported
+    repetitions: int = 5  # of every request, the variants taking turns; medians are reported
     wide_repetitions: int = 3  # the same for d from 2048 on
     gamma: float = 10.0  # the ridge penalty
     seed: int = 0  # of the choice of samples, synthetic features and pseudo-labels
@@ -64,7 +64,7 @@ class Costs(Experiment[CostsSettings]):
         'The table "Per-round cost summary": Variant A sends Θ(d² + dc) and computes O(d³ + d²c); Variant B sends Θ(dr + dc) and '
         "computes O(rd² + r³), for d much larger than r."
     )
-    version = 2
+    version = 3
     full = CostsSettings()
     quick = CostsSettings(
         dims=(256, 768, 1280, 2048),
@@ -119,9 +119,9 @@ def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mappin
     seconds: dict[str, dict[str, dict[str, list[float]]]] = {
         what: {name: {str(rank): [] for rank in key["ranks"]} for name in servers} for what in ("delete", "add", "client")
     }
-    for turn in range(key["repetitions"]):
-        for number, rank in enumerate(key["ranks"]):
-            report(f"turn {turn + 1}, r = {rank}", number, len(key["ranks"]))
+    for number, rank in enumerate(sorted(key["ranks"])):  # ascending: a large change may leave work to the request after it
+        for turn in range(key["repetitions"]):
+            report(f"r = {rank}, turn {turn + 1}", number, len(key["ranks"]))
             first = (turn * rank) % (len(labels) - rank)
             chosen = slice(first, first + rank)
             for name, server in servers.items():
