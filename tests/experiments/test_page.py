@@ -95,6 +95,9 @@ def test_a_claim_that_fails_is_said_to(outcome: Outcome, tmp_path: Path) -> None
     text = page([replace(outcome, results=results)], tmp_path)
     assert "| **does not hold** | Totals are positive." in text
     assert "**Does not hold:** Totals are positive." in text
+    both = page([outcome, replace(outcome, results=results)], tmp_path)
+    assert both.index("| **does not hold** |") < both.index("| holds |")
+    assert "Sections: [toy](#a-toy-sums-of-features) · [toy](#a-toy-sums-of-features).\n" in both
 
 
 def test_nothing_measured_is_still_a_page(outcome: Outcome, tmp_path: Path) -> None:

@@ -163,22 +163,29 @@ def page(outcomes: Sequence[Outcome], out: Path) -> str:
     parts = ["# The paper, reproduced", about]
     if quick:
         parts.append("**A quick run:** fewer requests and seeds than a full one; dimensions, classes and clients are the same.")
-    parts += [_claims(outcomes), _data(outcomes), _machines(outcomes)]
+    parts += [_contents(outcomes), _claims(outcomes), _data(outcomes), _machines(outcomes)]
     parts += [section(one, out / one.experiment.name, seen_from=out, level=2).rstrip("\n") for one in outcomes]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _contents(outcomes: Sequence[Outcome]) -> str:
+    return "Sections: " + " · ".join(map(_link, outcomes)) + "." if len(outcomes) > 1 else ""
+
+
+def _link(outcome: Outcome) -> str:
+    return f"[{outcome.experiment.name}](#{_anchor(outcome.experiment.title)})"
+
+
 def _claims(outcomes: Sequence[Outcome]) -> str:
-    rows = []
-    for outcome in outcomes:
-        place = _anchor(outcome.experiment.title)
-        for one in findings(outcome):
-            if one.holds is not None:
-                verdict = "holds" if one.holds else "**does not hold**"
-                rows.append(f"| {verdict} | {one.text.replace('|', chr(92) + '|')} | [{outcome.experiment.name}](#{place}) |")
-    if not rows:
+    """All claims, those first that do not hold."""
+    claims = [(outcome, one) for outcome in outcomes for one in findings(outcome) if one.holds is not None]
+    if not claims:
         return ""
-    hold = sum(row.startswith("| holds") for row in rows)
+    rows = [
+        f"| {'holds' if one.holds else '**does not hold**'} | {one.text.replace('|', chr(92) + '|')} | {_link(outcome)} |"
+        for outcome, one in sorted(claims, key=lambda claim: bool(claim[1].holds))
+    ]
+    hold = sum(bool(one.holds) for _, one in claims)
     count = f"Of {len(rows)} claims that these results could refute, {hold} {'holds' if hold == 1 else 'hold'}."
     return "\n".join(["## What holds", "", count, "", "| | claim | experiment |", "| --- | --- | --- |", *rows])
 
