@@ -61,7 +61,7 @@ test-extras: $(EXTRAS) $(FLOWER)/.installed
 	OPENBLAS_NUM_THREADS=1 PYTHONPATH=$(TORCHVISION) $(BIN)/pytest -m "extras and timm" tests/extras
 
 test-data: $(STAMP) $(FLOWER)/.installed
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "data and not flower" -p no:randomly
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "data and not flower" -p no:randomly
 	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "data and flower" -p no:randomly tests/carriers/flower
 	OPENBLAS_NUM_THREADS=1 $(EXPERIMENT) all --quick --fresh --out $(VENV)/quick-results
 
