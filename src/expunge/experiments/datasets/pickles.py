@@ -10,6 +10,7 @@ import io
 import math
 import pickle
 import pickletools
+import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -30,15 +31,18 @@ _BROKEN = (
     EOFError,
     OverflowError,
     MemoryError,
+    SyntaxError,  # numpy's, of a dtype that is none
 )
 
 
 def read_pickle(data: bytes, where: object) -> Any:
     """The value in a pickle of Python 2 or 3; texts of Python 2 come as bytes. FormatError if it is damaged or not plain."""
     try:
-        _require_small_numbers(data)
-        return _plain(_Reader(io.BytesIO(data), encoding="bytes").load())
-    except (*_BROKEN, RecursionError, UnicodeError) as problem:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "invalid (octal )?escape")  # of texts that no Python has written
+            _require_small_numbers(data)
+            return _plain(_Reader(io.BytesIO(data), encoding="bytes").load())
+    except (*_BROKEN, RecursionError, UnicodeError, Warning) as problem:
         raise FormatError(
             f"{where} cannot be read ({problem or type(problem).__name__}): it is damaged, or holds more than arrays and plain "
             "values; nothing in it was run. Get the official file again"
