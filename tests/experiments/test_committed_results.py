@@ -35,3 +35,20 @@ def test_the_page_is_made_from_the_results(outcomes: list[Outcome]) -> None:
 def test_the_settings_of_the_package_are_those_that_the_sweep_chose() -> None:
     chosen = tuned.read(RESULTS / "sweep" / "results.json")
     assert tuned.written(chosen) == (files("expunge.experiments") / "tuned.json").read_text(encoding="utf-8")
+
+
+def test_the_readme_says_of_other_ways_to_unlearn_what_was_measured(outcomes: list[Outcome]) -> None:
+    (burst,) = [outcome for outcome in outcomes if outcome.experiment.name == "burst"]
+    (table, *_) = page.tables(burst)
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+
+    def told(system: str, which: str, digits: int) -> str:
+        number, unit = rows[system][which].split()
+        return f"{float(number):.{digits}f} {unit} and {float(rows[system]['rounds']):.0f}"
+
+    text = " ".join((RESULTS.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    assert rows["Variant B, exact"]["rounds"] == "1"
+    assert f"ours (Variant B) takes {told('Variant B, exact', 'median', 0).replace('and 1', 'and one')} round with" in text
+    assert f"retraining by FedAvg {told('FedAvg retrain', 'median', 1)} rounds" in text
+    assert f"Exact-Fun {told('Exact-Fun', 'median', 1)}." in text
+    assert f"takes {told('FATS', 'mean', 0)} rounds on average" in text

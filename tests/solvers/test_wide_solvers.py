@@ -107,13 +107,18 @@ def test_refused_deletions_leave_solver_and_head_as_they_were(variant: Variant, 
     assert (solver.statistics.digest, solver.head().digest) == whole_pieces(spec, features[30:], labels[30:])
 
 
+def begun(variant: Variant, seed: int) -> tuple[Spec, Float, NDArray[np.int64], CholeskySolver | WoodburySolver]:
+    """Sixty samples, and a solver that has the first forty of them."""
+    rng = np.random.default_rng(seed)
+    spec = Spec(dim=8, labels=(0, 1), gamma=0.5)
+    features, labels = rng.normal(size=(60, 8)), rng.integers(2, size=60)
+    return spec, features, labels, variant(spec, Statistics.of(spec, features[:40], labels[:40]))
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_words_made_anew_do_not_see_rows_that_came_later(variant: Variant) -> None:
     """The sums go on changing under a wide system: its words must be of the sums that it was made from."""
-    rng = np.random.default_rng(3)
-    spec = Spec(dim=8, labels=(0, 1), gamma=0.5)
-    features, labels = rng.normal(size=(60, 8)), rng.integers(2, size=60)
-    solver = variant(spec, Statistics.of(spec, features[:40], labels[:40]))
+    spec, features, labels, solver = begun(variant, seed=3)
     solver.head()
     for place in range(40, 60):
         solver.add(features[place : place + 1], labels[place : place + 1])
@@ -123,10 +128,7 @@ def test_words_made_anew_do_not_see_rows_that_came_later(variant: Variant) -> No
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_threads_take_turns_on_a_wide_solver(variant: Variant) -> None:
-    rng = np.random.default_rng(5)
-    spec = Spec(dim=8, labels=(0, 1), gamma=0.5)
-    features, labels = rng.normal(size=(60, 8)), rng.integers(2, size=60)
-    solver = variant(spec, Statistics.of(spec, features[:40], labels[:40]))
+    spec, features, labels, solver = begun(variant, seed=5)
 
     def work(place: int) -> None:
         solver.add(features[40 + place : 41 + place], labels[40 + place : 41 + place])
