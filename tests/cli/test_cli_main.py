@@ -232,6 +232,30 @@ def test_a_store_that_keeps_no_features_recomputes_them_or_refuses(texts: tuple[
     assert place.samples() == 2
 
 
+def test_orders_are_carried_out_from_any_working_directory(
+    texts: tuple[Federation, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, described = texts
+    place.file("weights.bin", "1")
+    run("init", place.path / "other", "--backbone", f"{described}&weights=weights.bin", "--labels", "ham,spam", code=1)
+    monkeypatch.chdir(place.path)
+    run("init", "other", "--backbone", f"{described}&weights=weights.bin", "--labels", "ham,spam")
+    token = value("server", "token", "mail", "--office", "other")["token"]
+    relative = ("--at", "other", "--backbone", f"{described}&weights=weights.bin")
+    run("enroll", token, "--dir", "mail", "--recompute", *relative)
+    listing = place.file("list.csv", "id,text,label,subject\nl1,see you,ham,eve\nl2,buy now,spam,bob\n")
+    run("client", "add", listing, "--dir", "mail")
+    run("order", "file", "eve", "--office", "other")
+    (place.path / "elsewhere").mkdir()
+    monkeypatch.chdir(place.path / "elsewhere")
+    assert value("client", "sync", "--dir", place.path / "mail")["receipts"][0]["deleted"] == 1
+    assert value("order", "list", "--office", place.path / "other")["orders"][0]["state"] == "complete"
+    (place.path / "weights.bin").unlink()
+    gone = " ".join(run("client", "sync", "--dir", place.path / "mail", code=1).stderr.split())
+    assert "was enrolled with this backbone" in gone
+    assert "give --backbone" in gone
+
+
 def test_json_is_one_object_even_where_a_person_would_be_asked_or_told(tmp_path: Path) -> None:
     place = Federation.found(tmp_path)
     printed = run("server", "rotate-key", "--office", place.office, "--json", code=1).stdout

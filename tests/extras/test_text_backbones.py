@@ -162,6 +162,13 @@ def test_roberta_keeps_the_laws_with_every_pooling_it_has(roberta: Path, library
     assert mean.fingerprint != cls.fingerprint
 
 
+def test_a_description_opens_from_any_working_directory(roberta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(roberta.parent)
+    described = HuggingFaceBackbone(roberta.name).describe()
+    monkeypatch.chdir(tmp_path)
+    assert backbone_from(described).describe() == described
+
+
 def test_padding_is_not_part_of_the_mean(roberta: Path, sentences: list[str]) -> None:
     together = HuggingFaceBackbone(roberta, together=True).features(sentences, batch_size=8)
     assert np.allclose(together, HuggingFaceBackbone(roberta).features(sentences), atol=1e-5)

@@ -71,6 +71,15 @@ def test_features_are_what_timm_computes(timm: Any, torch: Any, weights: Path, n
     require_fingerprint(Spec(dim=backbone.dim, outputs=1, backbone=backbone.fingerprint), backbone)
 
 
+def test_a_description_opens_from_any_working_directory(
+    timm: Any, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(weights)
+    described = TimmBackbone("test_vit", weights="test_vit.safetensors").describe()
+    monkeypatch.chdir(tmp_path)
+    assert backbone_from(described).describe() == described
+
+
 @pytest.mark.parametrize("crop_mode", ["center", "squash"])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "nearest", "lanczos"])
 @pytest.mark.parametrize("crop_pct", [0.875, 0.9, 0.95, 1.0])

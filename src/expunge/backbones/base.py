@@ -81,7 +81,10 @@ class Backbone(ABC):
         return np.concatenate([np.empty((0, self.dim), self.dtype), *parts])
 
     def describe(self) -> dict[str, Any]:
-        """A JSON value: how to open this backbone again (`backbone_from`), and with which libraries it computes here."""
+        """A JSON value: how to open this backbone again, and with which libraries it computes here.
+
+        `backbone_from` takes it in any working directory: paths are absolute.
+        """
         return {
             "backbone": self.text,
             "dim": self.dim,
@@ -94,7 +97,7 @@ class Backbone(ABC):
     @property
     @abstractmethod
     def text(self) -> str:
-        """The description that `backbone_from` takes."""
+        """The description that `backbone_from` takes, with absolute paths."""
 
     @abstractmethod
     def _run(self, samples: list[Any], first: int) -> NDArray[Any]:

@@ -48,7 +48,7 @@ class CallableBackbone(Backbone):
             raise BackboneError("weights must be a list of files, even for one file")
         self._function = function
         self._name, self._version = name, version
-        self._weights = tuple(os.fspath(file) for file in weights)
+        self._weights = tuple(os.path.abspath(file) for file in weights)
         fingerprint = fingerprint_of(
             self.kind,
             weights={str(place): digest_of_file(file) for place, file in enumerate(self._weights)},

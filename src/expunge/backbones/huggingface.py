@@ -49,7 +49,7 @@ class HuggingFaceBackbone(Backbone):
         threads: int = 1,
         together: bool = False,
     ) -> None:
-        self._folder = Path(folder)
+        self._folder = Path(folder).absolute()
         self._modality = modality_of(self._folder, modality)
         self._pooling = pooling or ("cls" if self._modality == "image" else "mean")
         if self._pooling not in _POOLINGS:

@@ -54,7 +54,7 @@ class OnnxBackbone(Backbone):
     ) -> None:
         if pooling not in _POOLINGS:
             raise BackboneError(f"pooling={pooling!r} must be one of {', '.join(_POOLINGS)}")
-        self._path = Path(model)
+        self._path = Path(model).absolute()
         self._preprocessing = preprocessing
         self._pooling = pooling
         self._threads = positive("threads", threads)

@@ -50,10 +50,13 @@ class TimmBackbone(Backbone):
         threads: int = 1,
         together: bool = False,
     ) -> None:
-        self._source, self._given_weights, self._pooling = os.fspath(source), weights, pooling
+        # A folder is described by its whole path, an architecture by its name.
+        self._source = os.path.abspath(source) if Path(source).is_dir() else os.fspath(source)
+        self._given_weights = None if weights is None else Path(weights).absolute()
+        self._pooling = pooling
         self._threads = positive("threads", threads)
         self._torch, timm = needed("torch", _EXTRA), needed("timm", _EXTRA)
-        architecture, arguments, config, file = _found(self._source, weights)
+        architecture, arguments, config, file = _found(self._source, self._given_weights)
         arguments |= {} if pooling is None else {"global_pool": pooling}
         try:
             model = timm.create_model(architecture, pretrained=False, **(arguments | {"num_classes": 0}))
@@ -143,7 +146,7 @@ def preprocessing_of(config: Mapping[str, Any]) -> ImagePreprocessing:
     )
 
 
-def _found(source: str, weights: str | os.PathLike[str] | None) -> tuple[str, dict[str, Any], dict[str, Any], Path]:
+def _found(source: str, weights: Path | None) -> tuple[str, dict[str, Any], dict[str, Any], Path]:
     """Architecture, its arguments, its data config and the file of its weights."""
     folder = Path(source)
     if not folder.is_dir():
@@ -154,13 +157,13 @@ def _found(source: str, weights: str | os.PathLike[str] | None) -> tuple[str, di
                 f"{source!r} is no folder, and as an architecture it needs weights=FILE: nothing is downloaded here, and random "
                 "weights are no backbone"
             )
-        return source, {}, {}, Path(weights)
+        return source, {}, {}, weights
     try:
         config = json.loads((folder / CONFIG).read_bytes())
         found = str(config["architecture"]), dict(config.get("model_args") or {}), dict(config.get("pretrained_cfg") or {})
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise BackboneError(f"{folder / CONFIG} is missing or not timm's ({problem}); fetch the folder again") from problem
-    return *found, folder / weight_files(folder)[0] if weights is None else Path(weights)
+    return *found, folder / weight_files(folder)[0] if weights is None else weights
 
 
 def _digest(tensor: Any) -> str:

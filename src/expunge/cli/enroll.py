@@ -14,7 +14,7 @@ from cryptography.x509 import load_pem_x509_certificates
 from expunge.backbones import Backbone, backbone_from, require_fingerprint
 from expunge.cli.command import command
 from expunge.cli.options import FOLDER, PATH, at_option
-from expunge.cli.reach import carrier_to, store_at
+from expunge.cli.reach import carrier_to, is_url, store_at
 from expunge.cli.rejoin import federation_spec
 from expunge.cli.rejoin import rejoin as rejoined
 from expunge.cli.screen import Screen, facts, next_steps, title
@@ -108,11 +108,11 @@ def _whole(token: Token) -> Token:
 
 
 def addresses(token: Token, at: str | None) -> tuple[str, ...]:
-    """Where to try, in this order."""
+    """Where to try, in this order; a folder by its whole path, since the address is kept."""
     found = (at,) if at else token.urls
     if not found:
         raise InputError("the token does not say where the server is: give --at URL, or --at DIR for one on this machine")
-    return found
+    return tuple(one if is_url(one) else str(Path(one).absolute()) for one in found)
 
 
 def _client(

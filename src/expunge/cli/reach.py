@@ -19,7 +19,7 @@ from expunge.cli.screen import Screen
 from expunge.cli.watching import recomputed, watched
 from expunge.client import Agent, ClientStore
 from expunge.embedded.place import Place
-from expunge.errors import InputError, ShreddedError, StoreBusyError
+from expunge.errors import BackboneError, InputError, ShreddedError, StoreBusyError
 from expunge.office import Office
 from expunge.protocol.carrier import Carrier
 
@@ -174,4 +174,12 @@ def backbone_of(store: ClientStore, description: str | None) -> Backbone | None:
     if description is not None:
         return opened_backbone(store.spec, description)
     recorded = store.recall("backbone")
-    return None if recorded is None else opened_backbone(store.spec, json.loads(recorded))
+    if recorded is None:
+        return None
+    try:
+        return opened_backbone(store.spec, json.loads(recorded))
+    except BackboneError as problem:
+        problem.add_note(
+            "The client was enrolled with this backbone. Put it back, or give --backbone DESCRIPTION if it has moved"
+        )
+        raise
