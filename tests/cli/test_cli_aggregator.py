@@ -48,6 +48,9 @@ def test_from_a_token_to_a_passage(root: Federation) -> None:
     assert "clinic-a through north" in printed
     assert "2 samples" in run("verify", proof, "--key", root.key).output
     run("verify", proof, "--trust", group / "upstream")
+    assert value("aggregator", "passage", group, "clinic-a", "last", "-o", proof)["sequence"] == 2
+    refused = run("aggregator", "passage", group, "clinic-a", 3, "-o", proof, code=1).stderr
+    assert "there is no request '3'; there are 2, 1" in refused
     proof.write_bytes(proof.read_bytes().replace(b"clinic-a", b"clinic-b", 1))
     run("verify", proof, "--key", root.key, code=3)
 

@@ -161,7 +161,9 @@ def test_receipts_are_listed_and_written(place: Federation) -> None:
         run("verify", file, "--key", place.key)
     run("client", "receipts", 2, "-o", place.path / "two.json", "--dir", folder)
     assert (place.path / "two.json").read_bytes() == Path(told["files"][1]).read_bytes()
-    assert "there is no receipt 7; this client has 1, 2" in run("client", "receipts", 7, "--dir", folder, code=1).stderr
+    run("client", "receipts", "last", "-o", place.path / "last.json", "--dir", folder)
+    assert (place.path / "last.json").read_bytes() == (place.path / "two.json").read_bytes()
+    assert "there is no receipt '7'; there are 2, 1" in run("client", "receipts", 7, "--dir", folder, code=1).stderr
 
 
 def test_a_store_in_use_is_waited_for_and_then_said_to_be_busy(place: Federation, monkeypatch: pytest.MonkeyPatch) -> None:

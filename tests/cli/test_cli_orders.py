@@ -96,7 +96,30 @@ def test_orders_are_named_by_the_beginning_of_their_ids(place: Federation) -> No
     assert value("order", "show", first[:5], "--office", place.office)["order"] == first
     assert "there is no order 'zz'" in run("order", "show", "zz", "--office", place.office, code=1).stderr
     value("order", "file", "p2", "--office", place.office)
-    assert "2 orders begin with ''" in run("order", "show", "", "--office", place.office, code=1).stderr
+    assert "'' names 2 orders" in run("order", "show", "", "--office", place.office, code=1).stderr
+
+
+def test_orders_are_named_by_their_reference_in_every_command(place: Federation) -> None:
+    office, page = ["--office", place.office], place.path / "order.html"
+    first = value("order", "file", "p1", "--reference", "T-1", *office)["order"]
+    second = value("order", "file", "p2", "--reference", "T-2", *office)["order"]
+    assert value("order", "show", "T-1", *office)["order"] == first
+    assert value("order", "show", "last", *office)["order"] == second
+    assert value("order", "bundle", "T-2", "-o", page, *office)["order"] == second
+    assert value("order", "close", "T-2", "--yes", *office) == {"order": second}
+    third = value("order", "file", "p3", "--reference", "T-1", *office)["order"]
+    refused = run("order", "close", "T-1", "--yes", *office, code=1).stderr
+    assert "'T-1' names 2 orders" in refused
+    assert first[:8] in refused
+    assert third[:8] in refused
+
+
+def test_the_order_filed_last_is_last_even_within_one_second(place: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setitem(Service.open.__func__.__kwdefaults__, "clock", lambda: now)  # type: ignore[attr-defined]
+    for number in range(6):
+        filed = value("order", "file", f"p{number}", "--office", place.office)["order"]
+        assert value("order", "show", "last", "--office", place.office)["order"] == filed
 
 
 # -- audits -----------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import click
 from expunge.cli.aggregating import plan_in_words, rules_in_words, rules_of, rules_options
 from expunge.cli.command import group
 from expunge.cli.enroll import addresses, token_from
+from expunge.cli.identifiers import Identifier, resolve
 from expunge.cli.options import FOLDER, PATH, at_option, output_option
 from expunge.cli.reach import ATTEMPTS, PATIENCE, carrier_to
 from expunge.cli.screen import GOOD, Screen, count, facts, line, next_steps, title
@@ -146,24 +147,26 @@ def sync(directory: Path, at: str | None) -> None:
 @aggregator.command()
 @click.argument("directory", type=FOLDER)
 @click.argument("client")
-@click.argument("sequence", type=click.IntRange(1))
+@click.argument("sequence")
 @output_option("The file to write the proof to.", required=True)
 @at_option
-def passage(*, directory: Path, client: str, sequence: int, output: Path, at: str | None) -> None:
+def passage(*, directory: Path, client: str, sequence: str, output: Path, at: str | None) -> None:
     """Prove that request SEQUENCE of a CLIENT of the group has reached the ledger of the server above.
 
-    The proof is checked offline with the public key of the server above alone.
+    SEQUENCE is the number of the request, or last. The proof is checked offline with the public key of the server above alone.
 
     Example:
       expunge aggregator passage region-north clinic-a 7 -o passage.json
       expunge verify passage.json --key root.pub
     """
     with opened(directory, at) as one:
-        data, name = one.passage(client, sequence), one.name
+        known = [Identifier(str(number)) for number in one.sequences(client)]
+        number = int(resolve(sequence, known, "request", abbreviated=False))
+        data, name = one.passage(client, number), one.name
     write_whole(output, data, mode=0o644)
     Screen.current().result(
-        {"file": str(output), "client": client, "sequence": sequence, "aggregator": name},
-        line(f"The passage of request {sequence} of {client} through {name} is in {output}.", GOOD),
+        {"file": str(output), "client": client, "sequence": number, "aggregator": name},
+        line(f"The passage of request {number} of {client} through {name} is in {output}.", GOOD),
         next_steps(f"expunge verify {output} --trust {directory}/upstream"),
     )
 

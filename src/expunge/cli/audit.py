@@ -12,13 +12,14 @@ from rich.text import Text
 
 from expunge.cli import failure
 from expunge.cli.command import command
+from expunge.cli.identifiers import Identifier, resolve
 from expunge.cli.options import FOLDER, office_options
 from expunge.cli.reach import Reached, agent_on, backbone_of, office_at, store_at
 from expunge.cli.rebuild import Rebuilt, rebuild_server
 from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, title
 from expunge.cli.together import sync_together
 from expunge.client import Synced
-from expunge.errors import EvidenceError, ExpungeError, UnknownSampleError
+from expunge.errors import EvidenceError, ExpungeError
 from expunge.evidence.wording import moment
 from expunge.spec import Spec
 
@@ -30,7 +31,7 @@ _SETTLING = 30.0  # seconds that the server may take to add up, once all have an
 @click.option("--wait", is_flag=True, help="Wait until all clients have answered.")
 @click.option("--timeout", type=float, default=3600.0, show_default=True, help="Seconds to wait with --wait.")
 @click.option("--client-dir", "folders", type=FOLDER, multiple=True, help="A client's folder at hand: let it answer. Repeatable.")
-@click.option("--show", "earlier", metavar="AUDIT", help="Show an earlier audit by its id, or 'last', instead of starting one.")
+@click.option("--show", "earlier", metavar="AUDIT", help="Show an earlier audit by its id, the beginning of it, or last.")
 @click.option("--rebuild", type=FOLDER, metavar="DIR", help="Instead: rebuild a lost server in DIR from the clients at hand.")
 @office_options
 def audit(
@@ -65,7 +66,7 @@ def audit(
         _rebuild(rebuild, folders)
         return
     with office_at(office, at) as reached:
-        found = _earlier(reached, earlier) if earlier is not None else str(reached.office.do("audit", {})["audit"])
+        found = str(reached.office.do("audit", {})["audit"]) if earlier is None else _earlier(reached, earlier)
         silent = _let_answer(reached, folders)
     for folder_name, problem in silent.items():
         Screen.current().note(f"{folder_name} has not answered: {problem}")
@@ -88,14 +89,9 @@ def _let_answer(reached: Reached, folders: tuple[Path, ...]) -> dict[str, str]:
     return problems | {folder: one.waiting for folder, one in done.items() if one.waiting}
 
 
-def _earlier(reached: Reached, beginning: str) -> str:
-    known = [one["audit"] for one in reached.office.ask("audits", {})]
-    found = known[-1:] if beginning == "last" else [one for one in known if one.startswith(beginning.lower())]
-    if len(found) != 1:
-        raise UnknownSampleError(
-            f"there is no audit {beginning!r:.80}; there are {', '.join(one[:8] for one in known) or 'none'}"
-        )
-    return str(found[0])
+def _earlier(reached: Reached, given: str) -> str:
+    known = [Identifier(one["audit"]) for one in reached.office.ask("audits", {})]
+    return resolve(given, known, "audit")
 
 
 def _result(office: Path | None, at: str | None, audit_id: str, seconds: float) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from expunge.cli import changes, disclosure, failure, peers
 from expunge.cli.aggregating import wait_options
 from expunge.cli.command import group
 from expunge.cli.evidence import chain_for
+from expunge.cli.identifiers import Identifier, resolve
 from expunge.cli.options import PATH, at_option, client_option, yes_option
 from expunge.cli.reach import agent_of, backbone_of, looked, store_at, unserved
 from expunge.cli.samples import recomputing
@@ -261,18 +262,18 @@ def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str
 
 
 @client.command()
-@click.argument("number", type=int, required=False)
+@click.argument("number", required=False)
 @client_option
 @click.option("-o", "--output", type=PATH, help="Write them: to this file (one receipt) or into this folder (all).")
-def receipts(number: int | None, folder: Path, output: Path | None) -> None:
+def receipts(number: str | None, folder: Path, output: Path | None) -> None:
     """List the receipts that this client holds, or write them to files; each is checked against the server's key.
 
     A receipt says what was asked, what changed, where it stands in the audit log, and by when the request is erased at rest.
-    It names no sample and no person.
+    It names no sample and no person. NUMBER is that of a receipt, or last.
 
     Example:
       expunge client receipts --dir hospital-a
-      expunge client receipts 3 -o receipt.json --dir hospital-a
+      expunge client receipts last -o receipt.json --dir hospital-a
 
     Next:
       expunge verify receipt.json --trust hospital-a
@@ -307,12 +308,14 @@ def _listed(found: list[Receipt]) -> list[RenderableType]:
     return [*parts, *([line(note, QUIET, indent=2)] if rounds else [])]
 
 
-def _receipts(store: ClientStore, number: int | None) -> dict[int, Receipt]:
+def _receipts(store: ClientStore, given: str | None) -> dict[int, Receipt]:
     chains, documents = store.chains(), store.documents("receipt")
-    if number is not None and number not in documents:
-        raise UnknownSampleError(f"there is no receipt {number}; this client has {', '.join(map(str, documents)) or 'none'}")
+    if given is not None:
+        known = [Identifier(str(number)) for number in documents]
+        number = int(resolve(given, known, "receipt", abbreviated=False))
+        documents = {number: documents[number]}
     found = {}
-    for sequence, data in documents.items() if number is None else [(number, documents[number])]:
+    for sequence, data in documents.items():
         envelope = Envelope.from_bytes(data, "receipt")
         found[sequence] = Receipt.read(envelope, chain_for(envelope, chains))
     return found

@@ -11,6 +11,7 @@ from rich.text import Text
 from expunge.cli import failure
 from expunge.cli.aggregating import NOT_DISCLOSED, disclosed
 from expunge.cli.command import group
+from expunge.cli.identifiers import Identifier, resolve
 from expunge.cli.options import office_options, output_option, subject_text, yes_option
 from expunge.cli.reach import Reached, office_at
 from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, place, table, title
@@ -139,7 +140,8 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
 def show(order_id: str, office: Path | None, at: str | None) -> None:
     """Show one order: its deadline, which clients have answered what, and which have yet to.
 
-    ORDER is the order's id, the beginning of it, or last. Whom the order is about is not shown: that stands in its bundle only.
+    ORDER is the order's id, the beginning of it, its reference, or last. Whom the order is about is not shown: that stands in
+    its bundle only.
     Under secure aggregation clients do not disclose how many samples each of them has found (null with --json).
 
     Example:
@@ -173,6 +175,7 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
     The file is a page for people (print it), with the signed evidence inside: every client's receipt, its place in the audit log,
     the certificate of the head, the last audit. It names the subject, so treat it as personal data. It is checked before it is
     written, and can be checked again anywhere, offline. Exits with 7 if the order is not complete yet; the file says so too.
+    ORDER is named as for expunge order show.
 
     Example:
       expunge order bundle 3fa9 -o order.html --office privacy-office
@@ -210,7 +213,8 @@ def close(order_id: str, yes: bool, office: Path | None, at: str | None) -> None
     """Let the server forget whom a complete order was about.
 
     The key under which the subject's name is sealed is destroyed. Afterwards no bundle can be made for this order: write it
-    first. Of an order that a restored server does not know, and that you have filed again, your office lets go.
+    first. Of an order that a restored server does not know, and that you have filed again, your office lets go. ORDER is named
+    as for expunge order show.
 
     Example:
       expunge order close 3fa9 --office privacy-office
@@ -228,18 +232,17 @@ def close(order_id: str, yes: bool, office: Path | None, at: str | None) -> None
     screen.result(told, line(f"Order {whole} is closed: the server no longer knows whom it was about."))
 
 
-def whole_id(reached: Reached, beginning: str) -> str:
-    """The id of the one order that begins so; `last` is the one that was filed last."""
-    known = [one["order"] for one in reached.office.ask("orders", {})]
-    found = known[-1:] if beginning == "last" else [one for one in known if one.startswith(beginning.lower())]
-    if len(found) == 1:
-        return str(found[0])
-    if found:
-        raise InputError(f"{len(found)} orders begin with {beginning!r:.80}: give more of the id")
-    unknown = [one for one in reached.office.filed if beginning and one.startswith(beginning.lower())]
-    if unknown:
-        raise UnknownSampleError(_told_unknown(unknown[0]))
-    raise UnknownSampleError(f"there is no order {beginning!r:.80}: expunge order list shows all")
+def whole_id(reached: Reached, given: str) -> str:
+    """The id of the order that is named by its id, the beginning of it, its reference, or `last`."""
+    orders = reached.office.ask("orders", {})
+    known = [Identifier(one["order"], one.get("reference", "")) for one in orders]
+    try:
+        return resolve(given, known, "order")
+    except UnknownSampleError:
+        unknown = [one for one in _unknown(reached, orders) if given and one.startswith(given.lower())]
+        if unknown:
+            raise UnknownSampleError(_told_unknown(unknown[0])) from None
+        raise
 
 
 def _unknown(reached: Reached, orders: list[dict[str, Any]]) -> list[str]:

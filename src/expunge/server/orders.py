@@ -194,8 +194,11 @@ class Orders:
         return {state: int(number or 0) for state, number in zip(_STATES, row, strict=True)}
 
     def listed(self, now: int) -> list[dict[str, Any]]:
-        """Every order, the oldest first."""
-        return [self.show(row[0], now) for row in self._database.rows("SELECT id FROM orders ORDER BY filed, id")]
+        """Every order, the oldest first; the log tells apart those of one second."""
+        rows = self._database.rows(
+            "SELECT id FROM orders ORDER BY filed, (SELECT min(position) FROM order_entries WHERE order_id = id), id"
+        )
+        return [self.show(order, now) for (order,) in rows]
 
     def entries(self, order: str) -> list[int]:
         """Where the log speaks of an order."""

@@ -104,6 +104,10 @@ class Aggregator:
         """Forward what has changed, take orders, amendments and audits down, and answers and the root's head back."""
         return self._agent.sync()
 
+    def sequences(self, client: str) -> range:
+        """The numbers of the requests that a client of the group has made, the newest last."""
+        return range(1, self.group.carrier.service.core.actor(client).sequence + 1)
+
     def passage(self, client: str, sequence: int) -> bytes:
         """The proof that a request of a client of the group has been forwarded, and stands in the log of the server above."""
         index, entry = self._entry(client, sequence)
