@@ -43,6 +43,19 @@ def test_clients_and_operators_speak_to_it_over_tls(place: Federation, server: S
     assert not (place.folder / "server" / "serving.json").exists()
 
 
+def test_an_office_on_another_machine_is_told_the_url_once(place: Federation) -> None:
+    office = place.office.rename(place.path / "desk")
+    server = Server(place.folder.rename(place.path / "another-machine"))
+    try:
+        assert "give --at URL" in run("server", "status", "--office", office, code=1).stderr
+        assert value("server", "status", "--office", office, "--at", server.url)["samples"] == 0
+        token = value("server", "token", "clinic-a", "--office", office)
+        assert token["urls"] == [server.url]
+        run("enroll", token["token"], "--dir", place.path / "clinic-a")
+    finally:
+        server.stop()
+
+
 def test_killed_and_started_again_nothing_is_lost(place: Federation, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("expunge.cli.reach.ATTEMPTS", 1)
     folder = place.client("clinic-a", ROWS_A)

@@ -164,6 +164,32 @@ def test_the_office_is_found_or_asked_for(place: Federation, monkeypatch: pytest
     assert "is no office" in run("server", "status", "--office", place.folder / "tls", code=1).stderr
 
 
+def test_a_moved_office_works_once_it_was_told_where_the_server_is(place: Federation) -> None:
+    moved = place.folder.rename(place.path / "moved")
+    assert value("server", "status", "--office", moved)["samples"] == 0  # it is beside its server
+    office = (moved / "operator").rename(place.path / "desk")
+    server = moved.rename(place.path / "again")
+    refused = " ".join(run("server", "status", "--office", office, code=1).stderr.split())
+    assert f"there is no federation in {moved}" in refused
+    assert "give --at URL" in refused
+    assert "expunge init" not in refused
+    (place.path / "other").mkdir()
+    wrong = Federation.found(place.path / "other").folder
+    assert "now looks" not in run("server", "status", "--office", office, "--at", wrong, code=1).stderr
+    assert "no federation in" in run("server", "status", "--office", office, code=1).stderr
+    told = run("server", "status", "--office", office, "--at", server)
+    assert f"now looks for its server at {server}" in " ".join(told.stderr.split())
+    assert value("server", "status", "--office", office)["samples"] == 0
+
+
+def test_a_client_whose_server_has_moved_is_told_to_say_where_it_is(place: Federation) -> None:
+    folder = place.client("clinic-a", ROWS_A)
+    place.folder.rename(place.path / "moved")
+    refused = " ".join(run("client", "sync", "--dir", folder, code=1).stderr.split())
+    assert "give --at URL" in refused
+    assert "expunge init" not in refused
+
+
 def test_amendments_reach_clients_at_their_next_sync(place: Federation) -> None:
     folder = place.client("clinic-a", ROWS_A)
     assert "nothing is to be amended" in run("server", "amend", "--yes", "--office", place.office, code=1).stderr

@@ -43,7 +43,7 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
     with office_at(office, at) as reached:
         told = reached.office.do("rotate-key", {})
         reached.office.federation_content()  # signed by the new key already: the office takes it on
-        found, written = place_at_hand(reached, at), _write_keys(reached, place_at_hand(reached, at))
+        found, written = place_at_hand(reached), _write_keys(reached, place_at_hand(reached))
     if output is not None:
         write_whole(output, Envelope.from_json(told["rotation"], "rotation").to_bytes() + b"\n", mode=0o644)
     file = output or written
@@ -100,7 +100,7 @@ def backup(name: str, office: Path | None, at: str | None) -> None:
     """
     with office_at(office, at) as reached:
         told = reached.office.do("backup", {"name": name})
-        found = place_at_hand(reached, at)
+        found = place_at_hand(reached)
     file = f"server/backups/{told['file']}" if found is None else place(found.server / "backups" / told["file"])
     where = f"{file}, on the server's machine" if found is None else file
     Screen.current().result(told, line(f"Backed up to {where}. Copy it to another disk.", GOOD))
@@ -133,8 +133,9 @@ def restore(
     r"""Restore a lost server from a backup into the new folder DIRECTORY.
 
     It begins with an empty ledger: each client, at its next sync, sends what it holds now. So what was deleted since the backup
-    was made stays deleted. The operator's office works as before: point it at the new place by --at. Clients trust the old
-    authority for TLS: give it by --tls or --from. Without, a new one is made, which they do not know.
+    was made stays deleted. The operator's office works as before: point it at the new place by --at (once is enough, if the
+    old folder is gone). Clients trust the old authority for TLS: give it by --tls or --from. Without, a new one is made, which
+    they do not know.
 
     Example:
       expunge server restore new --backup safe/monday --key safe/server.key \

@@ -166,7 +166,7 @@ def _tell(story: Story) -> dict[str, Any]:
             carrier = LocalCarrier(place.server, settings=Settings(gather_for=_GATHER_FOR))
             stack.callback(carrier.close)
             office = stack.enter_context(Office.open(place.operator)).connect(carrier)
-            reached = Reached(office, carrier)
+            reached = Reached(office, carrier, office.address)
             stores = [stack.enter_context(_enrolled(story, reached, place, number)) for number in range(_CLIENTS)]
         if story.spec.is_masked:
             story.overheard = Overheard(carrier, stores[_OVERHEARD])

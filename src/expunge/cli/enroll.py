@@ -14,7 +14,7 @@ from cryptography.x509 import load_pem_x509_certificates
 from expunge.backbones import Backbone, backbone_from, require_fingerprint
 from expunge.cli.command import command
 from expunge.cli.options import FOLDER, PATH, at_option
-from expunge.cli.reach import carrier_to, is_url, store_at
+from expunge.cli.reach import absolute, carrier_to, store_at
 from expunge.cli.rejoin import federation_spec
 from expunge.cli.rejoin import rejoin as rejoined
 from expunge.cli.screen import Screen, facts, next_steps, title
@@ -112,7 +112,7 @@ def addresses(token: Token, at: str | None) -> tuple[str, ...]:
     found = (at,) if at else token.urls
     if not found:
         raise InputError("the token does not say where the server is: give --at URL, or --at DIR for one on this machine")
-    return tuple(one if is_url(one) else str(Path(one).absolute()) for one in found)
+    return tuple(absolute(one) for one in found)
 
 
 def _client(

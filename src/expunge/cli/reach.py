@@ -19,7 +19,7 @@ from expunge.cli.screen import Screen
 from expunge.cli.watching import recomputed, watched
 from expunge.client import Agent, ClientStore
 from expunge.embedded.place import Place
-from expunge.errors import BackboneError, InputError, ShreddedError, StoreBusyError
+from expunge.errors import BackboneError, InputError, ShreddedError, StoreBusyError, StoreError
 from expunge.office import Office
 from expunge.protocol.carrier import Carrier
 
@@ -34,10 +34,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Reached:
-    """An office with its way to the server."""
+    """An office with its way to the server at `address`."""
 
     office: Office
     carrier: Carrier
+    address: str
 
 
 def is_url(address: str) -> bool:
@@ -45,16 +46,31 @@ def is_url(address: str) -> bool:
     return address.startswith(("https://", "http://"))
 
 
-def place_at_hand(reached: Reached, at: str | None) -> Place | None:
+def absolute(address: str) -> str:
+    """An address as it may be kept: good in any working directory."""
+    return address if is_url(address) else str(Path(address).absolute())
+
+
+def place_at_hand(reached: Reached) -> Place | None:
     """The federation's folder, if the server was reached by it."""
-    address = at or reached.office.address
-    return None if is_url(address) else Place.at(Path(address))
+    return None if is_url(reached.address) else Place.at(Path(reached.address))
+
+
+def _federation_at(address: str) -> Place:
+    """The federation in the folder where a server was said to be."""
+    path = Path(address)
+    if not Place.is_at(path):
+        raise StoreError(
+            f"there is no federation in {path}. If its server has moved, say where it is: give --at URL, or --at DIR for a "
+            "folder on this machine"
+        )
+    return Place.at(path)
 
 
 @contextmanager
 def carrier_to(address: str, ca: str = "") -> Iterator[Carrier]:
     """The carrier to a server; closed in the end."""
-    carrier = _remote(address, ca) if is_url(address) else _local(Path(address))
+    carrier = _remote(address, ca) if is_url(address) else _local(address)
     try:
         yield carrier
     finally:
@@ -67,10 +83,10 @@ def _remote(url: str, ca: str) -> Carrier:
     return HttpCarrier(url, ca=ca)
 
 
-def _local(path: Path) -> Carrier:
+def _local(address: str) -> Carrier:
     from expunge.carriers.local import LocalCarrier  # noqa: PLC0415 - brings the whole server: not for those who have a URL
 
-    place = Place.at(path)
+    place = _federation_at(address)
     try:
         return LocalCarrier(place.server, mirrors=place.mirrors, timeout=0.0 if place.serving() else PATIENCE)
     except StoreBusyError as problem:
@@ -102,10 +118,22 @@ def office_folder(given: Path | None) -> Path:
 @contextmanager
 def office_at(given: Path | None, at: str | None) -> Iterator[Reached]:
     """An office, open and connected; what became of commands that had no answer is told."""
-    with Office.open(office_folder(given), timeout=PATIENCE) as office, carrier_to(at or office.address, office.ca) as carrier:
-        yield Reached(office.connect(carrier), carrier)
-        for notice in office.notices:
-            Screen.current().note(notice)
+    screen = Screen.current()
+    with Office.open(office_folder(given), timeout=PATIENCE) as office:
+        lost = not is_url(office.address) and not Place.is_at(Path(office.address))
+        address = absolute(at) if at else _beside(office) if lost else office.address
+        with carrier_to(address, office.ca) as carrier:
+            yield Reached(office.connect(carrier), carrier, address)
+            for notice in office.notices:
+                screen.note(notice)
+        if lost:  # and the server at the new address has just proved to be the right one
+            office.move(address)
+            screen.note(f"the office of {office.name} now looks for its server at {address}")
+
+
+def _beside(office: Office) -> str:
+    """Where the server of an office is that does not find it: in the folder around it, if both have moved together."""
+    return str(office.path.parent) if Place.is_at(office.path.parent) else office.address
 
 
 def require_client(folder: Path) -> None:
@@ -141,7 +169,7 @@ def looked(folder: Path, ask: Callable[[ClientStore], _T]) -> tuple[_T, bool]:
 def unserved(store: ClientStore, at: str | None) -> Path | None:
     """The folder of a federation whose clients meet in rounds at a server that is not running: nobody else can take part."""
     address = at or store.address
-    if not store.spec.is_masked or is_url(address) or Place.at(Path(address)).serving():
+    if not store.spec.is_masked or is_url(address) or _federation_at(address).serving():
         return None
     return Path(address)
 

@@ -63,8 +63,8 @@ def token(
     if output is not None and output.exists():
         raise InputError(f"{output} exists already, and may hold a token that is still good: name another file, or remove it")
     with office_at(office, at) as reached:
-        place = place_at_hand(reached, at)
-        made = new_token(reached, name, role, urls or _addresses(reached, at, place), days, ca="" if place is None else place.ca)
+        place = place_at_hand(reached)
+        made = new_token(reached, name, role, urls or _addresses(reached, place), days, ca="" if place is None else place.ca)
         rejoin = " --rejoin" if role == "client" and place is not None and place.rebuilt else ""
     text = made[0].to_text()
     if output is not None:
@@ -81,10 +81,10 @@ def token(
     )
 
 
-def _addresses(reached: Reached, at: str | None, place: Place | None) -> tuple[str, ...]:
+def _addresses(reached: Reached, place: Place | None) -> tuple[str, ...]:
     """Where a newcomer will find the server: where it was meant to be reached, or where we have reached it ourselves."""
     if place is None:
-        return (at or reached.office.address,)
+        return (reached.address,)
     serving = place.serving()
     return place.urls or ((serving,) if serving else (str(place.path),))
 

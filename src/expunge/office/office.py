@@ -165,6 +165,10 @@ class Office:
         """Where the server is: a URL, or the folder of a server on this machine."""
         return self._folder.state.address
 
+    def move(self, address: str) -> None:
+        """Look for the server at another address from now on."""
+        self._folder.write(replace(self._folder.state, address=address))
+
     @property
     def ca(self) -> str:
         """The PEM of the certificate authority that vouches for the server's host; empty for the system's own."""
