@@ -128,6 +128,31 @@ def test_the_role_in_the_token_decides_what_is_made(place: Federation) -> None:
     assert "this is for operators" in run("server", "token", "z", "--office", officer, code=1).stderr
 
 
+def test_next_steps_name_the_backbone_where_the_federation_pins_one(tmp_path: Path) -> None:
+    described = "precomputed:agreed?dim=3"
+    shown = run("init", tmp_path / "f", "--backbone", described, "--labels", "cat,dog").stdout
+    assert f"enroll hospital-a.token --dir hospital-a --backbone '{described}'" in shown
+    office = ["--office", tmp_path / "f" / "operator"]
+    shown = run("server", "token", "a", "-o", tmp_path / "a.token", *office).stdout
+    assert "--dir a --backbone DESCRIPTION" in shown
+    assert "--backbone" not in run("server", "token", "o", "--role", "officer", *office).stdout
+    shown = run("enroll", tmp_path / "a.token", "--dir", tmp_path / "a").stdout
+    assert f"--dir {tmp_path / 'a'} --backbone DESCRIPTION" in shown
+    run("server", "token", "b", "-o", tmp_path / "b.token", *office)
+    shown = run("enroll", tmp_path / "b.token", "--dir", tmp_path / "b", "--backbone", described).stdout
+    assert "client add samples.csv" in shown
+    assert "--backbone" not in shown  # the client remembers it
+
+
+def test_next_steps_name_no_backbone_where_none_is_pinned(tmp_path: Path) -> None:
+    shown = run("init", tmp_path / "f", "--dim", 3, "--labels", "cat,dog").stdout
+    office, token = ["--office", tmp_path / "f" / "operator"], tmp_path / "a.token"
+    shown += run("server", "token", "a", "-o", token, *office).stdout
+    shown += run("enroll", token, "--dir", tmp_path / "a").stdout
+    assert shown.count("--dir") == 4
+    assert "--backbone" not in shown
+
+
 def test_recomputing_needs_a_backbone_and_the_right_one(tmp_path: Path) -> None:
     place = Federation.found(tmp_path, "--dim", 3, "--labels", "cat,dog", "--fingerprint", "agreed")
     token = value("server", "token", "clinic-a", "--office", place.office)["token"]

@@ -15,6 +15,7 @@ from expunge.cli.enroll import addresses, token_from
 from expunge.cli.identifiers import Identifier, resolve
 from expunge.cli.options import FOLDER, PATH, at_option, output_option
 from expunge.cli.reach import ATTEMPTS, PATIENCE, carrier_to
+from expunge.cli.samples import backbone_argument
 from expunge.cli.screen import GOOD, Screen, count, facts, line, next_steps, title
 from expunge.client import ClientStore
 from expunge.embedded.place import Place, url_of
@@ -99,7 +100,7 @@ def found(
         next_steps(
             f"expunge serve {directory}",
             f"expunge server token clinic-a -o clinic-a.token --office {directory}/operator",
-            "expunge enroll clinic-a.token --dir clinic-a",
+            f"expunge enroll clinic-a.token --dir clinic-a{backbone_argument(spec)}",
         ),
     )
 

@@ -17,6 +17,7 @@ from expunge.cli.options import FOLDER, PATH, at_option
 from expunge.cli.reach import absolute, carrier_to, store_at
 from expunge.cli.rejoin import federation_spec
 from expunge.cli.rejoin import rejoin as rejoined
+from expunge.cli.samples import backbone_argument
 from expunge.cli.screen import Screen, facts, next_steps, title
 from expunge.client import ClientStore, enrol
 from expunge.client.store import KINDS
@@ -148,6 +149,7 @@ def _enrol(folder: Path, token: Token, address: str, opened: Backbone | None, se
 
 def _tell_client(store: ClientStore, folder: Path) -> None:
     spec = store.spec
+    backbone = "" if store.recall("backbone") is not None else backbone_argument(spec)
     labels = "regression" if spec.labels is None else ", ".join(str(label) for label in spec.labels[:8])
     Screen.current().result(
         {
@@ -171,7 +173,10 @@ def _tell_client(store: ClientStore, folder: Path) -> None:
                 ("Features are", "kept" if store.mode == "cached" else "computed again when needed"),
             ]
         ),
-        next_steps(f"expunge client add samples.csv --dir {folder}", f"expunge client status --dir {folder}"),
+        next_steps(
+            f"expunge client add samples.csv --dir {folder}{backbone}",
+            f"expunge client status --dir {folder}",
+        ),
     )
 
 

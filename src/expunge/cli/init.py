@@ -13,6 +13,7 @@ from expunge.cli import cautions
 from expunge.cli.aggregating import plan_in_words, plan_value, rules_in_words, rules_of, rules_options
 from expunge.cli.command import command
 from expunge.cli.options import FILE, FOLDER, PATH
+from expunge.cli.samples import backbone_argument
 from expunge.cli.screen import Screen, count, facts, line, next_steps, title
 from expunge.embedded.founding import found_federation
 from expunge.embedded.place import url_of
@@ -85,6 +86,7 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
     screen, target = Screen.current(), count(spec.columns, "label" if spec.is_classification else "output")
     for caution in cautions.of_founding(spec, clients=expected):
         screen.note(caution)
+    backbone = backbone_argument(spec, given["backbone"])
     screen.result(
         {
             "directory": str(place.path),
@@ -118,7 +120,7 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
         next_steps(
             *([f"expunge serve {directory}"] if urls or spec.is_masked else []),
             f"expunge server token hospital-a -o hospital-a.token --office {directory}/operator",
-            "expunge enroll hospital-a.token --dir hospital-a",
+            f"expunge enroll hospital-a.token --dir hospital-a{backbone}",
         ),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,6 +78,11 @@ def opened_backbone(spec: Spec, description: str | Mapping[str, Any]) -> Backbon
     backbone = backbone_from(description)
     require_fingerprint(spec, backbone)
     return backbone
+
+
+def backbone_argument(spec: Spec, description: str | None = None) -> str:
+    """`--backbone` for a command to type next, where the spec pins a backbone; else nothing."""
+    return f" --backbone {shlex.quote(description or 'DESCRIPTION')}" if spec.backbone else ""
 
 
 def recomputing(backbone: Backbone | None) -> Recompute | None:

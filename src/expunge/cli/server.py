@@ -15,6 +15,7 @@ from expunge.cli.command import group
 from expunge.cli.custody import backup, renew_certificate, restore, rotate_key
 from expunge.cli.options import office_options, output_option, yes_option
 from expunge.cli.reach import Reached, office_at, place_at_hand
+from expunge.cli.samples import backbone_argument
 from expunge.cli.screen import GOOD, WAITS, Screen, count, facts, line, next_steps, table, title
 from expunge.cli.tokens import new_token
 from expunge.embedded.place import Place
@@ -64,6 +65,7 @@ def token(
         raise InputError(f"{output} exists already, and may hold a token that is still good: name another file, or remove it")
     with office_at(office, at) as reached:
         place = place_at_hand(reached)
+        agreed = Spec.from_dict(reached.office.federation_content()["spec"])
         made = new_token(reached, name, role, urls or _addresses(reached, place), days, ca="" if place is None else place.ca)
         rejoin = " --rejoin" if role == "client" and place is not None and place.rebuilt else ""
     text = made[0].to_text()
@@ -71,12 +73,13 @@ def token(
         write_whole(output, text.encode("ascii") + b"\n")
     value = {"name": name, "role": role, "expires": made[1], "urls": list(made[0].urls), "token": text}
     where = str(output or "TOKEN")
+    more = rejoin or (backbone_argument(agreed) if role == "client" else "")
     Screen.current().result(
         value | {"file": None if output is None else str(output)},
         title(f"A token for {name}, good once, until {moment(made[1])}"),
         facts([("Role", role), ("Leads to", ", ".join(made[0].urls)), *([] if output is None else [("File", output)])]),
         *([line(), Text(text, no_wrap=True, overflow="ignore")] if output is None else []),
-        next_steps(f"expunge enroll {where} --dir {name}{rejoin}", why=f"Pass it to {name}, who types:"),
+        next_steps(f"expunge enroll {where} --dir {name}{more}", why=f"Pass it to {name}, who types:"),
         *([line("(Without --rejoin if it was no client of the lost server.)", indent=2)] if rejoin else []),
     )
 
