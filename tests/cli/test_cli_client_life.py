@@ -120,6 +120,34 @@ class TestAdding:
         assert "spec." not in told
 
 
+class TestLabelsThatAreNew:
+    def test_one_that_the_client_has_not_heard_of_is_told_from_an_unknown_one(self, place: Federation) -> None:
+        folder = place.client("clinic-a", ROWS_A)
+        added = place.file("b.csv", "id,subject,label,x,y,z\nb1,p4,otter,1,2,3\n")
+        add = ("client", "add", added, "--dir", folder)
+        correct = ("client", "correct", "a1", "--label", "otter", "--dir", folder)
+        for changed in (add, correct):
+            told = run(*changed, code=1).stderr
+            assert "expunge server amend --add-label" in told
+            assert "not known here yet" not in told
+        run("server", "amend", "--add-label", "otter", "--yes", "--office", place.office)
+        for changed in (add, correct):
+            told = " ".join(run(*changed, code=1).stderr.split())
+            assert "'otter' is not known here yet: run expunge client sync --dir" in told
+            assert "amend --add-label" not in told
+        run("client", "sync", "--dir", folder)
+        run(*add)
+        run(*correct)
+
+    def test_where_the_server_is_not_asked_both_remedies_are_named(self, place: Federation) -> None:
+        folder = place.client("clinic-a", ROWS_A)
+        correct = ("client", "correct", "a1", "--label", "otter", "--dir", folder)
+        for changed in ((*correct, "--no-sync"), (*correct, "--at", place.path / "nowhere")):
+            told = " ".join(run(*changed, code=1).stderr.split())
+            assert "expunge server amend --add-label" in told
+            assert "not known here yet: run expunge client sync --dir" in told
+
+
 def test_missing_ids_can_be_passed_over(place: Federation) -> None:
     folder = place.client("clinic-a", ROWS_A)
     ids = place.file("ids.txt", "a1\na9\n")

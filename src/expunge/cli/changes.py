@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,16 @@ from expunge.cli import failure
 from expunge.cli.aggregating import wait_options
 from expunge.cli.command import command
 from expunge.cli.options import FILE, PATH, at_option, client_option, yes_option
-from expunge.cli.reach import agent_of, backbone_of, store_at, unserved
+from expunge.cli.reach import agent_of, backbone_of, carrier_to, store_at, unserved
+from expunge.cli.rejoin import federation_spec
 from expunge.cli.samples import Keys, Raw, Samples, features_of, is_raw, read_features, read_raw, recomputing
-from expunge.cli.screen import GOOD, Screen, count, line, next_steps, place
+from expunge.cli.screen import GOOD, Screen, count, line, next_steps, place, typed
 from expunge.cli.selecting import selection_of, selection_options
 from expunge.cli.told import preview_value, show_preview, show_synced, show_way_on, synced_value
 from expunge.client import ClientStore, Preview, Selection
 from expunge.client.columns import labels_of_texts
-from expunge.errors import ExpungeError, InputError, StoreError, UnknownSampleError
-from expunge.spec import Spec
+from expunge.errors import ExpungeError, InputError, StoreError, UnknownLabelError, UnknownSampleError
+from expunge.spec import Label, Spec
 
 _no_sync = click.option("--no-sync", is_flag=True, help="Leave it pending: the next sync sends it.")
 _backbone = click.option(
@@ -84,13 +87,46 @@ def add(
             Screen.current().result({"added": 0, "pending": False, "sync": None}, line("There are no samples in these files."))
             raise click.exceptions.Exit(failure.NOTHING)
         nobodys = sum(batch.nobodys for batch in batches)
-        added = sum(_put(store, batch) for batch in batches)
+        with _new_labels(store, at, ask=not no_sync):
+            added = sum(_put(store, batch) for batch in batches)
         if nobodys:
             verb = "has" if nobodys == 1 else "have"
             Screen.current().note(f"{count(nobodys, 'sample')} {verb} no subject: erasure orders cannot find them")
         value = {"added": added, "without_subject": nobodys, "pending": True}
         told = [line(f"{count(added, 'sample')} added to {folder}.", GOOD)]
         _finish(store, value, told, at=at, opened=opened, no_sync=no_sync, wait=wait)
+
+
+@contextmanager
+def _new_labels(store: ClientStore, at: str | None, *, ask: bool) -> Iterator[None]:
+    """Tell a label that the federation has, and this client has not heard of, from an unknown one.
+
+    The server is asked only where it may be, and only after a label was refused.
+    """
+    try:
+        yield
+    except UnknownLabelError as problem:
+        sync = f"run expunge client sync --dir {typed(store.path)}"
+        labels = _federation_labels(store, at) if ask else None
+        if labels is None:
+            problem.add_note("If the operator has added it since the last sync, it is not known here yet: " + sync)
+            raise
+        new = [repr(label) for label in labels if label not in (store.spec.labels or ())]
+        if not new:
+            raise
+        verb = "is" if len(new) == 1 else "are"
+        raise UnknownLabelError(
+            f"the spec has been amended, and {', '.join(new)} {verb} not known here yet: {sync}, then the same command again"
+        ) from problem
+
+
+def _federation_labels(store: ClientStore, at: str | None) -> tuple[Label, ...] | None:
+    """The labels that the federation has now; None if the server cannot be asked."""
+    try:
+        with carrier_to(at or store.address, store.ca) as carrier:
+            return federation_spec(store.server, carrier).labels or ()
+    except ExpungeError:
+        return None
 
 
 def _batches(
@@ -233,13 +269,14 @@ def correct(
                 raise InputError(f"{raw_file} needs a backbone to become a feature: give --backbone")
             raw = Raw(sample, raw_file)
             values, source = features_of([raw], opened)[0], raw.source
-        store.correct(
-            sample,
-            feature=values,
-            label=None if label is None else _target(store.spec, label),
-            source=source,
-            recompute=recomputing(opened),
-        )
+        with _new_labels(store, at, ask=not no_sync):
+            store.correct(
+                sample,
+                feature=values,
+                label=None if label is None else _target(store.spec, label),
+                source=source,
+                recompute=recomputing(opened),
+            )
         told: list[RenderableType] = [line(f"{sample} is corrected.", GOOD)]
         _finish(store, {"corrected": sample}, told, at=at, opened=opened, no_sync=no_sync, wait=wait)
 

@@ -140,7 +140,7 @@ def _at_one(token: Token, at: str | None, act: Callable[[str], None]) -> None:
 def _enrol(folder: Path, token: Token, address: str, opened: Backbone | None, settings: dict[str, Any]) -> None:
     with carrier_to(address, token.ca) as carrier:
         if opened is not None:
-            require_fingerprint(federation_spec(token, carrier), opened)
+            require_fingerprint(federation_spec(token.server, carrier), opened)
         with enrol(folder, token, carrier, address=address, **settings) as store:
             if opened is not None:
                 store.remember({"backbone": json.dumps(opened.describe())})

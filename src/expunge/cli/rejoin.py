@@ -8,7 +8,7 @@ from expunge.evidence import KeyChain
 from expunge.protocol import speech
 from expunge.protocol.carrier import Carrier
 from expunge.protocol.token import Token
-from expunge.signing import Envelope
+from expunge.signing import Envelope, PublicKey
 from expunge.spec import Spec
 
 
@@ -20,7 +20,7 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
     """
     if token.role != "client" or token.name != store.name:
         raise ProtocolError(f"the token is for {token.role} {token.name}, the store is that of client {store.name}")
-    spec = federation_spec(token, carrier)
+    spec = federation_spec(token.server, carrier)
     if spec.data_digest != store.spec.data_digest or not spec.grows_from(store.spec):
         raise SpecMismatchError(f"the rebuilt server has another spec than this client: {store.spec.difference(spec)}")
     content = {
@@ -44,9 +44,9 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
         store.amend(spec)
 
 
-def federation_spec(token: Token, carrier: Carrier) -> Spec:
-    """The spec of the federation that a token is for, as its server says it."""
+def federation_spec(server: PublicKey, carrier: Carrier) -> Spec:
+    """The spec of a federation, as the server whose key is pinned says it."""
     envelope, content = speech.overheard("federation", carrier.federation())
-    chain = KeyChain(token.server, [Envelope.from_json(value, "rotation") for value in content["rotations"]])
+    chain = KeyChain(server, [Envelope.from_json(value, "rotation") for value in content["rotations"]])
     chain.verify(envelope, lambda said: (said["federation"], said["checkpoint"]["time"]))
     return Spec.from_dict(content["spec"])
