@@ -1,8 +1,10 @@
-# make demo: the main job. make test: lint, types, tests. Both set up their own environment from pinned versions.
+# make demo: the main job, with the core alone. make test: lint, types, tests of Expunge and of experiments/.
+# Both set up their own environment from pinned versions.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
+EXPERIMENTS := experiments/pyproject.toml
 STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 TORCHVISION := $(VENV)/torchvision
@@ -22,9 +24,9 @@ $(CORE): pyproject.toml constraints.txt
 	@$(PIP) --editable .
 	@touch $@
 
-$(STAMP): $(CORE)
+$(STAMP): $(CORE) $(EXPERIMENTS)
 	@echo "Adding what tests and checks need (once; about a minute) ..."
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev]' --editable ./experiments
 	@touch $@
 
 demo: $(CORE)
@@ -47,16 +49,16 @@ $(EXTRAS): $(STAMP) constraints-extras.txt
 	@touch $@
 
 # An environment of its own: Flower wants older versions of what our server runs on.
-$(FLOWER)/.installed: $(CORE) constraints-flower.txt
+$(FLOWER)/.installed: $(CORE) $(EXPERIMENTS) constraints-flower.txt
 	@echo "Setting up Flower with Ray (once; about a minute and 700 MB) ..."
 	@$(PYTHON) -m venv --clear $(FLOWER)
 	@$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt \
-		--editable '.[flower,server]' hypothesis pytest pytest-randomly
+		--editable '.[flower,server]' --editable ./experiments hypothesis pytest pytest-randomly
 	@touch $@
 
 # timm apart: it needs torchvision, whose wheel does not fit this torch without help and would change what transformers does.
 test-extras: $(EXTRAS) $(FLOWER)/.installed
-	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "flower and not data" tests/carriers/flower
+	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "flower and not data" tests/carriers/flower experiments/tests/flower
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "extras and not timm and not flower and not data"
 	OPENBLAS_NUM_THREADS=1 PYTHONPATH=$(TORCHVISION) $(BIN)/pytest -m "extras and timm" tests/extras
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import expunge
+import expunge_experiments
 
 ROOMS = (
     "errors",
@@ -48,8 +49,7 @@ ROOMS = (
     "embedded",
     "tree",
     "shards",
-    "__init__",  # the front door: it shows what is in the rooms; only experiments and the command line go through it
-    "experiments",
+    "__init__",  # the front door: it shows what is in the rooms; only the command line goes through it
     "cli",
     "__main__",  # `python -m expunge`
 )
@@ -57,6 +57,7 @@ FOR_THE_COMMAND_LINE_ONLY = {"argparse", "random", "sys", "time"}
 WITH_A_CLOCK = ROOMS[ROOMS.index("files") :]  # rooms with files and networks may also look at the time
 
 SOURCE = Path(expunge.__file__).parent
+EXPERIMENTS = Path(expunge_experiments.__file__).parent
 
 
 def module_name(root: Path, file: Path) -> str:
@@ -110,9 +111,8 @@ def misplaced(own: dict[str, set[str]]) -> list[str]:
     return found
 
 
-def reserved(name: str, tree: ast.Module, targets: set[str]) -> list[str]:
-    """What a module does that only the command line may."""
-    allowed = {"time"} if room(name) in WITH_A_CLOCK else set()
+def reserved(name: str, tree: ast.Module, targets: set[str], allowed: set[str]) -> list[str]:
+    """What a module does that only the command line may, but for what it is allowed."""
     outside = sorted({target.split(".")[0] for target in targets} & (FOR_THE_COMMAND_LINE_ONLY - allowed))
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     prints = any(isinstance(call, ast.Name) and call.id == "print" for call in calls)
@@ -126,16 +126,44 @@ def problems(root: Path) -> list[str]:
     own = {name: {target for target in targets if target.split(".")[0] == root.name} for name, targets in graph.items()}
     found = misplaced(own)
     for name, tree in trees(root).items():
-        found += [] if room(name) == "cli" else reserved(name, tree, graph[name])
+        allowed = {"time"} if room(name) in WITH_A_CLOCK else set()
+        found += [] if room(name) == "cli" else reserved(name, tree, graph[name], allowed)
+    return found + cycles(own)
+
+
+def cycles(own: dict[str, set[str]]) -> list[str]:
+    """A cycle of imports, if there is one."""
     try:
         TopologicalSorter({name: targets - {name} for name, targets in own.items()}).prepare()
     except CycleError as cycle:
-        found.append(f"an import cycle: {' -> '.join(cycle.args[1])}")
+        return [f"an import cycle: {' -> '.join(cycle.args[1])}"]
+    return []
+
+
+def experiment_problems(root: Path, runtime: Path) -> list[str]:
+    """Everything in which the experiments break theirs: public names only, and only the command line uses them."""
+    graph = arrows(root)
+    found = []
+    for name, tree in trees(root).items():
+        at_the_command_line = room(name) == "cli"
+        found += [] if at_the_command_line else reserved(name, tree, graph[name], {"time"})
+        for target in sorted(graph[name]):
+            top, *rest = target.split(".")
+            if rest[:1] == ["cli"] and not at_the_command_line:
+                found.append(f"{name} imports {target}, which is for the command line only")
+            elif top == runtime.name and rest[:1] != ["cli"] and any(part.startswith("_") for part in rest):
+                found.append(f"{name} imports {target}, which is private")
+    own = {name: {target for target in targets if target.split(".")[0] == root.name} for name, targets in graph.items()}
+    found += cycles(own)
+    for name, targets in arrows(runtime).items():
+        theirs = sorted(target for target in targets if target.split(".")[0] == root.name)
+        found += [f"{name} imports {target}, which is of the experiments" for target in theirs]
     return found
 
 
 def test_the_source_keeps_the_rules() -> None:
     assert problems(SOURCE) == []
+    assert experiment_problems(EXPERIMENTS, SOURCE) == []
 
 
 def test_the_source_is_really_read() -> None:
@@ -143,6 +171,7 @@ def test_the_source_is_really_read() -> None:
     assert {"expunge", "expunge.errors", "expunge.exact.wide", "expunge.statistics"} <= set(graph)
     assert {"expunge.exact.blas", "expunge.errors", "expunge.spec"} <= graph["expunge.statistics"]
     assert "expunge.exact.parallel" in graph["expunge.exact.wide"]
+    assert "expunge.errors" in arrows(EXPERIMENTS)["expunge_experiments.runner"]
 
 
 def house(tmp_path: Path, sources: dict[str, str]) -> Path:
@@ -212,3 +241,43 @@ def test_a_cycle_within_a_room_is_found(tmp_path: Path) -> None:
     assert len(problems(root)) == 1
     assert problems(root)[0].startswith("an import cycle: ")
     assert {"expunge.exact.wide", "expunge.exact.grid"} <= set(problems(root)[0].removeprefix("an import cycle: ").split(" -> "))
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "expected"),
+    [
+        ("runs/one", "import time\nfrom expunge.solvers import certify\nfrom expunge_experiments import runner", None),
+        ("cli/command", "import sys\nfrom expunge.cli._screen import Screen\nprint(1)", None),
+        ("runs/one", "from expunge._version import x", "expunge_experiments.runs.one imports expunge._version, which is private"),
+        (
+            "cli/command",
+            "from expunge._version import x",
+            "expunge_experiments.cli.command imports expunge._version, which is private",
+        ),
+        (
+            "runs/one",
+            "from expunge.cli.screen import Screen",
+            "expunge_experiments.runs.one imports expunge.cli.screen, which is for the command line only",
+        ),
+        (
+            "runner",
+            "from expunge_experiments.cli import command",
+            "expunge_experiments.runner imports expunge_experiments.cli, which is for the command line only",
+        ),
+        ("runner", "import random", "expunge_experiments.runner imports random, which is for the command line only"),
+        (
+            "../expunge/spec",
+            "from expunge_experiments.runner import Runner",
+            "expunge.spec imports expunge_experiments.runner, which is of the experiments",
+        ),
+        ("runner", "from expunge_experiments import runner", None),
+    ],
+)
+def test_each_rule_of_the_experiments_is_seen_to_be_broken(tmp_path: Path, module: str, text: str, expected: str | None) -> None:
+    runtime = house(tmp_path, {})
+    root = tmp_path / "expunge_experiments"
+    for name, content in {"__init__": "", "runner": "", "cli/__init__": "", module: text}.items():
+        file = root / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    assert experiment_problems(root, runtime) == ([] if expected is None else [expected])

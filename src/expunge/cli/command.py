@@ -71,9 +71,14 @@ class Group(_Helped, click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Each command with the whole of its first sentence."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        found = [(name, self.first_sentence(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(limit=200)) for name, one in found if one is not None])
+            formatter.write_dl([(name, text) for name, text in found if text is not None])
+
+    def first_sentence(self, ctx: click.Context, name: str) -> str | None:
+        """The first sentence of a command's help."""
+        command = self.get_command(ctx, name)
+        return None if command is None else command.get_short_help_str(limit=200)
 
 
 Group.group_class = Group

@@ -12,7 +12,7 @@ import click
 from rich.text import Text
 
 from expunge._version import __version__
-from expunge.cli import failure
+from expunge.cli import failure, plugins
 from expunge.cli.command import Group
 from expunge.cli.screen import BAD, Screen
 from expunge.errors import ExpungeError
@@ -29,7 +29,6 @@ _COMMANDS = {
     "audit": "audit",
     "aggregator": "aggregator",
     "statistics": "statistics",
-    "experiment": "experiment",
     "head": "head",
     "predict": "predict",
     "verify": "verify",
@@ -42,15 +41,19 @@ class Expunge(Group):
     """All commands, each imported when it is first needed; errors end here."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click has it
-        """In the order in which they are first needed."""
-        return list(_COMMANDS)
+        """In the order in which they are first needed, then those of other distributions."""
+        return [*_COMMANDS, *(name for name in plugins.short_helps() if name not in _COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as click has it
         """A command by its name."""
         if cmd_name not in _COMMANDS:
-            return None
+            return plugins.command(cmd_name)
         command = getattr(import_module(f"expunge.cli.{_COMMANDS[cmd_name]}"), cmd_name)
         return command if isinstance(command, click.Command) else None
+
+    def first_sentence(self, ctx: click.Context, name: str) -> str | None:
+        """The first sentence of a command's help. What is of another distribution is not imported for it."""
+        return super().first_sentence(ctx, name) if name in _COMMANDS else plugins.short_helps().get(name)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as click has it
         """The exit codes."""

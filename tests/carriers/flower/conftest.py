@@ -1,53 +1,16 @@
-"""Tests that need flwr: all of this folder, and only in `make test-extras`, in an environment of their own.
-
-Nothing here imports flwr when tests are collected, so `make test` can deselect these tests without having it. A test that runs
-and lacks it fails.
-"""
+"""Tests that need flwr: all of this folder, and only in `make test-extras`, in an environment of their own."""
 
 from __future__ import annotations
 
-import importlib
-import logging
-import os
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+from flower_environment import heard, imported, mark
 
-# Before flwr is first imported, which reads them then. The processes that tests start inherit them.
-OFFLINE = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
-os.environ.update(OFFLINE)
+__all__ = ["heard", "imported"]  # fixtures of every test here
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.extras)
-            item.add_marker(pytest.mark.flower)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def imported() -> None:
-    """What flwr's own imports warn of is not ours to mend."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in ("clientapp", "inprocess", "serverapp"):
-            importlib.import_module(f"expunge.carriers.flower.{name}")
-
-
-@pytest.fixture(autouse=True)
-def heard(imported: None) -> Iterator[None]:
-    """Flower's logger keeps its lines to itself, unless it is asked to pass them on."""
-    logger = logging.getLogger("flwr")
-    before, logger.propagate = logger.propagate, True
-    yield
-    logger.propagate = before
+    mark(items, Path(__file__).parent)

@@ -1,0 +1,1 @@
+"""`expunge experiment`, which Expunge finds by an entry point."""

@@ -1,0 +1,45 @@
+"""Where files of data are looked for: the folder that EXPUNGE_DATA names, else the user's data folder, and no other place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from expunge_experiments.errors import MissingDataError
+
+VARIABLE = "EXPUNGE_DATA"
+
+
+def data_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """The one folder with data: $EXPUNGE_DATA if it is set, else $XDG_DATA_HOME/expunge, else ~/.local/share/expunge.
+
+    As the XDG specification has it, an XDG_DATA_HOME that is no absolute path counts as unset.
+    """
+    known = os.environ if environment is None else environment
+    if known.get(VARIABLE):
+        return Path(known[VARIABLE])
+    base = Path(known.get("XDG_DATA_HOME") or "")
+    return (base if base.is_absolute() else Path.home() / ".local" / "share") / "expunge"
+
+
+def found(folder: Path, candidates: Sequence[str], *, what: str, remedy: str) -> Path:
+    """The first of these names (files, folders or patterns) that is in the folder, or MissingDataError.
+
+    A pattern stands for the folder that holds what it matches.
+    """
+    for name in candidates:
+        if any(mark in name for mark in "*?["):
+            if next(folder.glob(name), None) is not None:
+                return (folder / name).parent
+        elif (folder / name).exists():
+            return folder / name
+    raise missing(folder, candidates, what=what, remedy=remedy)
+
+
+def missing(folder: Path, candidates: Sequence[str], *, what: str, remedy: str) -> MissingDataError:
+    """The error that says what is missing, everywhere it was looked for, and how to get or make it."""
+    places = ", ".join(str(folder / name) for name in candidates)
+    return MissingDataError(
+        f"{what} cannot be found. It was looked for at {places}. {remedy} To look in another folder, set {VARIABLE} to it"
+    )

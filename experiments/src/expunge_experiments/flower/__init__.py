@@ -1,0 +1,10 @@
+"""Compared systems on Flower: a job is described as data, done by two apps, and what came of it is read from a file.
+
+Importing this needs no Flower: only `apps` does, through `carriers.flower`.
+"""
+
+from expunge_experiments.flower.ground import Ground
+from expunge_experiments.flower.job import Job, Outcome, Request
+from expunge_experiments.flower.measuring import measure
+
+__all__ = ["Ground", "Job", "Outcome", "Request", "measure"]

@@ -1,0 +1,99 @@
+"""FlowerEngine: letters travel in Flower's messages to the nodes of a grid, each of which is one client.
+
+Law: a system on this engine comes to the same head as in one process, bit for bit if the arithmetic of its clients is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from expunge import canonical
+from expunge.carriers.flower.parcel import Parcel
+from expunge.errors import FormatError, InputError
+from expunge_experiments.engine import Engine, State
+from expunge_experiments.flower.node import packed, unpacked
+
+_NANO = 1e-9
+
+
+class Asking(Protocol):
+    """What is needed of `flower.exchange.Exchange`."""
+
+    def nodes(self, count: int) -> list[int]:
+        """All nodes, as soon as there are so many."""
+
+    def ask(self, parcels: Sequence[tuple[int, Parcel]]) -> list[Parcel]:
+        """One parcel to each node, and its answer."""
+
+
+class FlowerEngine(Engine):
+    """`parallel` clients work at the same time. Letters to the same client in one exchange share a message, in their order.
+
+    A cost's bytes are those of letters. Its client seconds are measured at the nodes, as in one process: reading a letter,
+    answering it, writing the answer. All else is orchestration, also what nodes need to load samples and state
+    (`loading_seconds`).
+    """
+
+    def __init__(self, exchange: Asking, clients: int, parallel: int = 1) -> None:
+        super().__init__()
+        self.parallel = parallel
+        self.loading_seconds = 0.0  # of all clients together
+        self._exchange_of_parcels = exchange
+        nodes = exchange.nodes(clients)
+        told = [_note(parcel) for parcel in exchange.ask([(node, _question("client")) for node in nodes])]
+        self._nodes: dict[int, int] = {note["client"]: node for node, note in zip(nodes, told, strict=True)}
+        self._kept: dict[int, int] = {note["client"]: note["kept"] for note in told}  # the size of a state, as it was last told
+        if len(nodes) != clients or sorted(self._nodes) != list(range(clients)):
+            raise InputError(
+                f"{len(nodes)} nodes are {len(self._nodes)} clients, and there must be one node for each of {clients} clients: "
+                f"their partition-id must be 0 to {clients - 1}"
+            )
+
+    def _exchange(self, letters: Sequence[tuple[int, bytes]]) -> list[bytes]:
+        mine: dict[int, list[int]] = {}  # places in `letters` of each client's
+        for place, (client, _) in enumerate(letters):
+            mine.setdefault(client, []).append(place)
+        told = self._ask({client: _question("letters", *(letters[one][1] for one in places)) for client, places in mine.items()})
+        answers, busiest = [b""] * len(letters), 0.0
+        for client, places in mine.items():
+            note, parts = _note(told[client]), told[client].parts
+            if len(parts) != len(places):
+                raise FormatError(f"client {client} has answered {len(places)} letters with {len(parts)}")
+            for place, answer, worked in zip(places, parts, note["worked"], strict=True):
+                self._count(len(letters[place][1]), len(answer), worked * _NANO)
+                answers[place] = answer
+            busiest = max(busiest, sum(note["worked"]) * _NANO)
+            self.loading_seconds += note["loaded"] * _NANO
+            self._kept[client] = note["kept"]
+        self.usage.busiest_seconds += busiest
+        return answers
+
+    def states(self) -> dict[int, State]:
+        """What each client remembers: every client is asked."""
+        told = self._ask(dict.fromkeys(sorted(self._nodes), _question("state")))
+        return {client: unpacked(parcel.parts[0]) for client, parcel in told.items()}
+
+    def restore(self, states: Mapping[int, State]) -> None:
+        """Give each client its state."""
+        told = self._ask({client: _question("restore", packed(state)) for client, state in states.items()})
+        self._kept |= {client: _note(parcel)["kept"] for client, parcel in told.items()}
+
+    def state_bytes(self) -> int:
+        """The size of what all clients remember, as they have told with their answers: nobody is asked for it."""
+        return sum(self._kept.values())
+
+    def _ask(self, parcels: Mapping[int, Parcel]) -> dict[int, Parcel]:
+        answers = self._exchange_of_parcels.ask([(self._nodes[client], parcel) for client, parcel in parcels.items()])
+        return dict(zip(parcels, answers, strict=True))
+
+
+def _question(ask: str, *parts: bytes) -> Parcel:
+    return Parcel(canonical.encode({"ask": ask}), parts)
+
+
+def _note(parcel: Parcel) -> dict[str, Any]:
+    note = canonical.decode(parcel.note, "a node's answer")
+    if not isinstance(note, dict):
+        raise FormatError(f"{note!r:.80} is no answer of a node: it was altered, or is of another version")
+    return note

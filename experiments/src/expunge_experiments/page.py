@@ -1,0 +1,234 @@
+"""What is written of an experiment's outcome: results, config, tables and figures; and one page about all experiments.
+
+Everything here is made from outcomes alone, so it can be made again from what is kept, and is then the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from expunge.errors import MissingExtraError
+from expunge.files import write_whole
+from expunge_experiments import config, figures, machine, published
+from expunge_experiments.grids import USUAL
+from expunge_experiments.markdown import seconds_text, table_text
+from expunge_experiments.runner import Outcome
+from expunge_experiments.runs.base import Drawing, Finding, Table
+from expunge_experiments.store import FORMAT, plain
+
+PAGE, CONFIG = "README.md", "config.toml"
+_NAMED = 3  # cells that are named for a reason
+
+
+def write_outcome(outcome: Outcome, folder: Path) -> list[str]:
+    """Write results, config, tables and figures into the experiment's folder. Returns what could not be made, in words."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "results.json", json.dumps(as_json(outcome), indent=1, allow_nan=False) + "\n")
+    _write(folder / CONFIG, config.written(outcome.experiment, outcome.settings))
+    problems = []
+    try:
+        for drawing in drawings(outcome):
+            figures.render(drawing, folder)
+    except MissingExtraError as problem:
+        problems.append(f"no figures: {problem}")
+    _write(folder / "table.md", section(outcome, folder, seen_from=folder, level=1))
+    return problems
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """An outcome with everything that it depends on."""
+    experiment = outcome.experiment
+    return {
+        "format": FORMAT,
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "version": experiment.version,
+        "quick": outcome.quick,
+        "config": plain(config.as_dict(outcome.settings)),
+        "data": plain(outcome.data),
+        "environments": plain(outcome.environments),
+        "seconds": outcome.seconds,
+        "findings": [{"text": one.text, "holds": one.holds} for one in findings(outcome)],
+        "results": [{"key": plain(one.key), "seconds": one.seconds, "result": plain(one.result)} for one in outcome.results],
+        "failed": [{"cell": one.cell, "error": one.error} for one in outcome.failures],
+        "not_run": [{"cell": one.cell, "reason": one.error} for one in outcome.not_run],
+    }
+
+
+def tables(outcome: Outcome) -> list[Table]:
+    """The tables of what has been measured; none of nothing."""
+    return outcome.experiment.tables(outcome.settings, outcome.results) if outcome.results else []
+
+
+def drawings(outcome: Outcome) -> list[Drawing]:
+    """The figures of what has been measured; none of nothing."""
+    return outcome.experiment.drawings(outcome.settings, outcome.results) if outcome.results else []
+
+
+def findings(outcome: Outcome) -> list[Finding]:
+    """What follows from what has been measured; nothing from nothing."""
+    return outcome.experiment.findings(outcome.settings, outcome.results) if outcome.results else []
+
+
+def section(outcome: Outcome, folder: Path, *, seen_from: Path, level: int) -> str:
+    """One experiment: question, tables, figures, findings, command and time, for a page in the folder `seen_from`."""
+    experiment = outcome.experiment
+    prefix = "" if folder == seen_from else f"{folder.relative_to(seen_from)}/"
+    parts = [f"{'#' * level} {experiment.title}", experiment.question]
+    if experiment.paper:
+        parts.append(f"*In the paper:* {experiment.paper}")
+    parts += [table_text(table).rstrip("\n") for table in tables(outcome)]
+    for drawing in drawings(outcome):
+        if (folder / f"{drawing.name}.png").exists():  # without matplotlib there are none
+            name = f"{prefix}{drawing.name}"
+            parts.append(f"[![{experiment.title}]({name}.png)]({name}.svg)\n\n*{drawing.caption}*")
+    found = [f"- {_marked(one)}" for one in findings(outcome)]
+    if found:
+        parts.append("\n".join(found))
+    parts += [*_coarser_grids(outcome), *_unfinished(outcome)]
+    parts.append(
+        f"Command: `{command(outcome)}`, with the settings in [{CONFIG}]({prefix}{CONFIG}). Measured in "
+        f"{seconds_text(outcome.seconds)}. Everything that it depends on, and every number, is in "
+        f"[results.json]({prefix}results.json)."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def command(outcome: Outcome) -> str:
+    """What to type to get these results: with a config, where settings are not those of the full or the quick run."""
+    usual = outcome.experiment.quick if outcome.quick else outcome.experiment.full
+    own = "" if outcome.settings == usual else f" --config {CONFIG}"
+    return f"expunge experiment {outcome.experiment.name}" + (" --quick" if outcome.quick else "") + own
+
+
+def _coarser_grids(outcome: Outcome) -> list[str]:
+    """What is to be said of data that the usual grid cannot hold."""
+    return [
+        f"Features of `{name}` reach {one['largest']:.4g} in magnitude, and the usual grid holds what is below {USUAL.limit:g}. "
+        f"Exact variants take them on the finest grid that holds them, of {one['fraction_bits']} fraction bits, whatever is "
+        f"said of {USUAL.fraction_bits} above."
+        for name, one in outcome.data.items()
+        if "fraction_bits" in one
+    ]
+
+
+def _marked(finding: Finding) -> str:
+    return finding.text if finding.holds is None else f"**{_verdict(finding)}:** {finding.text}"
+
+
+def _verdict(finding: Finding) -> str:
+    return "Holds" if finding.holds else "Does not hold"
+
+
+def missing(outcome: Outcome) -> list[tuple[str, str]]:
+    """What is missing: "failed" or "not run", and the reason with the first few of its cells; results.json has them all."""
+    found = []
+    for kind, cells in (("failed", outcome.failures), ("not run", outcome.not_run)):
+        reasons: dict[str, list[str]] = {}
+        for one in cells:
+            reasons.setdefault(one.error, []).append(one.cell)
+        for reason, names in reasons.items():
+            more = f"; and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            found.append((kind, f"{reason} ({len(names)} of {outcome.wanted} cells: {'; '.join(names[:_NAMED])}{more})"))
+    return found
+
+
+def _unfinished(outcome: Outcome) -> list[str]:
+    lines = [f"- {kind}: {reason}" for kind, reason in missing(outcome)]
+    return ["Not complete:\n\n" + "\n".join(lines)] if lines else []
+
+
+# -- the page about all ---------------------------------------------------------------------------------------------------
+
+
+def write_page(outcomes: Sequence[Outcome], out: Path) -> Path:
+    """Write the page about all experiments."""
+    _write(out / PAGE, page(outcomes, out))
+    return out / PAGE
+
+
+def page(outcomes: Sequence[Outcome], out: Path) -> str:
+    """The page: the claims, what was run on what, then one section for each experiment, whose files are below `out`."""
+    quick = any(outcome.quick for outcome in outcomes)
+    about = (
+        f"{published.PAPER}: its tables and figures, measured anew, and those of its appendix. Made by "
+        f"`expunge experiment all{' --quick' if quick else ''}`, which writes this page; no number here is typed by hand but the "
+        "paper's own, which are marked as such."
+    )
+    if any(CONFIG in command(outcome) for outcome in outcomes):
+        about += " Where a section's command has a config, settings are others than the usual ones: they are in that file."
+    parts = ["# The paper, reproduced", about]
+    if quick:
+        parts.append("**A quick run:** fewer requests and seeds than a full one; dimensions, classes and clients are the same.")
+    parts += [_contents(outcomes), _claims(outcomes), _data(outcomes), _machines(outcomes)]
+    parts += [section(one, out / one.experiment.name, seen_from=out, level=2).rstrip("\n") for one in outcomes]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _contents(outcomes: Sequence[Outcome]) -> str:
+    return "Sections: " + " · ".join(map(_link, outcomes)) + "." if len(outcomes) > 1 else ""
+
+
+def _link(outcome: Outcome) -> str:
+    return f"[{outcome.experiment.name}](#{_anchor(outcome.experiment.title)})"
+
+
+def _claims(outcomes: Sequence[Outcome]) -> str:
+    """All claims, those first that do not hold."""
+    claims = [(outcome, one) for outcome in outcomes for one in findings(outcome) if one.holds is not None]
+    if not claims:
+        return ""
+    rows = [
+        f"| {'holds' if one.holds else '**does not hold**'} | {one.text.replace('|', chr(92) + '|')} | {_link(outcome)} |"
+        for outcome, one in sorted(claims, key=lambda claim: bool(claim[1].holds))
+    ]
+    hold = sum(bool(one.holds) for _, one in claims)
+    count = f"Of {len(rows)} claims that these results could refute, {hold} {'holds' if hold == 1 else 'hold'}."
+    return "\n".join(["## What holds", "", count, "", "| | claim | experiment |", "| --- | --- | --- |", *rows])
+
+
+def _anchor(title: str) -> str:
+    """A heading's anchor, as GitHub makes it."""
+    kept = (one for one in title.lower() if one.isalnum() or one in " -_")
+    return "".join(kept).replace(" ", "-")
+
+
+def _data(outcomes: Sequence[Outcome]) -> str:
+    used: dict[str, Mapping[str, Any]] = {}
+    for outcome in outcomes:
+        used.update(outcome.data)
+    if not used:
+        return ""
+    rows = []
+    for name, one in used.items():
+        theirs = published.DATASETS.get(name)
+        instead = f"{theirs} by {published.BACKBONES[theirs]}" if theirs is not None else "not in the paper"
+        shape = f"{one['train']:,} + {one['test']:,} | {one['dim']} | {one['classes']}"
+        rows.append(f"| `{name}` | {one['source']} | {shape} | {instead} | `{one['digest'][:12]}` |")
+    head = "| name | features | samples, train + test | dim | classes | in the paper | digest |"
+    why = (
+        "The paper's backbones and some of its data are others, so accuracies are to be compared within a column of ours, not "
+        "with the paper's; where the paper's number stands beside ours, it shows the shape to expect. Whoever has the originals "
+        "gets the paper's setting by `expunge experiment features`."
+    )
+    return "\n".join(["## Data", "", head, "| --- | --- | --- | ---: | ---: | --- | --- |", *rows, "", why])
+
+
+def _machines(outcomes: Sequence[Outcome]) -> str:
+    found: list[Mapping[str, Any]] = []
+    for outcome in outcomes:
+        found += [one for one in outcome.environments if one not in found]
+    if not found:
+        return ""
+    total = seconds_text(sum(outcome.seconds for outcome in outcomes))
+    each = ", ".join(f"{one.experiment.name} {seconds_text(one.seconds)}" for one in outcomes if one.results)
+    lines = [f"- {machine.in_words(dict(one))}" for one in found]
+    theirs = f"The paper used {published.MACHINE}: times are to be compared between systems, not with the paper's."
+    return "\n".join(["## Machine", "", f"All cells together took {total} to measure: {each}.", "", *lines, "", theirs])
+
+
+def _write(path: Path, text: str) -> None:
+    write_whole(path, text.encode(), mode=0o644)

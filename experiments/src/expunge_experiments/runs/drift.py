@@ -1,0 +1,268 @@
+"""drift: thousands of single requests, float Variant B against exact Variant B, at several condition numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from expunge import Statistics, WoodburySolver, solve
+from expunge.errors import InputError
+from expunge_experiments.figures import BLACK, BLUE, VERMILLION, log_axis, panels
+from expunge_experiments.markdown import MISSING, scientific
+from expunge_experiments.runs.base import Cell, Done, Drawing, Experiment, Finding, Report, Results, Table
+from expunge_experiments.runs.drift_streams import (
+    PATTERNS,
+    SOURCES,
+    Follower,
+    condition_of,
+    requests_of,
+    samples_of,
+    spec_for,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from expunge_experiments.datasets.catalogue import Library
+
+SERIES = {
+    "float64": "float64",
+    "float64, periodic": "float64, periodic reset",
+    "float32": "float32",
+    "float32, periodic": "float32, periodic reset",
+}
+_ZERO = 1e-17  # below this the figure has a place for zero
+_TICKS = (0.0, 1e-15, 1e-12, 1e-9, 1e-6, 1e-3, 1.0)
+_MOST_MARKS = 40  # resets that are marked in a panel; of more, some
+
+
+@dataclass(frozen=True)
+class DriftSettings:
+    """The streams."""
+
+    dataset: str = "cifar10"  # of the real features, by name
+    dim: int = 128  # columns: drawn from the real features, or made
+    conditions: tuple[float, ...] = (1e4, 1e7, 1e10)  # largest eigenvalue of S, in the beginning, over gamma
+    sources: tuple[str, ...] = SOURCES  # "spectrum": normal features with eigenvalues from 1 to 1 / condition; "real"
+    patterns: tuple[str, ...] = PATTERNS  # delete and add in turns; or delete until half of dim is left, and add all back
+    requests: int = 10000  # single deletions and additions
+    every: int = 50  # requests after which heads are compared with retraining
+    period: int = 1000  # requests after which the followers with a periodic reset are reset
+    seed: int = 0  # of samples and streams
+
+    def __post_init__(self) -> None:
+        for name, known in (("sources", SOURCES), ("patterns", PATTERNS)):
+            unknown = set(getattr(self, name)) - set(known)
+            if unknown or not getattr(self, name):
+                raise InputError(f"{name} = {list(getattr(self, name))} must be some of {', '.join(known)}")
+        if self.dim < 4 or self.requests < 1 or self.period < 1 or not 1 <= self.every <= self.requests:
+            raise InputError("dim must be at least 4, requests and period at least 1, and every between 1 and requests")
+        if not self.conditions or not all(1.0 < one <= 1e11 for one in self.conditions):
+            raise InputError(f"conditions = {list(self.conditions)} must lie between 1 and 1e11")
+
+
+class Drift(Experiment[DriftSettings]):
+    """Rounding errors that add up."""
+
+    name = "drift"
+    title = "Drift over many requests"
+    question = (
+        "How far does Variant B drift from the exact head over ten thousand single requests, in float32 and float64, at several "
+        "condition numbers, and what do resets mend?"
+    )
+    paper = (
+        "Numerical stability: Variant B can accumulate floating-point drift over long downdate sequences; fp64 reduces it, and "
+        "resets to Variant A are a safeguard when the Cholesky factorization of I - U T U' fails or becomes ill-conditioned."
+    )
+    full = DriftSettings()
+    quick = DriftSettings(requests=300, every=50, period=100, sources=("spectrum",))
+
+    def cells(self, settings: DriftSettings) -> list[Cell]:
+        """One for each source, pattern and condition number."""
+        cells = []
+        for source in settings.sources:
+            for pattern in settings.patterns:
+                for condition in settings.conditions:
+                    names = ("dim", "requests", "every", "period", "seed")
+                    key: dict[str, Any] = {"source": source, "pattern": pattern, "condition": condition}
+                    key |= {name: getattr(settings, name) for name in names}
+                    if source == "real":
+                        key["dataset"] = settings.dataset
+                    cells.append(Cell(key, partial(_measure, key)))
+        return cells
+
+    def tables(self, settings: DriftSettings, results: Results) -> list[Table]:  # noqa: ARG002
+        """Deviations and resets."""
+        return [_table(results)] if results else []
+
+    def drawings(self, settings: DriftSettings, results: Results) -> list[Drawing]:  # noqa: ARG002
+        """Deviation over requests, for each source."""
+        named = {"spectrum": "normal features with a prescribed spectrum", "real": "real features"}
+        return [
+            Drawing(
+                f"drift-{source}",
+                f"Relative deviation from the exact head over requests, {named[source]}. Rows: the kind of stream; columns: "
+                "condition number. Dotted: with a periodic reset. Triangles: resets that happened because a downdate was "
+                "infeasible. Cross: lost, for even a reset found no positive definite matrix. Exact Variant B is 0, by digest.",
+                partial(_draw, results.where(source=source)),
+            )
+            for source in results.values("source")
+        ]
+
+    def findings(self, settings: DriftSettings, results: Results) -> list[Finding]:  # noqa: ARG002
+        """That the exact variant did not drift, and how far the others did."""
+        if not results:
+            return []
+        checks = sum(len(done.result["checks"]) for done in results)
+        requests = sum(done.key["requests"] for done in results)
+        text = (
+            f"Exact Variant B has the digest of retraining at all {checks:,} checks of {len(results)} streams ({requests:,} "
+            "requests): its deviation is 0 at every condition number."
+        )
+        findings = [Finding(text, all(done.result["equal"] == len(done.result["checks"]) for done in results))]
+        for name in ("float64", "float32"):
+            worst = [(_worst(done, name), done) for done in results]
+            known = [one for one in worst if one[0] is not None]
+            lost = [done for done in results if done.result["series"][name]["lost"] is not None]
+            if known:
+                most, done = max(known, key=lambda one: one[0] or 0.0)
+                findings.append(
+                    Finding(
+                        f"{name} Variant B is off by up to {scientific(most)} ({_named(done)}); it was lost in {len(lost)} of "
+                        f"{len(results)} streams."
+                    )
+                )
+        worse = [done for done in results if _resets_hurt(done)]
+        if worse:
+            findings.append(
+                Finding(
+                    f"In {len(worse)} of {len(results)} streams float32 with a periodic reset ends further off than without: a "
+                    "reset solves from float sums, which were rounded at every request as well."
+                )
+            )
+        return findings
+
+
+def _resets_hurt(done: Done) -> bool:
+    plain, periodic = (done.result["series"][name]["deviations"][-1] for name in ("float32", "float32, periodic"))
+    return plain is not None and periodic is not None and bool(periodic > plain)
+
+
+def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:
+    samples = samples_of(key, library)
+    spec = spec_for(key["condition"], samples)
+    features, labels, start = samples.features, samples.labels, samples.start
+    exact = WoodburySolver(spec, Statistics.of(spec, features[:start], labels[:start], lost_columns="accept"))
+    exact.head()
+    followers = {name: Follower(name.split(",")[0], key["period"] if "periodic" in name else 0) for name in SERIES}
+    for follower in followers.values():
+        follower.begin(spec, features[:start], labels[:start])
+    retained = np.zeros(len(labels), dtype=bool)
+    retained[:start] = True
+    checks: list[int] = []
+    equal, fewest = 0, start
+
+    def check(request: int) -> bool:
+        report("requests", request, key["requests"])
+        retrained = solve(Statistics.of(spec, features[retained], labels[retained], lost_columns="accept"))
+        checks.append(request)
+        for follower in followers.values():
+            follower.check(request, retrained.weights)
+        return exact.head().digest == retrained.digest
+
+    equal += check(0)
+    for request, (number, add) in enumerate(requests_of(key, samples), 1):
+        sample = features[[number]], labels[[number]]
+        retained[number] = add
+        fewest = min(fewest, int(retained.sum()))
+        (partial(exact.add, lost_columns="accept") if add else exact.delete)(*sample)
+        for follower in followers.values():
+            follower.take(request, *sample, add=add)
+        if request % key["every"] == 0:
+            equal += check(request)
+    return {
+        "gamma": spec.gamma,
+        "publication_bits": spec.publication_bits,
+        "condition": condition_of(spec, features[:start]),
+        "start": start,
+        "fewest": fewest,
+        "checks": checks,
+        "equal": equal,
+        "exact_resets": exact.resets,
+        "series": {name: follower.as_dict() for name, follower in followers.items()},
+    }
+
+
+def _named(done: Done) -> str:
+    return f"{done.key['source']}, {done.key['pattern']}, condition {done.key['condition']:.0e}"
+
+
+def _worst(done: Done, name: str) -> float | None:
+    found = [value for value in done.result["series"][name]["deviations"] if value is not None]
+    return max(found) if found else None
+
+
+def _table(results: Results) -> Table:
+    columns = ["stream", "condition of H", "samples", "exact B: equal to retraining"]
+    columns += [f"{label}: {what}" for label in SERIES.values() for what in ("largest", "last", "resets")]
+    rows = []
+    for done in results:
+        result = done.result
+        row = [_named(done), f"{result['condition']:.1e}", f"{result['fewest']} to {result['start']}"]
+        row.append(f"{result['equal']} of {len(result['checks'])} checks")
+        for name in SERIES:
+            series = result["series"][name]
+            last = f"lost at {series['lost']}" if series["lost"] is not None else scientific(series["deviations"][-1])
+            worst = _worst(done, name)
+            row += [MISSING if worst is None else scientific(worst), last, str(len(series["resets"]))]
+        rows.append(row)
+    key = results[0].key
+    note = (
+        f"{key['requests']:,} single requests each, compared every {key['every']}; d = {key['dim']}. Deviations are relative "
+        f"(Frobenius), from the retrained head. Resets: those forced by an infeasible downdate; the periodic ones come every "
+        f"{key['period']} requests besides. Lost: even a reset found no positive definite matrix."
+    )
+    return Table("Drift of Variant B", columns, rows, frozenset(columns[1:]), note)
+
+
+def _draw(results: Results) -> Figure:
+    conditions, patterns = results.values("condition"), results.values("pattern")
+    figure, axes = panels(len(conditions), len(patterns), width=3.0, height=2.3, squeeze=False, sharex=True, sharey=True)
+    for row, pattern in zip(axes, patterns, strict=True):
+        for place, condition in zip(row, conditions, strict=True):
+            for done in results.where(pattern=pattern, condition=condition):
+                _lines(place, done)
+            place.set(title=f"{pattern}, condition {condition:.0e}", xlim=(0, results[0].key["requests"]))
+            log_axis(place, zero=_ZERO)
+            place.set_yticks(_TICKS)
+            place.set_ylim(-_ZERO / 2, 10.0)
+        row[0].set_ylabel("relative deviation")
+    for place in axes[-1]:
+        place.set_xlabel("requests")
+        place.set_xticks(
+            [results[0].key["requests"] * quarter / 4 for quarter in range(4)]
+        )  # not the last: it touches the next panel
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5)
+    return figure
+
+
+def _lines(axes: Any, done: Done) -> None:
+    checks = done.result["checks"]
+    axes.plot(checks, [0.0] * len(checks), color=BLACK, label="exact")
+    for name, label in SERIES.items():
+        series = done.result["series"][name]
+        colour = BLUE if name.startswith("float64") else VERMILLION
+        found = [(request, value) for request, value in zip(checks, series["deviations"], strict=True) if value is not None]
+        x, y = [one[0] for one in found], [one[1] for one in found]
+        axes.plot(x, y, color=colour, linestyle=":" if "periodic" in name else "-", linewidth=1.0, label=label)
+        if found and "periodic" not in name:
+            step = max(1, len(series["resets"]) // _MOST_MARKS)
+            marked = series["resets"][::step]
+            axes.plot(marked, np.interp(marked, x, y), linestyle="none", marker="^", markersize=2.5, color=colour)
+        if series["lost"] is not None:
+            axes.plot([series["lost"]], [y[-1] if y else 1.0], linestyle="none", marker="x", color=colour)

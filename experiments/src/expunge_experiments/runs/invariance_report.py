@@ -1,0 +1,334 @@
+"""Tables, figure and findings of the experiment `invariance`, made from its results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from expunge import Spec
+from expunge_experiments import published
+from expunge_experiments.markdown import MISSING, counted, fixed, scientific
+from expunge_experiments.runs.base import Drawing, Finding, Results, Table
+from expunge_experiments.systems.catalogue import entry_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ARITHMETICS = ("float32", "float64", "exact")
+_FP = {"float32": "fp32", "float64": "fp64", "exact": "exact"}
+Point = Mapping[str, Any]
+SAME = "0"
+_FLOAT64_CLAIM = 1e-9  # what the paper claims in its abstract
+_FLOAT32_CLAIM = 1e3  # times the deviation of float64
+_ENOUGH = 7  # gammas, to say anything of how carefully one must be chosen
+_NEAR_BEST = 0.005  # of accuracy: gammas that lose no more than this are good ones
+
+
+# -- clients ----------------------------------------------------------------------------------------------------------------
+
+
+def client_tables(settings: Any, results: Results) -> list[Table]:
+    """Ours next to the paper's; and the same from the exact head."""
+    if not results:
+        return []
+    numbers = results.values("clients")
+    columns = ("", *(f"{variant.upper()}, K = {number}" for variant in "ab" for number in numbers))
+    ours, theirs, exactly = [], [], []
+    for arithmetic in ARITHMETICS:
+        cases = [(f"{variant}_{arithmetic}", number) for variant in "ab" for number in numbers]
+        found = [results.where(system=name, clients=number) for name, number in cases]
+        if not any(found):
+            continue
+        reader = _by_digest if arithmetic == "exact" else partial(_largest, name="deviation")
+        ours.append([f"{_FP[arithmetic]}, ours", *map(reader, found)])
+        exactly.append([f"{_FP[arithmetic]}, ours", *map(_by_digest if arithmetic == "exact" else _from_exact, found)])
+        if arithmetic != "exact":
+            printed = [published.invariance(arithmetic, variant, number) for variant in "ab" for number in numbers]
+            theirs.append([f"{_FP[arithmetic]}, paper", *map(scientific, printed)])
+    central = next((one.result["central_from_exact"] for one in results if "central_from_exact" in one.result), None)
+    published_off = next((one.result["publication"] for one in results if "publication" in one.result), None)
+    exactly.append(["central, float64", *[scientific(central)] * (len(columns) - 1)])
+    seeds = f"gamma = {settings.gamma:g}; largest over {counted(len(settings.seeds), 'partition')} of the same writers."
+    right = frozenset(columns[1:])
+    return [
+        Table(
+            f"Relative Frobenius deviation from central ridge, {settings.dataset}",
+            columns,
+            [row for pair in zip(ours, [*theirs, []], strict=False) for row in pair if row],
+            right,
+            f"{seeds} Floating point: from the central float64 solution W_c, as in the paper, whose features are FeMNIST's by "
+            "DINOv2. Exact: from the exact central head, by digest: 0 is equal in every bit.",
+        ),
+        Table(
+            "The same from the exact central head",
+            columns,
+            exactly,
+            right,
+            f"{seeds} Floating point: from the exact head in the finest steps that float64 holds. Exact: by digest, as above; as "
+            f"it is published, in steps of 2^-{Spec.publication_bits}, that head is {scientific(published_off)} from the finest. "
+            "The last row is how far W_c itself, which the paper measures from, is off.",
+        ),
+    ]
+
+
+def _largest(results: Results, name: str) -> str:
+    values = [one.result[name] for one in results if name in one.result]
+    if any(one.result["failed"] for one in results):
+        return "fails"
+    return scientific(max(values)) if values else MISSING
+
+
+_from_exact = partial(_largest, name="from_exact")
+
+
+def _by_digest(results: Results) -> str:
+    if not results:
+        return MISSING
+    if any(one.result["failed"] for one in results):
+        return "refused"
+    return SAME if all(one.result.get("equal") for one in results) else "differs"
+
+
+def client_findings(settings: Any, results: Results) -> list[Finding]:
+    """Exact variants are to be equal by digest, floating point of the order that the paper found."""
+    made = []
+    exact = [one for one in results if one.key["system"].endswith("exact")]
+    if exact:
+        equal = sum(bool(one.result.get("equal")) for one in exact)
+        made.append(
+            Finding(
+                f"Both exact variants have the head of exact central ridge, by digest, for every number of clients and "
+                f"partition: {equal} of {len(exact)} runs. The paper's fp64 deviates by up to {_theirs('float64')[1]:.1e}.",
+                equal == len(exact),
+            )
+        )
+    worst = {one: _worst(results, one) for one in ("float32", "float64")}
+    if worst["float64"] is not None:
+        most = f"at most {worst['float64']:.1e}; the paper: {_theirs('float64')[1]:.1e}"
+        text = f"In float64 both variants stay within {_FLOAT64_CLAIM:g} of central ridge ({most})."
+        made.append(Finding(text, worst["float64"] <= _FLOAT64_CLAIM))
+    if worst["float32"] is not None and worst["float64"] is not None:
+        ratio, (low, high) = worst["float32"] / worst["float64"], _theirs("float32")
+        made.append(
+            Finding(
+                f"float32 deviates more than {_FLOAT32_CLAIM:,.0f} times as much as float64: {ratio:.1g} times (at most "
+                f"{worst['float32']:.1e}; the paper: {low:.1e} to {high:.1e}).",
+                ratio > _FLOAT32_CLAIM,
+            )
+        )
+    made += _a_against_b(settings, results)
+    return made
+
+
+def _worst(results: Results, arithmetic: str) -> float | None:
+    values = [one.result["deviation"] for one in results if arithmetic in one.key["system"] and "deviation" in one.result]
+    return max(values) if values else None
+
+
+def _theirs(arithmetic: str, variants: str = "ab") -> tuple[float, float]:
+    """The smallest and the largest of the paper's deviations in this arithmetic."""
+    values = [value for variant in variants for value in published.INVARIANCE[arithmetic, variant].values()]
+    return min(values), max(values)
+
+
+def _a_against_b(settings: Any, results: Results) -> list[Finding]:
+    """In the paper A is far worse than B in fp32."""
+    a, b = (_worst(Results(one for one in results if one.key["system"].startswith(letter)), "float32") for letter in "ab")
+    if a is None or b is None:
+        return []
+    return [
+        Finding(
+            f"In float32 Variant A deviates by {a:.1e} and Variant B by {b:.1e} at gamma = {settings.gamma:g}; in the paper by "
+            f"{_theirs('float32', 'a')[1]:.1e} and {_theirs('float32', 'b')[1]:.1e}, with other features, another dim and a "
+            "gamma that it does not state."
+        )
+    ]
+
+
+# -- gamma ------------------------------------------------------------------------------------------------------------------
+
+
+def gamma_tables(results: Results) -> list[Table]:
+    """For each number of clients, a row for each gamma: deviations, and accuracies."""
+    found = results.where(part="gammas")
+    return [table for clients in found.values("clients") for table in _gamma_tables(found.where(clients=clients))]
+
+
+def _gamma_tables(results: Results) -> list[Table]:
+    names = results.values("system")
+    gammas = [point["gamma"] for point in results[0].result["points"]]
+    columns = ("gamma", *(entry_of(name).title.removeprefix("Variant ") for name in names))
+
+    def rows(read: Callable[[Mapping[str, Any]], str]) -> list[list[str]]:
+        points = [results.where(system=name)[0].result["points"] for name in names]
+        return [[f"{gamma:g}", *(read(one[place]) for one in points)] for place, gamma in enumerate(gammas)]
+
+    smallest = next((one.result["smallest_gamma"] for one in results if one.result["smallest_gamma"] is not None), None)
+    rule = (
+        f"Refused: the exact variants publish nothing that float64 could not precondition for certain; the smallest gamma that "
+        f"will do here is {smallest:.2g}. "
+        if smallest is not None
+        else ""
+    )
+    where = f"{results[0].key['clients']} clients"
+    fails = "Fails: S + gamma I is not positive definite in that arithmetic, or the weights are not finite."
+    right = frozenset(columns)
+    return [
+        Table(
+            f"Deviation from central ridge over gamma, {where}",
+            columns,
+            rows(_deviation),
+            right,
+            f"Floating point: from the central float64 solution with the same gamma; exact: by digest. {rule}{fails}",
+        ),
+        Table(f"Accuracy over gamma, {where}", columns, rows(lambda point: _refused(point) or fixed(point["accuracy"])), right),
+    ]
+
+
+def _refused(point: Mapping[str, Any]) -> str:
+    if not point["failed"]:
+        return ""
+    return "refused" if "ill-conditioned" in point["failed"] else "fails"
+
+
+def _deviation(point: Mapping[str, Any]) -> str:
+    if point["failed"]:
+        return _refused(point)
+    if "equal" in point:
+        return SAME if point["equal"] else "differs"
+    return scientific(point.get("deviation"))
+
+
+def _good_gammas(points: Iterable[Point], best: float) -> list[float]:
+    return [point["gamma"] for point in points if not point["failed"] and point["accuracy"] >= best - _NEAR_BEST]
+
+
+def gamma_findings(results: Results) -> list[Finding]:
+    """The paper's remark, for each number of clients; and what the rule of conditioning refuses."""
+    found, made = results.where(part="gammas"), []
+    for clients in found.values("clients"):
+        points = {one.key["system"]: one.result["points"] for one in found.where(clients=clients)}
+        for letter in "ab":
+            low, high = points.get(f"{letter}_float32"), points.get(f"{letter}_float64")
+            if low is not None and high is not None:
+                made.append(_sensitivity(f"Variant {letter.upper()}, {clients} clients", low, high))
+    exact = [point for one in found if one.key["system"].endswith("exact") for point in one.result["points"]]
+    if exact:
+        taken = [point for point in exact if not point["failed"]]
+        equal = sum(bool(point.get("equal")) for point in taken)
+        made.append(
+            Finding(
+                f"At every gamma that the exact variants take, their head is that of exact central ridge, by digest: {equal} of "
+                f"{len(taken)}; {len(exact) - len(taken)} of {len(exact)} are refused as ill-conditioned, by rule.",
+                equal == len(taken),
+            )
+        )
+    return made
+
+
+def _sensitivity(where: str, low: Sequence[Point], high: Sequence[Point]) -> Finding:
+    """The remark holds if float64 has more good gammas than float32: all of them, and others. What else differs is told."""
+    best = max((one["accuracy"] for one in high if not one["failed"]), default=0.0)
+    good32, good64 = (_good_gammas(found, best) for found in (low, high))
+    fails = [one["gamma"] for one in low if one["failed"]]
+    pairs = [(one, other) for one, other in zip(low, high, strict=True) if not one["failed"] and not other["failed"]]
+    loses = [one["gamma"] for one, other in pairs if one["accuracy"] < other["accuracy"] - _NEAR_BEST]
+    enough = len(high) >= _ENOUGH
+    claim = "float64 makes gamma less sensitive: " if enough else ""
+    points = f"{100 * _NEAR_BEST:g} points"
+    text = (
+        f"{where}: {claim}{len(good64)} of {len(high)} gammas ({_range(good64)}) are within {points} of the best accuracy in "
+        f"float64, and {len(good32)} ({_range(good32)}) in float32. float32 fails at {_listed(fails)} and loses more than "
+        f"{points} to float64 at {_listed(loses)}."
+    )
+    return Finding(text, set(good32) < set(good64) if enough else None)
+
+
+def _listed(gammas: Sequence[float]) -> str:
+    return ", ".join(f"gamma = {gamma:g}" for gamma in gammas) or "no gamma"
+
+
+def _range(gammas: Sequence[float]) -> str:
+    if not gammas:
+        return "none"
+    return f"{gammas[0]:g}" if len(gammas) == 1 else f"{min(gammas):g} to {max(gammas):g}"
+
+
+# -- figure -----------------------------------------------------------------------------------------------------------------
+
+
+def drawings(settings: Any, results: Results) -> list[Drawing]:
+    """Deviation over clients; and for each number of clients that was swept, deviation and accuracy over gamma."""
+    made = []
+    clients, gammas = results.where(part="clients"), results.where(part="gammas")
+    if clients:
+        caption = (
+            f"Deviation from central ridge over the number of clients, gamma = {settings.gamma:g}. Bars: one standard deviation "
+            f"over {counted(len(settings.seeds), 'partition')}. Exact variants are at 0, by digest."
+        )
+        made.append(Drawing("clients", caption, partial(_draw_clients, settings, clients)))
+    for number in gammas.values("clients"):
+        caption = (
+            f"Deviation from central ridge (left) and accuracy (right) over gamma, {number} clients. Lines end where an "
+            "arithmetic fails; exact variants are at 0, by digest, and refuse gammas in the grey zone."
+        )
+        made.append(Drawing(f"gamma-{number}", caption, partial(_draw_gammas, settings, gammas.where(clients=number))))
+    return made
+
+
+def _draw_clients(settings: Any, results: Results) -> Figure:
+    from expunge_experiments import figures  # noqa: PLC0415 - drawing needs an extra
+
+    figure, axes = figures.panels(width=4.2, height=3.0)
+    numbers = results.values("clients")
+    for name in settings.systems:
+        heights = [[_height(one.result) for one in results.where(system=name, clients=number)] for number in numbers]
+        known = [[value for value in one if value is not None] for one in heights]
+        figures.seeds_line(axes, numbers, known, label=figures.look(name).label, **figures.look(name).line())
+    _deviations(axes)
+    axes.set(xlabel="number of clients K", xticks=numbers)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_gammas(settings: Any, results: Results) -> Figure:
+    from expunge_experiments import figures  # noqa: PLC0415 - drawing needs an extra
+
+    figure, (left, right) = figures.panels(2, height=3.0)
+    for name in settings.systems:
+        style = {"label": figures.look(name).label, **figures.look(name).line()}
+        points = [point for one in results.where(system=name) for point in one.result["points"]]
+        gammas, heights = [point["gamma"] for point in points], [_height(point) for point in points]
+        left.plot(gammas, [np.nan if height is None else height for height in heights], **style)
+        right.plot(gammas, [point.get("accuracy", np.nan) for point in points], **style)
+    _deviations(left)
+    smallest = next((one.result["smallest_gamma"] for one in results if one.result["smallest_gamma"] is not None), None)
+    for axes in (left, right):
+        figures.log_axis(axes, "x")
+        axes.set_xlabel("gamma")
+        if smallest is not None and smallest > min(settings.gammas):
+            axes.axvspan(min(settings.gammas), smallest, color=figures.LIGHT, alpha=0.5, linewidth=0)
+    left.set_title("Deviation")
+    right.set(title="Accuracy", ylabel="test accuracy")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _deviations(axes: Axes) -> None:
+    """An axis of deviations, with a place for 0."""
+    from expunge_experiments import figures  # noqa: PLC0415 - drawing needs an extra
+
+    figures.log_axis(axes, zero=1e-16)
+    axes.set_ylim(-3e-17, None)
+    axes.set_ylabel("relative deviation")
+
+
+def _height(point: Mapping[str, Any]) -> float | None:
+    """The deviation that is drawn: 0 where digests are equal."""
+    if point["failed"]:
+        return None
+    return 0.0 if point.get("equal") else point.get("deviation")

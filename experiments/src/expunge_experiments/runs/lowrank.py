@@ -1,0 +1,198 @@
+"""lowrank: Gram messages of low rank, their bytes, the true deviation of the head and its bound, over a stream with resets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from expunge.approximation import METHODS, ApproximateHead, ApproximateLedger, ApproximateMessage, compress
+from expunge.errors import InputError, NotAGramError
+from expunge_experiments.config import require_known
+from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
+from expunge_experiments.runs.checks import check_datasets, check_positive
+from expunge_experiments.runs.lowrank_report import drawings_of, findings_of, tables_of
+from expunge_experiments.runs.lowrank_stream import Plan, Request, Stream
+
+if TYPE_CHECKING:
+    from expunge_experiments.datasets.catalogue import Library
+    from expunge_experiments.datasets.dataset import Dataset
+
+_ONE_SIDED = "truncated"  # takes away no more than the truth, so that after a reset its deletions are feasible
+
+
+@dataclass(frozen=True)
+class LowRankSettings:
+    """What is measured."""
+
+    dataset: str = "cifar10"  # features, by name
+    gamma: float = 100.0  # of the ridge
+    methods: tuple[str, ...] = tuple(METHODS)  # how a Gram is made small
+    ranks: tuple[int, ...] = (16, 32, 64, 128, 256)  # rows of the factor that is sent
+    precision: str = "float32"  # in which it is sent
+    base: int = 20000  # samples with exact statistics to begin with
+    batch: int = 500  # samples that a request adds
+    deleted: int = 250  # samples that every third request deletes
+    clients: int = 2  # which take turns
+    requests: int = 12  # in the stream
+    reset_every: int = 6  # requests between two resets
+    seeds: tuple[int, ...] = (0, 1)  # of the order of samples, and of the methods that draw
+
+    def __post_init__(self) -> None:
+        check_datasets([self.dataset])
+        check_positive("gamma", [self.gamma])
+        for name in self.methods:
+            require_known("method", name, METHODS)
+        if self.precision not in ("float32", "float64"):
+            raise InputError(f"precision = {self.precision!r} must be 'float32' or 'float64'")
+        for name in ("methods", "ranks", "seeds"):
+            if not getattr(self, name):
+                raise InputError(f"{name} must have at least one entry")
+        counts = {name: getattr(self, name) for name in ("base", "batch", "deleted", "clients", "requests", "reset_every")}
+        for name, value in {**counts, "ranks": min(self.ranks)}.items():
+            if value < 1:
+                raise InputError(f"{name} = {value} must be at least 1")
+
+    def plan(self, seed: int) -> Plan:
+        """The stream of a seed."""
+        sizes = (self.base, self.batch, self.deleted, self.clients, self.requests)
+        return Plan(self.dataset, self.gamma, *sizes, seed)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What one cell measures."""
+
+    seed: int
+    method: str
+    rank: int
+
+
+class LowRank(Experiment[LowRankSettings]):
+    """Communication-efficient updates."""
+
+    name = "lowrank"
+    title = "Low-rank and sketched Gram messages"
+    question = (
+        "What do low-rank and sketched Gram messages save, how far do they take the head from the exact one, and how far above "
+        "that is what can be proven?"
+    )
+    paper = (
+        'The appendix, "Communication-efficient approximations and bounds": a bound for approximate additions, and periodic '
+        "exact resets; no measurements."
+    )
+    full = LowRankSettings()
+    quick = LowRankSettings(ranks=(64,), base=10000, requests=4, reset_every=3, seeds=(0,))
+
+    def __init__(self) -> None:
+        self._streams: dict[Plan, Stream] = {}  # a cache: all methods and ranks follow the same stream
+
+    def cells(self, settings: LowRankSettings) -> list[Cell]:
+        """One for each seed, method and rank."""
+        names = ("dataset", "gamma", "precision", "base", "batch", "deleted", "clients", "requests", "reset_every")
+        common = {name: getattr(settings, name) for name in names}
+        return [
+            Cell(
+                {**common, "seed": seed, "method": method, "rank": rank},
+                partial(self._measure, settings, _Case(seed, method, rank)),
+            )
+            for seed in settings.seeds
+            for rank in settings.ranks
+            for method in settings.methods
+        ]
+
+    def tables(self, settings: LowRankSettings, results: Results) -> list[Table]:
+        """Bytes, deviation and bound by method and rank; and bytes of whole streams."""
+        return tables_of(settings, results)
+
+    def drawings(self, settings: LowRankSettings, results: Results) -> list[Drawing]:
+        """Deviation and bound against bytes; the course of a stream."""
+        return drawings_of(settings, results)
+
+    def findings(self, settings: LowRankSettings, results: Results) -> list[Finding]:
+        """Whether bounds hold, what is saved, what resets cost."""
+        return findings_of(settings, results)
+
+    # -- measuring ------------------------------------------------------------------------------------------------------
+
+    def _stream(self, plan: Plan, dataset: Dataset, report: Report) -> Stream:
+        if plan not in self._streams:
+            self._streams = {plan: Stream.of(plan, dataset, report)}
+        return self._streams[plan]
+
+    def _measure(self, settings: LowRankSettings, case: _Case, library: Library, report: Report) -> Mapping[str, Any]:
+        dataset = library.load(settings.dataset)
+        stream = self._stream(settings.plan(case.seed), dataset, report)
+        ledger = ApproximateLedger.of(stream.spec, [stream.start], reset_every=settings.reset_every)
+        began = ledger.traffic.total_bytes
+        steps: list[dict[str, Any]] = []
+        first = refused_bytes = 0
+        for index, request in enumerate(stream.requests):
+            report(f"{case.method} at rank {case.rank}", index, settings.requests)
+            seed = case.seed * 1000 + index
+            message = compress(request.batch, case.method, case.rank, seed=seed, precision=settings.precision)
+            refused = 0
+            try:
+                _take(ledger, request, message)
+            except NotAGramError:
+                refused = message.size  # bytes that were sent in vain, and count
+                ledger.reset(stream.changes(first, index - 1))
+                first = index
+                message = compress(request.batch, _ONE_SIDED, case.rank, precision=settings.precision)
+                _take(ledger, request, message)
+            step = _step(stream, request, message, ledger.head(), dataset)
+            if ledger.reset_due:
+                ledger.reset(stream.changes(first, index))
+                first = index + 1
+                step["after_reset"] = _distance(stream, request, ledger.head())
+            refused_bytes += refused
+            sent = ledger.traffic.total_bytes - began + refused_bytes
+            steps.append({**step, "early_reset": refused > 0, "refused_bytes": refused, "bytes": sent})
+        return {
+            "steps": steps,
+            "refused": sum(step["early_reset"] for step in steps),
+            "message_bytes": ledger.traffic.message_bytes + refused_bytes,
+            "reset_bytes": ledger.traffic.reset_bytes - began,
+            "exact_bytes": sum(len(request.statistics.to_bytes()) for request in stream.requests),
+            "rows_bytes": sum(request.rows_bytes for request in stream.requests),
+        }
+
+
+def _take(ledger: ApproximateLedger, request: Request, message: ApproximateMessage) -> None:
+    (ledger.add if request.sign > 0 else ledger.delete)(message)
+
+
+def _distance(stream: Stream, request: Request, head: ApproximateHead) -> dict[str, Any]:
+    """Deviation from the exact head and its bounds, in Frobenius and spectral norm, over the exact head's own norm."""
+    missed = head.weights - request.weights
+    frobenius, spectral = (float(np.linalg.norm(request.weights, kind)) for kind in ("fro", 2))
+    bounds = head.bounds
+    paper = bounds.paper_spectral
+    return {
+        "deviation": float(np.linalg.norm(missed)) / frobenius,
+        "bound": bounds.frobenius / frobenius,
+        "spectral_deviation": float(np.linalg.norm(missed, 2)) / spectral,
+        "spectral_bound": bounds.spectral / spectral,
+        "paper_bound": paper / spectral if math.isfinite(paper) else None,
+        "resolution": stream.resolution / spectral,
+    }
+
+
+def _step(
+    stream: Stream, request: Request, message: ApproximateMessage, head: ApproximateHead, dataset: Dataset
+) -> dict[str, Any]:
+    accuracy = float(np.mean(head.predict(dataset.test_features) == dataset.test_labels))
+    return {
+        "sign": request.sign,
+        "samples": message.count,
+        "size": message.size,
+        "exact_size": len(request.statistics.to_bytes()),
+        "error": message.error.norm,
+        "accuracy": accuracy,
+        "exact_accuracy": request.accuracy,
+        **_distance(stream, request, head),
+    }

@@ -1,0 +1,147 @@
+"""FATS: federated learning whose every draw is kept, so that a deletion resumes at the first draw that it concerns.
+
+Clients keep their batches, and their local heads in the middle of rounds; the server keeps who was drawn, and the head at the
+start of each round. That is all that resuming needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge_experiments.engine import Engine, State
+from expunge_experiments.letter import Array, Letter
+from expunge_experiments.pool import Pool
+from expunge_experiments.systems.fats_client import FatsWorker
+from expunge_experiments.systems.gradient import MULTISET, GradientSystem, mean_of, require_counts
+from expunge_experiments.systems.linear import require_positive
+
+__all__ = ["Fats", "FatsSettings", "FatsWorker"]
+
+_NOBODY = -1
+
+
+@dataclass(frozen=True)
+class FatsSettings:
+    """R rounds of K clients, E local steps in each, on b samples a step (all that a client has, if these are fewer).
+
+    `centred`: clients learn from each sample's features less their mean over the columns. That is a function of the sample
+    alone, and the head is one for features as they are, since its columns then sum to zero: what it changes is the path of SGD.
+    """
+
+    rounds: int = 60
+    clients_per_round: int = 5
+    samples: int = 64
+    steps: int = 1
+    rate: float = 0.3
+    centred: bool = True
+
+    def __post_init__(self) -> None:
+        require_counts(self, rounds=1, clients_per_round=1, samples=1, steps=1)
+        require_positive(self, "rate")
+
+
+class Fats(GradientSystem):
+    """Each round draws K of the clients that have samples, with replacement; the plain mean over these K copies is its end.
+
+    Deleting samples resumes at the first step in which one of them was in a batch, from what was kept, with fresh draws from
+    what is retained: all copies redraw that step's batches, and the round keeps its clients. A client that loses its last
+    sample is deleted: the first round that drew it redraws its clients, without it. If no draw is concerned, nothing changes.
+
+    Law: afterwards, everything kept is distributed as after training on the retained samples. (Draws before the first one
+    concerned are, given that they are not concerned, distributed as draws from what is retained; the rest are such draws.)
+    Fresh draws come from the seed and a generation, which is raised at each resumption. FATS has no `add`. `recomputed` counts
+    local steps of the federation, of R E in all, each taken by K copies.
+    """
+
+    name = "fats"
+    title = "FATS"
+    supports = frozenset({"delete", "delete_client"})
+
+    def __init__(self, pool: Pool, engine: Engine | None, settings: FatsSettings, seed: int) -> None:
+        super().__init__(pool, engine, settings, seed)
+        self._drawn: NDArray[np.int64] = np.full((settings.rounds, settings.clients_per_round), _NOBODY)
+        self._starts: NDArray[np.float32] = np.zeros((settings.rounds + 1, *self._weights.shape), dtype=np.float32)
+        self._generation = 0
+
+    @property
+    def weights(self) -> Array:
+        """The mean over the copies of the last round."""
+        return np.asarray(self._starts[-1])
+
+    @property
+    def stability(self) -> dict[str, float]:
+        """FATS's bounds on total variation: rho_C = K R / M for clients, rho_S = b K R E / (M N) for samples; and b.
+
+        M counts clients that have samples, N is their mean number, and b the mean of what they draw in a step. From 1 on, a
+        bound says nothing.
+        """
+        sizes = self._sizes[self._sizes > 0]
+        if not len(sizes):
+            return {"rho_C": 0.0, "rho_S": 0.0, "b": 0.0}
+        chosen = self.settings
+        draws = chosen.clients_per_round * chosen.rounds
+        batch = float(np.minimum(sizes, chosen.samples).mean())
+        return {"rho_C": draws / len(sizes), "rho_S": batch * draws * chosen.steps / float(sizes.sum()), "b": batch}
+
+    def _train(self, numbers: Array) -> None:
+        self._say("add", numbers)
+        self._resume(0, 0, redraw=True)
+
+    def _delete(self, numbers: Array) -> None:
+        answers = self._say("forget", numbers)
+        if not answers:
+            return
+        hits = [tuple(answer.settings["first"]) for answer in answers.values() if answer.settings["first"] is not None]
+        if not hits:
+            self.skipped += 1
+            return
+        round_, step = min(hits)
+        emptied = [client for client in answers if not self._sizes[client]]
+        self._generation += 1
+        self.recomputed += self._resume(round_, step, redraw=bool(np.isin(self._drawn[round_], emptied).any()))
+
+    def _resume(self, first: int, step: int, *, redraw: bool) -> int:
+        """Learn from this step of this round to the end, after the clients have dropped what they kept of it; steps taken."""
+        before = set(self._drawn[first:].ravel().tolist()) - {_NOBODY}
+        alive = np.flatnonzero(self._sizes)
+        since = {"generation": self._generation, "first": [first, step]}
+        if not len(alive):
+            self._drawn[:] = _NOBODY
+            self._starts[:] = 0.0
+            if before:
+                self.engine.ask([(client, Letter("drop", since)) for client in sorted(before)])
+            return 0
+        for round_ in range(first, self.settings.rounds):
+            if round_ > first or redraw:
+                self._drawn[round_] = self._draw(round_, alive)
+            at = step if round_ == first else 0
+            arrays = {} if at else {"weights": self._starts[round_]}
+            copies = list(enumerate(self._drawn[round_].tolist()))
+            letters = [
+                (client, Letter("train", since | {"round": round_, "copy": copy, "step": at}, arrays)) for copy, client in copies
+            ]
+            if round_ == first:
+                others = sorted(before - {client for _, client in copies})
+                letters += [(client, Letter("drop", since)) for client in others]
+            answers = self.engine.ask(letters)[: len(copies)]
+            models = [answer.arrays["weights"] for answer in answers]
+            self._starts[round_ + 1] = mean_of(models, [1] * len(models))
+        return int((self.settings.rounds - first) * self.settings.steps - step)
+
+    def _draw(self, round_: int, alive: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A round's clients, drawn with replacement from these."""
+        draw = np.random.default_rng([self.seed, MULTISET, self._generation, round_])
+        return np.asarray(alive[draw.integers(0, len(alive), self.settings.clients_per_round)])
+
+    def _state(self) -> State:
+        kept: State = {"drawn": self._drawn, "starts": self._starts, "generation": np.array([self._generation])}
+        return super()._state() | kept
+
+    def _restore(self, state: Mapping[str, Array]) -> None:
+        super()._restore(state)
+        self._drawn, self._starts = np.array(state["drawn"]), np.array(state["starts"])
+        self._generation = int(state["generation"][0])

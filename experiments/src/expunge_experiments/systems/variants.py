@@ -1,0 +1,220 @@
+"""Variant A and Variant B in exact arithmetic: the product's own solvers, fed with the product's own messages.
+
+Training is one exchange in which every client sends one message; so is a deletion or an addition, whoever's samples they are.
+A's clients send statistics. B's clients send rows of integers, or statistics where these are fewer bytes (as from about dim
+rows on).
+
+Law: after any stream of changes `digest` is that of `expunge.solve` on the retained samples. With nothing retained, that is
+the zero head.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge import CholeskySolver, Grid, Head, Spec, Statistics, WoodburySolver
+from expunge.client.sizes import statistics_bytes
+from expunge.protocol.commitment import SALT_BYTES
+from expunge.protocol.messages import GramPart, Message, Part, RowsPart, read
+from expunge.rows import integer_rows
+from expunge.sums import Sums
+from expunge_experiments.engine import Engine, State, Worker
+from expunge_experiments.grids import USUAL, fitting_grid
+from expunge_experiments.letter import Array, Letter
+from expunge_experiments.pool import Pool, Samples
+from expunge_experiments.systems.base import System
+from expunge_experiments.systems.linear import RidgeSettings
+
+_SALT = bytes(SALT_BYTES)  # in place of the salts of commitments, which nobody opens here; their bytes are counted all the same
+
+
+@dataclass(frozen=True)
+class VariantSettings(RidgeSettings):
+    """gamma, and the grid of the exact variants, which holds features below 2^(41 - fraction_bits) in magnitude.
+
+    The usual grid, of 35 fraction bits, gives way to a coarser one for a pool that it cannot hold; any other is meant, and
+    refuses features beyond it.
+    """
+
+    fraction_bits: int = USUAL.fraction_bits
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Grid(fraction_bits=self.fraction_bits)
+
+    def fitted(self, features: Array) -> VariantSettings:
+        """The settings for a pool of these features."""
+        usual = self.fraction_bits == USUAL.fraction_bits
+        return replace(self, fraction_bits=fitting_grid(features).fraction_bits) if usual else self
+
+    def spec(self, dim: int, classes: int) -> Spec:
+        """What server and clients agree on."""
+        grid = Grid(fraction_bits=self.fraction_bits)
+        return Spec(dim=dim, labels=tuple(range(classes)), gamma=self.gamma, grid=grid)
+
+
+class VariantWorker(Worker):
+    """Answers "add" and "forget" with one message about the samples that are named."""
+
+    def __init__(self, client: int, samples: Samples, *, settings: VariantSettings, seed: int, classes: int) -> None:  # noqa: ARG002
+        super().__init__(client, samples)
+        self.spec = settings.spec(samples.features.shape[1], classes)
+
+    def answer(self, letter: Letter) -> Letter:
+        """The message."""
+        places = np.searchsorted(self.samples.numbers, letter.arrays["numbers"])
+        return self.message(self.samples.features[places], self.samples.labels[places])
+
+    @abstractmethod
+    def message(self, features: Array, labels: Array) -> Letter:
+        """What is sent for these samples."""
+
+
+class ExactWorkerA(VariantWorker):
+    """Sends the exact statistics, in the bytes of docs/protocol.md."""
+
+    def message(self, features: Array, labels: Array) -> Letter:
+        """A gram message."""
+        statistics = Statistics.of(self.spec, features, labels, lost_columns="accept")
+        return _told(self.spec, Message("gram", GramPart(statistics)), len(labels))
+
+
+class ExactWorkerB(ExactWorkerA):
+    """Sends rows of integers, or the exact statistics where these are fewer bytes."""
+
+    def message(self, features: Array, labels: Array) -> Letter:
+        """A message of rows, or a gram message."""
+        if len(labels) * (SALT_BYTES + 8 * self.spec.dim + 4) > statistics_bytes(self.spec):
+            return super().message(features, labels)
+        part = RowsPart(integer_rows(self.spec, features, labels), (_SALT,) * len(labels))
+        return _told(self.spec, Message("rows", part), len(labels))
+
+
+class Variant(System):
+    """What all variants have in common: training, adding and deleting are each one exchange, and one change of the sums."""
+
+    def __init__(self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int) -> None:
+        super().__init__(pool, engine, settings, seed)
+        self.spec = settings.spec(pool.dim, pool.classes)
+
+    def _train(self, numbers: Array) -> None:
+        self._add(numbers)
+
+    def _add(self, numbers: Array) -> None:
+        self._change("add", numbers)
+
+    def _delete(self, numbers: Array) -> None:
+        self._change("forget", numbers)
+
+    @abstractmethod
+    def _change(self, task: str, numbers: Array) -> None:
+        """Tell the clients to add or forget these samples, and change sums and head by what they answer."""
+
+
+class _ExactVariant(Variant):
+    """The server of both variants: a solver of the product, fed with the product's messages.
+
+    Truth is the ledger of sums, which is all that is kept. Factor and tracked inverse are caches; the head is solved from it.
+    """
+
+    solver_class: ClassVar[type[CholeskySolver | WoodburySolver]]
+
+    def __init__(self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int) -> None:
+        super().__init__(pool, engine, settings, seed)
+        self.solver = self.solver_class(self.spec)
+        self._kept = len(Statistics.zero(self.spec).to_bytes())  # as many for any number of samples
+
+    @property
+    def head(self) -> Head:
+        """The certified head."""
+        return self.solver.head()
+
+    @property
+    def digest(self) -> str:
+        """Of the head: equal digests are equal bits."""
+        return self.head.digest
+
+    @property
+    def weights(self) -> Array:
+        """The published weights."""
+        return self.head.weights
+
+    def predict(self, features: NDArray[np.float32]) -> NDArray[np.int64]:
+        """The label of the largest score, as the product predicts."""
+        return np.asarray(self.head.predict(features), dtype=np.int64)
+
+    def _change(self, task: str, numbers: Array) -> None:
+        """One exchange, then one change of the ledger by rows and one by statistics, then one solve."""
+        answers = [answer for _, answer in self.tell(task, numbers)]
+        rows = [answer for answer in answers if answer.settings["kind"] == "rows"]
+        grams = [answer for answer in answers if answer.settings["kind"] == "gram"]
+        solver, adds = self.solver, task == "add"
+        if rows and sum(answer.settings["count"] for answer in rows) <= max(16, self.spec.width // 4):
+            features, targets = _floats(self.spec, [_heard(self.spec, answer) for answer in rows])
+            solver.add(features, targets, lost_columns="accept") if adds else solver.delete(features, targets)
+            rows = []  # more are not followed one by one: the solver would sum them up, too
+        if rows or grams:
+            statistics = self._summed(rows, grams)
+            solver.add_statistics(statistics) if adds else solver.delete_statistics(statistics)
+        solver.head()
+
+    def _summed(self, rows: Sequence[Letter], grams: Sequence[Letter]) -> Statistics:
+        """The statistics of all these messages, read one at a time."""
+        batches = (_floats(self.spec, [_heard(self.spec, answer)]) for answer in rows)
+        sums = Sums(self.spec)
+        sums.merge(Statistics.of(self.spec, batches, lost_columns="accept"))
+        for answer in grams:
+            part = _heard(self.spec, answer)
+            if isinstance(part, GramPart):
+                sums.merge(part.statistics)
+        return Statistics.snapshot(sums)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """The bytes of the ledger, which are known without writing it, and of what clients keep."""
+        return self._kept + self.engine.state_bytes()
+
+    def _state(self) -> State:
+        return {"statistics": np.frombuffer(self.solver.statistics.to_bytes(), dtype=np.uint8)}
+
+    def _restore(self, state: Mapping[str, Array]) -> None:
+        self.solver = self.solver_class(self.spec, Statistics.from_bytes(self.spec, state["statistics"].tobytes()))
+        self.solver.head()
+
+
+class VariantAExact(_ExactVariant):
+    """Statistics from the clients; a Cholesky factor of the exact ledger, refined to the certified head."""
+
+    name = "a_exact"
+    title = "Variant A, exact"
+    solver_class = CholeskySolver
+
+
+class VariantBExact(_ExactVariant):
+    """Rows from the clients; a tracked inverse, refined against the exact ledger to the same certified head."""
+
+    name = "b_exact"
+    title = "Variant B, exact"
+    solver_class = WoodburySolver
+
+
+def _told(spec: Spec, message: Message, count: int) -> Letter:
+    return Letter("change", {"kind": message.kind, "count": count}, {"message": np.frombuffer(message.to_bytes(spec), np.uint8)})
+
+
+def _heard(spec: Spec, letter: Letter) -> Part | None:
+    return read(spec, letter.settings["kind"], letter.settings["count"], 0, letter.arrays["message"].data).added
+
+
+def _floats(spec: Spec, parts: Sequence[Part | None]) -> tuple[Array, Array]:
+    """Rows of integers as the float64 features and targets that they are, exactly."""
+    rows = [part.rows for part in parts if isinstance(part, RowsPart)]
+    features = np.concatenate([one.integers[:, : spec.dim] for one in rows])
+    targets = np.concatenate([one.targets.integers for one in rows])
+    return np.ldexp(features, -spec.grid.fraction_bits), np.ldexp(targets, -spec.label_grid.fraction_bits)

@@ -1,0 +1,96 @@
+"""SISA after a deletion equals its own retraining, checkpoint by checkpoint, and repeats no more than it must."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from system_cases import pool_of
+
+from expunge_experiments.systems.catalogue import build
+from expunge_experiments.systems.sisa import _LEARNING, Sisa, SisaSettings
+from expunge_experiments.systems.softmax import descend, with_constant, zero_head
+
+SETTINGS = SisaSettings(shards=3, slices=3, epochs=1, batch=8, rate=0.1)
+
+
+def sisa(seed: int = 0, **of_pool: int) -> Sisa:
+    system = build("sisa", pool_of(**of_pool), settings=SETTINGS, seed=seed)
+    assert isinstance(system, Sisa)
+    return system
+
+
+@settings(max_examples=25)
+@given(requests=st.lists(st.sets(st.integers(0, 59), min_size=1, max_size=30), min_size=1, max_size=3), seed=st.integers(0, 3))
+def test_deletions_equal_retraining_bit_for_bit(requests: list[set[int]], seed: int) -> None:
+    system = sisa(seed)
+    system.train()
+    for chosen in requests:
+        numbers = np.array(sorted(chosen))
+        system.delete(numbers[system.retained[numbers]])
+    again = sisa(seed)
+    again.train(np.flatnonzero(system.retained))
+    assert np.array_equal(system._checkpoints, again._checkpoints)
+    assert np.array_equal(system.predict(system.pool.features), again.predict(system.pool.features))
+
+
+@given(number=st.integers(0, 59))
+def test_one_deletion_touches_one_shard_from_its_slice_on(number: int) -> None:
+    system = sisa()
+    system.train()
+    before = system._checkpoints.copy()
+    cost = system.delete(np.array([number]))
+    changed = (system._checkpoints != before).any(axis=(2, 3))
+    expected = np.zeros((3, 3), dtype=bool)
+    expected[system._shard[number], system._slice[number] :] = True
+    assert np.array_equal(changed, expected)
+    assert cost.recomputed == expected.sum()
+
+
+def test_a_slice_is_learnt_together_with_those_before_it() -> None:
+    system = sisa()
+    system.train()
+    for shard in range(SETTINGS.shards):
+        weights = zero_head(5, 3)
+        for place in range(SETTINGS.slices):
+            mine = np.flatnonzero((system._shard == shard) & (system._slice <= place))
+            mine = mine[np.argsort(system._slice[mine], kind="stable")]
+            weights = descend(
+                weights,
+                with_constant(system.pool.features[mine]),
+                system.pool.labels[mine],
+                epochs=SETTINGS.epochs,
+                batch=SETTINGS.batch,
+                rate=SETTINGS.rate,
+                draw=np.random.default_rng([0, _LEARNING, shard, place]),
+            )
+            assert np.array_equal(system._checkpoints[shard, place], weights)
+
+
+def test_samples_are_dealt_out_evenly() -> None:
+    system = sisa(samples=90)
+    cells, counts = np.unique(3 * system._shard + system._slice, return_counts=True)
+    assert (len(cells), set(counts.tolist())) == (9, {10})
+
+
+def test_most_shards_decide_and_those_without_samples_do_not() -> None:
+    system = sisa()
+    system.train()
+    features = system.pool.features[:1]
+    for shard, label in enumerate((2, 2, 1)):
+        system._checkpoints[shard, -1] = 0
+        system._checkpoints[shard, -1, -1, label] = 1
+    assert system.predict(features).tolist() == [2]
+    system.retained[system._shard == 0] = False
+    assert system.predict(features).tolist() == [1]  # one against one: the first of equals
+    system.retained[:] = False
+    assert system.predict(features).tolist() == [0]
+
+
+def test_a_client_is_deleted_by_its_samples() -> None:
+    system, other = sisa(), sisa()
+    system.train()
+    other.train()
+    system.delete_client(2)
+    other.delete(system.pool.numbers_of(2))
+    assert np.array_equal(system._checkpoints, other._checkpoints)

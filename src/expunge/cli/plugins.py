@@ -1,0 +1,81 @@
+"""Commands of other distributions, found by the entry point group `expunge.commands`.
+
+An entry point names a click command: `experiment = "expunge_experiments.cli.experiment:experiment"`.
+Nothing of a distribution is imported before its command is asked for, and one that cannot be
+imported stops only its own command.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import NoReturn
+
+import click
+
+from expunge.errors import ExpungeError, MissingExtraError, PlugInError
+
+GROUP = "expunge.commands"
+# Commands of our own that have a distribution of their own, with the first sentence of their help.
+OURS = {
+    "experiment": (
+        "expunge-experiments",
+        "Run the paper's experiments: every baseline, table and figure, and the appendix.",
+    )
+}
+
+
+class Unavailable(click.Command):
+    """A command that cannot be run, and says why, whatever it is given."""
+
+    def __init__(self, name: str, problem: ExpungeError) -> None:
+        super().__init__(name, short_help="Cannot be run: try it, and it says why.")
+        self._problem = problem
+
+    def make_context(self, *_: object, **__: object) -> NoReturn:
+        """Refuse."""
+        raise self._problem
+
+
+def short_helps() -> dict[str, str]:
+    """Every command that is installed, with its first sentence. Imports none of them."""
+    return {
+        name: OURS[name][1] if name in OURS else f"A command of {_distribution(entry)}."
+        for name, entry in sorted(_installed().items())
+    }
+
+
+def command(name: str) -> click.Command | None:
+    """A command by its name; `Unavailable` if it is broken, or ours and not installed."""
+    entry = _installed().get(name)
+    if entry is not None:
+        return _loaded(entry)
+    if name not in OURS:
+        return None
+    distribution = OURS[name][0]
+    problem = MissingExtraError(
+        f"the command {name} is in a distribution of its own, {distribution}, which is not installed: "
+        f"pip install {distribution}, or in a checkout pip install ./experiments"
+    )
+    return Unavailable(name, problem)
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _loaded(entry: EntryPoint) -> click.Command:
+    source = f"the command {entry.name} of {_distribution(entry)} ({entry.value})"
+    remedy = f"install it anew, or remove it: pip uninstall {_distribution(entry)}"
+    try:
+        found = entry.load()
+    except Exception as problem:  # whatever is wrong with it, other commands go on
+        text = f"{source} cannot be loaded ({type(problem).__name__}: {problem}); {remedy}"
+        return Unavailable(entry.name, PlugInError(text))
+    if not isinstance(found, click.Command):
+        text = f"{source} is no click command, but a {type(found).__name__}; {remedy}"
+        return Unavailable(entry.name, PlugInError(text))
+    return found
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "a distribution without a name"
