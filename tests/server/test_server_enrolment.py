@@ -61,6 +61,25 @@ def test_enrolments_that_are_refused(federation: Federation) -> None:
     refused(federation, "name-taken", enrol, federation.enrolment("lab", make_key(), secret, data))
 
 
+def test_the_name_and_key_of_a_client_that_is_gone_are_not_called_enrolled(
+    federation: Federation,
+) -> None:
+    key, secret, enrol = make_key(), federation.token("lab"), federation.service.enrol
+    enrol(federation.enrolment("lab", key, secret, SPEC.data_digest))
+    federation.operator.command("forget-client", client="lab")
+    other = federation.token("ward")
+    with pytest.raises(RefusedError) as no_token:
+        federation.token("lab")
+    with pytest.raises(RefusedError) as used_token:
+        enrol(federation.enrolment("lab", make_key(), secret, SPEC.data_digest))
+    with pytest.raises(RefusedError) as old_key:
+        enrol(federation.enrolment("ward", key, other, SPEC.data_digest))
+    for refusal in (no_token.value, used_token.value, old_key.value):
+        assert refusal.code == "name-taken"
+        assert "lab was a client that has left or was forgotten" in str(refusal)
+        assert "by another name, in a new folder" in str(refusal)
+
+
 def test_a_token_expires_and_a_new_one_takes_its_place(federation: Federation) -> None:
     clock = federation.clock
     assert isinstance(clock, Clock)

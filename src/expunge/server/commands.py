@@ -20,6 +20,7 @@ from expunge.server.audits import Audits
 from expunge.server.backup import write_backup
 from expunge.server.bundles import bundle
 from expunge.server.core import Core
+from expunge.server.enrolment import name_taken
 from expunge.server.orders import Orders
 from expunge.server.upkeep import Upkeep
 from expunge.signing import Envelope, SigningKey
@@ -118,8 +119,9 @@ class Commands:
         digest, days = checked_digest(given.get("secret"), "the digest of the secret"), given.get("days", _TOKEN_DAYS)
         if isinstance(days, bool) or not isinstance(days, int) or not 0 < days <= 365:
             raise RefusedError("malformed", f"a token is good for 1 to 365 days, got {days!r:.40}")
-        if self._core.database.row("SELECT 1 FROM actors WHERE name = ?", (name,)):
-            raise RefusedError("name-taken", f"{name} is enrolled already: choose another name")
+        known = self._core.database.row("SELECT status FROM actors WHERE name = ?", (name,))
+        if known is not None:
+            raise name_taken(name, known[0], "is enrolled already: choose another name")
         connection.execute("DELETE FROM tokens WHERE name = ? OR expires < ?", (name, now))
         if self._core.database.row("SELECT 1 FROM tokens WHERE digest = ?", (digest,)):
             raise RefusedError("name-taken", "that secret is another token's: draw a fresh one")

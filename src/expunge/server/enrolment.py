@@ -21,10 +21,10 @@ def enrol(core: Core, audits: Audits, content: dict[str, Any], key: PublicKey) -
     except FormatError as problem:
         raise RefusedError("bad-token", str(problem)) from problem
     with core.changing() as (connection, now):
-        known = core.database.row("SELECT key, token, role FROM actors WHERE name = ?", (name,))
+        known = core.database.row("SELECT key, token, role, status FROM actors WHERE name = ?", (name,))
         if known is not None:
             if (known[0], known[1]) != (key.text, token):
-                raise RefusedError("name-taken", f"{name} is enrolled already, with another key or token")
+                raise name_taken(name, known[3], "is enrolled already, with another key or token")
             return _enrolled(core, name, known[2], key)
         row = core.database.row("SELECT name, role, expires FROM tokens WHERE digest = ?", (token,))
         if row is None or row[0] != name or row[2] < now:
@@ -38,8 +38,9 @@ def enrol(core: Core, audits: Audits, content: dict[str, Any], key: PublicKey) -
                 f"{name} computes with the data spec {content['spec']!r:.18}…, the federation with "
                 f"{core.spec.data_digest[:16]}…: dim, grid, intercept and backbone fingerprint must be the same",
             )
-        if core.database.row("SELECT 1 FROM actors WHERE key = ?", (key.text,)):
-            raise RefusedError("name-taken", "that key is enrolled already, under another name")
+        holder = core.database.row("SELECT name, status FROM actors WHERE key = ?", (key.text,))
+        if holder is not None:
+            raise name_taken(holder[0], holder[1], "is enrolled already, with that key: make another")
         connection.execute("DELETE FROM tokens WHERE digest = ?", (token,))
         connection.execute("INSERT INTO actors VALUES (?, ?, ?, 'active', 0, ?, ?, NULL)", (name, role, key.text, now, token))
         core.append(connection, "enrolled", now, name=name, role=role, key=key.text)
@@ -47,6 +48,13 @@ def enrol(core: Core, audits: Audits, content: dict[str, Any], key: PublicKey) -
             audits.client_joined(connection, name)
     core.version += 1
     return _enrolled(core, name, role, key)
+
+
+def name_taken(name: str, status: str, why: str) -> RefusedError:
+    """The refusal of a name or key that is somebody's, or was a client's that is gone: the log still speaks of it."""
+    if status == "gone":
+        why = "was a client that has left or was forgotten, and never comes back: enrol by another name, in a new folder"
+    return RefusedError("name-taken", f"{name} {why}")
 
 
 def _enrolled(core: Core, name: str, role: str, key: PublicKey) -> bytes:
