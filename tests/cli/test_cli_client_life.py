@@ -148,6 +148,21 @@ class TestLabelsThatAreNew:
             assert "not known here yet: run expunge client sync --dir" in told
 
 
+def test_a_correction_that_changes_nothing_makes_no_request(place: Federation) -> None:
+    folder = place.client("clinic-a", ROWS_A)
+    entries = value("server", "status", "--office", place.office)["log"]
+    same = ("client", "correct", "a1", "--label", "cat", "--feature", "1,2,3", "--dir", folder)
+    told = value(*same, code=6)
+    assert told == {"corrected": None, "pending": False, "sync": None}
+    assert "a1 is so already: nothing was changed." in run(*same, code=6).stdout
+    assert value("server", "status", "--office", place.office)["log"] == entries
+    other = ("client", "correct", "a1", "--label", "dog", "--dir", folder)
+    run(*other, "--no-sync")
+    told = value(*other)  # so already, but not yet sent
+    assert told["corrected"] is None
+    assert [one["deleted"] for one in told["sync"]["receipts"]] == [1]
+
+
 def test_missing_ids_can_be_passed_over(place: Federation) -> None:
     folder = place.client("clinic-a", ROWS_A)
     ids = place.file("ids.txt", "a1\na9\n")

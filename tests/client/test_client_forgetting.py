@@ -117,13 +117,28 @@ class TestCorrecting:
             assert server.statistics == Statistics.of(SPEC, rows, [2, 1, 0]) == store.statistics()
             assert set(store.preview(Selection(subject="ann", until=NOW + 1)).ids) == set(ids(3))
 
-    def test_commitments_are_new_even_if_nothing_changes(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("delivered", [False, True])
+    def test_what_is_so_already_makes_no_request(self, tmp_path: Path, delivered: bool) -> None:
+        server = Server()
+        with make_store(tmp_path) as store:
+            store.add(["a"], features(1), [0], now=NOW)
+            if delivered:
+                deliver(store, server)
+            before = store.status(), store._folder.vault.live(), store.statistics()
+            name = SPEC.labels[0] if SPEC.labels else ""
+            for change in ({"label": 0}, {"label": name}, {"feature": features(1)[0]}):
+                assert store.correct("a", **change) is False
+            assert (store.status(), store._folder.vault.live(), store.statistics()) == before
+            assert (store.compose() is None) == delivered
+
+    def test_commitments_are_new_if_something_changes(self, tmp_path: Path) -> None:
         server = Server()
         with make_store(tmp_path) as store:
             store.add(["a"], features(1), [0], now=NOW)
             deliver(store, server)
             before = set(server.live)
-            store.correct("a", label=0)
+            assert store.correct("a", label=1)
+            assert store.correct("a", label=0)
             deliver(store, server)
             assert len(server.live) == 1
             assert not server.live & before

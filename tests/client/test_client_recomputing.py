@@ -80,6 +80,12 @@ class TestRecomputing:
         store.correct("sample-0", label="dog", recompute=pictures)
         deliver(store, server)
         assert server.statistics == Statistics.of(SPEC, features(4), [1, 1, 2, 0]) == store.statistics(recompute=pictures)
+        before = store.status(), store._database.rows("SELECT content FROM samples ORDER BY slot")
+        assert store.correct("sample-0", label="dog", recompute=pictures) is False
+        source = pictures.sources[0]
+        same = {"feature": features(4)[0], "source": source, "recompute": pictures}
+        assert store.correct("sample-0", **same) is False
+        assert (store.status(), store._database.rows("SELECT content FROM samples ORDER BY slot")) == before
         with pytest.raises(InputError, match="source="):
             store.correct("sample-0", feature=features(1)[0], recompute=pictures)
         np.save(pictures.sources[0], features(1, 5)[0])

@@ -251,7 +251,8 @@ def correct(
 ) -> None:
     """Correct the label or the feature of one sample.
 
-    The old one is deleted and the new one added in one request: there is no moment at which both count, or neither.
+    The old one is deleted and the new one added in one request: there is no moment at which both count, or neither. What is so
+    already makes no request: it exits with 6, unless an earlier change is pending, which is sent.
 
     Example:
       expunge client correct scan-17 --label healthy --dir hospital-a
@@ -270,15 +271,21 @@ def correct(
             raw = Raw(sample, raw_file)
             values, source = features_of([raw], opened)[0], raw.source
         with _new_labels(store, at, ask=not no_sync):
-            store.correct(
+            changed = store.correct(
                 sample,
                 feature=values,
                 label=None if label is None else _target(store.spec, label),
                 source=source,
                 recompute=recomputing(opened),
             )
-        told: list[RenderableType] = [line(f"{sample} is corrected.", GOOD)]
-        _finish(store, {"corrected": sample}, told, at=at, opened=opened, no_sync=no_sync, wait=wait)
+        text = f"{sample} is corrected." if changed else f"{sample} is so already: nothing was changed."
+        told: list[RenderableType] = [line(text, GOOD if changed else "")]
+        value = {"corrected": sample if changed else None}
+        pending = store.status()
+        if not changed and not pending.adding and not pending.deleting:
+            Screen.current().result(value | {"pending": False, "sync": None}, *told)
+            raise click.exceptions.Exit(failure.NOTHING)
+        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync, wait=wait)
 
 
 def _numbers(text: str) -> Any:

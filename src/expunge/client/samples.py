@@ -93,6 +93,13 @@ class Samples:
             if progress is not None:
                 progress(start + len(part))
 
+    def is_committed(self, spec: Spec, old: Opened, new: Content) -> bool:
+        """Whether a sample with this content is the one that was committed to: the same integers."""
+        if new.feature is None:
+            return False
+        rows = rows_of(spec, [new.feature], [new.target])
+        return commitments(spec, [old.content.salt], rows) == [old.commitment]
+
     def insert_one(self, spec: Spec, slot: int, names: Names, content: Content, *, now: int, replaces: int | None) -> None:
         """Put a corrected sample in, in place of one that is to be deleted or has just been removed."""
         if content.feature is None:

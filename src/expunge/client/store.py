@@ -37,6 +37,10 @@ MODES = ("cached", "recompute")
 KINDS = ("rows", "gram", "factor", "masked", "group")
 
 
+class _UnchangedError(Exception):
+    """A correction that corrects nothing: its transaction is undone."""
+
+
 class ClientStore(Looking):
     """A client's samples and outbox in a folder. Any thread may use it; one process at a time, while others may glance at it."""
 
@@ -146,8 +150,11 @@ class ClientStore(Looking):
         label: Any = None,
         source: str | None = None,
         recompute: Recompute | None = None,
-    ) -> None:
-        """Give a sample another feature or label: one delete and one add, which travel in one request. Its id stays."""
+    ) -> bool:
+        """Give a sample another feature or label: one delete and one add, which travel in one request. Its id stays.
+
+        False if it is so already: then nothing is changed, and nothing is to be sent.
+        """
         self._require_staying()
         if feature is None and label is None:
             raise InputError(f"nothing is to be corrected about {sample!r}: give a feature, a label or both")
@@ -165,15 +172,20 @@ class ClientStore(Looking):
                 _, (target,) = batch.rows(self._spec)
                 content = replace(old.content, salt=secrets.token_bytes(SALT_BYTES), feature=batch.features[0], target=target)
                 names = replace(old.names, source=old.names.source if source is None else source)
+                if names == old.names and self._samples.is_committed(self._spec, old, content):
+                    raise _UnchangedError
                 earlier = changes.value("SELECT replaces FROM samples WHERE slot = ?", (slot,))
                 gone = states.forget(changes, [slot], None)
                 replaces = earlier if unsent else slot
                 self._samples.insert_one(self._spec, fresh, names, content, now=added, replaces=replaces)
-        except BaseException:
+        except BaseException as problem:
             self._folder.drop([fresh])
+            if isinstance(problem, _UnchangedError):
+                return False
             raise
         if gone:
             self._folder.erase(gone)
+        return True
 
     def _label(self, old: int | NDArray[Any], new: Any) -> NDArray[Any]:
         if new is not None:
