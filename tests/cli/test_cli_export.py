@@ -37,10 +37,10 @@ def test_what_is_held_of_a_person(folder: Path, tmp_path: Path) -> None:
     }
     assert (
         "2 samples would be exported; nothing was written"
-        in run("client", "export", "--subject", "-", "--dry-run", "--out", out, "--dir", folder, given="p1\n").stdout
+        in run("client", "export", "--subject", "-", "--dry-run", "--output", out, "--dir", folder, given="p1\n").stdout
     )
     assert not out.exists()
-    told = value("client", "export", "--subject", "p1", "--out", out, "--dir", folder)
+    told = value("client", "export", "--subject", "p1", "--output", out, "--dir", folder)
     assert told == counted | {"dry_run": False, "file": str(out)}
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert [(row["id"], row["subject"], row["label"], row["state"]) for row in rows_of(out)] == [
@@ -76,22 +76,22 @@ def test_a_file_is_overwritten_only_by_force_and_then_for_its_owner_alone(folder
     out = tmp_path / "precious.csv"
     out.write_text("precious")
     out.chmod(0o644)
-    refused = run("client", "export", "--all", "--out", out, "--dir", folder, code=1)
+    refused = run("client", "export", "--all", "--output", out, "--dir", folder, code=1)
     assert "was left as it is" in " ".join(refused.stderr.split())
     assert out.read_text() == "precious"
-    run("client", "export", "--all", "--out", out, "--force", "--dir", folder)
+    run("client", "export", "--all", "--output", out, "--force", "--dir", folder)
     assert len(rows_of(out)) == 3
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
 def test_mistakes_write_nothing(folder: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
-    out = ["--out", tmp_path / "out.csv", "--dir", folder]
+    out = ["--output", tmp_path / "out.csv", "--dir", folder]
     assert "--ignore-missing" in run("client", "export", "--id", "a9", *out, code=1).stderr
     assert "selection is empty" in run("client", "export", *out, code=1).stderr
-    assert "ends in .npz, .csv" in run("client", "export", "--all", "--out", "o.xlsx", "--dir", folder, code=1).stderr
+    assert "ends in .npz, .csv" in run("client", "export", "--all", "--output", "o.xlsx", "--dir", folder, code=1).stderr
     assert "give the file to write" in run("client", "export", "--all", "--dir", folder, code=2).stderr
-    nowhere = run("client", "export", "--all", "--out", tmp_path / "no" / "o.csv", "--dir", folder, code=1)
+    nowhere = run("client", "export", "--all", "--output", tmp_path / "no" / "o.csv", "--dir", folder, code=1)
     assert "there is no folder" in nowhere.stderr
     assert sorted(tmp_path.iterdir()) == before
 
@@ -100,6 +100,6 @@ def test_what_is_pending_is_held_too_and_nothing_is_changed(folder: Path, tmp_pa
     run("client", "forget", "--id", "a1", "--yes", "--no-sync", "--dir", folder)
     before = value("client", "status", "--dir", folder)
     with ClientStore.open(folder):
-        told = value("client", "export", "--all", "--out", tmp_path / "out.csv", "--dir", folder)
+        told = value("client", "export", "--all", "--output", tmp_path / "out.csv", "--dir", folder)
     assert (told["states"], told["busy"]) == ({"deleting": 1, "live": 2}, True)
     assert value("client", "status", "--dir", folder) == before

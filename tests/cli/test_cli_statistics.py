@@ -69,7 +69,7 @@ def test_a_regression_has_no_labels(tmp_path: Path) -> None:
 def test_a_bad_shard_is_named_and_nothing_is_written(tmp_path: Path, spec: Path, shards: list[Path]) -> None:
     shards[1].write_bytes(shards[1].read_bytes()[:300])
     out = tmp_path / "statistics.expunge"
-    told = value("statistics", *shards, "--spec", spec, "--out", out, code=1)
+    told = value("statistics", *shards, "--spec", spec, "--output", out, code=1)
     assert (told["error"]["kind"], out.exists()) == ("format", False)
     assert "part-1.npz" in told["error"]["message"]
 

@@ -10,7 +10,7 @@ import click
 
 from expunge.cli import failure
 from expunge.cli.command import command
-from expunge.cli.options import client_option
+from expunge.cli.options import client_option, output_option
 from expunge.cli.reach import looked
 from expunge.cli.screen import GOOD, Screen, count, facts, line, next_steps, typed
 from expunge.cli.selecting import selection_of, selection_options
@@ -24,14 +24,7 @@ from expunge.files import write_whole
 @command()
 @client_option
 @selection_options
-@click.option(
-    "-o",
-    "--out",
-    "--output",
-    "output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The file to write: .npz, .csv or .parquet.",
-)
+@output_option("The file to write: .npz, .csv or .parquet.")
 @click.option("--dry-run", is_flag=True, help="Say how many samples there are, and write nothing.")
 @click.option("--force", is_flag=True, help="Overwrite the file, if there is one.")
 def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **given: Any) -> None:
@@ -44,13 +37,13 @@ def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **g
 
     Example:
       expunge client export --subject patient-4711 --dry-run --dir hospital-a
-      expunge client export --subject patient-4711 --out held.csv --dir hospital-a
+      expunge client export --subject patient-4711 -o held.csv --dir hospital-a
 
     Next:
       expunge client forget --subject patient-4711 --dir hospital-a
     """
     if output is None and not dry_run:
-        raise click.UsageError("give the file to write: --out FILE (or --dry-run, to see how many samples there are)")
+        raise click.UsageError("give the file to write: -o FILE (or --dry-run, to see how many samples there are)")
     if output is not None:
         _require_free(output, force=force)
     (held, spec), busy = looked(folder, lambda store: (_held(store, given), store.spec))

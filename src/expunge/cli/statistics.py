@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from expunge.cli.command import command
-from expunge.cli.options import FILE
+from expunge.cli.options import FILE, output_option
 from expunge.cli.screen import Screen, count, facts, place, title
 from expunge.errors import FormatError
 from expunge.files import write_whole
@@ -34,8 +34,8 @@ from expunge.spec import Spec
 @click.option("--label-indices", is_flag=True, help="Labels that are integers are class indices, from 0.")
 @click.option("--on", type=click.Choice(ENGINES), default="threads", show_default=True, help="What to compute on.")
 @click.option("--workers", type=click.IntRange(min=1), help="How many shards at once. [default: one for each processor]")
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the statistics to this file.")
-def statistics(*, files: tuple[str, ...], spec_file: Path, out: Path | None, **given: Any) -> None:
+@output_option("Write the statistics to this file.")
+def statistics(*, files: tuple[str, ...], spec_file: Path, output: Path | None, **given: Any) -> None:
     """Compute the exact statistics of the samples in FILES, which may be more than one machine holds.
 
     FILES are the shards of one client's data: Parquet files, .npz files, or .npy files in pairs (NAME-features.npy and
@@ -65,8 +65,8 @@ def statistics(*, files: tuple[str, ...], spec_file: Path, out: Path | None, **g
             workers=given["workers"],
             progress=progress,
         )
-    if out is not None:
-        write_whole(out, found.to_bytes())
+    if output is not None:
+        write_whole(output, found.to_bytes())
     classes = {str(label): int(number) for label, number in zip(spec.labels or (), found.class_counts, strict=True)}
     screen.result(
         {
@@ -75,14 +75,14 @@ def statistics(*, files: tuple[str, ...], spec_file: Path, out: Path | None, **g
             "labels": classes if spec.is_classification else None,
             "shards": len(shards),
             "spec_digest": spec.digest,
-            "file": None if out is None else str(out),
+            "file": None if output is None else str(output),
         },
         title(f"Statistics of {count(found.count, 'sample')} in {count(len(shards), 'shard')}"),
         facts(
             [
                 ("Digest", found.digest),
                 *([("Labels", ", ".join(f"{label}: {number:,}" for label, number in classes.items()))] if classes else []),
-                *([("Written to", place(out))] if out is not None else []),
+                *([("Written to", place(output))] if output is not None else []),
             ]
         ),
     )
