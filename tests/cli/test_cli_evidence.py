@@ -50,6 +50,23 @@ def test_evidence_holds_and_any_altered_byte_is_found(place: Federation, tmp_pat
     assert value("verify", altered, "--key", place.key, code=3)["error"]["kind"] == "evidence"
 
 
+@pytest.mark.parametrize("short", ["-q", "--quiet"])
+def test_quiet_prints_nothing_and_the_exit_code_is_the_same(place: Federation, tmp_path: Path, short: str) -> None:
+    altered, receipt = tmp_path / "receipt.json", place.path / "receipt.json"
+    altered.write_bytes(receipt.read_bytes()[:-1])
+    nowhere = ("--trust", tmp_path)
+    for file, trust, code in (
+        (receipt, ("--key", place.key), 0),
+        (altered, ("--key", place.key), 3),
+        (receipt, nowhere, 1),
+        (receipt, ("--key", receipt), 1),
+    ):
+        assert run("verify", file, *trust, code=code).output != ""
+        assert run("verify", file, *trust, short, code=code).output == ""
+    told = run("verify", receipt, "--key", place.key, short, "--json", code=2).output
+    assert "either --quiet" in told
+
+
 def test_another_key_no_key_and_no_evidence(place: Federation, tmp_path: Path) -> None:
     (tmp_path / "other.pub").write_bytes(SigningKey(bytes(32)).public.pem)
     signer = PublicKey.from_pem(place.key.read_bytes()).id[:16]

@@ -10,11 +10,12 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from expunge.cli import failure
 from expunge.cli.command import command
 from expunge.cli.evidence import chains_from, head_from, key_from, rotations_from
 from expunge.cli.options import FILE, FOLDER
 from expunge.cli.screen import BAD, GOOD, QUIET, Screen, bullets, facts, line
-from expunge.errors import EvidenceError, FormatError
+from expunge.errors import EvidenceError, ExpungeError, FormatError
 from expunge.evidence import Finding, KeyChain
 from expunge.evidence import verify as verified
 from expunge.head import Head
@@ -27,7 +28,16 @@ from expunge.protocol.names import time_text
 @click.option("--trust", type=FOLDER, help="Take the key, and the rotations known there, from an office, client or federation.")
 @click.option("--rotation", "rotations", type=FILE, multiple=True, help="A rotation that links the key to another. Repeatable.")
 @click.option("--head", type=FILE, help="Compare this head with the one that the evidence is about.")
-def verify(file: Path, key: Path | None, trust: Path | None, rotations: tuple[Path, ...], head: Path | None) -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing: the exit code says whether it holds.")
+def verify(
+    *,
+    file: Path,
+    key: Path | None,
+    trust: Path | None,
+    rotations: tuple[Path, ...],
+    head: Path | None,
+    quiet: bool,
+) -> None:
     """Check a receipt, bundle, certificate, head, result, rotation or checkpoint, offline.
 
     Needs the file and the server's public key, and nothing else: no server, no network. Says in plain words what is proved, under
@@ -36,21 +46,35 @@ def verify(file: Path, key: Path | None, trust: Path | None, rotations: tuple[Pa
     Example:
       expunge verify order.html --key server.pub
       expunge verify receipt.json --key server.pub --head head.expunge
+      expunge verify order.html --key server.pub --quiet && echo good
 
     To get the key, from somewhere you trust:
       expunge key federation -o server.pub
     """
     if (key is None) == (trust is None):
         raise click.UsageError("give either --key FILE (the server's public key) or --trust DIR (a folder that knows it)")
+    if quiet and Screen.current().as_json:
+        raise click.UsageError("give either --quiet, which prints nothing, or --json")
+    try:
+        finding = _finding(file, key, trust, rotations, head)
+    except (ExpungeError, OSError) as problem:
+        if not quiet:
+            raise
+        raise click.exceptions.Exit(failure.exit_code(problem)) from problem
+    if not quiet:
+        show(finding)
+
+
+def _finding(file: Path, key: Path | None, trust: Path | None, rotations: tuple[Path, ...], head: Path | None) -> Finding:
+    """What a file proves to whoever trusts a key, or what a folder trusts."""
     known = [KeyChain(key_from(key))] if key is not None else chains_from(trust or Path())
     more = rotations_from(rotations)
     chains = [KeyChain(chain.pinned, [*chain.envelopes, *more]) for chain in known[:1]] + known[1:]
     given = None if head is None else head_from(head, chains)
     try:
-        finding = _found(file.read_bytes(), chains, given)
+        return _found(file.read_bytes(), chains, given)
     except (EvidenceError, FormatError) as problem:
         raise EvidenceError(f"{file} does not hold: {problem}") from problem
-    show(finding)
 
 
 def _found(data: bytes, chains: Sequence[KeyChain], head: Head | None) -> Finding:
