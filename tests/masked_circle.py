@@ -46,7 +46,11 @@ class Timed(Federation):
 
 
 class Way:
-    """The way to the server as it is now. `lose` is asked before each exchange: "", "there" or "back"."""
+    """The way to the server as it is now.
+
+    `lose` is asked before each exchange: "", or what is lost, "there" or "back", or only "cut there"
+    or "cut back".
+    """
 
     def __init__(self, circle: Circle) -> None:
         self._circle = circle
@@ -59,7 +63,12 @@ class Way:
             lost = self.lose(name)
             if lost == "there":
                 raise CarrierError("lost on the way: offer it again")
-            answer = getattr(LocalCarrier(self._circle.federation.service), name)(*arguments)
+            carrier = LocalCarrier(self._circle.federation.service)
+            if lost == "cut there":
+                return getattr(carrier, name)(_halved(arguments[0]), *arguments[1:])
+            answer = getattr(carrier, name)(*arguments)
+            if lost == "cut back":
+                return _halved(answer)
             if name == "aggregate":
                 self.said += [("said", bytes(arguments[0])), ("told", answer)]
             if lost == "back":
@@ -67,6 +76,10 @@ class Way:
             return self.change.get(name, lambda value: value)(answer)
 
         return carry
+
+
+def _halved(data: bytes) -> bytes:
+    return data[: len(data) // 2]
 
 
 class Circle:

@@ -12,6 +12,7 @@ Each message says what happened, to which thing, and what to do about it; the ob
     │   ├── LostColumnError      a column whose every bit is lost to the grid
     │   └── UnknownLabelError    a label that the spec does not have
     ├── FormatError              bytes that are truncated, altered or of another version
+    │   └── TruncatedError       bytes that end too early, and are all right so far
     ├── ImpossibleDeletionError  a deletion that cannot be of samples that were added
     ├── SolveError               a head that cannot be published
     │   ├── IllConditionedError  refused by the conditioning rule
@@ -23,7 +24,7 @@ Each message says what happened, to which thing, and what to do about it; the ob
     ├── EvidenceError            a signature, proof, receipt or certificate that does not hold
     ├── ProtocolError            a request that cannot be brought to its end
     │   ├── RefusedError         the server said no: nothing has changed, and the reason is given
-    │   └── CarrierError         the answer was lost: the same request must be offered again
+    │   └── CarrierError         lost or damaged on the way: the same request must be offered again
     ├── StoreError               files of a client or server that cannot be used
     │   ├── StoreBusyError       another process is at work on them
     │   └── ShreddedError        a key that has been destroyed, and what it sealed with it
@@ -76,6 +77,10 @@ class UnknownLabelError(InputError):
 
 class FormatError(ExpungeError, ValueError):
     """Bytes that are truncated, altered, of another kind or of another version."""
+
+
+class TruncatedError(FormatError):
+    """Bytes that end too early, and are all right as far as they go: fetch them again."""
 
 
 class ImpossibleDeletionError(ExpungeError, ValueError):
@@ -136,7 +141,10 @@ def _refused(code: str, reason: str, details: dict[str, object]) -> RefusedError
 
 
 class CarrierError(ProtocolError):
-    """No answer came: the request may or may not have taken effect, so the very same one must be offered again."""
+    """No answer came, or none that is whole: the request may or may not have taken effect.
+
+    So the very same one must be offered again.
+    """
 
 
 class StoreError(ExpungeError, RuntimeError):

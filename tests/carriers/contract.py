@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from lanes import FAULTS, CallingLane, Fault, Lane
+from lanes import ATTEMPTS, FAULTS, CallingLane, Fault, Lane
 from story import Story, begun, by_hand, refused
 
 from expunge import Spec, solve
@@ -46,6 +46,7 @@ from samples import SPEC, statistics_of
 SOLVERS = ("woodbury", "cholesky")
 FACTOR = replace(SPEC, messages=("factor", "gram", "rows"))
 LARGE = Spec(dim=1280, labels=("cat", "dog"))  # 1281 wide: the Gram is 13 MB
+LOSSES = tuple(fault for fault in FAULTS if fault.what in ("lost", "truncated"))
 SMALL = Settings(largest_request=4000)
 
 
@@ -128,7 +129,10 @@ class Contract:
 
     @pytest.mark.parametrize("fault", FAULTS, ids=str)
     def test_a_fault_at_any_exchange(self, story: Story, fault: Fault) -> None:
-        """One fault in each sync, at its first exchange, at its second, and so on until a sync has no more of them."""
+        """One fault in each sync, at its first exchange, at its second, and so on until a sync has no more of them.
+
+        Only a client that dies needs another sync (`Story.brought`).
+        """
         lane = story.lane
         if fault not in lane.faults:
             pytest.skip(f"{fault} cannot happen on this lane")
@@ -165,6 +169,27 @@ class Contract:
         for name in story.kept:
             story.brought(name)
         lane.deliver_held()
+        story.check()
+
+    @pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
+    def test_whatever_is_cut_short_is_offered_again(self, story: Story, back: bool) -> None:
+        """Not once only: at every exchange of a sync, as often as the client tries but for once."""
+        for position in range(100):
+            story.add("north", 1)
+            story.lane.plan(*[None] * position, *[Fault("truncated", back)] * (ATTEMPTS - 1))
+            assert len(story.lane.sync("north").receipts) == 1
+            story.check()
+            if not story.lane.met:
+                break
+            assert len(story.lane.met) == ATTEMPTS - 1
+        assert position >= 2, "a sync has at least one exchange that asks, and one that brings"
+
+    def test_a_sync_that_fails_at_every_attempt_says_that_it_may_be_repeated(self, story: Story) -> None:
+        story.add("north", 1)
+        story.lane.plan(*[Fault("truncated")] * ATTEMPTS)
+        with pytest.raises(CarrierError):
+            story.lane.sync("north")
+        assert len(story.lane.sync("north").receipts) == 1
         story.check()
 
     def test_restarts_between_two_syncs(self, story: Story) -> None:
@@ -318,10 +343,13 @@ class CallingContract(Contract):
             assert refusal.value.code == "malformed"
         assert called.federation.dump() == before
 
+    @pytest.mark.parametrize("fault", LOSSES, ids=str)
     @pytest.mark.parametrize("position", range(3))
-    def test_an_enrolment_whose_answer_is_lost_is_finished_by_the_same_call(self, called: CallingLane, position: int) -> None:
+    def test_an_enrolment_that_is_lost_is_finished_by_the_same_call(
+        self, called: CallingLane, position: int, fault: Fault
+    ) -> None:
         token = called.token("west")
-        called.plan(*[None] * position, Fault("lost", back=True))
+        called.plan(*[None] * position, fault)
         with pytest.raises(CarrierError):
             called.enrolled(called.path / "west", token, "")
         called.stores["west"] = called.enrolled(called.path / "west", token, "")
@@ -330,9 +358,9 @@ class CallingContract(Contract):
             called.enrolled(called.path / "impostor", token, "")
         assert refusal.value.code in ("bad-token", "name-taken")
 
-    def test_a_command_whose_answer_is_lost_is_carried_out_once(self, called: CallingLane) -> None:
+    def test_a_command_that_is_lost_is_carried_out_once(self, called: CallingLane) -> None:
         assert called.officer_ask("status")
-        for fault in (Fault("lost"), Fault("lost", back=True), Fault("server restarts", back=True)):
+        for fault in (*LOSSES, Fault("server restarts", back=True)):
             before = len(called.officer_ask("orders"))
             called.plan(fault)
             with pytest.raises(CarrierError):

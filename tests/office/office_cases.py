@@ -20,11 +20,15 @@ SPEC = Spec(dim=3, labels=("a", "b"))
 
 
 class Losing:
-    """The local carrier, which loses what it is told to: the request (`before`) or the answer (`after`)."""
+    """The local carrier, which loses what it is told to: the request (`before`) or the answer (`after`).
+
+    `cut` says which of the two is cut short instead: `there` or `back`.
+    """
 
     def __init__(self, carrier: LocalCarrier) -> None:
         self.carrier = carrier
         self.lose = ""
+        self.cut = ""
         self.refuse = ""
         self.change: Callable[[bytes], bytes] = bytes
         self.offered: list[bytes] = []
@@ -38,7 +42,9 @@ class Losing:
             raise CarrierError("lost on the way: offer it again")
         if self.refuse:
             raise RefusedError(self.refuse, "turned away")
-        answer = self.change(carry(data))
+        answer = self.change(carry(data[: len(data) // 2] if self.cut == "there" else data))
+        if self.cut == "back":
+            return answer[: len(answer) // 2]
         if self.lose == "after":
             raise CarrierError("no answer came: offer it again")
         return answer

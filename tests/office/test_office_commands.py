@@ -41,6 +41,20 @@ def test_a_command_whose_answer_was_lost_is_offered_again_and_takes_effect_once(
     assert place.office.under_way == ""
 
 
+@pytest.mark.parametrize("cut", ["there", "back"])
+def test_a_command_that_was_cut_short_is_offered_again_and_takes_effect_once(place: Place, cut: str) -> None:
+    place.carrier.cut = cut
+    with pytest.raises(CarrierError):
+        place.office.ask("status", {})
+    with pytest.raises(CarrierError):
+        place.office.do("order", {"subject": "p-1"})
+    assert place.office.under_way == "order"
+    place.carrier.cut = ""
+    assert place.office.do("order", {"subject": "p-1"})["state"] == "complete"
+    assert place.orders() == 1
+    assert place.carrier.offered[1] == place.carrier.offered[2]
+
+
 def test_another_command_first_brings_the_one_under_way_to_its_end(place: Place) -> None:
     place.carrier.lose = "before"
     with pytest.raises(CarrierError):

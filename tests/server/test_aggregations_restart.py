@@ -76,6 +76,29 @@ def test_a_client_whose_store_is_reopened_between_any_two_steps_goes_on(circle: 
     assert len(circle.entries("aggregated")) == 1
 
 
+@pytest.mark.parametrize("cut", ["cut there", "cut back"])
+@pytest.mark.parametrize("step", range(1, 9))
+def test_a_turn_that_is_cut_short_is_taken_again(circle: Circle, step: int, cut: str) -> None:
+    """The n-th exchange of c0 in the round is damaged on the way: c0 stays in that round."""
+    circle.everybody_adds()
+    turns = 0
+
+    def lose(name: str) -> str:
+        nonlocal turns
+        turns += name == "aggregate"
+        return cut if name == "aggregate" and turns == step else ""
+
+    for _ in range(8):
+        circle.way.lose = lose
+        circle.sync("c0", attempts=2)
+        circle.way.lose = lambda _: ""
+        circle.pass_round("c1", "c2", "c3")
+    assert turns > step
+    circle.check_whole()
+    (entry,) = circle.entries("aggregated")
+    assert "c0" in [member["client"] for member in entry["clients"]]
+
+
 def test_one_that_drops_out_after_its_masked_message_learns_the_outcome_before_it_offers_anything(circle: Circle) -> None:
     circle.everybody_adds()
     circle.until("masking")

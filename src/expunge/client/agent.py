@@ -37,8 +37,11 @@ from expunge.errors import (
     StoreError,
 )
 from expunge.evidence import Receipt, salted
+from expunge.evidence.certificate import Certificate
+from expunge.head import Head
 from expunge.protocol import request
 from expunge.protocol.carrier import Carrier
+from expunge.protocol.delivery import CheckedCarrier
 from expunge.protocol.request import AuditAnswer
 from expunge.statistics import Statistics
 
@@ -74,7 +77,7 @@ class Agent:
         patience: float = 0.0,
     ) -> None:
         self.store = store
-        self._carrier = carrier
+        self._carrier = carrier = CheckedCarrier(carrier)
         self._trust = Trust(store, carrier)
         self._recompute = recompute
         self._sleep = sleep
@@ -349,18 +352,24 @@ class Agent:
     def _fetch_head(self) -> tuple[str, bool]:
         """The newest head: its digest, and whether it is new here."""
         known = self.store.recall("head") or ""
+        immediate = self.store.spec.publication == "immediately"
+        after = int(self.store.recall("entry") or -1) if immediate else -1
+
+        def fetch() -> tuple[bytes, Head, Certificate] | None:
+            data = self._carrier.head(known or None)
+            return None if data is None else (data, *self._trust.head(data, after))
+
         try:
-            data = self._patiently(lambda: self._carrier.head(known or None))
+            fetched = self._patiently(fetch)
         except RefusedError as refusal:
             if refusal.code not in _HEADLESS:
                 raise
             if known:
                 self.store.drop_head()
             return "", False
-        if data is None:
+        if fetched is None:
             return known, False
-        after = int(self.store.recall("entry") or -1) if self.store.spec.publication == "immediately" else -1
-        head, certificate = self._trust.head(data, after)
+        data, head, certificate = fetched
         if certificate.spec != self.store.spec:
             self._asking.ask()
         if certificate.spec != self.store.spec:

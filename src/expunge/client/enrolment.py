@@ -12,6 +12,7 @@ from expunge.errors import BackboneError, EvidenceError, ProtocolError, RefusedE
 from expunge.evidence import KeyChain
 from expunge.protocol import speech
 from expunge.protocol.carrier import Carrier
+from expunge.protocol.delivery import CheckedCarrier
 from expunge.protocol.token import Token
 from expunge.signing import Envelope
 from expunge.spec import Spec
@@ -40,7 +41,7 @@ def enrol(
     """
     if token.role != "client":
         raise ProtocolError(f"the token of {token.name} is for an {token.role}, who has an office, not a store of samples")
-    path = Path(path)
+    path, carrier = Path(path), CheckedCarrier(carrier)
     doubtful = (path / "client.db").exists()  # an earlier attempt may have arrived
     if doubtful:
         store = ClientStore.open(path)

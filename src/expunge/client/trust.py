@@ -11,7 +11,7 @@ from typing import Any
 
 from expunge import canonical
 from expunge.client.store import ClientStore
-from expunge.errors import EvidenceError, RefusedError
+from expunge.errors import CarrierError, EvidenceError, RefusedError, TruncatedError
 from expunge.evidence import Checkpoint, KeyChain, Receipt, commitments_root, published, verify_consistency
 from expunge.evidence.certificate import Certificate
 from expunge.head import Head
@@ -135,10 +135,16 @@ class Trust:
         return receipt
 
     def head(self, data: bytes, after: int) -> tuple[Head, Certificate]:
-        """Head and certificate, if they are the server's, belong together, and know of the log's entry number `after`."""
-        envelope, _ = published.split(data)
-        self.meet(envelope)
-        head, certificate = published.read(data, self.chain)
+        """Head and certificate, if they are the server's, belong together, and know of the log's entry number `after`.
+
+        CarrierError if they were cut short on the way.
+        """
+        try:
+            envelope, _ = published.split(data)
+            self.meet(envelope)
+            head, certificate = published.read(data, self.chain)
+        except TruncatedError as problem:
+            raise CarrierError(str(problem)) from problem
         self.require_ours(certificate.federation)
         if certificate.checkpoint.size <= after:
             raise EvidenceError(

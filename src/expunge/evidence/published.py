@@ -11,7 +11,7 @@ import struct
 
 import numpy as np
 
-from expunge.errors import FormatError
+from expunge.errors import FormatError, TruncatedError
 from expunge.evidence.certificate import Certificate
 from expunge.evidence.rotation import KeyChain
 from expunge.head import Head
@@ -31,14 +31,16 @@ def write(certificate: Envelope, head: Head) -> bytes:
 
 def split(data: bytes) -> tuple[Envelope, bytes]:
     """The certificate and the bytes of the weights, with nothing verified."""
-    if len(data) < _FRAME.size or not data.startswith(MAGIC):
+    if not data.startswith(MAGIC[: len(data)]):
         raise FormatError("this is no published head: fetch it again")
+    if len(data) < _FRAME.size:
+        raise TruncatedError("the published head is truncated: fetch it again")
     _, version, size = _FRAME.unpack_from(data)
     if version != _VERSION:
         raise FormatError(f"a published head of version {version} is unknown here; this side reads version {_VERSION}")
     end = _FRAME.size + size
     if len(data) < end:
-        raise FormatError("the published head is truncated: fetch it again")
+        raise TruncatedError("the published head is truncated: fetch it again")
     return Envelope.from_bytes(data[_FRAME.size : end], "certificate"), data[end:]
 
 
@@ -47,8 +49,10 @@ def read(data: bytes, keys: KeyChain | PublicKey) -> tuple[Head, Certificate]:
     envelope, weights = split(data)
     certificate = Certificate.read(envelope, keys)
     spec = certificate.spec
-    if len(weights) != 8 * spec.width * spec.columns:
-        raise FormatError(f"the published head has {len(weights)} bytes of weights, not those of its spec: fetch it again")
+    size = 8 * spec.width * spec.columns
+    if len(weights) != size:
+        problem = TruncatedError if len(weights) < size else FormatError
+        raise problem(f"the published head has {len(weights)} bytes of weights, not those of its spec: fetch it again")
     integers = np.frombuffer(weights, dtype="<i8").astype(np.int64).reshape(spec.width, spec.columns)
     head = Head(spec, integers, certificate.bound if certificate.bound is not None else float("inf"))
     certificate.verify_head(head)

@@ -22,6 +22,7 @@ from expunge.evidence import KeyChain, Result
 from expunge.office.folder import Folder, State
 from expunge.protocol import speech
 from expunge.protocol.carrier import Carrier
+from expunge.protocol.delivery import CheckedCarrier
 from expunge.protocol.names import checked_hex, checked_name
 from expunge.protocol.token import Token
 from expunge.signing import Envelope, PublicKey, SigningKey
@@ -363,7 +364,7 @@ class Office:
     def _way(self) -> Carrier:
         if self._carrier is None:
             raise ProtocolError(f"the office of {self.name} has no way to its server: connect it to a carrier first")
-        return self._carrier
+        return CheckedCarrier(self._carrier)
 
 
 def _new_key() -> SigningKey:

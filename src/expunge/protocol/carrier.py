@@ -1,8 +1,9 @@
 """Carrier: whoever brings bytes to the server and its answers back.
 
-A carrier may lose, repeat or delay; it never changes anything, and what it carries is signed. Each method returns the server's
-bytes, or raises RefusedError (the server said no; nothing has changed) or CarrierError (no answer came; the request may or
-may not have taken effect, so the same bytes must be offered again).
+A carrier may lose, repeat, delay or cut short; what it carries is signed. Each method returns the
+server's bytes, or raises RefusedError (the server said no; nothing has changed) or CarrierError (no
+answer came; the request may or may not have taken effect, so the same bytes must be offered again).
+What was damaged on the way and is carried all the same is noticed by `delivery`.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from expunge.aggregation import Aggregation
 from expunge.errors import ExpungeError, RefusedError
 from expunge.privacy.aggregation import Aborted, Collector, Contribution, Opening, length
 from expunge.protocol import speech
+from expunge.protocol.delivery import answers_bytes
 from expunge.protocol.names import time_text
 from expunge.server.conclusions import Conclusions, Member
 from expunge.server.core import Core
@@ -82,6 +83,7 @@ class Aggregations:
 
     # -- taking turns ---------------------------------------------------------------------------------------------------
 
+    @answers_bytes
     def turn(self, data: bytes | memoryview) -> Standing:
         """Take what a client says, and answer with how the round stands for it."""
         if not self._core.spec.is_masked:

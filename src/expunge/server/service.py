@@ -18,6 +18,7 @@ from expunge import canonical
 from expunge.errors import EvidenceError, ExpungeError, RefusedError, StoreError
 from expunge.evidence import published, result_content
 from expunge.protocol import speech
+from expunge.protocol.delivery import answers_bytes
 from expunge.protocol.names import time_text
 from expunge.server.aggregations import Aggregations
 from expunge.server.audits import Audits
@@ -111,6 +112,7 @@ class Service:
 
     # -- enrolment ------------------------------------------------------------------------------------------------------
 
+    @answers_bytes
     def enrol(self, data: bytes) -> bytes:
         """Take a new actor in, by a one-time token; the same enrolment again is answered again."""
         envelope, content = _overheard("enrolment", data)
@@ -128,6 +130,7 @@ class Service:
 
     # -- clients --------------------------------------------------------------------------------------------------------
 
+    @answers_bytes
     def take(self, data: bytes | memoryview) -> Offer:
         """Take a client's request in; its `answer` gets the receipt, or the refusal, and `seconds` where the time went."""
         offer = self._rounds.take(data)
@@ -146,6 +149,7 @@ class Service:
         """A client's turn in a round of secure aggregation, answered by how the round stands for it; without waiting."""
         return self.aggregations.turn(data).data
 
+    @answers_bytes
     def sync(self, data: bytes) -> bytes:
         """What is new for an actor."""
         envelope, content = _overheard("question", data)
@@ -187,6 +191,7 @@ class Service:
 
     # -- operators and officers -----------------------------------------------------------------------------------------
 
+    @answers_bytes
     def command(self, data: bytes) -> bytes:
         """A command, applied once by its number, or a question (number 0)."""
         envelope, content = _overheard("command", data)

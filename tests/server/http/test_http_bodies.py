@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
@@ -9,9 +10,13 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
+from expunge.errors import CarrierError, RefusedError
+from expunge.protocol.carrier import Carrier
+from expunge.protocol.delivery import CheckedCarrier
 from expunge.server.http.limits import Limits
 from expunge.signing import SigningKey
 from http_cases import Answer, HandClient, Served, served
@@ -181,6 +186,32 @@ def test_a_body_that_does_not_come_is_given_up(server: Served) -> None:
         connection.sendall(head(1000) + b"expunge")
         answer = read_answer(connection)
     assert (answer.status, code(answer)) == (408, "malformed")
+    assert json.loads(answer.data)["details"] == {"late": True, "to": ""}
+
+
+def test_a_client_whose_body_came_too_late_is_told_to_offer_it_again(server: Served, client: HandClient) -> None:
+    data = client.request(add=[0], sequence=1)
+
+    class Slow:
+        """A line on which half of the body arrives."""
+
+        def request(self, data: bytes) -> bytes:
+            with server.raw() as connection:
+                connection.sendall(head(len(data)) + data[: len(data) // 2])
+                answer = json.loads(read_answer(connection).data)
+            raise RefusedError(answer["code"], answer["reason"], **answer["details"])
+
+    with pytest.raises(CarrierError, match="offer it again over a faster connection"):
+        CheckedCarrier(cast("Carrier", Slow())).request(data)
+
+
+@pytest.mark.parametrize("path", ["enrolments", "requests", "sync", "aggregations", "commands"])
+@pytest.mark.usefixtures("client")
+def test_what_cannot_be_read_is_named_by_its_digest(server: Served, path: str) -> None:
+    for data in (b"{", b"expunge\x00said\x00", b"nonsense"):
+        answer = server.ask("POST", f"/v1/{path}", data)
+        assert (answer.status, code(answer)) == (400, "malformed")
+        assert json.loads(answer.data)["details"] == {"to": hashlib.sha256(data).hexdigest()}
 
 
 @pytest.mark.usefixtures("client")

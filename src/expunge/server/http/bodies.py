@@ -70,7 +70,7 @@ class Body:
     async def _piece(self, before: int) -> bytes:
         message = await self._receive()
         if message["type"] != "http.request":
-            raise RefusedError("malformed", "the body ended early: offer it again")
+            raise RefusedError("malformed", "the body ended early: offer it again", to="")
         piece: bytes = message.get("body", b"")
         if before + len(piece) > self._largest:
             raise _too_large(before + len(piece), self._largest)
@@ -85,7 +85,10 @@ class Body:
                 yield
         except TimeoutError as problem:
             raise RefusedError(
-                "malformed", "the body did not arrive in time: offer it again over a faster connection", **{LATE: True}
+                "malformed",
+                "the body did not arrive in time: offer it again over a faster connection",
+                to="",
+                **{LATE: True},
             ) from problem
 
 

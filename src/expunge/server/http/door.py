@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from expunge.errors import RefusedError, StoreError
 from expunge.evidence import published
+from expunge.protocol.delivery import UNPROVEN, refusals_to
 from expunge.server.aggregations import Standing
 from expunge.server.http import introduction
 from expunge.server.http.bodies import Bodies, Receive
@@ -32,10 +33,7 @@ _CHECKING = 4  # threads: more would only take turns
 _ANSWERING = 16
 _READY_SECONDS = 5.0
 _LONGEST_WAIT = 30.0  # seconds
-# Codes that may also be given before a signature has been checked: whoever gets one is not known to be who it says.
-_UNPROVEN = frozenset(
-    {"malformed", "unknown-actor", "bad-signature", "wrong-federation", "unknown-action", "not-allowed", "too-large", "storage"}
-)
+_UNPROVEN = UNPROVEN | {"too-large", "storage"}  # whoever gets one is not known to be who it says
 
 
 class Door:
@@ -89,12 +87,13 @@ class Door:
         return standing.data
 
     def _turn(self, note: Note, data: memoryview) -> Standing:
-        if bytes(data[:1]) == b"{":
-            actor, sequence = introduction.of_envelope("turn", bytes(data))
-        else:
-            introduced = introduction.of_message("said", data)
-            introduced.verify(self.service.core)
-            actor, sequence = introduced.actor, introduced.sequence
+        with refusals_to(data):
+            if bytes(data[:1]) == b"{":
+                actor, sequence = introduction.of_envelope("turn", bytes(data))
+            else:
+                introduced = introduction.of_message("said", data)
+                introduced.verify(self.service.core)
+                actor, sequence = introduced.actor, introduced.sequence
         return self._as(note, actor, sequence, lambda: self.service.aggregations.turn(data))
 
     async def enrol(self, note: Note, headers: Headers, receive: Receive) -> bytes:
@@ -118,14 +117,16 @@ class Door:
         await self._in(self._checks, verify)
 
     def _offer(self, note: Note, data: memoryview) -> Offer:
-        introduced = introduction.of_message("request", data)
+        with refusals_to(data):
+            introduced = introduction.of_message("request", data)
         return self._as(note, introduced.actor, introduced.sequence, lambda: self.service.take(data))
 
     async def _speak(self, kind: str, call: Callable[[bytes], bytes], note: Note, headers: Headers, receive: Receive) -> bytes:
         async with self.bodies.envelope(headers, receive) as data:
 
             def speak() -> bytes:
-                actor, sequence = introduction.of_envelope(kind, data)
+                with refusals_to(data):
+                    actor, sequence = introduction.of_envelope(kind, data)
                 return self._as(note, actor, sequence, lambda: call(data))
 
             return await self._in(self._answers, speak)
