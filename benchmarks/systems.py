@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.data import Data
 from benchmarks.measure import Row, in_turns, progress
-from expunge_experiments.systems.softmax import descend, with_constant, zero_head
+from expunge_experiments.systems.gradient import descend, with_constant, zero_head
 
 _SAMPLES, _CLASSES, _EPOCHS, _RATE = 500, 10, 3, 0.01
 _BATCHES = (16, 64, 0)

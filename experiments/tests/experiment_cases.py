@@ -14,7 +14,7 @@ import numpy as np
 
 from expunge.errors import InputError
 from expunge_experiments.datasets.catalogue import Library
-from expunge_experiments.figures import log_axis, look, name_ends, panels, seeds_line
+from expunge_experiments.report.figures import log_axis, look, name_ends, panels, seeds_line
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Key, Report, Results, Table, over_seeds
 
 
@@ -72,14 +72,14 @@ class Toy(Experiment[ToySettings]):
         total = float(library.load(key["dataset"]).train_features.sum()) * key["factor"] + key["seed"]
         return {"total": np.float64(total)} if self.result is None else self.result
 
-    def tables(self, settings: ToySettings, results: Results) -> list[Table]:  # noqa: ARG002 - as experiments have it
+    def tables(self, _: ToySettings, results: Results) -> list[Table]:
         rows = [[str(one.key["seed"]), f"{one.result['total']:.1f} | x"] for one in results]
         return [Table("Totals", ("seed", "total"), rows, frozenset({"total"}), "Of all features.")]
 
-    def drawings(self, settings: ToySettings, results: Results) -> list[Drawing]:  # noqa: ARG002 - the same
+    def drawings(self, _: ToySettings, results: Results) -> list[Drawing]:
         return [Drawing("toy", "Totals by seed.", partial(_draw, results))]
 
-    def findings(self, settings: ToySettings, results: Results) -> list[Finding]:  # noqa: ARG002 - the same
+    def findings(self, _: ToySettings, results: Results) -> list[Finding]:
         summary = over_seeds(one.result["total"] for one in results)
         assert summary is not None
         return [Finding("Totals are positive.", summary.mean > 0), Finding(f"There are {summary.count}.")]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from expunge.carriers.flower.parcel import Parcel
-from expunge_experiments.flower import Ground, Job, Request
+from expunge_experiments.flower import Job, Request, SharedPool
 from expunge_experiments.flower.node import Run, respond
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import Cost, System
@@ -27,13 +27,13 @@ _SMALL = {
 _ASKED = {"delete": (3, 11, 40), "delete_client": (1,), "add": (3, 40)}
 
 
-def ground(clients: int = CLIENTS, size: int = 90) -> Ground:
+def shared_pool(clients: int = CLIENTS, size: int = 90) -> SharedPool:
     """Three classes around three points."""
     draw = np.random.default_rng(7)
     labels = draw.integers(3, size=size)
     features = (2 * draw.normal(size=(3, 6))[labels] + draw.normal(size=(size, 6))).astype(np.float32)
     owners = np.arange(size) % clients
-    return Ground(Pool(features, labels, owners, 3, clients), features[:30], labels[:30])
+    return SharedPool(Pool(features, labels, owners, 3, clients), features[:30], labels[:30])
 
 
 def job_of(name: str, *, seed: int = 4) -> Job:
@@ -56,7 +56,7 @@ def perform(system: System, job: Job) -> tuple[list[Cost], list[str]]:
     return costs, digests
 
 
-def in_process(laid: Ground, job: Job) -> tuple[list[Cost], list[str]]:
+def in_process(laid: SharedPool, job: Job) -> tuple[list[Cost], list[str]]:
     """A job done by objects of this process."""
     return perform(build(job.system, laid.pool, settings=job.settings, seed=job.seed), job)
 
@@ -67,7 +67,7 @@ def counted(cost: Cost) -> dict[str, Any]:
 
 
 class Direct:
-    """Nodes that are asked without Flower. `asked` are the numbers of letters of each message."""
+    """Nodes that are asked without Flower. `asked` are the numbers of messages of each message."""
 
     def __init__(self, folder: Path, clients: tuple[int, ...] = tuple(range(CLIENTS))) -> None:
         self.run = Run.of(folder)

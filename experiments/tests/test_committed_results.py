@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from expunge_experiments import page, tuned
+from expunge_experiments import tuned
 from expunge_experiments.datasets.catalogue import Library
+from expunge_experiments.report import page
 from expunge_experiments.runner import Outcome, Runner
 from expunge_experiments.runs.catalogue import EXPERIMENTS
 

@@ -1,4 +1,4 @@
-"""The engine in one process: letters arrive, and what they cost is counted; pools and workers know whose samples are whose."""
+"""The engine in one process: messages arrive, and what they cost is counted; pools and workers know whose samples are whose."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from expunge.errors import InputError
 from expunge_experiments.engine import ProcessEngine, Worker
-from expunge_experiments.letter import Letter
+from expunge_experiments.message import ArrayMessage
 from expunge_experiments.pool import Pool
 
 
 class Counting(Worker):
     """Answers with how many samples it retains."""
 
-    def answer(self, letter: Letter) -> Letter:
-        return Letter("count", {"retained": int(self.retained.sum()), "asked": letter.task})
+    def answer(self, message: ArrayMessage) -> ArrayMessage:
+        return ArrayMessage("count", {"retained": int(self.retained.sum()), "asked": message.task})
 
 
 def pool_of(owners: list[int], clients: int) -> Pool:
@@ -45,11 +45,14 @@ def test_an_owner_must_be_a_client(owners: list[int]) -> None:
 
 def test_answers_come_in_the_order_of_the_letters_and_bytes_are_counted() -> None:
     engine = ProcessEngine(pool_of([0, 0, 1, 2], 3), Counting)
-    letters = [(1, Letter("add", {}, {"numbers": np.array([2])})), (0, Letter("add", {}, {"numbers": np.array([0, 1])}))]
-    answers = engine.ask(letters)
+    messages = [
+        (1, ArrayMessage("add", {}, {"numbers": np.array([2])})),
+        (0, ArrayMessage("add", {}, {"numbers": np.array([0, 1])})),
+    ]
+    answers = engine.ask(messages)
     assert [answer.settings["retained"] for answer in answers] == [1, 2]
     assert engine.usage.exchanges == 1
-    assert engine.usage.bytes_down == sum(len(letter.to_bytes()) for _, letter in letters)
+    assert engine.usage.bytes_down == sum(len(message.to_bytes()) for _, message in messages)
     assert engine.usage.bytes_up == sum(len(answer.to_bytes()) for answer in answers)
     assert 0 < engine.usage.busiest_seconds <= engine.usage.client_seconds <= engine.usage.waited_seconds
 
@@ -65,16 +68,16 @@ def test_answers_come_in_the_order_of_the_letters_and_bytes_are_counted() -> Non
 )
 def test_a_worker_refuses_what_is_not_its_own_and_changes_nothing(task: str, numbers: list[int], words: str) -> None:
     engine = ProcessEngine(pool_of([0, 0, 1, 1], 2), Counting)
-    engine.ask([(0, Letter("add", {}, {"numbers": np.array([1])}))])
+    engine.ask([(0, ArrayMessage("add", {}, {"numbers": np.array([1])}))])
     with pytest.raises(InputError, match=words):
-        engine.ask([(0, Letter(task, {}, {"numbers": np.array(numbers)}))])
+        engine.ask([(0, ArrayMessage(task, {}, {"numbers": np.array(numbers)}))])
     assert engine.workers[0].retained.tolist() == [False, True]
 
 
 def test_a_state_brings_a_worker_back() -> None:
     pool = pool_of([0, 0, 1], 2)
     engine = ProcessEngine(pool, Counting)
-    engine.ask([(0, Letter("add", {}, {"numbers": np.array([1])}))])
+    engine.ask([(0, ArrayMessage("add", {}, {"numbers": np.array([1])}))])
     other = ProcessEngine(pool, Counting)
     other.restore(engine.states())
     assert [worker.retained.tolist() for worker in other.workers] == [[False, True], [False]]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge import Grid
-from expunge_experiments.grids import USUAL, fitting_grid, largest_of
+from expunge_experiments.datasets.dataset import USUAL, fitting_grid, largest_of
 
 
 @given(st.floats(-(2.0**40), 2.0**40, width=32))

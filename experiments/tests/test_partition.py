@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import expunge_experiments.partition as partition_module
 from expunge.errors import InputError
+from expunge_experiments import pool
 from expunge_experiments.datasets.dataset import Dataset
-from expunge_experiments.partition import by_group, dirichlet, partition
-from expunge_experiments.pool import Pool
+from expunge_experiments.pool import Pool, by_group, dirichlet, partition
 
 alphas = st.floats(1e-3, 1e6)
 seeds = st.integers(0, 2**40)
@@ -84,7 +83,7 @@ def test_classes_are_divided_independently() -> None:
 def test_an_empty_client_gets_one_sample_of_the_largest_and_no_other_moves(case: Any, seed: int) -> None:
     labels, clients = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition_module, "_fill", lambda *_: None)
+        patch.setattr(pool, "_fill", lambda *_: None)
         drawn = dirichlet(labels, clients, 0.01, seed)
     owners = dirichlet(labels, clients, 0.01, seed)
     moved = np.flatnonzero(owners != drawn)

@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import InputError
-from expunge_experiments.letter import Array, Letter
+from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool, Samples
 
 State = dict[str, Array]
 
 
 class Worker(ABC):
-    """A client's side of a system. It sees its own samples only, and is asked one letter at a time.
+    """A client's side of a system. It sees its own samples only, and is asked one message at a time.
 
-    `retained` is a mask over its samples. All that a worker must remember between letters is in `state`: a worker that is made
-    anew and given that state answers as the old one would. (On Flower, it may be made anew for every letter.)
+    `retained` is a mask over its samples. All that a worker must remember between messages is in `state`: a worker that is made
+    anew and given that state answers as the old one would. (On Flower, it may be made anew for every message.)
     """
 
     def __init__(self, client: int, samples: Samples) -> None:
@@ -33,11 +33,11 @@ class Worker(ABC):
         self.samples = samples
         self.retained: NDArray[np.bool_] = np.zeros(len(samples.numbers), dtype=bool)
 
-    def respond(self, letter: Letter) -> Letter:
-        """The answer to a letter. "add" and "forget" (with the pool's `numbers`) change what is retained, for every system."""
-        if letter.task in ("add", "forget"):
-            self.change(letter.arrays["numbers"], added=letter.task == "add")
-        return self.answer(letter)
+    def respond(self, message: ArrayMessage) -> ArrayMessage:
+        """The answer to a message. "add" and "forget" (with the pool's `numbers`) change what is retained, for every system."""
+        if message.task in ("add", "forget"):
+            self.change(message.arrays["numbers"], added=message.task == "add")
+        return self.answer(message)
 
     def change(self, numbers: Array, *, added: bool) -> None:
         """Retain these samples, or retain them no longer."""
@@ -49,7 +49,7 @@ class Worker(ABC):
         self.retained[places] = added
 
     @abstractmethod
-    def answer(self, letter: Letter) -> Letter:
+    def answer(self, message: ArrayMessage) -> ArrayMessage:
         """The answer of this system's client; for "add" and "forget", after `retained` has changed."""
 
     def state(self) -> State:
@@ -66,7 +66,7 @@ Employ = Callable[[int, Samples], Worker]
 
 @dataclass
 class Usage:
-    """What has been used so far: an exchange is one letter to each of some clients, and their answers."""
+    """What has been used so far: an exchange is one message to each of some clients, and their answers."""
 
     exchanges: int = 0
     bytes_up: int = 0
@@ -77,29 +77,29 @@ class Usage:
 
 
 class Engine(ABC):
-    """Carries letters. `parallel` is how many clients work at the same time."""
+    """Carries messages. `parallel` is how many clients work at the same time."""
 
     parallel = 1
 
     def __init__(self) -> None:
         self.usage = Usage()
 
-    def ask(self, letters: Sequence[tuple[int, Letter]]) -> list[Letter]:
-        """Send letters to clients, one exchange; the answers, in the same order. A client may be asked twice in one exchange."""
+    def ask(self, messages: Sequence[tuple[int, ArrayMessage]]) -> list[ArrayMessage]:
+        """Send messages to clients, one exchange; the answers, in the same order. A client may be asked twice in one exchange."""
         began = time.perf_counter()
-        answers = self._exchange([(client, letter.to_bytes()) for client, letter in letters])
+        answers = self._exchange([(client, message.to_bytes()) for client, message in messages])
         self.usage.exchanges += 1
         self.usage.waited_seconds += time.perf_counter() - began
-        return [Letter.from_bytes(answer) for answer in answers]
+        return [ArrayMessage.from_bytes(answer) for answer in answers]
 
     def _count(self, sent: int, answered: int, seconds: float) -> None:
-        """Note one letter, its answer and how long the client worked on it."""
+        """Note one message, its answer and how long the client worked on it."""
         self.usage.bytes_down += sent
         self.usage.bytes_up += answered
         self.usage.client_seconds += seconds
 
     @abstractmethod
-    def _exchange(self, letters: Sequence[tuple[int, bytes]]) -> list[bytes]:
+    def _exchange(self, messages: Sequence[tuple[int, bytes]]) -> list[bytes]:
         """Carry bytes to clients and back, and count them with `_count`; note the busiest client in `usage`."""
 
     @abstractmethod
@@ -116,17 +116,17 @@ class Engine(ABC):
 
 
 class ProcessEngine(Engine):
-    """Clients are objects in this process, which work one after another; letters are real bytes all the same."""
+    """Clients are objects in this process, which work one after another; messages are real bytes all the same."""
 
     def __init__(self, pool: Pool, employ: Employ) -> None:
         super().__init__()
         self.workers = [employ(client, pool.samples_of(client)) for client in range(pool.clients)]
 
-    def _exchange(self, letters: Sequence[tuple[int, bytes]]) -> list[bytes]:
+    def _exchange(self, messages: Sequence[tuple[int, bytes]]) -> list[bytes]:
         answers, busiest = [], 0.0
-        for client, data in letters:
+        for client, data in messages:
             began = time.perf_counter()
-            answer = self.workers[client].respond(Letter.from_bytes(data)).to_bytes()
+            answer = self.workers[client].respond(ArrayMessage.from_bytes(data)).to_bytes()
             seconds = time.perf_counter() - began
             self._count(len(data), len(answer), seconds)
             busiest = max(busiest, seconds)

@@ -11,7 +11,7 @@ from typing import Any
 from threadpoolctl import threadpool_info
 
 from expunge import __version__
-from expunge_experiments.markdown import counted
+from expunge_experiments.report.tables import counted
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "matplotlib", "flwr", "ray", "torch")
 _CPUS = Path("/proc/cpuinfo")

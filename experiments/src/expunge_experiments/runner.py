@@ -21,8 +21,7 @@ import numpy as np
 from expunge.errors import ExpungeError, InputError
 from expunge.files import FolderLock, write_whole
 from expunge_experiments import machine
-from expunge_experiments.datasets.dataset import Dataset
-from expunge_experiments.grids import USUAL, fitting_grid, largest_of
+from expunge_experiments.datasets.dataset import USUAL, Dataset, fitting_grid, largest_of
 from expunge_experiments.runs.base import Cell, Done, Experiment, Key, Report, Results
 from expunge_experiments.store import Kept, Store, data_names, plain
 

@@ -15,8 +15,8 @@ from expunge.backbones import CallableBackbone
 from expunge.errors import BackboneError
 from expunge_experiments.cli.features import features
 from expunge_experiments.datasets.catalogue import Library
+from expunge_experiments.datasets.places import MissingDataError
 from expunge_experiments.datasets.sentiment140 import TEST, TRAIN
-from expunge_experiments.errors import MissingDataError
 
 BACKBONE = CallableBackbone(lambda texts: [[len(text), text.count("a")] for text in texts], name="lengths", version="1", dim=2)
 DESCRIPTION = f"callable:{__name__}:BACKBONE"

@@ -14,7 +14,7 @@ from expunge.errors import InputError
 from expunge_experiments.datasets.catalogue import SHARED, Library
 from expunge_experiments.datasets.extract import extract
 from expunge_experiments.datasets.originals import ORIGINALS, read_original
-from expunge_experiments.errors import MissingDataError
+from expunge_experiments.datasets.places import MissingDataError
 
 NAMES = ("cifar10", "digits_by_writer", "tweets_by_user", "cifar10_raw", "cifar100", "femnist", "sentiment140")
 

@@ -14,7 +14,7 @@ import raw_files
 
 from expunge.errors import FormatError
 from expunge_experiments.datasets.cifar import CIFAR10, CIFAR100, read_cifar
-from expunge_experiments.errors import MissingDataError
+from expunge_experiments.datasets.places import MissingDataError
 
 
 def pictures(rows: Any) -> Any:

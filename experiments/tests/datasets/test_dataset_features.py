@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.errors import ExpungeError, FormatError, InputError, NotFiniteError, ShapeError
-from expunge_experiments.datasets.features import load_features
-from expunge_experiments.datasets.npz import decoded
+from expunge_experiments.datasets.features import decoded, load_features
 
 GOOD: dict[str, Any] = {
     "train_features": np.arange(12, dtype=np.float32).reshape(4, 3),

@@ -13,8 +13,8 @@ import raw_files
 
 from expunge.errors import FormatError, InputError
 from expunge_experiments.datasets.leaf import read_femnist
+from expunge_experiments.datasets.places import MissingDataError
 from expunge_experiments.datasets.raw import Raw
-from expunge_experiments.errors import MissingDataError
 
 WRITERS = {f"f{number:04}_{number % 7:02}": raw_files.drawings(number, 6 + number) for number in range(8)}
 NAMES = list(WRITERS)

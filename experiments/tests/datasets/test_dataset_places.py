@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from expunge.errors import InputError
-from expunge_experiments.datasets.places import data_folder, found
-from expunge_experiments.errors import MissingDataError
+from expunge_experiments.datasets.places import MissingDataError, data_folder, found
 
 
 def test_the_variable_comes_before_the_users_folder(tmp_path: Path) -> None:

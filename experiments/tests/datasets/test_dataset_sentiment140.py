@@ -9,8 +9,8 @@ import pytest
 import raw_files
 
 from expunge.errors import FormatError, InputError
+from expunge_experiments.datasets.places import MissingDataError
 from expunge_experiments.datasets.sentiment140 import ARCHIVE, TEST, TRAIN, read_sentiment140
-from expunge_experiments.errors import MissingDataError
 
 TWEETS = [
     ("0", "ann", "awww, that's a bummer"),

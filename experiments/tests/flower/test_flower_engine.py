@@ -11,29 +11,29 @@ import pytest
 
 from expunge.carriers.flower.parcel import Parcel
 from expunge.errors import FormatError, InputError
-from expunge_experiments.flower import Ground, Job, Request
+from expunge_experiments.flower import Job, Request, SharedPool
 from expunge_experiments.flower.engine import FlowerEngine
 from expunge_experiments.flower.job import Diary
 from expunge_experiments.flower.node import Run, client_of, respond
-from expunge_experiments.letter import Letter
+from expunge_experiments.message import ArrayMessage
 from expunge_experiments.systems.base import Cost
 from expunge_experiments.systems.catalogue import build
-from job_cases import CLIENTS, WITH_CLIENTS, Direct, counted, ground, in_process, job_of, perform
+from job_cases import CLIENTS, WITH_CLIENTS, Direct, counted, in_process, job_of, perform, shared_pool
 
 
-def laid_out(folder: Path, job: Job) -> Ground:
-    """A folder as nodes find it, and its ground as they read it."""
-    ground().write(folder)
+def laid_out(folder: Path, job: Job) -> SharedPool:
+    """A folder as nodes find it, and its pool as they read it."""
+    shared_pool().write(folder)
     job.write(folder)
-    return Ground.read(folder)
+    return SharedPool.read(folder)
 
 
 def engine_of(folder: Path) -> FlowerEngine:
     return FlowerEngine(Direct(folder), CLIENTS)
 
 
-def letter_to(client: int, task: str, number: int) -> tuple[int, Letter]:
-    return client, Letter(task, {}, {"numbers": np.array([number])})
+def message_to(client: int, task: str, number: int) -> tuple[int, ArrayMessage]:
+    return client, ArrayMessage(task, {}, {"numbers": np.array([number])})
 
 
 @pytest.mark.parametrize("name", WITH_CLIENTS)
@@ -42,7 +42,7 @@ def test_a_system_comes_to_the_same_heads_and_counts_the_same(tmp_path: Path, na
     laid = laid_out(tmp_path, job)
     engine = engine_of(tmp_path)
     costs, digests = perform(build(name, laid.pool, settings=job.settings, seed=job.seed, engine=engine), job)
-    expected, heads = in_process(ground(), job)
+    expected, heads = in_process(shared_pool(), job)
     assert digests == heads
     assert list(map(counted, costs)) == list(map(counted, expected))
     assert engine.loading_seconds > 0
@@ -50,7 +50,7 @@ def test_a_system_comes_to_the_same_heads_and_counts_the_same(tmp_path: Path, na
 
 @pytest.mark.parametrize("name", ["a_exact", "b_exact"])
 def test_nodes_and_server_agree_on_the_grid_for_large_features(tmp_path: Path, name: str) -> None:
-    job, plain = job_of(name), ground()
+    job, plain = job_of(name), shared_pool()
     large = replace(plain, pool=replace(plain.pool, features=plain.pool.features * 1000))
     large.write(tmp_path)
     job.write(tmp_path)
@@ -86,12 +86,12 @@ def test_letters_to_one_client_share_a_message_and_keep_their_order(tmp_path: Pa
     nodes = Direct(tmp_path)
     engine = FlowerEngine(nodes, CLIENTS)
     nodes.asked.clear()
-    letters = [letter_to(0, "add", 0), letter_to(2, "add", 2), letter_to(0, "add", 5), letter_to(0, "forget", 0)]
-    answers = engine.ask(letters)
+    messages = [message_to(0, "add", 0), message_to(2, "add", 2), message_to(0, "add", 5), message_to(0, "forget", 0)]
+    answers = engine.ask(messages)
     assert nodes.asked == [3, 1]
     assert [answer.settings["count"] for answer in answers] == [1, 1, 2, 1]
     assert engine.usage.exchanges == 1
-    assert engine.usage.bytes_down == sum(len(letter.to_bytes()) for _, letter in letters)
+    assert engine.usage.bytes_down == sum(len(message.to_bytes()) for _, message in messages)
     assert engine.usage.bytes_up == sum(len(answer.to_bytes()) for answer in answers)
     assert 0 < engine.usage.busiest_seconds <= engine.usage.client_seconds
 
@@ -101,21 +101,21 @@ def test_a_state_is_written_when_it_has_changed_and_only_then(tmp_path: Path) ->
     engine = engine_of(tmp_path)
     path = tmp_path / "states" / "1.state"
     assert not path.exists()
-    engine.ask([letter_to(1, "add", 1)])
+    engine.ask([message_to(1, "add", 1)])
     before = path.stat()
-    train = Letter("train", {"round": 0}, {"weights": np.zeros((7, 3), np.float32)})
+    train = ArrayMessage("train", {"round": 0}, {"weights": np.zeros((7, 3), np.float32)})
     engine.ask([(1, train)])
     assert path.stat().st_ino == before.st_ino
-    engine.ask([letter_to(1, "forget", 1)])
+    engine.ask([message_to(1, "forget", 1)])
     assert path.stat().st_ino != before.st_ino
 
 
 def test_a_refused_letter_leaves_the_state_as_it_was(tmp_path: Path) -> None:
     laid_out(tmp_path, job_of("fedavg"))
     engine = engine_of(tmp_path)
-    engine.ask([letter_to(1, "add", 1)])
+    engine.ask([message_to(1, "add", 1)])
     with pytest.raises(InputError, match="add a sample twice"):
-        engine.ask([letter_to(1, "add", 6), letter_to(1, "add", 1)])
+        engine.ask([message_to(1, "add", 6), message_to(1, "add", 1)])
     assert engine.states()[1]["retained"].sum() == 1
 
 
@@ -187,10 +187,10 @@ def test_a_diary_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_ground_is_read_as_it_was_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no pool: lay one out"):
-        Ground.read(tmp_path)
-    written = ground()
+        SharedPool.read(tmp_path)
+    written = shared_pool()
     written.write(tmp_path)
-    read = Ground.read(tmp_path)
+    read = SharedPool.read(tmp_path)
     for name in ("features", "labels", "owners"):
         np.testing.assert_array_equal(getattr(read.pool, name), getattr(written.pool, name))
     np.testing.assert_array_equal(read.test_features, written.test_features)

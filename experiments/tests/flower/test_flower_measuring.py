@@ -10,7 +10,7 @@ from expunge.errors import ExpungeError, InputError, MissingExtraError
 from expunge_experiments.flower import Job, Request, measure
 from expunge_experiments.flower.runtime import programs
 from expunge_experiments.systems.base import UnsupportedError
-from job_cases import CLIENTS, ground
+from job_cases import CLIENTS, shared_pool
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,10 @@ from job_cases import CLIENTS, ground
 def test_what_cannot_be_is_refused_and_leaves_nothing(
     tmp_path: Path, job: Job, options: dict[str, int], error: type[ExpungeError], words: str
 ) -> None:
-    ground().write(tmp_path)
+    shared_pool().write(tmp_path)
     with pytest.raises(error, match=words):
         measure(job, **({"folder": tmp_path, "clients": CLIENTS} | options))  # type: ignore[arg-type]
-    assert [path.name for path in tmp_path.iterdir()] == ["ground"]
+    assert [path.name for path in tmp_path.iterdir()] == ["shared-pool"]
 
 
 def test_flower_is_looked_for_where_it_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,8 +42,8 @@ def test_flower_is_looked_for_where_it_is_said_to_be(tmp_path: Path, monkeypatch
 
 
 def test_without_flower_a_simulation_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ground().write(tmp_path)
+    shared_pool().write(tmp_path)
     monkeypatch.setenv("EXPUNGE_FLOWER_PYTHON", str(tmp_path / "python"))
     with pytest.raises(MissingExtraError, match="EXPUNGE_FLOWER_PYTHON"):
         measure(Job("b_exact"), folder=tmp_path, clients=CLIENTS)
-    assert [path.name for path in tmp_path.iterdir()] == ["ground"]
+    assert [path.name for path in tmp_path.iterdir()] == ["shared-pool"]

@@ -9,8 +9,8 @@ import numpy as np
 
 from expunge.errors import InputError
 from expunge_experiments.datasets.dataset import Dataset
-from expunge_experiments.figures import house_style
-from expunge_experiments.markdown import table_text
+from expunge_experiments.report.figures import house_style
+from expunge_experiments.report.tables import table_text
 from expunge_experiments.runs.base import Done, Experiment, Results
 
 

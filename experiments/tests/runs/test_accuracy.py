@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from expunge.errors import InputError
-from expunge_experiments import figures
 from expunge_experiments.datasets.catalogue import Library
+from expunge_experiments.report import figures
 from expunge_experiments.runs.accuracy import ANALYTIC, CENTRAL, Accuracy, AccuracySettings
 from expunge_experiments.runs.base import Done, Results
 from expunge_experiments.systems.catalogue import NAMES

@@ -9,10 +9,10 @@ import pytest
 from unlearning_cases import NAME, as_file, library, measured
 
 from expunge.errors import InputError
-from expunge_experiments.figures import house_style
+from expunge_experiments.report.figures import house_style
 from expunge_experiments.runs.base import Done, Results
-from expunge_experiments.runs.burst import Burst, BurstSettings, columns
-from expunge_experiments.runs.burst_tables import Timing
+from expunge_experiments.runs.burst.report import Timing
+from expunge_experiments.runs.burst.run import Burst, BurstSettings, columns
 from expunge_experiments.runs.catalogue import EXPERIMENTS
 from expunge_experiments.systems.base import Cost
 from expunge_experiments.systems.catalogue import NAMES

@@ -9,7 +9,7 @@ import pytest
 from unlearning_cases import NAME, library, measured
 
 from expunge.errors import InputError
-from expunge_experiments.figures import house_style
+from expunge_experiments.report.figures import house_style
 from expunge_experiments.runs.base import Done, Results
 from expunge_experiments.runs.catalogue import EXPERIMENTS
 from expunge_experiments.runs.chunks import SYSTEMS, Chunks, ChunkSettings

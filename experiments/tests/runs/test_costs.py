@@ -14,10 +14,9 @@ from expunge import Spec, Statistics, solve
 from expunge.errors import InputError
 from expunge.solvers.floating import relative_deviation
 from expunge_experiments.runs.base import Done, Results
-from expunge_experiments.runs.cost_servers import SERVERS, ExactA, ExactB, ExactServer
-from expunge_experiments.runs.cost_tables import byte_crossover, fitted, time_crossover
-from expunge_experiments.runs.costs import Costs, CostsSettings
-from expunge_experiments.runs.fitting import crossover, exponent, upper_half
+from expunge_experiments.runs.costs.report import byte_crossover, crossover, exponent, fitted, time_crossover, upper_half
+from expunge_experiments.runs.costs.run import Costs, CostsSettings
+from expunge_experiments.runs.costs.servers import SERVERS, ExactA, ExactB, ExactServer
 
 SMALL = CostsSettings(
     dataset="small", dims=(4, 8, 12, 20), ranks=(1, 3), classes=(5,), classes_dims=(8,), samples=100, repetitions=2

@@ -13,8 +13,18 @@ from expunge import WoodburySolver
 from expunge.errors import InputError
 from expunge_experiments.runs import drift
 from expunge_experiments.runs.base import Results
-from expunge_experiments.runs.drift import SERIES, Drift, DriftSettings
-from expunge_experiments.runs.drift_streams import PATTERNS, SOURCES, Follower, condition_of, requests_of, samples_of, spec_for
+from expunge_experiments.runs.drift import (
+    PATTERNS,
+    SERIES,
+    SOURCES,
+    Drift,
+    DriftSettings,
+    Follower,
+    condition_of,
+    requests_of,
+    samples_of,
+    spec_for,
+)
 
 SMALL = DriftSettings(dataset="small", dim=6, conditions=(1e3, 1e9), requests=60, every=20, period=25)
 

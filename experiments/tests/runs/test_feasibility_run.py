@@ -13,10 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expunge.errors import InputError
-from expunge_experiments.runs import integers
+from expunge_experiments.runs import feasibility
 from expunge_experiments.runs.base import Results
-from expunge_experiments.runs.feasibility import JUDGES, Feasibility, FeasibilitySettings, judged
-from expunge_experiments.runs.feasibility_cases import BITS, KINDS, answer, boundary_case, random_case
+from expunge_experiments.runs.feasibility import (
+    BITS,
+    JUDGES,
+    KINDS,
+    Feasibility,
+    FeasibilitySettings,
+    answer,
+    boundary_case,
+    judged,
+    random_case,
+)
 
 SMALL = FeasibilitySettings(cases=40, gaps=(1e-3, 1e-9, 1e-15), boundary_cases=6)
 
@@ -52,7 +61,7 @@ def test_tables_figures_and_findings(results: Results) -> None:
 
 
 def test_a_condition_that_is_computed_wrongly_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integers, "all_roots_below", lambda *_: True)
+    monkeypatch.setattr(feasibility, "all_roots_below", lambda *_: True)
     wrong = run(Feasibility(), replace(SMALL, gaps=(1e-3,)))
     (arbitrary,) = wrong.where(kind="arbitrary rows")
     assert arbitrary.result["agree"] == arbitrary.result["feasible"] < 40
@@ -74,32 +83,32 @@ entries = st.integers(-(2**40), 2**40)
 
 
 @st.composite
-def square(draw: st.DrawFn) -> integers.Matrix:
+def square(draw: st.DrawFn) -> feasibility.Matrix:
     size = draw(st.integers(1, 5))
     return draw(st.lists(st.lists(entries, min_size=size, max_size=size), min_size=size, max_size=size))
 
 
 @given(square())
-def test_the_characteristic_polynomial_is_flints(matrix: integers.Matrix) -> None:
+def test_the_characteristic_polynomial_is_flints(matrix: feasibility.Matrix) -> None:
     expected = [int(one) for one in fmpz_mat(matrix).charpoly()]
-    assert integers.characteristic(matrix) == expected[::-1]
+    assert feasibility.characteristic(matrix) == expected[::-1]
 
 
 @given(square())
-def test_positive_definite_is_what_the_minors_say(matrix: integers.Matrix) -> None:
-    symmetric = integers.gram(matrix)
+def test_positive_definite_is_what_the_minors_say(matrix: feasibility.Matrix) -> None:
+    symmetric = feasibility.gram(matrix)
     size = len(symmetric)
     for shift in (0, 1, -1):
         shifted = [[entry + shift * (i == j) for j, entry in enumerate(row)] for i, row in enumerate(symmetric)]
         minors = [int(fmpz_mat([row[:order] for row in shifted[:order]]).det()) for order in range(1, size + 1)]
-        assert integers.is_positive_definite(shifted) == all(minor > 0 for minor in minors)
+        assert feasibility.is_positive_definite(shifted) == all(minor > 0 for minor in minors)
 
 
 @given(square(), st.integers(0, 2**32 - 1))
-def test_solved_is_flints(matrix: integers.Matrix, seed: int) -> None:
-    symmetric = [[entry + (i == j) for j, entry in enumerate(row)] for i, row in enumerate(integers.gram(matrix))]
+def test_solved_is_flints(matrix: feasibility.Matrix, seed: int) -> None:
+    symmetric = [[entry + (i == j) for j, entry in enumerate(row)] for i, row in enumerate(feasibility.gram(matrix))]
     right = np.random.default_rng(seed).integers(-99, 99, (len(matrix), 2)).tolist()
-    determinant, columns = integers.solved(symmetric, right)
+    determinant, columns = feasibility.solved(symmetric, right)
     assert determinant == int(fmpz_mat(symmetric).det())
     expected = fmpq_mat(fmpz_mat(symmetric)).solve(fmpq_mat(fmpz_mat(right))) * determinant
     assert columns == [[int(one) for one in row] for row in expected.tolist()]
@@ -110,7 +119,7 @@ def test_roots_below_a_bound(roots: list[int], bound: int) -> None:
     coefficients = [1]
     for root in roots:
         coefficients = [a - root * b for a, b in zip([*coefficients, 0], [0, *coefficients], strict=True)]
-    assert integers.all_roots_below(coefficients, bound) == (max(roots) < bound)
+    assert feasibility.all_roots_below(coefficients, bound) == (max(roots) < bound)
 
 
 # -- cases --------------------------------------------------------------------------------------------------------------
@@ -121,7 +130,7 @@ def test_random_cases_have_a_positive_definite_system(kind: str) -> None:
     draw = np.random.default_rng(11)
     for _ in range(30):
         system, rows = random_case(kind, draw)
-        assert integers.is_positive_definite(system)
+        assert feasibility.is_positive_definite(system)
         assert all(len(row) == len(system) for row in rows)
 
 

@@ -11,8 +11,8 @@ from analytic_cases import require_shown, run
 from expunge import Head, Spec, Statistics, solve
 from expunge.errors import InputError
 from expunge_experiments.runs.base import Done, Results
-from expunge_experiments.runs.highdim import PHASES, Highdim, HighdimSettings
-from expunge_experiments.runs.highdim_jobs import JOBS, measured, residual_is_small
+from expunge_experiments.runs.highdim.jobs import JOBS, measured, residual_is_small
+from expunge_experiments.runs.highdim.run import PHASES, Highdim, HighdimSettings
 
 SMALL = HighdimSettings(dims=(6, 9), samples=30, classes=3, gamma=0.5)
 

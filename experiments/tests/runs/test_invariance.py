@@ -13,11 +13,11 @@ from experiment_cases import tiny_features
 from expunge import Statistics
 from expunge.errors import InputError
 from expunge.solvers.system import is_well_conditioned
-from expunge_experiments import figures
 from expunge_experiments.datasets.catalogue import Library
 from expunge_experiments.datasets.dataset import Dataset
+from expunge_experiments.report import figures
 from expunge_experiments.runs.base import Done, Results
-from expunge_experiments.runs.invariance import SYSTEMS, Central, Invariance, InvarianceSettings
+from expunge_experiments.runs.invariance.run import SYSTEMS, Central, Invariance, InvarianceSettings
 from expunge_experiments.systems.variants import VariantBExact, VariantSettings
 
 GAMMAS = (1e-20, 1e-9, 1e-3, 1e-1, 1.0, 1e2, 1e4)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from analytic_cases import SmallLibrary, run, small_dataset
 
-from expunge_experiments.grids import USUAL
+from expunge_experiments.datasets.dataset import USUAL
 from expunge_experiments.runs.base import Experiment
-from expunge_experiments.runs.costs import Costs, CostsSettings
+from expunge_experiments.runs.costs.run import Costs, CostsSettings
 from expunge_experiments.runs.drift import Drift, DriftSettings
-from expunge_experiments.runs.lowrank import LowRank, LowRankSettings
+from expunge_experiments.runs.lowrank.run import LowRank, LowRankSettings
 from expunge_experiments.runs.posterior import PosteriorRun, PosteriorSettings
 
 CASES: dict[str, tuple[Experiment[Any], Any]] = {

@@ -11,10 +11,10 @@ import pytest
 from expunge.approximation import METHODS
 from expunge.errors import InputError
 from expunge_experiments.datasets.dataset import Dataset
-from expunge_experiments.figures import house_style
+from expunge_experiments.report.figures import house_style
 from expunge_experiments.runs.base import Done, Results
-from expunge_experiments.runs.lowrank import LowRank, LowRankSettings
-from expunge_experiments.runs.lowrank_report import holds
+from expunge_experiments.runs.lowrank.report import holds
+from expunge_experiments.runs.lowrank.run import LowRank, LowRankSettings
 
 SETTINGS = replace(
     LowRank.quick, gamma=1.0, ranks=(4, 64), base=120, batch=40, deleted=20, clients=2, requests=4, reset_every=3, seeds=(0,)

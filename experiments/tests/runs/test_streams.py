@@ -13,8 +13,7 @@ from expunge import Spec, Statistics, solve
 from expunge.errors import InputError
 from expunge.solvers.floating import relative_deviation
 from expunge_experiments.datasets.dataset import Dataset
-from expunge_experiments.partition import partition
-from expunge_experiments.pool import Pool
+from expunge_experiments.pool import Pool, partition
 from expunge_experiments.runs.retraining import Retraining, finest
 from expunge_experiments.runs.streams import Federation, check_federation, chunks_of, client_of, singles_of, subset
 from expunge_experiments.systems import catalogue

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from expunge.errors import InputError
 from expunge_experiments import tuned
 from expunge_experiments.datasets.catalogue import Library
-from expunge_experiments.page import write_outcome
+from expunge_experiments.report.page import write_outcome
 from expunge_experiments.runner import Runner
 from expunge_experiments.runs.alpha import Alpha, AlphaSettings
 from expunge_experiments.runs.base import Done, Results
@@ -98,7 +98,7 @@ def test_a_sweep_runs_is_shown_and_can_be_used(tmp_path: Path, monkeypatch: pyte
     assert all(finding.holds for finding in sweep.findings(settings, outcome.results)[:1])
     (table,) = sweep.tables(settings, outcome.results)
     assert [row[:2] for row in table.rows] == [("mine", "Central ridge retrain"), ("mine", "FATS"), ("mine", "Exact-Fun")]
-    assert write_outcome(outcome, runner.folder(sweep)) == []
+    write_outcome(outcome, runner.folder(sweep))
     monkeypatch.setenv(tuned.VARIABLE, str(runner.folder(sweep) / "results.json"))
     chosen = outcome.results.where(system="exactfun")[0].result["settings"]
     assert tuned.settings_for("mine", "exactfun").rate == chosen["rate"]
@@ -110,7 +110,7 @@ def test_a_sweep_runs_is_shown_and_can_be_used(tmp_path: Path, monkeypatch: pyte
     assert fine["triggered"] >= coarse["triggered"]
     assert fine["nonzero"] > coarse["nonzero"]
     assert len(alpha.tables(wanted, measured.results)[0].rows) == 2
-    assert write_outcome(measured, runner.folder(alpha)) == []
+    write_outcome(measured, runner.folder(alpha))
     assert (runner.folder(alpha) / "table.md").read_text().count("|") > 10
 
 

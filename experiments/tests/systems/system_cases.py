@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge_experiments.engine import Engine, ProcessEngine, State, Worker
-from expunge_experiments.letter import Array, Letter
+from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import System
 from expunge_experiments.systems.catalogue import settings_from
@@ -41,12 +41,12 @@ class MeansWorker(Worker):
         super().__init__(client, samples)
         self._classes = classes
 
-    def answer(self, letter: Letter) -> Letter:
-        places = np.searchsorted(self.samples.numbers, letter.arrays["numbers"])
+    def answer(self, message: ArrayMessage) -> ArrayMessage:
+        places = np.searchsorted(self.samples.numbers, message.arrays["numbers"])
         labels = self.samples.labels[places]
         sums = np.zeros((self._classes, self.samples.features.shape[1]), dtype=np.int64)
         np.add.at(sums, labels, np.rint(self.samples.features[places] * 2.0**20).astype(np.int64))
-        return Letter("sums", {}, {"sums": sums, "counts": np.bincount(labels, minlength=self._classes)})
+        return ArrayMessage("sums", {}, {"sums": sums, "counts": np.bincount(labels, minlength=self._classes)})
 
 
 class Means(System):

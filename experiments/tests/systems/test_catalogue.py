@@ -12,7 +12,7 @@ from system_cases import pool_of, small_settings
 
 from expunge.errors import InputError
 from expunge_experiments.engine import ProcessEngine
-from expunge_experiments.letter import Letter
+from expunge_experiments.message import ArrayMessage
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.catalogue import NAMES, SYSTEMS, Maker, build, employ, entry_of, settings_dict, settings_from
 
@@ -38,8 +38,8 @@ def test_settings_survive_json(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if not SYSTEMS[name].centralized])
 def test_workers_made_from_a_pickled_description_answer_alike(name: str, pool: Pool) -> None:
     made = employ(name, small_settings(name), 3, pool.classes, pool.dim)
-    letter = Letter("add", {}, {"numbers": pool.numbers_of(1)})
-    answers = [one(1, pool.samples_of(1)).respond(letter).to_bytes() for one in (made, pickle.loads(pickle.dumps(made)))]  # noqa: S301
+    message = ArrayMessage("add", {}, {"numbers": pool.numbers_of(1)})
+    answers = [one(1, pool.samples_of(1)).respond(message).to_bytes() for one in (made, pickle.loads(pickle.dumps(made)))]  # noqa: S301
     assert answers[0] == answers[1]
 
 

@@ -20,8 +20,7 @@ from expunge_experiments.systems.base import UnsupportedError
 from expunge_experiments.systems.catalogue import build
 from expunge_experiments.systems.check import fingerprint
 from expunge_experiments.systems.exactfun import ExactFun, ExactFunSettings
-from expunge_experiments.systems.gradient import LOCAL
-from expunge_experiments.systems.softmax import cut, follow, with_constant
+from expunge_experiments.systems.gradient import LOCAL, cut, follow, with_constant
 
 LIVELY = ExactFunSettings(alpha=0.01, rounds=5, clients_per_round=2, epochs=1, batch=4, rate=0.5)
 DULL = ExactFunSettings(alpha=0.3, rounds=5, clients_per_round=2, epochs=1, batch=4, rate=0.5)

@@ -16,8 +16,7 @@ from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import System
 from expunge_experiments.systems.catalogue import build
 from expunge_experiments.systems.fedavg import FedAvgSettings
-from expunge_experiments.systems.gradient import turns
-from expunge_experiments.systems.softmax import descend, with_constant, zero_head
+from expunge_experiments.systems.gradient import descend, turns, with_constant, zero_head
 
 SMALL = FedAvgSettings(rounds=4, clients_per_round=2, epochs=2, batch=5, rate=0.2)
 
@@ -70,9 +69,9 @@ def test_clients_without_samples_are_passed_over() -> None:
     asked: list[list[int]] = []
     ask = system.engine.ask
 
-    def noted(letters: Any) -> Any:
-        asked.append([client for client, letter in letters if letter.task == "train"])
-        return ask(letters)
+    def noted(messages: Any) -> Any:
+        asked.append([client for client, message in messages if message.task == "train"])
+        return ask(messages)
 
     system.engine.ask = noted  # type: ignore[method-assign]
     cost = system.delete_client(2)

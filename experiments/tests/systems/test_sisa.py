@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from system_cases import pool_of
 
 from expunge_experiments.systems.catalogue import build
+from expunge_experiments.systems.gradient import descend, with_constant, zero_head
 from expunge_experiments.systems.sisa import _LEARNING, Sisa, SisaSettings
-from expunge_experiments.systems.softmax import descend, with_constant, zero_head
 
 SETTINGS = SisaSettings(shards=3, slices=3, epochs=1, batch=8, rate=0.1)
 

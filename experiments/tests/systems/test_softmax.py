@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from expunge.errors import InputError
-from expunge_experiments.systems.softmax import cut, descend, follow, predicted, with_constant, zero_head
+from expunge_experiments.systems.gradient import cut, descend, follow, predicted, with_constant, zero_head
 
 Float = NDArray[np.float64]
 

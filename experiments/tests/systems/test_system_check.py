@@ -13,7 +13,7 @@ from system_cases import Means, small_settings
 
 from expunge.errors import InputError
 from expunge_experiments.engine import State
-from expunge_experiments.letter import Array
+from expunge_experiments.message import Array
 from expunge_experiments.systems.base import Cost
 from expunge_experiments.systems.catalogue import NAMES, SYSTEMS, Maker
 from expunge_experiments.systems.check import BrokenLawError, check_system

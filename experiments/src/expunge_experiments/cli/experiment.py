@@ -24,8 +24,8 @@ from expunge.errors import InputError, MissingExtraError
 from expunge_experiments import config
 from expunge_experiments.datasets.catalogue import Library
 from expunge_experiments.flower import subprocess
-from expunge_experiments.markdown import seconds_text
-from expunge_experiments.page import findings, missing, tables, write_outcome, write_page
+from expunge_experiments.report.page import findings, missing, tables, write_outcome, write_page
+from expunge_experiments.report.tables import seconds_text
 from expunge_experiments.runner import ENGINES, FLOWER, FLOWER_NEEDS, Outcome, Runner, available_engines
 from expunge_experiments.runs.base import Finding, Table
 from expunge_experiments.runs.catalogue import ABOUT, EXPERIMENTS
@@ -37,8 +37,9 @@ _SHOWN = 60  # characters of what is being done, beside a bar
 class Experiments(Group):
     """A command for each experiment, made when it is asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click has it
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which they are run."""
+        del ctx  # they are the same in every context
         return ["list", *ABOUT, ALL, "features"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -136,7 +137,7 @@ def _run(names: tuple[str, ...], everything: bool, **given: Any) -> None:
         screen.result({"config": tables_of, "toml": text}, Text(text.rstrip("\n"), no_wrap=True, overflow="ignore"))
         return
     engines = _engines(names, settings, given)
-    outcomes, problems = [], []
+    outcomes = []
     with _watched(screen) as report:
         runner = Runner(given["out"], Library(given["data"]), report)
         for name in names:
@@ -145,10 +146,10 @@ def _run(names: tuple[str, ...], everything: bool, **given: Any) -> None:
             if given["flower_python"] is not None and FLOWER not in engines and given["engine"] in (None, FLOWER):
                 outcome = subprocess.finished(runner, outcome, given)
             if not given["measure_only"]:
-                problems += write_outcome(outcome, runner.folder(EXPERIMENTS[name]))
+                write_outcome(outcome, runner.folder(EXPERIMENTS[name]))
             outcomes.append(outcome)
         page = write_page(outcomes, given["out"]) if everything and not given["measure_only"] else None
-    _show(screen, outcomes, problems, given["out"], page)
+    _show(screen, outcomes, given["out"], page)
     if any(outcome.failures for outcome in outcomes):
         click.get_current_context().exit(failure.FAILED)
 
@@ -194,9 +195,7 @@ def _watched(screen: Screen) -> Iterator[Callable[[str, int, int | None], None]]
 # -- what is shown --------------------------------------------------------------------------------------------------------
 
 
-def _show(screen: Screen, outcomes: Sequence[Outcome], problems: Sequence[str], out: Path, page: Path | None) -> None:
-    for problem in dict.fromkeys(problems):
-        screen.note(problem)
+def _show(screen: Screen, outcomes: Sequence[Outcome], out: Path, page: Path | None) -> None:
     value = {"experiments": [_value(outcome, out) for outcome in outcomes], "page": None if page is None else str(page)}
     shown: list[RenderableType] = []
     for outcome in outcomes:

@@ -1,4 +1,7 @@
-"""Dataset: training and test features with labels, and, where it is known, whose each training sample is."""
+"""Dataset: training and test features with labels, and, where it is known, whose each training sample is.
+
+Exact arithmetic takes features on the product's own grid, or on a coarser one where they are larger than that.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from expunge import Grid
 from expunge.errors import InputError
+from expunge_experiments.message import Array
 
 Features = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -84,3 +89,20 @@ class Dataset:
             "train": len(self.train_labels),
             "test": len(self.test_labels),
         }
+
+
+# -- grids -----------------------------------------------------------------------------------------
+
+
+USUAL = Grid()
+
+
+def largest_of(features: Array) -> float:
+    """The largest magnitude; 0 of nothing."""
+    return float(max(features.max(), -features.min())) if features.size else 0.0
+
+
+def fitting_grid(features: Array) -> Grid:
+    """The usual grid where it holds these features, and otherwise the finest that does; the coarsest, where none does."""
+    largest = largest_of(features)
+    return USUAL if largest < USUAL.limit else Grid.covering(largest, headroom_bits=0)

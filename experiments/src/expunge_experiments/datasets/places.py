@@ -6,7 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from expunge_experiments.errors import MissingDataError
+from expunge.errors import InputError
+
+
+class MissingDataError(InputError):
+    """A file of an experiment's data that is in none of the places where it is looked for."""
+
 
 VARIABLE = "EXPUNGE_DATA"
 

@@ -3,8 +3,8 @@
 Importing this needs no Flower: only `apps` does, through `carriers.flower`.
 """
 
-from expunge_experiments.flower.ground import Ground
 from expunge_experiments.flower.job import Job, Outcome, Request
 from expunge_experiments.flower.measuring import measure
+from expunge_experiments.flower.shared_pool import SharedPool
 
-__all__ = ["Ground", "Job", "Outcome", "Request", "measure"]
+__all__ = ["Job", "Outcome", "Request", "SharedPool", "measure"]

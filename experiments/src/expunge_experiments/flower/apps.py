@@ -12,9 +12,9 @@ from expunge.carriers.flower.parcel import Parcel
 from expunge.errors import ExpungeError, InputError
 from expunge_experiments.flower.engine import FlowerEngine
 from expunge_experiments.flower.exchange import Exchange, Place, client_app, server_app
-from expunge_experiments.flower.ground import Ground
 from expunge_experiments.flower.job import Diary, Job, Request
 from expunge_experiments.flower.node import FOLDER, Run, client_of, respond
+from expunge_experiments.flower.shared_pool import SharedPool
 from expunge_experiments.systems.base import Cost, System
 from expunge_experiments.systems.catalogue import build
 
@@ -32,13 +32,13 @@ def lead(exchange: Exchange, config: Mapping[str, Any]) -> None:
     folder = _folder(config)
     diary = Diary.begin(folder)
     try:
-        job, ground = Job.read(folder), Ground.read(folder)
-        engine = FlowerEngine(exchange, ground.pool.clients, int(config[ACTORS]))
-        system = build(job.system, ground.pool, settings=job.settings, seed=job.seed, engine=engine)
+        job, shared_pool = Job.read(folder), SharedPool.read(folder)
+        engine = FlowerEngine(exchange, shared_pool.pool.clients, int(config[ACTORS]))
+        system = build(job.system, shared_pool.pool, settings=job.settings, seed=job.seed, engine=engine)
         training = None if job.training is None else np.array(job.training, dtype=np.int64)
-        _note(diary, system, ground, engine, system.train(training))
+        _note(diary, system, shared_pool, engine, system.train(training))
         for request in job.requests:
-            _note(diary, system, ground, engine, _performed(system, request))
+            _note(diary, system, shared_pool, engine, _performed(system, request))
     except ExpungeError as problem:
         diary.problem = f"{type(problem).__name__}: {problem}"
         diary.write()
@@ -51,9 +51,9 @@ def _performed(system: System, request: Request) -> Cost:
     return system.delete(numbers) if request.operation == "delete" else system.add(numbers)
 
 
-def _note(diary: Diary, system: System, ground: Ground, engine: FlowerEngine, cost: Cost) -> None:
+def _note(diary: Diary, system: System, shared_pool: SharedPool, engine: FlowerEngine, cost: Cost) -> None:
     diary.costs.append(cost)
-    diary.accuracies.append(system.accuracy(ground.test_features, ground.test_labels))
+    diary.accuracies.append(system.accuracy(shared_pool.test_features, shared_pool.test_labels))
     diary.digests.append(system.digest)
     diary.loading_seconds = engine.loading_seconds
     diary.write()

@@ -1,4 +1,4 @@
-"""FlowerEngine: letters travel in Flower's messages to the nodes of a grid, each of which is one client.
+"""FlowerEngine: messages travel in Flower's own to the nodes of a grid, each of which is one client.
 
 Law: a system on this engine comes to the same head as in one process, bit for bit if the arithmetic of its clients is the same.
 """
@@ -28,9 +28,9 @@ class Asking(Protocol):
 
 
 class FlowerEngine(Engine):
-    """`parallel` clients work at the same time. Letters to the same client in one exchange share a message, in their order.
+    """`parallel` clients work at the same time. Messages to one client in one exchange share one of Flower's, in their order.
 
-    A cost's bytes are those of letters. Its client seconds are measured at the nodes, as in one process: reading a letter,
+    A cost's bytes are those of messages. Its client seconds are measured at the nodes, as in one process: reading a message,
     answering it, writing the answer. All else is orchestration, also what nodes need to load samples and state
     (`loading_seconds`).
     """
@@ -50,18 +50,20 @@ class FlowerEngine(Engine):
                 f"their partition-id must be 0 to {clients - 1}"
             )
 
-    def _exchange(self, letters: Sequence[tuple[int, bytes]]) -> list[bytes]:
-        mine: dict[int, list[int]] = {}  # places in `letters` of each client's
-        for place, (client, _) in enumerate(letters):
+    def _exchange(self, messages: Sequence[tuple[int, bytes]]) -> list[bytes]:
+        mine: dict[int, list[int]] = {}  # places in `messages` of each client's
+        for place, (client, _) in enumerate(messages):
             mine.setdefault(client, []).append(place)
-        told = self._ask({client: _question("letters", *(letters[one][1] for one in places)) for client, places in mine.items()})
-        answers, busiest = [b""] * len(letters), 0.0
+        told = self._ask(
+            {client: _question("messages", *(messages[one][1] for one in places)) for client, places in mine.items()}
+        )
+        answers, busiest = [b""] * len(messages), 0.0
         for client, places in mine.items():
             note, parts = _note(told[client]), told[client].parts
             if len(parts) != len(places):
-                raise FormatError(f"client {client} has answered {len(places)} letters with {len(parts)}")
+                raise FormatError(f"client {client} has answered {len(places)} messages with {len(parts)}")
             for place, answer, worked in zip(places, parts, note["worked"], strict=True):
-                self._count(len(letters[place][1]), len(answer), worked * _NANO)
+                self._count(len(messages[place][1]), len(answer), worked * _NANO)
                 answers[place] = answer
             busiest = max(busiest, sum(note["worked"]) * _NANO)
             self.loading_seconds += note["loaded"] * _NANO

@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from expunge.errors import InputError, MissingExtraError, ProtocolError
-from expunge_experiments.flower.ground import Ground
 from expunge_experiments.flower.job import Diary, Job, Outcome
 from expunge_experiments.flower.runtime import simulate
+from expunge_experiments.flower.shared_pool import SharedPool
 from expunge_experiments.systems.base import UnsupportedError
 from expunge_experiments.systems.catalogue import entry_of
 
@@ -57,18 +57,18 @@ def measure(
     seconds: float = 3600.0,
     report: Report = lambda *_: None,
 ) -> Outcome:
-    """Train a system on Flower and ask of it what the job says, on the ground that is laid out in `folder`.
+    """Train a system on Flower and ask of it what the job says, on the shared pool that is laid out in `folder`.
 
     Simulated, Flower's own runtime carries messages to `clients` nodes, which `actors` processes of Ray work for; it may be
     installed in an environment of its own (`runtime.programs`). Otherwise all is done in this process, on the in-process grid.
-    What is found is the same, but for the times. The ground is left as it was, and nothing else stays behind.
+    What is found is the same, but for the times. The shared pool is left as it was, and nothing else stays behind.
     """
     _require_possible(job, folder, clients, actors)
     began = time.perf_counter()
     total = len(job.requests) + 1
     with TemporaryDirectory(prefix="job-", dir=folder) as place:
         here = Path(place).resolve()  # the apps run elsewhere
-        (here / "ground").symlink_to((folder / "ground").resolve(), target_is_directory=True)
+        (here / "shared-pool").symlink_to((folder / "shared-pool").resolve(), target_is_directory=True)
         job.write(here)
 
         def watch() -> None:
@@ -91,7 +91,7 @@ def _require_possible(job: Job, folder: Path, clients: int, actors: int) -> None
         raise UnsupportedError(f"{entry.title} has no operation {', '.join(missing)}")
     if actors < 1:
         raise InputError(f"there must be at least one actor, not {actors}")
-    if (there := Ground.read(folder).pool.clients) != clients:
+    if (there := SharedPool.read(folder).pool.clients) != clients:
         raise InputError(f"the pool in {folder} is of {there} clients, and {clients} were asked for")
 
 

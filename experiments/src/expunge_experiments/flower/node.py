@@ -1,7 +1,7 @@
 """A node's side: the worker of its client is made anew for each message, answers, and leaves its state in a file.
 
 Law: the answers, and the state in the end, are those of a worker that lives on. Nodes know of a run what is in its folder: a job,
-the ground, and a file for each client's state.
+the shared pool, and a file for each client's state.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from expunge import canonical
 from expunge.carriers.flower.parcel import Parcel
 from expunge.errors import FormatError, InputError
 from expunge_experiments.engine import Employ, State, Worker
-from expunge_experiments.flower.ground import Ground
 from expunge_experiments.flower.job import Job
-from expunge_experiments.letter import Letter
+from expunge_experiments.flower.shared_pool import SharedPool
+from expunge_experiments.message import ArrayMessage
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.catalogue import employ, fitted
 
@@ -39,7 +39,7 @@ class Run:
     @lru_cache(maxsize=2)
     def of(cls, folder: Path) -> Self:
         """Read once in a process, however many messages and nodes it serves."""
-        job, pool = Job.read(folder), Ground.read(folder).pool
+        job, pool = Job.read(folder), SharedPool.read(folder).pool
         settings = fitted(job.system, job.settings, pool)  # as the server's are, which sees the same pool
         return cls(folder, pool, employ(job.system, settings, job.seed, pool.classes, pool.dim))
 
@@ -57,8 +57,8 @@ def respond(parcel: Parcel, run: Run, client: int) -> Parcel:
     match canonical.decode(parcel.note, "a question of the engine"):
         case {"ask": "client"}:
             return _answer({"client": client, "kept": size_of(_Desk.open(run, client).worker.state())})
-        case {"ask": "letters"}:
-            return _letters(parcel.parts, run, client)
+        case {"ask": "messages"}:
+            return _messages(parcel.parts, run, client)
         case {"ask": "state"}:
             return _answer({}, packed(_Desk.open(run, client).worker.state()))
         case {"ask": "restore"}:
@@ -68,14 +68,14 @@ def respond(parcel: Parcel, run: Run, client: int) -> Parcel:
     raise FormatError(f"{parcel.note!r:.80} is no question of the engine: it was altered, or is of another version")
 
 
-def _letters(letters: tuple[bytes, ...], run: Run, client: int) -> Parcel:
-    """Answer letters one after another. The worker's own time is measured as in one process: reading, answering, writing."""
+def _messages(messages: tuple[bytes, ...], run: Run, client: int) -> Parcel:
+    """Answer messages one after another. The worker's own time is measured as in one process: reading, answering, writing."""
     began = time.perf_counter_ns()
     desk = _Desk.open(run, client)
     answers, worked = [], []
-    for data in letters:
+    for data in messages:
         since = time.perf_counter_ns()
-        answers.append(desk.worker.respond(Letter.from_bytes(data)).to_bytes())
+        answers.append(desk.worker.respond(ArrayMessage.from_bytes(data)).to_bytes())
         worked.append(time.perf_counter_ns() - since)
     kept = desk.close()
     loaded = time.perf_counter_ns() - began - sum(worked)
@@ -115,12 +115,12 @@ class _Desk:
 
 def packed(state: State) -> bytes:
     """A state as bytes."""
-    return Letter("state", {}, state).to_bytes()
+    return ArrayMessage("state", {}, state).to_bytes()
 
 
 def unpacked(data: bytes) -> State:
     """The inverse of `packed`; nobody can write to its arrays."""
-    return dict(Letter.from_bytes(data).arrays)
+    return dict(ArrayMessage.from_bytes(data).arrays)
 
 
 def size_of(state: State) -> int:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from expunge.errors import InputError
-from expunge_experiments import published, tuned
-from expunge_experiments.markdown import MISSING, bytes_text, counted, fixed, seconds_text, with_deviation
+from expunge_experiments import tuned
+from expunge_experiments.report import figures, paper
+from expunge_experiments.report.tables import MISSING, bytes_text, counted, fixed, seconds_text, with_deviation
 from expunge_experiments.runs.base import Cell, Done, Drawing, Experiment, Finding, Key, Report, Results, Table, over_seeds
-from expunge_experiments.runs.checks import check_datasets
-from expunge_experiments.runs.streams import Federation, check_federation
+from expunge_experiments.runs.streams import Federation, check_datasets, check_federation
 from expunge_experiments.systems.catalogue import NAMES, build, entry_of, settings_dict, settings_from
 from expunge_experiments.systems.fats import Fats
 
@@ -65,7 +65,7 @@ class Accuracy(Experiment[AccuracySettings]):
         "Does exactness cost accuracy: how do both variants compare with central ridge, and with heads trained by rounds of SGD?"
     )
     paper = (
-        f"{published.ACCURACY_TABLE}: both variants match central ridge to 0.0004 on all benchmarks; FedAvg, FATS and Exact-Fun "
+        f"{paper.ACCURACY_TABLE}: both variants match central ridge to 0.0004 on all benchmarks; FedAvg, FATS and Exact-Fun "
         "are 0.2 to 8.7 points below it."
     )
     version = 2
@@ -122,9 +122,9 @@ class Accuracy(Experiment[AccuracySettings]):
         for name in ITERATIVE:
             made += _near_central(results, name)
         made += [*_more_rounds(results, longer), *_stable(results)]
-        differences = [one for one in settings.datasets if one in published.DATASETS]
+        differences = [one for one in settings.datasets if one in paper.DATASETS]
         if differences:
-            others = [f"{one} instead of {published.DATASETS[one]}" for one in differences if one not in _NAMED_ALIKE]
+            others = [f"{one} instead of {paper.DATASETS[one]}" for one in differences if one not in _NAMED_ALIKE]
             made.append(
                 Finding(
                     f"What differs from the paper: {', '.join([*others, 'other backbones'])}, and settings chosen by our own "
@@ -161,13 +161,13 @@ def _measure(key: Key, library: Library, report: Report) -> Mapping[str, Any]:
 def _accuracies(settings: AccuracySettings, results: Results) -> Table:
     columns = ["System"]
     for dataset in results.values("dataset"):
-        columns += [dataset, f"paper: {published.DATASETS.get(dataset, MISSING)}"]
+        columns += [dataset, f"paper: {paper.DATASETS.get(dataset, MISSING)}"]
     rows = []
     for name in results.values("system"):
         row = [entry_of(name).title]
         for dataset in results.values("dataset"):
             found = results.where(dataset=dataset, system=name)
-            row += [with_deviation(over_seeds(_each(found, "accuracy"))), fixed(published.accuracy(dataset, name))]
+            row += [with_deviation(over_seeds(_each(found, "accuracy"))), fixed(paper.accuracy(dataset, name))]
         rows.append(row)
     note = (
         f"{settings.clients} clients; mean and standard deviation over {counted(len(settings.seeds), 'seed')} of partition and "
@@ -270,9 +270,9 @@ def _near_central(results: Results, name: str) -> list[Finding]:
     if ours is None or central is None:
         return []
     below = 100 * (central - ours)
-    theirs, top = published.accuracy("cifar10", name), published.accuracy("cifar10", "central")
-    paper = f"; the paper: {_distance(100 * (top - theirs))}" if theirs is not None and top is not None else ""
-    text = f"cifar10: {entry_of(name).title} is at most {_POINTS:g} points below central ridge ({_distance(below)}{paper})."
+    theirs, top = paper.accuracy("cifar10", name), paper.accuracy("cifar10", "central")
+    published = f"; the paper: {_distance(100 * (top - theirs))}" if theirs is not None and top is not None else ""
+    text = f"cifar10: {entry_of(name).title} is at most {_POINTS:g} points below central ridge ({_distance(below)}{published})."
     return [Finding(text, below <= _POINTS)]
 
 
@@ -313,8 +313,6 @@ def _distance(below: float) -> str:
 
 
 def _draw(settings: AccuracySettings, results: Results, datasets: Sequence[str]) -> Figure:
-    from expunge_experiments import figures  # noqa: PLC0415 - drawing needs an extra
-
     names = [name for name in settings.systems if results.where(system=name) and name != "central"]
     width = 2.7 if len(datasets) > 1 else 4.2
     figure, axes = figures.panels(len(datasets), width=width, height=0.8 + 0.19 * len(names), sharey=True, squeeze=False)
@@ -326,13 +324,11 @@ def _draw(settings: AccuracySettings, results: Results, datasets: Sequence[str])
 
 
 def _draw_panel(axes: Axes, results: Results, dataset: str, names: Sequence[str]) -> None:
-    from expunge_experiments import figures  # noqa: PLC0415 - drawing needs an extra
-
     central = _mean(results, dataset, "central") or 0.0
-    top = published.accuracy(dataset, "central")
+    top = paper.accuracy(dataset, "central")
     axes.axvline(0.0, color=figures.BLACK, linewidth=0.8, linestyle="--")
     for place, name in enumerate(names):
-        theirs = published.accuracy(dataset, name)
+        theirs = paper.accuracy(dataset, name)
         if theirs is not None and top is not None:
             axes.plot(100 * (theirs - top), place + 0.22, "D", color=figures.GREY, markerfacecolor="white", markersize=3.5)
         summary = over_seeds(_each(results.where(system=name), "accuracy"))
@@ -340,6 +336,6 @@ def _draw_panel(axes: Axes, results: Results, dataset: str, names: Sequence[str]
             style = figures.look(name).line() | {"linestyle": "none"}
             spread = 100 * summary.deviation if summary.count > 1 else None
             axes.errorbar(100 * (summary.mean - central), place, xerr=spread, capsize=2.0, elinewidth=0.8, **style)
-    axes.set_title(f"{dataset} [{published.DATASETS.get(dataset, 'not in the paper')}]")
+    axes.set_title(f"{dataset} [{paper.DATASETS.get(dataset, 'not in the paper')}]")
     axes.set_xlabel(f"points from central ridge ({100 * central:.2f} %)")
     axes.grid(axis="y", visible=False)

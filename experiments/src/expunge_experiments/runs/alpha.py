@@ -12,8 +12,8 @@ import numpy as np
 
 from expunge.errors import InputError
 from expunge_experiments import tuned
-from expunge_experiments.partition import partition
-from expunge_experiments.pool import Pool
+from expunge_experiments.pool import Pool, partition
+from expunge_experiments.report.figures import COLOURS, panels, seeds_line
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table, over_seeds
 from expunge_experiments.systems import catalogue
 from expunge_experiments.systems.exactfun import ExactFun, ExactFunSettings
@@ -185,8 +185,6 @@ def _values(found: Results, name: str, alphas: Sequence[float]) -> list[list[flo
 
 
 def _drawn(settings: AlphaSettings, results: Results) -> Figure:
-    from expunge_experiments.figures import COLOURS, panels, seeds_line  # noqa: PLC0415 - draws with matplotlib, an extra
-
     figure, axes = panels(2)
     for place, slower in enumerate(settings.slower):
         here = results.where(slower=slower)

@@ -99,15 +99,15 @@ class Experiment(ABC, Generic[S]):
         """The work, in order."""
 
     @abstractmethod
-    def tables(self, settings: S, results: Results) -> list[Table]:
+    def tables(self, settings: S, results: Results, /) -> list[Table]:
         """Tables of what has been measured so far."""
 
-    def drawings(self, settings: S, results: Results) -> list[Drawing]:  # noqa: ARG002 - some have none
-        """Figures of what has been measured so far."""
+    def drawings(self, _settings: S, _results: Results, /) -> list[Drawing]:
+        """Figures of what has been measured so far; some experiments have none."""
         return []
 
-    def findings(self, settings: S, results: Results) -> list[Finding]:  # noqa: ARG002 - some have none
-        """What follows, what differs from the paper and why."""
+    def findings(self, _settings: S, _results: Results, /) -> list[Finding]:
+        """What follows, what differs from the paper and why; some experiments have none."""
         return []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from expunge_experiments.config import require_known
 from expunge_experiments.runs.base import Experiment
 
-ABOUT = {  # in the order in which they are run; each is a module of this package
+ABOUT = {  # in the order in which they are run; each is a module of this package, or a package with a module run
     "sweep": "Choose learning rates, epochs and batch sizes by the same small sweep for every system.",
     "accuracy": "Measure every system's accuracy: the paper's accuracy table.",
     "invariance": "Measure how far partition and arithmetic move the head, also over gamma: the paper's invariance table.",
@@ -35,7 +35,10 @@ class _Experiments(Mapping[str, Experiment[Any]]):
     def __getitem__(self, name: str) -> Experiment[Any]:
         require_known("experiment", name, ABOUT)
         if name not in self._made:
-            content = vars(import_module(f"expunge_experiments.runs.{name}")).values()
+            module = import_module(f"expunge_experiments.runs.{name}")
+            if hasattr(module, "__path__"):  # a package
+                module = import_module(f"{module.__name__}.run")
+            content = vars(module).values()
             kinds = [one for one in content if isinstance(one, type) and issubclass(one, Experiment)]
             self._made[name] = next(one() for one in kinds if getattr(one, "name", None) == name)
         return self._made[name]

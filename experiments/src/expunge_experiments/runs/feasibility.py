@@ -1,11 +1,22 @@
-"""feasibility: the downdate lemma's three conditions in integers, and what arithmetic that rounds makes of them near the edge."""
+"""feasibility: the downdate lemma's three conditions in integers, and what arithmetic that rounds makes of them near the edge.
+
+Cases are H = S + gamma I and rows U to be deleted, all integers, with the exact answer. `random` cases are small integers of any
+kind. `boundary` cases are built so that u H^-1 u' is 1 - gap for a rational gap that is known, down to 1e-16: H = L'L for a
+triangular L, whose rows are orthonormal directions in the sense of H^-1, and u is an integer combination of these, with weights
+whose squares add up to (1 - gap) 4^bits.
+
+The reference is exact linear algebra on Python's integers: nothing in it rounds and nothing in it uses the solvers. Elimination
+is fraction-free (Bareiss): all entries are minors, so all divisions come out even.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
+from math import comb, isqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,15 +29,205 @@ from expunge.exact import wide
 from expunge.solvers.factor import CholeskyFactor, proven_floor
 from expunge.solvers.feasibility import Downdate, downdate
 from expunge.solvers.system import System
-from expunge_experiments.figures import BLUE, SKY, VERMILLION, log_axis, panels
+from expunge_experiments.report.figures import BLUE, SKY, VERMILLION, log_axis, panels
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
-from expunge_experiments.runs.feasibility_cases import BITS, KINDS, Boundary, answer, boundary_case, random_case
-from expunge_experiments.runs.integers import Matrix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from expunge_experiments.datasets.catalogue import Library
+
+
+# -- exact linear algebra --------------------------------------------------------------------------
+
+
+Matrix = list[list[int]]
+
+
+def product(left: Matrix, right: Matrix) -> Matrix:
+    """left @ right."""
+    columns = list(zip(*right, strict=True))
+    return [[sum(a * b for a, b in zip(row, column, strict=True)) for column in columns] for row in left]
+
+
+def transposed(matrix: Matrix) -> Matrix:
+    """The transpose."""
+    return [list(column) for column in zip(*matrix, strict=True)]
+
+
+def gram(rows: Matrix) -> Matrix:
+    """rows' @ rows."""
+    return product(transposed(rows), rows)
+
+
+def is_positive_definite(symmetric: Matrix) -> bool:
+    """Whether every leading principal minor is positive (Sylvester)."""
+    work = [row[:] for row in symmetric]
+    previous = 1
+    for pivot in range(len(work)):
+        if work[pivot][pivot] <= 0:
+            return False
+        _eliminate(work, pivot, previous, range(pivot + 1, len(work)))
+        previous = work[pivot][pivot]
+    return True
+
+
+def solved(symmetric: Matrix, right: Matrix) -> tuple[int, Matrix]:
+    """det(H) and det(H) * H^-1 @ right, for a positive definite H."""
+    size = len(symmetric)
+    work = [row[:] + other[:] for row, other in zip(symmetric, right, strict=True)]
+    previous = 1
+    for pivot in range(size):
+        _eliminate(work, pivot, previous, [row for row in range(size) if row != pivot])
+        previous = work[pivot][pivot]
+    return previous, [row[size:] for row in work]
+
+
+def _eliminate(work: Matrix, pivot: int, previous: int, rows: Sequence[int]) -> None:
+    """One step of Bareiss' elimination on these rows."""
+    head = work[pivot]
+    for row in rows:
+        factor = work[row][pivot]
+        work[row] = [(head[pivot] * entry - factor * above) // previous for entry, above in zip(work[row], head, strict=True)]
+
+
+def characteristic(matrix: Matrix) -> list[int]:
+    """The coefficients of det(x I - M), the leading one first (Faddeev and LeVerrier); divisions come out even."""
+    size = len(matrix)
+    coefficients = [1]
+    work = [[0] * size for _ in range(size)]
+    for step in range(1, size + 1):
+        for place in range(size):
+            work[place][place] += coefficients[-1]
+        work = product(matrix, work)
+        coefficients.append(-sum(work[place][place] for place in range(size)) // step)
+    return coefficients
+
+
+def all_roots_below(coefficients: Sequence[int], bound: int) -> bool:
+    """Whether a polynomial with real roots only has all of them below `bound`.
+
+    By Descartes' rule, which is exact where all roots are real: shifted by the bound, the polynomial must have no root at 0 and
+    no change of sign among its coefficients.
+    """
+    degree = len(coefficients) - 1
+    shifted = [0] * (degree + 1)
+    for place, coefficient in enumerate(coefficients):
+        power = degree - place
+        for kept in range(power + 1):
+            shifted[degree - kept] += coefficient * comb(power, kept) * bound ** (power - kept)
+    signs = [value > 0 for value in shifted if value]
+    return shifted[-1] != 0 and all(signs) == any(signs)
+
+
+# -- cases -----------------------------------------------------------------------------------------
+
+
+BITS = 29  # of the scale of boundary cases: rows stay below 2^41, which the grid holds
+_STRETCH = 10  # rows of L are up to 2^10 times as long as others, so that H is not well-conditioned
+_EXACT_PLACES = 6  # directions that take up what is left over: enough for 1e-16
+KINDS = ("deletes retained rows", "arbitrary rows", "on the boundary", "scaled rows", "repeated rows")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The lemma's three conditions, each by a computation of its own."""
+
+    difference: bool  # H - U'U is positive definite: leading minors
+    small: bool  # I - U H^-1 U' is positive definite: leading minors
+    largest: bool  # the largest eigenvalue of U H^-1 U' is below 1: characteristic polynomial
+
+    @property
+    def agree(self) -> bool:
+        """What the lemma says."""
+        return self.difference == self.small == self.largest
+
+
+def answer(system: Matrix, rows: Matrix) -> Answer:
+    """All three conditions in integers, for a positive definite system."""
+    size = len(rows)
+    removed = gram(rows)
+    difference = [[a - b for a, b in zip(left, right, strict=True)] for left, right in zip(system, removed, strict=True)]
+    determinant, columns = solved(system, transposed(rows))
+    scaled = product(rows, columns)  # det(H) * U H^-1 U'
+    small = [[determinant * (i == j) - scaled[i][j] for j in range(size)] for i in range(size)]
+    return Answer(
+        is_positive_definite(difference),
+        is_positive_definite(small),
+        all_roots_below(characteristic(scaled), determinant),
+    )
+
+
+def random_case(kind: str, draw: np.random.Generator) -> tuple[Matrix, Matrix]:
+    """A positive definite H and rows U."""
+    width, rank, most = int(draw.integers(1, 6)), int(draw.integers(1, 5)), int(2 ** draw.integers(1, 12))
+    if kind == "on the boundary":  # rows of a factor: U H^-1 U' is the identity
+        factor = _unit_triangular(width, draw)
+        return gram(factor), _some_rows(factor, min(rank, width), draw)
+    features = _rows(width + rank + 1, width, most, draw)
+    gamma = int(draw.integers(1, most + 1))
+    system = _plus(gram(features), gamma)
+    if kind == "deletes retained rows":
+        return system, _some_rows(features, rank, draw)
+    if kind == "repeated rows":  # more often than they were added
+        return system, _some_rows(features, 1, draw) * (rank + 1)
+    if kind == "scaled rows":
+        times = int(draw.integers(1, 4))
+        return system, [[times * entry for entry in row] for row in _some_rows(features, rank, draw)]
+    return system, _rows(rank, width, most, draw)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """H = `system` * 4^-BITS and u = `row` * 2^-BITS with u H^-1 u' = 1 - gap exactly; gamma is what may stand in H."""
+
+    system: Matrix
+    row: list[int]
+    gap: Fraction
+    gamma: float
+
+
+def boundary_case(gap: float, draw: np.random.Generator, width: int = 9) -> Boundary:
+    """A case whose gap is close to `gap` (negative: infeasible), and known exactly."""
+    stretch = [1 << int(bits) for bits in draw.integers(0, _STRETCH + 1, width)]
+    factor = [[times * entry for entry in line] for times, line in zip(stretch, _unit_triangular(width, draw), strict=True)]
+    scale = 1 << BITS
+    rest = scale * scale - round(Fraction(gap) * scale * scale)
+    weights = []
+    for place, share in enumerate(draw.dirichlet(np.ones(width))):
+        part = int(share * scale * scale) if place < width - _EXACT_PLACES else rest
+        weights.append(isqrt(min(part, rest)) * int(draw.choice((-1, 1))))
+        rest -= weights[-1] ** 2
+    row = [sum(weight * line[column] for weight, line in zip(weights, factor, strict=True)) for column in range(width)]
+    reached = Fraction(sum(weight**2 for weight in weights), scale * scale)
+    system = gram(factor)
+    smallest = float(np.linalg.eigvalsh(np.array(system, dtype=float))[0])
+    gamma = 2.0 ** (int(np.floor(np.log2(smallest))) - 1)
+    return Boundary([[entry * scale * scale for entry in line] for line in system], row, 1 - reached, gamma)
+
+
+def _unit_triangular(width: int, draw: np.random.Generator) -> Matrix:
+    """Upper triangular with ones on the diagonal and -1, 0 or 1 above."""
+    above = np.triu(draw.integers(-1, 2, (width, width)), 1) + np.eye(width, dtype=np.int64)
+    found: Matrix = above.astype(int).tolist()
+    return found
+
+
+def _rows(count: int, width: int, most: int, draw: np.random.Generator) -> Matrix:
+    found: Matrix = draw.integers(-most, most + 1, (count, width)).tolist()
+    return found
+
+
+def _some_rows(rows: Matrix, count: int, draw: np.random.Generator) -> Matrix:
+    return [rows[place] for place in draw.choice(len(rows), count, replace=False)]
+
+
+def _plus(matrix: Matrix, shift: int) -> Matrix:
+    return [[entry + shift * (i == j) for j, entry in enumerate(row)] for i, row in enumerate(matrix)]
+
+
+# -- the experiment --------------------------------------------------------------------------------
+
 
 JUDGES = {
     "float64, (i)": "float64: Cholesky of H - U'U",
@@ -81,12 +282,12 @@ class Feasibility(Experiment[FeasibilitySettings]):
             cells.append(Cell(key, partial(_boundary, key)))
         return cells
 
-    def tables(self, settings: FeasibilitySettings, results: Results) -> list[Table]:  # noqa: ARG002
+    def tables(self, _: FeasibilitySettings, results: Results) -> list[Table]:
         """The lemma; the boundary."""
         lemma, boundary = results.where(part="lemma"), results.where(part="boundary")
         return [*([_lemma_table(lemma)] if lemma else []), *([_boundary_table(boundary)] if boundary else [])]
 
-    def drawings(self, settings: FeasibilitySettings, results: Results) -> list[Drawing]:  # noqa: ARG002
+    def drawings(self, _: FeasibilitySettings, results: Results) -> list[Drawing]:
         """Wrong and undecided answers against the gap."""
         boundary = results.where(part="boundary")
         if not boundary:
@@ -97,7 +298,7 @@ class Feasibility(Experiment[FeasibilitySettings]):
         )
         return [Drawing("feasibility", caption, partial(_draw, boundary))]
 
-    def findings(self, settings: FeasibilitySettings, results: Results) -> list[Finding]:  # noqa: ARG002
+    def findings(self, _: FeasibilitySettings, results: Results) -> list[Finding]:
         """Whether the lemma held, and who was wrong."""
         lemma, boundary = results.where(part="lemma"), results.where(part="boundary")
         findings = []
@@ -123,7 +324,7 @@ class Feasibility(Experiment[FeasibilitySettings]):
 # -- the lemma ----------------------------------------------------------------------------------------------------------
 
 
-def _lemma(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:  # noqa: ARG001
+def _lemma(key: Mapping[str, Any], _: Library, report: Report) -> Mapping[str, Any]:
     draw = np.random.default_rng([key["seed"], KINDS.index(key["kind"])])
     agree = feasible = 0
     for number in range(key["cases"]):
@@ -151,7 +352,7 @@ def _lemma_table(results: Results) -> Table:
 # -- near the boundary --------------------------------------------------------------------------------------------------
 
 
-def _boundary(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:  # noqa: ARG001
+def _boundary(key: Mapping[str, Any], _: Library, report: Report) -> Mapping[str, Any]:
     counts = {side: {judge: dict.fromkeys(VERDICTS, 0) for judge in JUDGES} for side in ("feasible", "infeasible")}
     draw = np.random.default_rng([key["seed"], round(-1000 * math.log10(key["gap"]))])
     agree = 0

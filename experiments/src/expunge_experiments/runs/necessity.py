@@ -13,11 +13,11 @@ import numpy as np
 from expunge import Grid, Head, Spec, Statistics, solve
 from expunge.errors import InputError
 from expunge.solvers.floating import relative_deviation
-from expunge_experiments.figures import COLOURS, panels
-from expunge_experiments.letter import Array
-from expunge_experiments.markdown import fixed, scientific
-from expunge_experiments.partition import partition
-from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
+from expunge_experiments.message import Array
+from expunge_experiments.pool import partition
+from expunge_experiments.report.figures import COLOURS, panels
+from expunge_experiments.report.tables import fixed, scientific
+from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table, over_seeds
 from expunge_experiments.systems.linear import ridge
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Necessity(Experiment[NecessitySettings]):
             cells.append(Cell(key, partial(_real, key)))
         return cells
 
-    def tables(self, settings: NecessitySettings, results: Results) -> list[Table]:  # noqa: ARG002
+    def tables(self, _: NecessitySettings, results: Results) -> list[Table]:
         """The counterexample; real features."""
         made = []
         if results.where(case="lemma"):
@@ -78,7 +78,7 @@ class Necessity(Experiment[NecessitySettings]):
             made.append(_real_table(results.where(case="real")))
         return made
 
-    def drawings(self, settings: NecessitySettings, results: Results) -> list[Drawing]:  # noqa: ARG002
+    def drawings(self, _: NecessitySettings, results: Results) -> list[Drawing]:
         """The two solutions over gamma, and accuracy by what is sent."""
         real = results.where(case="real")
         if not real:
@@ -90,7 +90,7 @@ class Necessity(Experiment[NecessitySettings]):
         )
         return [Drawing("necessity", caption, partial(_draw, real))]
 
-    def findings(self, settings: NecessitySettings, results: Results) -> list[Finding]:  # noqa: ARG002
+    def findings(self, _: NecessitySettings, results: Results) -> list[Finding]:
         """That both claims of the lemma were seen."""
         lemma, real = results.where(case="lemma"), results.where(case="real")
         findings = []
@@ -118,7 +118,7 @@ class Necessity(Experiment[NecessitySettings]):
 # -- the counterexample -------------------------------------------------------------------------------------------------
 
 
-def _lemma(gamma: float, library: Library, report: Report) -> Mapping[str, Any]:  # noqa: ARG001
+def _lemma(gamma: float, _: Library, __: Report) -> Mapping[str, Any]:
     found = {name: _solved(rows, Fraction(gamma)) for name, rows in BATCHES.items()}
     spec = Spec(dim=2, outputs=1, gamma=gamma, intercept=False)
     heads = {name: _head(spec, rows) for name, rows in BATCHES.items()}
@@ -305,5 +305,5 @@ def _draw(results: Results) -> Figure:
 
 
 def _bar(axes: Any, place: int, values: Sequence[float]) -> None:
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    axes.bar(place, float(np.mean(values)), width=0.6, color=COLOURS[place], yerr=spread or None, capsize=2.0)
+    if (summary := over_seeds(values)) is not None:
+        axes.bar(place, summary.mean, width=0.6, color=COLOURS[place], yerr=summary.deviation or None, capsize=2.0)

@@ -14,11 +14,10 @@ from scipy import linalg
 from expunge import Posterior, Spec, Statistics, WoodburySolver
 from expunge.errors import InputError
 from expunge.solvers.floating import FloatWoodburySolver, relative_deviation
-from expunge_experiments.datasets.dataset import Dataset
-from expunge_experiments.figures import BLUE, SKY, panels
-from expunge_experiments.grids import fitting_grid
-from expunge_experiments.letter import Array
-from expunge_experiments.markdown import fixed, scientific
+from expunge_experiments.datasets.dataset import Dataset, fitting_grid
+from expunge_experiments.message import Array
+from expunge_experiments.report.figures import BLUE, SKY, panels
+from expunge_experiments.report.tables import fixed, scientific
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
 
 if TYPE_CHECKING:
@@ -76,12 +75,12 @@ class PosteriorRun(Experiment[PosteriorSettings]):
         chain: dict[str, Any] = {"part": "chain"} | shared | {"steps": settings.steps, "probes": settings.probes}
         return [Cell(stream, partial(_stream, stream)), Cell(chain, partial(_chain, chain))]
 
-    def tables(self, settings: PosteriorSettings, results: Results) -> list[Table]:  # noqa: ARG002
+    def tables(self, _: PosteriorSettings, results: Results) -> list[Table]:
         """KL divergences; the chain."""
         stream, chain = results.where(part="stream"), results.where(part="chain")
         return [*([_stream_table(stream)] if stream else []), *([_chain_table(chain)] if chain else [])]
 
-    def drawings(self, settings: PosteriorSettings, results: Results) -> list[Drawing]:  # noqa: ARG002
+    def drawings(self, _: PosteriorSettings, results: Results) -> list[Drawing]:
         """Predictive variance along the chain."""
         chain = results.where(part="chain")
         if not chain:
@@ -92,7 +91,7 @@ class PosteriorRun(Experiment[PosteriorSettings]):
         )
         return [Drawing("posterior", caption, partial(_draw, chain))]
 
-    def findings(self, settings: PosteriorSettings, results: Results) -> list[Finding]:  # noqa: ARG002
+    def findings(self, _: PosteriorSettings, results: Results) -> list[Finding]:
         """That KL is zero and the order holds."""
         findings = []
         for done in results.where(part="stream"):

@@ -13,7 +13,7 @@ from expunge import Head, Spec, Statistics, solve
 from expunge.errors import InputError
 from expunge.solvers.floating import relative_deviation
 from expunge_experiments.datasets.dataset import Dataset, Integers
-from expunge_experiments.letter import Array
+from expunge_experiments.message import Array
 from expunge_experiments.systems.base import System
 from expunge_experiments.systems.linear import Float, gram_and_moment, ridge
 

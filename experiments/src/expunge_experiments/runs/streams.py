@@ -1,22 +1,26 @@
 """Streams: requests drawn at random over all clients, the same for every system; and the federation that they are made to.
 
-Law: a stream depends on the size of the pool and the seed alone, never on the system or on what it did before.
+Law: a stream depends on the size of the pool and the seed alone, never on the system or on what it did before. Checks of settings
+that several experiments share refuse by name, with what would do.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from expunge.errors import InputError
 from expunge_experiments import tuned
+from expunge_experiments.config import require_known
+from expunge_experiments.datasets.catalogue import NAMES
 from expunge_experiments.datasets.dataset import Dataset, Integers
-from expunge_experiments.partition import partition
-from expunge_experiments.pool import Pool
+from expunge_experiments.pool import Pool, partition
 from expunge_experiments.systems import catalogue
 from expunge_experiments.systems.base import System
 
@@ -94,3 +98,25 @@ def check_federation(clients: int, seeds: Sequence[int], systems: Iterable[str],
         raise InputError(f"seeds = {list(seeds)} must be different whole numbers from 0, at least one of them")
     for name in systems:
         catalogue.entry_of(name)
+
+
+# -- checks of settings ----------------------------------------------------------------------------
+
+
+def check_datasets(names: Sequence[str]) -> None:
+    """Refuse names that are neither of the catalogue nor of a file or folder that is there."""
+    if not names:
+        raise InputError(f"datasets must name at least one of {', '.join(NAMES)}, or a path")
+    for name in names:
+        path = Path(name)
+        if name in NAMES or path.exists():
+            continue
+        if path.suffix or len(path.parts) > 1:
+            raise InputError(f"there is no file or folder {name}; a dataset is one of {', '.join(NAMES)}, or a path")
+        require_known("dataset", name, NAMES)
+
+
+def check_positive(name: str, values: Sequence[float]) -> None:
+    """Refuse an empty list, and numbers that are not positive and finite."""
+    if not values or not all(math.isfinite(value) and value > 0 for value in values):
+        raise InputError(f"{name} = {list(values)} must be positive numbers, at least one of them")

@@ -13,12 +13,12 @@ import numpy as np
 from expunge.errors import InputError
 from expunge_experiments import tuned
 from expunge_experiments.datasets.dataset import Dataset
-from expunge_experiments.partition import partition
-from expunge_experiments.pool import Pool
+from expunge_experiments.pool import Pool, partition
+from expunge_experiments.report.figures import look, panels
 from expunge_experiments.runs.base import Cell, Done, Drawing, Experiment, Finding, Report, Results, Table
 from expunge_experiments.systems import catalogue
+from expunge_experiments.systems.gradient import predicted
 from expunge_experiments.systems.linear import gram_and_moment, ridge
-from expunge_experiments.systems.softmax import predicted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,7 +115,7 @@ class Sweep(Experiment[SweepSettings]):
             for dataset, system in product(settings.datasets, settings.systems)
         ]
 
-    def tables(self, settings: SweepSettings, results: Results) -> list[Table]:  # noqa: ARG002 - as the base has it
+    def tables(self, _: SweepSettings, results: Results) -> list[Table]:
         """What was chosen, and every point."""
         rows = []
         for done in results:
@@ -134,7 +134,7 @@ class Sweep(Experiment[SweepSettings]):
         columns = ("dataset", "system", "chosen", "sizes (the paper's)", "validation accuracy", "points", "of all points")
         return [Table("Chosen settings", columns, rows, frozenset({"validation accuracy", "points"}), note)]
 
-    def drawings(self, settings: SweepSettings, results: Results) -> list[Drawing]:  # noqa: ARG002 - as the base has it
+    def drawings(self, _: SweepSettings, results: Results) -> list[Drawing]:
         """Accuracy against the rate."""
         datasets = [name for name in results.values("dataset") if any(_rates(one.result) for one in results.where(dataset=name))]
         if not datasets:
@@ -251,8 +251,6 @@ def _at_edge(result: Mapping[str, Any]) -> bool:
 
 
 def _drawn(datasets: Sequence[str], results: Results) -> Figure:
-    from expunge_experiments.figures import look, panels  # noqa: PLC0415 - draws with matplotlib, an extra
-
     figure, axes = panels(len(datasets), squeeze=False)
     for place, dataset in enumerate(datasets):
         panel = axes[0][place]

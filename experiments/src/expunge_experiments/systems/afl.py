@@ -16,7 +16,7 @@ from scipy import linalg
 from scipy.linalg import lapack
 
 from expunge_experiments.engine import Engine, State, Worker
-from expunge_experiments.letter import Array, Letter
+from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool, Samples
 from expunge_experiments.systems.linear import Float, LinearSystem, RidgeSettings, gram_and_moment, packed, ridge, unpacked
 
@@ -29,17 +29,18 @@ class AflSettings(RidgeSettings):
 class AflWorker(Worker):
     """Answers "add" with C and the local head of the samples that are added."""
 
-    def __init__(self, client: int, samples: Samples, *, settings: AflSettings, seed: int, classes: int) -> None:  # noqa: ARG002
+    def __init__(self, client: int, samples: Samples, *, settings: AflSettings, seed: int, classes: int) -> None:
         super().__init__(client, samples)
+        del seed  # nothing is drawn
         self._settings, self._classes = settings, classes
 
-    def answer(self, letter: Letter) -> Letter:
+    def answer(self, message: ArrayMessage) -> ArrayMessage:
         """C in full, as its authors send it, and the head."""
-        places = np.searchsorted(self.samples.numbers, letter.arrays["numbers"])
+        places = np.searchsorted(self.samples.numbers, message.arrays["numbers"])
         gram, moment = gram_and_moment(self.samples.features[places], self.samples.labels[places], self._classes)
         head = ridge(gram, moment, self._settings.gamma)
         gram.flat[:: len(gram) + 1] += self._settings.gamma
-        return Letter("contribution", {}, {"gram": _full(gram), "head": head})
+        return ArrayMessage("contribution", {}, {"gram": _full(gram), "head": head})
 
 
 class Afl(LinearSystem):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from expunge.errors import ExpungeError, InputError
 from expunge_experiments.engine import Engine, State
-from expunge_experiments.letter import Array, Letter
+from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
 
 OPERATIONS = ("delete", "delete_client", "add")
@@ -153,18 +153,18 @@ class System(ABC):
     # -- what subclasses do ---------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _train(self, numbers: Array) -> None:
+    def _train(self, numbers: Array, /) -> None:
         """Train on these samples."""
 
-    def _delete(self, numbers: Array) -> None:
+    def _delete(self, numbers: Array, /) -> None:
         """Delete these samples; `retained` has changed already."""
         raise NotImplementedError
 
-    def _delete_client(self, client: int, numbers: Array) -> None:  # noqa: ARG002 - for those that treat clients otherwise
+    def _delete_client(self, _client: int, numbers: Array, /) -> None:  # some treat clients otherwise
         """Delete a client whose retained samples are these."""
         self._delete(numbers)
 
-    def _add(self, numbers: Array) -> None:
+    def _add(self, numbers: Array, /) -> None:
         """Add these samples; `retained` has changed already."""
         raise NotImplementedError
 
@@ -184,12 +184,12 @@ class System(ABC):
         owners = self.pool.owners[ordered]
         return {int(client): ordered[owners == client] for client in np.unique(owners)}
 
-    def tell(self, task: str, numbers: Array) -> list[tuple[int, Letter]]:
+    def tell(self, task: str, numbers: Array) -> list[tuple[int, ArrayMessage]]:
         """Ask every client that owns some of these samples, if any does, to "add" or "forget" them; the answers, by client."""
         parts = self.by_client(numbers)
         if not parts:
             return []
-        answers = self.engine.ask([(client, Letter(task, {}, {"numbers": mine})) for client, mine in parts.items()])
+        answers = self.engine.ask([(client, ArrayMessage(task, {}, {"numbers": mine})) for client, mine in parts.items()])
         return list(zip(parts, answers, strict=True))
 
     # -- keeping --------------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def _ours(title: str, module: str, system: str, settings: str, worker: str = "",
 def _variant(letter: str, arithmetic: str) -> Entry:
     exact, kind = arithmetic == "exact", arithmetic.title()
     names = (f"Variant{letter}{kind}", "VariantSettings", f"{kind}Worker{letter}")
-    return _ours(f"Variant {letter}, {arithmetic}", "variants" if exact else "floats", *names, exact=exact)
+    return _ours(f"Variant {letter}, {arithmetic}", "variants", *names, exact=exact)
 
 
 SYSTEMS: Mapping[str, Entry] = types.MappingProxyType(
@@ -78,8 +78,8 @@ SYSTEMS: Mapping[str, Entry] = types.MappingProxyType(
         "sisa": _ours("SISA", "sisa", "Sisa", "SisaSettings", exact=True),
         "fedcio": _ours("FedCIO", "fedcio", "FedCio", "FedCioSettings", "FedCioWorker"),
         "afl": _ours("AFL", "afl", "Afl", "AflSettings", "AflWorker"),
-        "acil": _ours("ACIL", "acil", "Acil", "AcilSettings"),
-        "acu": _ours("ACU", "acu", "Acu", "AcuSettings"),
+        "acil": _ours("ACIL", "recursion", "Acil", "AcilSettings"),
+        "acu": _ours("ACU", "recursion", "Acu", "AcuSettings"),
     }
 )
 NAMES = tuple(SYSTEMS)

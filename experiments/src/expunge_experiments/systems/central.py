@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from expunge_experiments.engine import State
-from expunge_experiments.letter import Array
+from expunge_experiments.message import Array
 from expunge_experiments.systems.linear import LinearSystem, RidgeSettings, gram_and_moment, ridge
 
 
@@ -31,7 +31,7 @@ class Central(LinearSystem):
         gram, moment = gram_and_moment(self.pool.features[numbers], self.pool.labels[numbers], self.pool.classes)
         self._weights = ridge(gram, moment, self.settings.gamma)
 
-    def _delete(self, numbers: Array) -> None:  # noqa: ARG002 - what is retained is all that matters
+    def _delete(self, _: Array) -> None:  # what is retained is all that matters
         self._train(np.flatnonzero(self.retained))
         self.recomputed += 1
 

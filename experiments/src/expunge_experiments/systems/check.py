@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from expunge.errors import ExpungeError, InputError
-from expunge_experiments.letter import Array
+from expunge_experiments.message import Array
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import OPERATIONS, Cost, System, UnsupportedError
 

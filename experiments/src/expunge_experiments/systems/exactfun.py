@@ -13,11 +13,20 @@ from numpy.typing import NDArray
 
 from expunge.errors import InputError
 from expunge_experiments.engine import Engine, State
-from expunge_experiments.letter import Array, Letter
+from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
-from expunge_experiments.systems.gradient import LOCAL, GradientSystem, GradientWorker, mean_of, require_counts, turns
+from expunge_experiments.systems.gradient import (
+    LOCAL,
+    Float32,
+    GradientSystem,
+    GradientWorker,
+    cut,
+    follow,
+    mean_of,
+    require_counts,
+    turns,
+)
 from expunge_experiments.systems.linear import require_positive
-from expunge_experiments.systems.softmax import Float32, cut, follow
 
 
 @dataclass(frozen=True)
@@ -44,16 +53,16 @@ class ExactFunWorker(GradientWorker):
     and none could ever be skipped.)
     """
 
-    def train(self, letter: Letter) -> Float32:
+    def train(self, message: ArrayMessage) -> Float32:
         """The head after the local passes."""
         chosen, retained = self.settings, self.retained
-        if "without" in letter.arrays:  # a question: nothing is forgotten
+        if "without" in message.arrays:  # a question: nothing is forgotten
             retained = retained.copy()
-            retained[np.searchsorted(self.samples.numbers, letter.arrays["without"])] = False
-        draw = np.random.default_rng([self.seed, LOCAL, letter.settings["round"], self.client])
+            retained[np.searchsorted(self.samples.numbers, message.arrays["without"])] = False
+        draw = np.random.default_rng([self.seed, LOCAL, message.settings["round"], self.client])
         cuts = cut(len(retained), epochs=chosen.epochs, batch=chosen.batch, draw=draw)
         batches = (one[retained[one]] for one in cuts)
-        return follow(letter.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate)
+        return follow(message.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate)
 
 
 class ExactFun(GradientSystem):
@@ -126,11 +135,11 @@ class ExactFun(GradientSystem):
             models, start = self._models[round_].copy(), self._start(round_)
             asked = {place: int(client) for place, client in enumerate(self._participants[round_]) if int(client) in gone}
             asked = {place: client for place, client in asked.items() if sizes[client]}
-            letters = [
-                (client, Letter("train", {"round": round_}, {"weights": start, "without": gone[client]}))
+            messages = [
+                (client, ArrayMessage("train", {"round": round_}, {"weights": start, "without": gone[client]}))
                 for client in asked.values()
             ]
-            for place, answer in zip(asked, self.engine.ask(letters) if letters else [], strict=True):
+            for place, answer in zip(asked, self.engine.ask(messages) if messages else [], strict=True):
                 models[place] = answer.arrays["weights"]
             if not np.array_equal(self._aggregated(models, round_, sizes), self._levels[round_ + 1]):
                 return round_

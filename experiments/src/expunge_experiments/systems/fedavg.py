@@ -8,10 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from expunge_experiments.engine import State
-from expunge_experiments.letter import Array, Letter
-from expunge_experiments.systems.gradient import LOCAL, GradientSystem, GradientWorker, mean_of, require_counts, turns
+from expunge_experiments.message import Array, ArrayMessage
+from expunge_experiments.systems.gradient import (
+    LOCAL,
+    Float32,
+    GradientSystem,
+    GradientWorker,
+    cut,
+    follow,
+    mean_of,
+    require_counts,
+    turns,
+)
 from expunge_experiments.systems.linear import require_positive
-from expunge_experiments.systems.softmax import Float32, cut, follow
 
 
 @dataclass(frozen=True)
@@ -32,14 +41,14 @@ class FedAvgSettings:
 class FedAvgWorker(GradientWorker):
     """Local SGD on all retained samples. Its random state is made of seed, round and client."""
 
-    def train(self, letter: Letter) -> Float32:
+    def train(self, message: ArrayMessage) -> Float32:
         """The head after the local passes."""
         places, chosen = self.places, self.settings
-        draw = np.random.default_rng([self.seed, LOCAL, letter.settings["round"], self.client])
+        draw = np.random.default_rng([self.seed, LOCAL, message.settings["round"], self.client])
         whole = chosen.batch == 0 or chosen.batch >= len(places)
         cuts = cut(len(places), epochs=chosen.epochs, batch=0 if whole else chosen.batch, draw=draw)
         batches: Iterator[Array] = (places[one] for one in cuts)
-        return follow(letter.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate)
+        return follow(message.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate)
 
 
 class FedAvg(GradientSystem):

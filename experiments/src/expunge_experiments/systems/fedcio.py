@@ -13,7 +13,7 @@ import numpy as np
 
 from expunge.errors import InputError
 from expunge_experiments.engine import Engine, State
-from expunge_experiments.letter import Array, Letter
+from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.fedavg import FedAvgSettings, FedAvgWorker
 from expunge_experiments.systems.gradient import GradientSystem, mean_of, require_counts, turns
@@ -40,13 +40,13 @@ class FedCioSettings(FedAvgSettings):
 class FedCioWorker(FedAvgWorker):
     """FedAvg's client, which also tells how many samples of each label it retains: what clusters are made of."""
 
-    def answer(self, letter: Letter) -> Letter:
+    def answer(self, message: ArrayMessage) -> ArrayMessage:
         """As FedAvg's; after a change with the counts by label."""
-        answer = super().answer(letter)
-        if letter.task == "train":
+        answer = super().answer(message)
+        if message.task == "train":
             return answer
         counts = np.bincount(self.samples.labels[self.retained], minlength=self.classes)
-        return Letter(answer.task, answer.settings, {"labels": counts})
+        return ArrayMessage(answer.task, answer.settings, {"labels": counts})
 
 
 class FedCio(GradientSystem):
@@ -95,12 +95,12 @@ class FedCio(GradientSystem):
 
     def _round(self, round_: int, drawn: Mapping[int, Sequence[int]]) -> None:
         """One round of FedAvg in each of these clusters, with these clients."""
-        letters = [
-            (client, Letter("train", {"round": round_}, {"weights": self._heads[cluster]}))
+        messages = [
+            (client, ArrayMessage("train", {"round": round_}, {"weights": self._heads[cluster]}))
             for cluster, clients in drawn.items()
             for client in clients
         ]
-        answers = iter(self.engine.ask(letters))
+        answers = iter(self.engine.ask(messages))
         for cluster, clients in drawn.items():
             models = [next(answers).arrays["weights"] for _ in clients]
             self._heads[cluster] = mean_of(models, self._sizes[list(clients)].tolist())

@@ -13,7 +13,7 @@ from scipy.linalg import blas
 
 from expunge.errors import InputError, NotAGramError
 from expunge_experiments.engine import Engine
-from expunge_experiments.letter import Array
+from expunge_experiments.message import Array
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import System
 

@@ -1,4 +1,4 @@
-"""The recursion that ACIL and ACU share: T = (F'F + gamma I)^-1 and W follow rows X that are added or deleted.
+"""ACIL and ACU, centralized, and the recursion that they share: T = (F'F + gamma I)^-1 and W follow rows X.
 
 Adding: T -= T X'(I + X T X')^-1 X T, then W += T X'(Y - X W). Deleting: T += T X'(I - X T X')^-1 X T, then
 W += T X'(X W - Y). Neither keeps samples or their Gram, so rounding errors stay and grow.
@@ -7,6 +7,7 @@ W += T X'(X W - Y). Neither keeps samples or their Gram, so rounding errors stay
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,18 @@ from scipy.linalg import lapack
 from expunge.errors import SolveError
 from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
 from expunge_experiments.engine import Engine, State
-from expunge_experiments.letter import Array
+from expunge_experiments.message import Array
 from expunge_experiments.pool import Pool
-from expunge_experiments.systems.linear import Float, LinearSystem, augmented, gram_and_moment, one_hot, packed, unpacked
+from expunge_experiments.systems.linear import (
+    Float,
+    LinearSystem,
+    RidgeSettings,
+    augmented,
+    gram_and_moment,
+    one_hot,
+    packed,
+    unpacked,
+)
 
 
 class Recursive(LinearSystem):
@@ -75,3 +85,41 @@ def _inverted(gram: Float, gamma: float) -> Float:
     if failed or singular:
         raise SolveError(f"S + gamma I is not positive definite in float64 at gamma = {gamma:g}: use a larger one")
     return np.asarray(inverse.T)
+
+
+# -- ACIL ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AcilSettings(RidgeSettings):
+    """gamma."""
+
+
+class Acil(Recursive):
+    """R -= R X'(I + X R X')^-1 X R, then W += R X'(Y - X W), in float64."""
+
+    name = "acil"
+    title = "ACIL"
+    supports = frozenset({"add"})
+
+    def _add(self, numbers: Array) -> None:
+        self._follow(numbers, 1)
+
+
+# -- ACU -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AcuSettings(RidgeSettings):
+    """gamma."""
+
+
+class Acu(Recursive):
+    """T += T F'(I - F T F')^-1 F T, then W += T F'(F W - Y), in float64. With nothing retained, the zero head."""
+
+    name = "acu"
+    title = "ACU"
+    supports = frozenset({"delete", "delete_client"})
+
+    def _delete(self, numbers: Array) -> None:
+        self._follow(numbers, -1)

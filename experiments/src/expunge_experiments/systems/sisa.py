@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge_experiments.engine import Engine, State
-from expunge_experiments.letter import Array
+from expunge_experiments.message import Array
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import System
-from expunge_experiments.systems.gradient import require_counts
+from expunge_experiments.systems.gradient import descend, predicted, require_counts, with_constant, zero_head
 from expunge_experiments.systems.linear import require_positive
-from expunge_experiments.systems.softmax import descend, predicted, with_constant, zero_head
 
 _DEALING, _LEARNING = 0x5EA1, 0x5EA2  # what random numbers are for, so that no two uses share a stream
 
@@ -68,7 +67,7 @@ class Sisa(System):
             votes[np.arange(len(features)), predicted(self._checkpoints[shard, -1], features)] += 1
         return np.asarray(votes.argmax(axis=1), dtype=np.int64)
 
-    def _train(self, numbers: Array) -> None:  # noqa: ARG002 - what is retained is all that matters
+    def _train(self, _: Array) -> None:  # what is retained is all that matters
         for shard in range(self.settings.shards):
             self._learn(shard, 0)
 

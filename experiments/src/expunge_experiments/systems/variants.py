@@ -1,19 +1,22 @@
-"""Variant A and Variant B in exact arithmetic: the product's own solvers, fed with the product's own messages.
+"""Variant A and Variant B: exact, by the product's own solvers and messages; in float64 and float32, as the paper has them.
 
 Training is one exchange in which every client sends one message; so is a deletion or an addition, whoever's samples they are.
-A's clients send statistics. B's clients send rows of integers, or statistics where these are fewer bytes (as from about dim
-rows on).
+Exact A's clients send statistics. Exact B's clients send rows of integers, or statistics where these are fewer bytes (as from
+about dim rows on). Law: after any stream of changes `digest` is that of `expunge.solve` on the retained samples. With nothing
+retained, that is the zero head.
 
-Law: after any stream of changes `digest` is that of `expunge.solve` on the retained samples. With nothing retained, that is
-the zero head.
+In floating point A's clients send F'F and F'Y. B's clients send R and Q'Y of a thin QR, and the server follows them by
+Sherman-Morrison-Woodbury updates. Nothing there is exact: what rounding leaves behind stays, except that with nothing retained
+both begin anew, from the zero head.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +26,15 @@ from expunge.client.sizes import statistics_bytes
 from expunge.protocol.commitment import SALT_BYTES
 from expunge.protocol.messages import GramPart, Message, Part, RowsPart, read
 from expunge.rows import integer_rows
+from expunge.solvers.floating import Factor, FloatCholeskySolver, FloatGram, FloatWoodburySolver
+from expunge.solvers.inverse import TrackedInverse
 from expunge.sums import Sums
+from expunge_experiments.datasets.dataset import USUAL, fitting_grid
 from expunge_experiments.engine import Engine, State, Worker
-from expunge_experiments.grids import USUAL, fitting_grid
-from expunge_experiments.letter import Array, Letter
+from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool, Samples
 from expunge_experiments.systems.base import System
-from expunge_experiments.systems.linear import RidgeSettings
+from expunge_experiments.systems.linear import LinearSystem, RidgeSettings, packed, unpacked
 
 _SALT = bytes(SALT_BYTES)  # in place of the salts of commitments, which nobody opens here; their bytes are counted all the same
 
@@ -62,24 +67,25 @@ class VariantSettings(RidgeSettings):
 class VariantWorker(Worker):
     """Answers "add" and "forget" with one message about the samples that are named."""
 
-    def __init__(self, client: int, samples: Samples, *, settings: VariantSettings, seed: int, classes: int) -> None:  # noqa: ARG002
+    def __init__(self, client: int, samples: Samples, *, settings: VariantSettings, seed: int, classes: int) -> None:
         super().__init__(client, samples)
+        del seed  # nothing is drawn
         self.spec = settings.spec(samples.features.shape[1], classes)
 
-    def answer(self, letter: Letter) -> Letter:
+    def answer(self, message: ArrayMessage) -> ArrayMessage:
         """The message."""
-        places = np.searchsorted(self.samples.numbers, letter.arrays["numbers"])
+        places = np.searchsorted(self.samples.numbers, message.arrays["numbers"])
         return self.message(self.samples.features[places], self.samples.labels[places])
 
     @abstractmethod
-    def message(self, features: Array, labels: Array) -> Letter:
+    def message(self, features: Array, labels: Array) -> ArrayMessage:
         """What is sent for these samples."""
 
 
 class ExactWorkerA(VariantWorker):
     """Sends the exact statistics, in the bytes of docs/protocol.md."""
 
-    def message(self, features: Array, labels: Array) -> Letter:
+    def message(self, features: Array, labels: Array) -> ArrayMessage:
         """A gram message."""
         statistics = Statistics.of(self.spec, features, labels, lost_columns="accept")
         return _told(self.spec, Message("gram", GramPart(statistics)), len(labels))
@@ -88,7 +94,7 @@ class ExactWorkerA(VariantWorker):
 class ExactWorkerB(ExactWorkerA):
     """Sends rows of integers, or the exact statistics where these are fewer bytes."""
 
-    def message(self, features: Array, labels: Array) -> Letter:
+    def message(self, features: Array, labels: Array) -> ArrayMessage:
         """A message of rows, or a gram message."""
         if len(labels) * (SALT_BYTES + 8 * self.spec.dim + 4) > statistics_bytes(self.spec):
             return super().message(features, labels)
@@ -164,7 +170,7 @@ class _ExactVariant(Variant):
             solver.add_statistics(statistics) if adds else solver.delete_statistics(statistics)
         solver.head()
 
-    def _summed(self, rows: Sequence[Letter], grams: Sequence[Letter]) -> Statistics:
+    def _summed(self, rows: Sequence[ArrayMessage], grams: Sequence[ArrayMessage]) -> Statistics:
         """The statistics of all these messages, read one at a time."""
         batches = (_floats(self.spec, [_heard(self.spec, answer)]) for answer in rows)
         sums = Sums(self.spec)
@@ -204,12 +210,14 @@ class VariantBExact(_ExactVariant):
     solver_class = WoodburySolver
 
 
-def _told(spec: Spec, message: Message, count: int) -> Letter:
-    return Letter("change", {"kind": message.kind, "count": count}, {"message": np.frombuffer(message.to_bytes(spec), np.uint8)})
+def _told(spec: Spec, message: Message, count: int) -> ArrayMessage:
+    return ArrayMessage(
+        "change", {"kind": message.kind, "count": count}, {"message": np.frombuffer(message.to_bytes(spec), np.uint8)}
+    )
 
 
-def _heard(spec: Spec, letter: Letter) -> Part | None:
-    return read(spec, letter.settings["kind"], letter.settings["count"], 0, letter.arrays["message"].data).added
+def _heard(spec: Spec, message: ArrayMessage) -> Part | None:
+    return read(spec, message.settings["kind"], message.settings["count"], 0, message.arrays["message"].data).added
 
 
 def _floats(spec: Spec, parts: Sequence[Part | None]) -> tuple[Array, Array]:
@@ -218,3 +226,145 @@ def _floats(spec: Spec, parts: Sequence[Part | None]) -> tuple[Array, Array]:
     features = np.concatenate([one.integers[:, : spec.dim] for one in rows])
     targets = np.concatenate([one.targets.integers for one in rows])
     return np.ldexp(features, -spec.grid.fraction_bits), np.ldexp(targets, -spec.label_grid.fraction_bits)
+
+
+# -- in floating point -----------------------------------------------------------------------------
+
+
+class Float64WorkerA(VariantWorker):
+    """Sends F'F in full and F'Y, as the paper has it."""
+
+    dtype: ClassVar[Any] = np.float64
+
+    def message(self, features: Array, labels: Array) -> ArrayMessage:
+        """A float Gram."""
+        made = _gram_writer(self.spec, self.dtype).message(features, labels)
+        return ArrayMessage("change", {}, {"gram": made.gram, "moment": made.moment})
+
+
+class Float64WorkerB(VariantWorker):
+    """Sends R and Q'Y of a thin QR."""
+
+    dtype: ClassVar[Any] = np.float64
+
+    def message(self, features: Array, labels: Array) -> ArrayMessage:
+        """A factor."""
+        made = _factor_writer(self.spec, self.dtype).message(features, labels)
+        return ArrayMessage("change", {}, {"r": made.r, "coefficients": made.coefficients})
+
+
+class Float32WorkerA(Float64WorkerA):
+    """The same in float32."""
+
+    dtype = np.float32
+
+
+class Float32WorkerB(Float64WorkerB):
+    """The same in float32."""
+
+    dtype = np.float32
+
+
+@lru_cache(maxsize=4)
+def _gram_writer(spec: Spec, dtype: Any) -> FloatCholeskySolver:
+    """A solver that writes messages only, which changes nothing in it: one serves all clients of a process."""
+    return FloatCholeskySolver(spec, dtype)
+
+
+@lru_cache(maxsize=4)
+def _factor_writer(spec: Spec, dtype: Any) -> FloatWoodburySolver:
+    return FloatWoodburySolver(spec, dtype)
+
+
+class _FloatVariant(Variant, LinearSystem):
+    """The server of both variants in floating point."""
+
+    solver_class: ClassVar[type[FloatCholeskySolver | FloatWoodburySolver]]
+
+    def __init__(self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int) -> None:
+        super().__init__(pool, engine, settings, seed)
+        self.solver: Any = self.solver_class(self.spec, self.dtype)
+
+    def _change(self, task: str, numbers: Array) -> None:
+        answers = [answer for _, answer in self.tell(task, numbers)]
+        if self.retained.any():
+            for message in self._messages(answers):
+                self.solver.apply(message, 1 if task == "add" else -1)
+        else:
+            self.solver = self.solver_class(self.spec, self.dtype)
+        self._weights = self.solver.weights.copy()
+
+    @abstractmethod
+    def _messages(self, answers: Sequence[ArrayMessage]) -> Iterable[FloatGram | Factor]:
+        """The clients' messages, as the solver takes them in."""
+
+    def _state(self) -> State:
+        return {"gram": packed(self.solver.gram), "moment": self.solver.moment, "weights": self._weights}
+
+    def _restore(self, state: Mapping[str, Array]) -> None:
+        self.solver = self.solver_class(self.spec, self.dtype)
+        self.solver.gram, self.solver.moment = unpacked(state["gram"]), np.array(state["moment"])
+        self._weights = np.array(state["weights"])
+
+
+class VariantAFloat64(_FloatVariant):
+    """Adds up Grams and solves by Cholesky at every change."""
+
+    name = "a_float64"
+    title = "Variant A, float64"
+    solver_class = FloatCholeskySolver
+
+    def _messages(self, answers: Sequence[ArrayMessage]) -> Iterable[FloatGram]:
+        return (FloatGram(answer.arrays["gram"], answer.arrays["moment"]) for answer in answers)
+
+
+class VariantBFloat64(_FloatVariant):
+    """Follows R factors by Sherman-Morrison-Woodbury updates of inverse and head, from T = I / gamma on.
+
+    Factors of several clients are stacked, as in the paper, into blocks of up to a quarter of the width: a larger rank would
+    cost more than it saves. An infeasible downdate is solved anew from the sums; `solver.resets` counts that.
+    """
+
+    name = "b_float64"
+    title = "Variant B, float64"
+    solver_class = FloatWoodburySolver
+
+    def _messages(self, answers: Sequence[ArrayMessage]) -> Iterable[Factor]:
+        block: list[ArrayMessage] = []
+        for answer in answers:
+            if block and sum(len(one.arrays["r"]) for one in [*block, answer]) > self.spec.width // 4:
+                yield _stacked(block)
+                block = []
+            block.append(answer)
+        if block:
+            yield _stacked(block)
+
+    # Inverse and head are the state itself here, drift included: solved anew from the sums they would not go on alike.
+    def _state(self) -> State:
+        resets = np.array([self.solver.resets])
+        return super()._state() | {"inverse": packed(self.solver._inverse.upper), "resets": resets}
+
+    def _restore(self, state: Mapping[str, Array]) -> None:
+        super()._restore(state)
+        self.solver._inverse, self.solver._weights = TrackedInverse(unpacked(state["inverse"])), np.array(state["weights"])
+        self.solver.resets = int(state["resets"][0])
+
+
+class VariantAFloat32(VariantAFloat64):
+    """The same in float32."""
+
+    name = "a_float32"
+    title = "Variant A, float32"
+    dtype = np.float32
+
+
+class VariantBFloat32(VariantBFloat64):
+    """The same in float32."""
+
+    name = "b_float32"
+    title = "Variant B, float32"
+    dtype = np.float32
+
+
+def _stacked(answers: Sequence[ArrayMessage]) -> Factor:
+    return Factor(*(np.concatenate([answer.arrays[name] for answer in answers]) for name in ("r", "coefficients")))

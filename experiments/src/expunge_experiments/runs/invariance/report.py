@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from expunge import Spec
-from expunge_experiments import published
-from expunge_experiments.markdown import MISSING, counted, fixed, scientific
+from expunge_experiments.report import figures, paper
+from expunge_experiments.report.tables import MISSING, counted, fixed, scientific
 from expunge_experiments.runs.base import Drawing, Finding, Results, Table
 from expunge_experiments.systems.catalogue import entry_of
 
@@ -47,7 +47,7 @@ def client_tables(settings: Any, results: Results) -> list[Table]:
         ours.append([f"{_FP[arithmetic]}, ours", *map(reader, found)])
         exactly.append([f"{_FP[arithmetic]}, ours", *map(_by_digest if arithmetic == "exact" else _from_exact, found)])
         if arithmetic != "exact":
-            printed = [published.invariance(arithmetic, variant, number) for variant in "ab" for number in numbers]
+            printed = [paper.invariance(arithmetic, variant, number) for variant in "ab" for number in numbers]
             theirs.append([f"{_FP[arithmetic]}, paper", *map(scientific, printed)])
     central = next((one.result["central_from_exact"] for one in results if "central_from_exact" in one.result), None)
     published_off = next((one.result["publication"] for one in results if "publication" in one.result), None)
@@ -131,7 +131,7 @@ def _worst(results: Results, arithmetic: str) -> float | None:
 
 def _theirs(arithmetic: str, variants: str = "ab") -> tuple[float, float]:
     """The smallest and the largest of the paper's deviations in this arithmetic."""
-    values = [value for variant in variants for value in published.INVARIANCE[arithmetic, variant].values()]
+    values = [value for variant in variants for value in paper.INVARIANCE[arithmetic, variant].values()]
     return min(values), max(values)
 
 
@@ -281,8 +281,6 @@ def drawings(settings: Any, results: Results) -> list[Drawing]:
 
 
 def _draw_clients(settings: Any, results: Results) -> Figure:
-    from expunge_experiments import figures  # noqa: PLC0415 - drawing needs an extra
-
     figure, axes = figures.panels(width=4.2, height=3.0)
     numbers = results.values("clients")
     for name in settings.systems:
@@ -296,8 +294,6 @@ def _draw_clients(settings: Any, results: Results) -> Figure:
 
 
 def _draw_gammas(settings: Any, results: Results) -> Figure:
-    from expunge_experiments import figures  # noqa: PLC0415 - drawing needs an extra
-
     figure, (left, right) = figures.panels(2, height=3.0)
     for name in settings.systems:
         style = {"label": figures.look(name).label, **figures.look(name).line()}
@@ -320,8 +316,6 @@ def _draw_gammas(settings: Any, results: Results) -> Figure:
 
 def _deviations(axes: Axes) -> None:
     """An axis of deviations, with a place for 0."""
-    from expunge_experiments import figures  # noqa: PLC0415 - drawing needs an extra
-
     figures.log_axis(axes, zero=1e-16)
     axes.set_ylim(-3e-17, None)
     axes.set_ylabel("relative deviation")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expunge_experiments.figures import COLOURS, GREY, log_axis, panels, seeds_line
-from expunge_experiments.markdown import MISSING, bytes_text, scientific
+from expunge_experiments.report.figures import COLOURS, GREY, log_axis, panels, seeds_line
+from expunge_experiments.report.tables import MISSING, bytes_text, scientific
 from expunge_experiments.runs.base import Done, Drawing, Finding, Results, Table
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The servers that `costs` measures: a message comes as bytes, is taken in, and a head is published.
 
 Messages are the protocol's own for the exact variants (statistics for A, rows of integers for B), and for float64 what the paper
-sends (F'F and F'Y for A, the R factor with Q'Y for B), as letters.
+sends (F'F and F'Y for A, the R factor with Q'Y for B), as messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from expunge.protocol.commitment import SALT_BYTES
 from expunge.protocol.messages import GramPart, Message, RowsPart, read
 from expunge.rows import integer_rows
 from expunge.solvers.floating import Factor, FloatCholeskySolver, FloatGram, FloatWoodburySolver
-from expunge_experiments.letter import Array, Letter
+from expunge_experiments.message import Array, ArrayMessage
 
 _SALT = bytes(SALT_BYTES)  # commitments are not opened here, but their salts' bytes count
 
@@ -113,11 +113,12 @@ class FloatA(Server):
     def message(self, features: Array, labels: Array) -> bytes:
         """The whole of F'F, as in the paper, and F'Y."""
         made = self.solver.message(features, labels)
-        return Letter("change", {}, {"gram": made.gram, "moment": made.moment}).to_bytes()
+        return ArrayMessage("change", {}, {"gram": made.gram, "moment": made.moment}).to_bytes()
 
-    def take(self, data: bytes, count: int, *, add: bool) -> None:  # noqa: ARG002 - the message says
+    def take(self, data: bytes, count: int, *, add: bool) -> None:
         """Add or subtract, and solve."""
-        arrays = Letter.from_bytes(data).arrays
+        del count  # the message says
+        arrays = ArrayMessage.from_bytes(data).arrays
         self.solver.apply(FloatGram(arrays["gram"], arrays["moment"]), 1 if add else -1)
         self._weights = self.solver.weights
 
@@ -139,11 +140,12 @@ class FloatB(Server):
     def message(self, features: Array, labels: Array) -> bytes:
         """R of a thin QR, and Q'Y."""
         made = self.solver.message(features, labels)
-        return Letter("change", {}, {"r": made.r, "coefficients": made.coefficients}).to_bytes()
+        return ArrayMessage("change", {}, {"r": made.r, "coefficients": made.coefficients}).to_bytes()
 
-    def take(self, data: bytes, count: int, *, add: bool) -> None:  # noqa: ARG002 - the message says
+    def take(self, data: bytes, count: int, *, add: bool) -> None:
         """Update inverse and head."""
-        arrays = Letter.from_bytes(data).arrays
+        del count  # the message says
+        arrays = ArrayMessage.from_bytes(data).arrays
         self.solver.apply(Factor(arrays["r"], arrays["coefficients"]), 1 if add else -1)
 
     @property

@@ -10,10 +10,10 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from expunge.errors import InputError
-from expunge_experiments.figures import BLACK, BLUE, GREEN, SKY, log_axis, panels
-from expunge_experiments.markdown import MISSING, bytes_text, seconds_text
+from expunge_experiments.report.figures import BLACK, BLUE, GREEN, SKY, log_axis, panels
+from expunge_experiments.report.tables import MISSING, bytes_text, seconds_text
 from expunge_experiments.runs.base import Cell, Done, Drawing, Experiment, Finding, Report, Results, Table
-from expunge_experiments.runs.highdim_jobs import JOBS, measured
+from expunge_experiments.runs.highdim.jobs import JOBS, measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,11 +68,11 @@ class Highdim(Experiment[HighdimSettings]):
                 cells.append(Cell(key, partial(_apart, key)))
         return cells
 
-    def tables(self, settings: HighdimSettings, results: Results) -> list[Table]:  # noqa: ARG002
+    def tables(self, _: HighdimSettings, results: Results) -> list[Table]:
         """Time and memory of each job."""
         return [_table(results)] if results else []
 
-    def drawings(self, settings: HighdimSettings, results: Results) -> list[Drawing]:  # noqa: ARG002
+    def drawings(self, _: HighdimSettings, results: Results) -> list[Drawing]:
         """Time and memory against d."""
         if len(results.values("dim")) < 2:
             return []
@@ -82,7 +82,7 @@ class Highdim(Experiment[HighdimSettings]):
         )
         return [Drawing("highdim", caption, partial(_draw, results))]
 
-    def findings(self, settings: HighdimSettings, results: Results) -> list[Finding]:  # noqa: ARG002
+    def findings(self, _: HighdimSettings, results: Results) -> list[Finding]:
         """Memory against the ledger, and that heads are right."""
         if not results:
             return []
@@ -110,7 +110,7 @@ class Highdim(Experiment[HighdimSettings]):
         return findings
 
 
-def _apart(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:  # noqa: ARG001 - features are made
+def _apart(key: Mapping[str, Any], _: Library, report: Report) -> Mapping[str, Any]:
     """Measure in a fresh process, whose memory is then that of this job alone."""
     report(f"{TITLES[key['job']]}, d = {key['dim']}", 0, None)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:

@@ -13,11 +13,11 @@ import numpy as np
 from expunge import Spec, Statistics, solve
 from expunge.errors import InputError
 from expunge.solvers.floating import relative_deviation
-from expunge_experiments.grids import fitting_grid
-from expunge_experiments.letter import Array
-from expunge_experiments.runs import cost_tables
+from expunge_experiments.datasets.dataset import fitting_grid
+from expunge_experiments.message import Array
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
-from expunge_experiments.runs.cost_servers import SERVERS, ExactServer
+from expunge_experiments.runs.costs.report import drawings_of, findings_of, tables_of
+from expunge_experiments.runs.costs.servers import SERVERS, ExactServer
 from expunge_experiments.runs.retraining import finest
 
 if TYPE_CHECKING:
@@ -91,15 +91,15 @@ class Costs(Experiment[CostsSettings]):
 
     def tables(self, settings: CostsSettings, results: Results) -> list[Table]:
         """Bytes, seconds, exponents, crossovers."""
-        return cost_tables.tables_of(settings.ranks, results)
+        return tables_of(settings.ranks, results)
 
     def drawings(self, settings: CostsSettings, results: Results) -> list[Drawing]:
         """Time and bytes against d, time against r."""
-        return cost_tables.drawings_of(settings.ranks, results)
+        return drawings_of(settings.ranks, results)
 
-    def findings(self, settings: CostsSettings, results: Results) -> list[Finding]:  # noqa: ARG002
+    def findings(self, _: CostsSettings, results: Results) -> list[Finding]:
         """Exponents against the paper's, and where the crossover is."""
-        return cost_tables.findings_of(results)
+        return findings_of(results)
 
 
 def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Ground: the pool and the test set as files that many processes map into memory, so that each decodes and copies nothing."""
+"""SharedPool: the pool and the test set as files that many processes map into memory, so that each decodes and copies nothing."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from expunge.errors import InputError
 from expunge.files import write_whole
 from expunge_experiments.datasets.dataset import Features, Integers
-from expunge_experiments.letter import Array
+from expunge_experiments.message import Array
 from expunge_experiments.pool import Pool
 
-_FOLDER = "ground"
+_FOLDER = "shared-pool"
 _ARRAYS = ("features", "labels", "owners", "test_features", "test_labels")
-_REST = "ground.json"
+_REST = "shared-pool.json"
 
 
 @dataclass(frozen=True)
-class Ground:
+class SharedPool:
     """A pool, and samples on which heads are tested."""
 
     pool: Pool
@@ -43,7 +43,9 @@ class Ground:
         """What is laid out in a folder, mapped into memory."""
         place = folder / _FOLDER
         if not (place / _REST).is_file():
-            raise InputError(f"{folder} has no pool: lay one out with `Ground(pool, test_features, test_labels).write(folder)`")
+            raise InputError(
+                f"{folder} has no pool: lay one out with `SharedPool(pool, test_features, test_labels).write(folder)`"
+            )
         features, labels, owners, test_features, test_labels = (_mapped(place / f"{name}.npy") for name in _ARRAYS)
         rest = json.loads((place / _REST).read_bytes())
         return cls(Pool(features, labels, owners, rest["classes"], rest["clients"]), test_features, test_labels)

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from expunge.errors import MissingExtraError
 from expunge.files import write_whole
-from expunge_experiments import config, figures, machine, published
-from expunge_experiments.grids import USUAL
-from expunge_experiments.markdown import seconds_text, table_text
+from expunge_experiments import config, machine
+from expunge_experiments.datasets.dataset import USUAL
+from expunge_experiments.report import figures, paper
+from expunge_experiments.report.tables import seconds_text, table_text
 from expunge_experiments.runner import Outcome
 from expunge_experiments.runs.base import Drawing, Finding, Table
 from expunge_experiments.store import FORMAT, plain
@@ -23,19 +23,14 @@ PAGE, CONFIG = "README.md", "config.toml"
 _NAMED = 3  # cells that are named for a reason
 
 
-def write_outcome(outcome: Outcome, folder: Path) -> list[str]:
-    """Write results, config, tables and figures into the experiment's folder. Returns what could not be made, in words."""
+def write_outcome(outcome: Outcome, folder: Path) -> None:
+    """Write results, config, tables and figures into the experiment's folder."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "results.json", json.dumps(as_json(outcome), indent=1, allow_nan=False) + "\n")
     _write(folder / CONFIG, config.written(outcome.experiment, outcome.settings))
-    problems = []
-    try:
-        for drawing in drawings(outcome):
-            figures.render(drawing, folder)
-    except MissingExtraError as problem:
-        problems.append(f"no figures: {problem}")
+    for drawing in drawings(outcome):
+        figures.render(drawing, folder)
     _write(folder / "table.md", section(outcome, folder, seen_from=folder, level=1))
-    return problems
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -82,7 +77,7 @@ def section(outcome: Outcome, folder: Path, *, seen_from: Path, level: int) -> s
         parts.append(f"*In the paper:* {experiment.paper}")
     parts += [table_text(table).rstrip("\n") for table in tables(outcome)]
     for drawing in drawings(outcome):
-        if (folder / f"{drawing.name}.png").exists():  # without matplotlib there are none
+        if (folder / f"{drawing.name}.png").exists():  # drawn already
             name = f"{prefix}{drawing.name}"
             parts.append(f"[![{experiment.title}]({name}.png)]({name}.svg)\n\n*{drawing.caption}*")
     found = [f"- {_marked(one)}" for one in findings(outcome)]
@@ -154,7 +149,7 @@ def page(outcomes: Sequence[Outcome], out: Path) -> str:
     """The page: the claims, what was run on what, then one section for each experiment, whose files are below `out`."""
     quick = any(outcome.quick for outcome in outcomes)
     about = (
-        f"{published.PAPER}: its tables and figures, measured anew, and those of its appendix. Made by "
+        f"{paper.PAPER}: its tables and figures, measured anew, and those of its appendix. Made by "
         f"`expunge experiment all{' --quick' if quick else ''}`, which writes this page; no number here is typed by hand but the "
         "paper's own, which are marked as such."
     )
@@ -204,8 +199,8 @@ def _data(outcomes: Sequence[Outcome]) -> str:
         return ""
     rows = []
     for name, one in used.items():
-        theirs = published.DATASETS.get(name)
-        instead = f"{theirs} by {published.BACKBONES[theirs]}" if theirs is not None else "not in the paper"
+        theirs = paper.DATASETS.get(name)
+        instead = f"{theirs} by {paper.BACKBONES[theirs]}" if theirs is not None else "not in the paper"
         shape = f"{one['train']:,} + {one['test']:,} | {one['dim']} | {one['classes']}"
         rows.append(f"| `{name}` | {one['source']} | {shape} | {instead} | `{one['digest'][:12]}` |")
     head = "| name | features | samples, train + test | dim | classes | in the paper | digest |"
@@ -226,7 +221,7 @@ def _machines(outcomes: Sequence[Outcome]) -> str:
     total = seconds_text(sum(outcome.seconds for outcome in outcomes))
     each = ", ".join(f"{one.experiment.name} {seconds_text(one.seconds)}" for one in outcomes if one.results)
     lines = [f"- {machine.in_words(dict(one))}" for one in found]
-    theirs = f"The paper used {published.MACHINE}: times are to be compared between systems, not with the paper's."
+    theirs = f"The paper used {paper.MACHINE}: times are to be compared between systems, not with the paper's."
     return "\n".join(["## Machine", "", f"All cells together took {total} to measure: {each}.", "", *lines, "", theirs])
 
 

@@ -1,6 +1,6 @@
-"""Letter: what server and clients of a compared system say to one another, and its bytes, which are what is counted.
+"""ArrayMessage: what server and clients of a compared system say to one another, and its bytes, which are what is counted.
 
-Law: `Letter.from_bytes(letter.to_bytes())` is the letter, bit for bit.
+Law: `ArrayMessage.from_bytes(message.to_bytes())` is the message, bit for bit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True)
-class Letter:
+class ArrayMessage:
     """A task (what is asked, or what is answered), small settings (values of JSON) and arrays."""
 
     task: str
@@ -37,11 +37,11 @@ class Letter:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Letter:
+    def from_bytes(cls, data: bytes) -> ArrayMessage:
         """The inverse of `to_bytes`; refuses anything else. Arrays are views of the bytes and cannot be written to."""
         try:
             if data[0] != _VERSION:
-                raise FormatError(f"this letter is of version {data[0]}, and this program reads version {_VERSION}")
+                raise FormatError(f"this message is of version {data[0]}, and this program reads version {_VERSION}")
             end = 5 + int.from_bytes(data[1:5], "little")
             task, settings, listed = json.loads(data[5:end])
             arrays: dict[str, Array] = {}
@@ -53,7 +53,7 @@ class Letter:
         except (IndexError, KeyError, TypeError, ValueError) as problem:
             if isinstance(problem, FormatError):
                 raise
-            raise FormatError(f"this is no letter, or one that was cut off: {problem}") from problem
+            raise FormatError(f"this is no message, or one that was cut off: {problem}") from problem
         if end != len(data):
-            raise FormatError(f"this letter has {len(data) - end} bytes too many: it was altered")
+            raise FormatError(f"this message has {len(data) - end} bytes too many: it was altered")
         return cls(task, settings, arrays)

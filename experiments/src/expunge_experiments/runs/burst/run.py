@@ -14,8 +14,8 @@ import numpy as np
 from expunge.errors import InputError
 from expunge_experiments import tuned
 from expunge_experiments.datasets.dataset import Integers
-from expunge_experiments.runs import burst_figures, burst_findings, burst_tables
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
+from expunge_experiments.runs.burst.report import drawings_of, findings_of, tables_of
 from expunge_experiments.runs.retraining import Reference, Retraining
 from expunge_experiments.runs.streams import Federation, check_federation, client_of, listed, singles_of
 from expunge_experiments.systems.base import Cost, System
@@ -118,15 +118,15 @@ class Burst(Experiment[BurstSettings]):
 
     def tables(self, settings: BurstSettings, results: Results) -> list[Table]:
         """Deletions, additions, deviations, a client's deletion, and Flower."""
-        return burst_tables.tables_of(settings.requests, settings.marks, settings.samples, results)
+        return tables_of(settings.requests, settings.marks, settings.samples, results)
 
     def drawings(self, settings: BurstSettings, results: Results) -> list[Drawing]:
         """The time of every request, and their summary."""
-        return burst_figures.drawings_of(settings.requests, results)
+        return drawings_of(settings.requests, results)
 
     def findings(self, settings: BurstSettings, results: Results) -> list[Finding]:
         """What follows."""
-        return burst_findings.findings_of(settings.requests, settings.samples, results)
+        return findings_of(settings.requests, settings.samples, results)
 
 
 _DIGESTS = 10
@@ -249,7 +249,7 @@ def columns(costs: Sequence[Cost]) -> dict[str, list[float]]:
 
 def _on_flower(settings: BurstSettings, name: str, library: Library, report: Report) -> Mapping[str, Any]:
     """The first requests of the same stream, by the same system, on Flower's simulation."""
-    from expunge_experiments.flower import Ground, Job, Request, measure  # noqa: PLC0415 - only where Flower is wanted
+    from expunge_experiments.flower import Job, Request, SharedPool, measure  # noqa: PLC0415 - only where Flower is wanted
 
     federation = Federation.of(library, settings.dataset, settings.clients, settings.seed, settings.samples)
     dataset, pool = federation.dataset, federation.pool
@@ -257,7 +257,7 @@ def _on_flower(settings: BurstSettings, name: str, library: Library, report: Rep
     chosen = tuned.settings_for(dataset.name, name)
     job = Job(name, chosen, settings.seed, tuple(Request.delete(stream[step : step + 1]) for step in range(len(stream))))
     with TemporaryDirectory(prefix="burst-") as place:
-        Ground(pool, dataset.test_features, dataset.test_labels).write(Path(place))
+        SharedPool(pool, dataset.test_features, dataset.test_labels).write(Path(place))
         outcome = measure(job, folder=Path(place), clients=pool.clients, actors=settings.flower_actors, report=report)
     return {
         "training": outcome.training.as_dict(),

@@ -3,8 +3,8 @@
 Colours are Okabe and Ito's, which colour-blind readers tell apart; markers and dashes repeat what colours say. Law: the same
 drawing gives the same bytes: files carry no date and no program's version.
 
-A run draws on `panels(...)`; the style is in force while its `Drawing.draw` is called (`render` sees to that). matplotlib is an
-extra and is imported where something is drawn, not before.
+A run draws on `panels(...)`; the style is in force while its `Drawing.draw` is called (`render` sees to that). matplotlib is
+imported where something is drawn, not before.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expunge.errors import MissingExtraError
-from expunge_experiments.runs.base import Drawing
+from expunge_experiments.runs.base import Drawing, over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,8 +90,7 @@ def panels(
     columns: int = 1, rows: int = 1, *, width: float = WIDTH, height: float = HEIGHT, **options: Any
 ) -> tuple[Figure, Any]:
     """A figure of some panels, and its axes: one, a list, or a list of lists (as `Figure.subplots` gives them)."""
-    _require()
-    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
+    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, **options)
@@ -103,17 +101,16 @@ def seeds_line(axes: Axes, x: Sequence[float], values: Sequence[Sequence[float]]
 
     Places without any value are left out. `style` is as for `Axes.errorbar`, for instance `**look(name).line()`.
     """
-    places = [place for place, found in zip(x, values, strict=True) if len(found)]
-    found = [one for one in values if len(one)]
-    means = [float(np.mean(one)) for one in found]
-    spread = [float(np.std(one, ddof=1)) if len(one) > 1 else 0.0 for one in found]
+    summaries = [(place, over_seeds(found)) for place, found in zip(x, values, strict=True)]
+    places = [place for place, summary in summaries if summary is not None]
+    found = [summary for _, summary in summaries if summary is not None]
+    means, spread = [one.mean for one in found], [one.deviation for one in found]
     axes.errorbar(places, means, yerr=spread if any(spread) else None, label=label, capsize=2.0, elinewidth=0.8, **style)
 
 
 def log_axis(axes: Axes, which: str = "y", *, zero: float | None = None) -> None:
     """Make "x" or "y" (or "xy") logarithmic. With `zero`, values of 0 have a place of their own below `zero`, marked 0."""
-    _require()
-    from matplotlib.ticker import SymmetricalLogLocator  # noqa: PLC0415 - an extra
+    from matplotlib.ticker import SymmetricalLogLocator  # noqa: PLC0415 - slow to import
 
     for one in which:
         setter, axis = getattr(axes, f"set_{one}scale"), getattr(axes, f"{one}axis")
@@ -189,8 +186,7 @@ def _spread(heights: Sequence[float], gap: float) -> list[float]:
 @contextmanager
 def house_style() -> Iterator[None]:
     """The style, in force within; the reader's own settings count for nothing."""
-    _require()
-    import matplotlib as mpl  # noqa: PLC0415 - an extra
+    import matplotlib as mpl  # noqa: PLC0415 - slow to import
     from cycler import cycler  # noqa: PLC0415 - comes with matplotlib
 
     with mpl.rc_context():
@@ -242,10 +238,3 @@ def render(drawing: Drawing, folder: Path) -> list[Path]:
         figure.savefig(png, dpi=_DOTS, metadata={"Software": None})
         figure.savefig(svg, metadata={"Date": None, "Creator": None})
     return [png, svg]
-
-
-def _require() -> None:
-    try:
-        import matplotlib as mpl  # noqa: F401, PLC0415 - an extra
-    except ImportError as problem:
-        raise MissingExtraError("figures need matplotlib: pip install matplotlib") from problem

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from expunge import Head, Spec, Statistics, solve
 from expunge.errors import InputError, NotAGramError, SolveError
 from expunge.solvers.floating import FloatCholeskySolver, FloatGram, relative_deviation
-from expunge_experiments import published
 from expunge_experiments.datasets.dataset import Dataset
-from expunge_experiments.runs import invariance_report as report_of
+from expunge_experiments.report import paper
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Key, Report, Results, Table
-from expunge_experiments.runs.checks import check_datasets, check_positive
+from expunge_experiments.runs.invariance import report as report_of
 from expunge_experiments.runs.retraining import finest
-from expunge_experiments.runs.streams import Federation, check_federation
+from expunge_experiments.runs.streams import Federation, check_datasets, check_federation, check_positive
 from expunge_experiments.systems import catalogue
 from expunge_experiments.systems.linear import gram_and_moment, ridge
 from expunge_experiments.systems.variants import VariantSettings
@@ -65,7 +64,7 @@ class Invariance(Experiment[InvarianceSettings]):
         "Is the head the same, whoever holds the samples? And does the arithmetic change how carefully gamma must be chosen?"
     )
     paper = (
-        f"{published.INVARIANCE_TABLE}: deviations of about 1e-9 in fp64 and of 1e-4 (B) to 5e-3 (A) in fp32, for 10, 50 and 100 "
+        f"{paper.INVARIANCE_TABLE}: deviations of about 1e-9 in fp64 and of 1e-4 (B) to 5e-3 (A) in fp32, for 10, 50 and 100 "
         "clients alike; and the remark that fp64 makes the choice of gamma less sensitive."
     )
     version = 2

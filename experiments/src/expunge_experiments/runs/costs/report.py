@@ -1,22 +1,75 @@
-"""Tables, figures and findings of `costs`."""
+"""Tables, figures and findings of `costs`: growth fitted to medians, and where curves cross."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expunge_experiments import published
-from expunge_experiments.figures import log_axis, look, panels
-from expunge_experiments.markdown import MISSING, bytes_text, seconds_text
+from expunge_experiments.report import paper
+from expunge_experiments.report.figures import log_axis, look, panels
+from expunge_experiments.report.tables import MISSING, bytes_text, seconds_text
 from expunge_experiments.runs.base import Done, Drawing, Finding, Results, Table
-from expunge_experiments.runs.cost_servers import SERVERS
-from expunge_experiments.runs.fitting import Exponent, crossover, exponent, upper_half
+from expunge_experiments.runs.costs.servers import SERVERS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Exponent:
+    """The slope of log(cost) against log(size), with its standard error (None for two points, through which any line goes)."""
+
+    value: float
+    error: float | None
+
+    def text(self) -> str:
+        """As in 2.03 ± 0.04."""
+        return f"{self.value:.2f}" if self.error is None else f"{self.value:.2f} ± {self.error:.2f}"
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> Exponent | None:
+    """By least squares; None for fewer than two sizes."""
+    if len(set(sizes)) < 2:
+        return None
+    x, y = np.log(np.asarray(sizes, float)), np.log(np.asarray(costs, float))
+    centred = x - x.mean()
+    spread = float(np.square(centred).sum())
+    slope = float((centred * y).sum()) / spread
+    rest = y - y.mean() - slope * centred
+    freedom = len(x) - 2
+    error = math.sqrt(float(np.square(rest).sum()) / freedom / spread) if freedom > 0 else None
+    return Exponent(slope, error)
+
+
+def upper_half(sizes: Sequence[int]) -> list[int]:
+    """The larger half of some sizes, the middle one included: where the leading term shows."""
+    ordered = sorted(set(sizes))
+    return ordered[len(ordered) // 2 :]
+
+
+def crossover(sizes: Sequence[float], falling: Sequence[float], rising: Sequence[float]) -> float | None:
+    """From which size on `falling` is the cheaper one of two costs; None if it is not, even at the largest size.
+
+    Between two measured sizes it is interpolated, on logarithmic scales. The smallest size means: everywhere measured.
+    """
+    if not sizes or not falling[-1] < rising[-1]:
+        return None
+    last = next((place for place in reversed(range(len(sizes))) if falling[place] >= rising[place]), None)
+    if last is None:
+        return float(sizes[0])
+    gaps = [math.log(rising[place] / falling[place]) for place in (last, last + 1)]
+    share = -gaps[0] / (gaps[1] - gaps[0])
+    low, high = math.log(sizes[last]), math.log(sizes[last + 1])
+    return math.exp(low + share * (high - low))
+
+
+# -- what is fitted, and tables --------------------------------------------------------------------
+
 
 _VARIANT = {"a_exact": "a", "a_float64": "a", "b_exact": "b", "b_float64": "b"}
 _LARGE = 256  # d from which on the leading terms of bytes show beside headers, labels and moments
@@ -99,7 +152,7 @@ def _orders(ranks: Sequence[int], results: Results) -> Table:
     largest = plain(results)[-1] if plain(results) else None
     rows = []
     for system in SERVERS:
-        orders = published.COSTS[_VARIANT[system]]
+        orders = paper.COSTS[_VARIANT[system]]
         found = [fitted(results, system, rank, what) for what in ("bytes", "server") for rank in shown]
         found += [fitted_rank(largest, system, what) if largest else None for what in ("bytes", "server")]
         rows.append([look(system).label, *orders, *(one.text() if one is not None else MISSING for one in found)])
@@ -263,7 +316,7 @@ def _exponents(results: Results) -> list[Finding]:
         sent, took = fitted(results, system, rank, "bytes"), fitted(results, system, rank, "server")
         if sent is None or took is None:
             continue
-        orders = published.COSTS_EXPONENTS[_VARIANT[system]]
+        orders = paper.COSTS_EXPONENTS[_VARIANT[system]]
         wanted = orders["bytes"]["d"]
         text = f"{look(system).label}, r = {rank}: bytes grow as d^{sent.text()}, within {_NEAR} of the paper's d^{wanted}."
         findings.append(Finding(text, abs(sent.value - wanted) < _NEAR if leading else None))

@@ -1,0 +1,1 @@
+"""The experiment `burst`: 200 single deletions, and the same samples added back."""

@@ -1,0 +1,1 @@
+"""The experiment `costs`: bytes and server time against d and r."""

@@ -1,0 +1,1 @@
+"""The experiment `highdim`: exact Grams and certified heads up to d = 8192."""

@@ -1,0 +1,1 @@
+"""The experiment `invariance`: how far partition, arithmetic and gamma move the head."""

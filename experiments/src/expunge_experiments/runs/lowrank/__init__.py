@@ -1,0 +1,1 @@
+"""The experiment `lowrank`: low-rank and sketched messages."""
