@@ -91,7 +91,7 @@ def test_a_refused_fit_changes_nothing(problem: Any, parameters: dict[str, Any],
     ("problem", "remedy", "features", "label"),
     [
         (errors.GridRangeError, "choose grid=.* \\(none was given as grid, so the first batch", [1e6, 0, 0, 0], 0),
-        (errors.UnknownLabelError, "label 5 of row 1 .*classes=", [0, 0, 0, 0], 5),
+        (errors.UnknownLabelError, "the label of row 1 .*classes=", [0, 0, 0, 0], 5),
         (ValueError, "3 features, but ExactRidgeClassifier is expecting 4", [0, 0, 0], 0),
         (ValueError, "NaN", [np.nan, 0, 0, 0], 0),
     ],
@@ -112,7 +112,7 @@ def test_classes_are_named_at_the_first_partial_fit_and_stay() -> None:
     model = ExactRidgeClassifier()
     with pytest.raises(errors.InputError, match="classes must be passed on the first call"):
         model.partial_fit(X, y)
-    with pytest.raises(errors.UnknownLabelError, match="label 2 of row 2"):
+    with pytest.raises(errors.UnknownLabelError, match="the label of row 2"):
         model.partial_fit(X, y, classes=[0, 1])
     assert vars(model) == vars(ExactRidgeClassifier())
     model.partial_fit(X, y, classes=[0, 1, 2, 3])

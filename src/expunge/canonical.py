@@ -72,10 +72,10 @@ def _check(value: object, depth: int) -> None:
             _check_text(key)
             _check(item, depth + 1)
     else:
-        raise FormatError(f"a value of type {type(value).__name__} has no canonical form: {value!r:.80}")
+        raise FormatError(f"a value of type {type(value).__name__} has no canonical form")
 
 
 def _check_text(text: str) -> None:
     """Half of a surrogate pair is no character: other programs could not write it."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise FormatError(f"the text {text!r:.80} is not Unicode: it has half of a surrogate pair")
+        raise FormatError(f"a text of {len(text)} characters is not Unicode: it has half of a surrogate pair")

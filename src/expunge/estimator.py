@@ -290,7 +290,7 @@ class ExactRidgeClassifier(ClassifierMixin, _ExactRidge):  # type: ignore[misc] 
         if -1 in indices:
             row = indices.index(-1)
             raise UnknownLabelError(
-                f"label {labels.tolist()[row]!r} of row {row} is not one of the classes {classes!r:.80}; name all of them in the "
+                f"the label of row {row} is not one of the classes {classes!r:.80}; name all of them in the "
                 "first call to partial_fit (classes=), or call fit to start anew"
             )
         return np.asarray(features), np.array(indices, dtype=np.int64)

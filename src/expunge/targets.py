@@ -113,7 +113,7 @@ def _indices(spec: Spec, array: NDArray[Any], first_row: int) -> NDArray[np.int6
     if bad.size:
         row = int(bad[0])
         raise UnknownLabelError(
-            f"label {array[row].item()!r} of row {first_row + row} is not a class index: the spec has {spec.columns} labels, so "
+            f"the label of row {first_row + row} is not a class index: the spec has {spec.columns} labels, so "
             f"indices run from 0 to {spec.columns - 1}. {_GROW if array[row] > 0 else 'Mend or drop that sample'}"
         )
     return array.astype(np.int64)
@@ -127,7 +127,7 @@ def _indices_of_names(spec: Spec, array: NDArray[Any], first_row: int) -> NDArra
         if index is None:
             known = ", ".join(repr(label) for label in (spec.labels or ())[:8])
             raise UnknownLabelError(
-                f"label {name!r} of row {first_row + row} is not in the spec, which has {known}"
+                f"the label of row {first_row + row} is not in the spec, which has {known}"
                 f"{', ...' if spec.columns > 8 else ''}. "
                 f"{_GROW if isinstance(name, str) else 'Label names are strings: mend or drop that sample'}"
             )

@@ -92,11 +92,13 @@ def test_ids_from_a_file_and_a_subject_from_standard_input(place: Federation) ->
 
 def test_mistakes_are_named_with_their_remedy(place: Federation) -> None:
     folder = place.client("clinic-a", ROWS_A)
-    assert "'a9'" in run("client", "forget", "--id", "a9", "--yes", "--dir", folder, code=1).stderr
+    assert "the id is not in the store" in run("client", "forget", "--id", "a9", "--yes", "--dir", folder, code=1).stderr
     assert "selection is empty" in run("client", "forget", "--yes", "--dir", folder, code=1).stderr
     assert "must be a time in UTC" in run("client", "forget", "--since", "soon", "--dir", folder, code=1).stderr
     assert "there is no file" in run("client", "add", "nothing.csv", "--dir", folder, code=1).stderr
-    assert "'a1'" in run("client", "add", place.file("again.csv", ROWS_A), "--dir", folder, code=1).stderr
+    assert (
+        "rows 0, 1, 2 (counted from 0)" in run("client", "add", place.file("again.csv", ROWS_A), "--dir", folder, code=1).stderr
+    )
     assert "is no client's folder" in run("client", "status", "--dir", place.folder, code=1).stderr
     assert "give what is to be corrected" in run("client", "correct", "a1", "--dir", folder, code=2).stderr
     assert "--dir" in run("client", "status", code=2).stderr

@@ -28,7 +28,7 @@ from expunge.vault import Vault
 
 GONE = ["sample-1", "sample-4", "extra-0"]
 SUBJECT = "subject-of-the-request"
-REPEATED = ("in the store already", "is pending", "no sample of subject")  # a step that had been done before the crash
+REPEATED = ("in the store already", "is pending", "no sample of that subject")  # a step that had been done before the crash
 
 
 class Accepting:

@@ -53,7 +53,7 @@ class TestOrders:
         bad = officer.command("order", subject="ann")["order"]
         good = officer.command("order", subject="ben")["order"]
         kept, rows["file-2"] = rows["file-2"], rows["file-2"] * 2
-        with pytest.raises(CommitmentError, match="'sample-2'"):
+        with pytest.raises(CommitmentError, match="the feature of a sample is not the one"):
             agent.sync()
         assert officer.ask("show-order", order=good)["state"] == "complete"
         assert officer.ask("show-order", order=bad)["state"] == "open"

@@ -61,7 +61,7 @@ class TestRecomputing:
             store.forget(Selection(ids=["sample-1"]))
         np.save(pictures.sources[1], features(4)[1] * np.float32(1 + 2**-20))
         before = store.status()
-        with pytest.raises(CommitmentError, match=r"'sample-1'.*picture-1"):
+        with pytest.raises(CommitmentError, match=r"^the feature of a sample is not the one"):
             store.forget(Selection(ids=ids(3)), recompute=pictures)
         assert store.status() == before
         assert self.kept(store) == 0

@@ -50,7 +50,7 @@ def test_values_and_labels_that_cannot_be_taken(tmp_path: Path, form: str) -> No
     far[33, 4] = 1e9
     refused(write(tmp_path / "far", far, LABELS, form), GridRangeError, "far.*row 33, column 4")
     strange = [*LABELS[:21], "fox", *LABELS[22:]]
-    refused(write(tmp_path / "strange", FEATURES, strange, form), UnknownLabelError, "strange.*'fox' of row 21")
+    refused(write(tmp_path / "strange", FEATURES, strange, form), UnknownLabelError, "strange.*the label of row 21")
     refused(write(tmp_path / "narrow", FEATURES[:, :3], LABELS, form), ShapeError, r"narrow.*\(n, 5\), got \(40, 3\)")
 
 

@@ -97,7 +97,7 @@ def test_masked_and_sparse_arrays_are_refused_by_name() -> None:
 def test_integer_labels_may_come_as_objects_and_rows_are_counted_over_batches() -> None:
     assert Statistics.of(SPEC, FEATURES, LABELS.astype(object)) == Statistics.of(SPEC, FEATURES, LABELS)
     batches = [(FEATURES[:10], LABELS[:10]), (FEATURES[10:20], np.array([*LABELS[10:15], 7, *LABELS[16:20]]))]
-    with pytest.raises(UnknownLabelError, match=r"label 7 of row 15 .*solver\.amend"):
+    with pytest.raises(UnknownLabelError, match=r"the label of row 15 .*solver\.amend"):
         Statistics.of(SPEC, batches)
     with pytest.raises(UnknownLabelError, match="Mend or drop"):
         Statistics.of(SPEC, FEATURES[:1], [-1])

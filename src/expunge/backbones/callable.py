@@ -76,8 +76,8 @@ class CallableBackbone(Backbone):
             output: NDArray[Any] = self._function(samples)
         except ExpungeError:
             raise
-        except Exception as problem:  # whatever a stranger's function raises is a sample that it could not take
+        except Exception as problem:  # a stranger's function could not take the sample, and may quote it
             raise BackboneError(
-                f"{named(first, samples[0])}: the function {self._name!r} failed with {type(problem).__name__}: {problem}"
+                f"{named(first, samples[0])}: the function {self._name!r} failed with {type(problem).__name__}"
             ) from problem
         return output

@@ -150,7 +150,7 @@ class HuggingFaceBackbone(Backbone):
             if isinstance(problem, BackboneError):
                 raise
             raise BackboneError(
-                f"{which}: the model in {self._folder} cannot take it: {type(problem).__name__}: {problem}. "
+                f"{which}: the model in {self._folder} cannot take it: {type(problem).__name__}. "
                 "A max_length beyond what the network knows gives such errors; so does a network that needs several inputs"
             ) from problem
 

@@ -26,7 +26,7 @@ def read_image(sample: object, position: int, *, extra: str, mode: str = "RGB") 
     """
     pillow = needed("PIL.Image", extra)
     if isinstance(sample, (str, os.PathLike)):
-        return _from_file(pillow, Path(sample), position, mode)
+        return _from_file(pillow, sample, position, mode)
     if isinstance(sample, np.ndarray):
         if sample.dtype != np.uint8 or not (sample.ndim == 2 or (sample.ndim == 3 and sample.shape[2] == 3)) or not sample.size:
             raise BackboneError(
@@ -53,15 +53,16 @@ def read_text(sample: object, position: int) -> str:
     raise BackboneError(f"{named(position, sample)} is a {type(sample).__name__}; give a str (the text) or a Path (a text file)")
 
 
-def _from_file(pillow: Any, path: Path, position: int, mode: str) -> Any:
+def _from_file(pillow: Any, path: str | os.PathLike[str], position: int, mode: str) -> Any:
     try:
         with pillow.open(path) as image:
             return _converted(image, position, path, mode)
     except (*_UNREADABLE, pillow.DecompressionBombError) as problem:
         if isinstance(problem, BackboneError):
             raise
+        reason = f": {problem}" if isinstance(path, os.PathLike) else ""  # a str may be a text that was taken for a path
         raise BackboneError(
-            f"{named(position, path)} cannot be read as an image: {problem}; leave it out or replace it"
+            f"{named(position, path)} cannot be read as an image{reason}; leave it out or replace it"
         ) from problem
 
 

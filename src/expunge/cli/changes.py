@@ -19,7 +19,17 @@ from expunge.cli.command import command
 from expunge.cli.options import FILE, PATH, at_option, client_option, yes_option
 from expunge.cli.reach import agent_of, backbone_of, carrier_to, store_at, unserved
 from expunge.cli.rejoin import federation_spec
-from expunge.cli.samples import Keys, Raw, Samples, features_of, is_raw, read_features, read_raw, recomputing
+from expunge.cli.samples import (
+    Keys,
+    Raw,
+    Samples,
+    asking_for_backbone,
+    features_of,
+    is_raw,
+    read_features,
+    read_raw,
+    recomputing,
+)
 from expunge.cli.screen import GOOD, Screen, count, line, next_steps, place, typed
 from expunge.cli.selecting import selection_of, selection_options
 from expunge.cli.told import preview_value, show_preview, show_synced, show_way_on, synced_value
@@ -133,7 +143,10 @@ def _batches(
     spec: Spec, files: tuple[Path, ...], opened: Backbone | None, keys: Keys, *, label: str | None, subject: str | None
 ) -> list[Samples]:
     raw = [path for path in files if is_raw(path, opened)]
-    features = [read_features(path, spec, keys) for path in files if path not in raw]
+    features = []
+    for path in (one for one in files if one not in raw):
+        with asking_for_backbone(path, spec, keys, opened):
+            features.append(read_features(path, spec, keys))
     if raw and opened is not None:
         features.append(read_raw(raw, spec, opened, label=label, subject=subject, label_indices=keys.label_indices))
     return features
@@ -141,6 +154,13 @@ def _batches(
 
 def _put(store: ClientStore, batch: Samples) -> int:
     """Add samples; those that were added before, by a command that did not come to its end, are not added twice."""
+    try:
+        return _put_whole(store, batch)
+    except InputError as problem:
+        raise type(problem)(f"{batch.origin}: {problem}") from problem
+
+
+def _put_whole(store: ClientStore, batch: Samples) -> int:
     if store.pending_again(batch.ids, batch.features, batch.labels, subjects=batch.subjects):
         Screen.current().note(f"{count(len(batch), 'sample')} added before, and pending: expunge client sync sends them")
         return 0
@@ -268,7 +288,7 @@ def correct(
         if raw_file is not None:
             if opened is None:
                 raise InputError(f"{raw_file} needs a backbone to become a feature: give --backbone")
-            raw = Raw(sample, raw_file)
+            raw = Raw(sample, raw_file, str(raw_file))
             values, source = features_of([raw], opened)[0], raw.source
         with _new_labels(store, at, ask=not no_sync):
             changed = store.correct(
@@ -295,7 +315,7 @@ def _numbers(text: str) -> Any:
     try:
         return np.array([float(part) for part in text.split(",")])
     except ValueError as problem:
-        raise InputError(f"--feature {text!r:.60} must be numbers with commas between them, or an .npy file") from problem
+        raise InputError("--feature must be numbers with commas between them, or an .npy file") from problem
 
 
 def _target(spec: Spec, text: str) -> Any:

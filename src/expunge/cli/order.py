@@ -270,7 +270,7 @@ def _known_as(names: tuple[str, ...]) -> dict[str, str]:
     for text in names:
         client, equals, subject = text.partition("=")
         if not equals or not client or not subject or client in pairs:
-            raise InputError(f"--known-as {text!r:.80} must be CLIENT=SUBJECT, and each client can be given once")
+            raise InputError("--known-as must be CLIENT=SUBJECT, and each client can be given once")
         pairs[client] = subject
     return pairs
 

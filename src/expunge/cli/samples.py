@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from expunge.backbones import Backbone, PrecomputedBackbone, backbone_from, requ
 from expunge.cli.screen import Screen
 from expunge.client.columns import labels_of_texts, require_names
 from expunge.client.loaders import SUFFIXES, load
+from expunge.client.sample import FILE_SOURCE, TEXT_SOURCE
 from expunge.errors import FormatError, InputError
 from expunge.spec import Spec
 
 _SHOWN = 12  # names of columns
-_FILE, _TEXT = "file:", "text:"  # how sources of samples begin
 
 Recompute = Callable[[Sequence[str]], NDArray[Any]]
 
@@ -48,6 +49,7 @@ class Samples:
     subjects: list[str | None] | None
     sources: list[str | None] | None = None
     notes: tuple[str, ...] = ()  # what was made up or left out
+    origin: str = ""  # the files that they are from
 
     @property
     def nobodys(self) -> int:
@@ -60,17 +62,18 @@ class Samples:
 
 @dataclass(frozen=True)
 class Raw:
-    """One image or text before the backbone. `what` is a path, or the text itself."""
+    """One image or text before the backbone. `what` is a path, or the text itself; `origin` is where it was found."""
 
     id: str
     what: Path | str
+    origin: str
     label: str | None = None
     subject: str | None = None
 
     @property
     def source(self) -> str:
         """From which the feature can be computed again."""
-        return f"{_TEXT}{self.what}" if isinstance(self.what, str) else f"{_FILE}{self.what.absolute()}"
+        return f"{TEXT_SOURCE}{self.what}" if isinstance(self.what, str) else f"{FILE_SOURCE}{self.what.absolute()}"
 
 
 def opened_backbone(spec: Spec, description: str | Mapping[str, Any]) -> Backbone:
@@ -91,7 +94,10 @@ def recomputing(backbone: Backbone | None) -> Recompute | None:
         return None
 
     def recompute(sources: Sequence[str]) -> NDArray[Any]:
-        given = [Path(one.removeprefix(_FILE)) if one.startswith(_FILE) else one.removeprefix(_TEXT) for one in sources]
+        given = [
+            Path(one.removeprefix(FILE_SOURCE)) if one.startswith(FILE_SOURCE) else one.removeprefix(TEXT_SOURCE)
+            for one in sources
+        ]
         return np.asarray(backbone.features(given))
 
     return recompute
@@ -104,6 +110,28 @@ def is_raw(path: Path, backbone: Backbone | None) -> bool:
     if path.suffix.lower() == ".csv":
         return bool({"file", "text"} & set(header(path)))
     return path.suffix.lower() not in SUFFIXES
+
+
+@contextmanager
+def asking_for_backbone(path: Path, spec: Spec, keys: Keys, backbone: Backbone | None) -> Iterator[None]:
+    """Around reading a file of features: if it may hold texts or images instead, the backbone is asked for."""
+    pinned = "this federation pins a backbone" if spec.backbone else "only a backbone makes features of them"
+    if backbone is None and not keys.features and path.suffix.lower() == ".csv" and path.is_file():
+        raw = sorted({"file", "text"} & set(header(path)))
+        if raw:
+            raise InputError(
+                f"{path} has a column {raw[0]!r}, and so holds texts or files: {pinned}. Pass --backbone "
+                "DESCRIPTION, or name the columns of features (--feature-column)"
+            )
+    try:
+        yield
+    except InputError as problem:
+        if backbone is None and spec.backbone:
+            problem.add_note(
+                "This federation pins a backbone: if the file holds texts or images, pass --backbone "
+                "DESCRIPTION; if not, it must hold features that were made by that backbone"
+            )
+        raise
 
 
 def read_features(path: Path, spec: Spec, keys: Keys) -> Samples:
@@ -126,7 +154,7 @@ def read_features(path: Path, spec: Spec, keys: Keys) -> Samples:
     if loaded.made_ids and len(loaded):
         named = "" if path.suffix.lower() == ".npy" else " (another column: --id-column)"
         notes.append(f"{path} has no ids: they are made of its name and the number of the row, such as {loaded.ids[0]}{named}")
-    return Samples(loaded.ids, loaded.features, loaded.labels, loaded.subjects, notes=tuple(notes))
+    return Samples(loaded.ids, loaded.features, loaded.labels, loaded.subjects, notes=tuple(notes), origin=str(path))
 
 
 def read_raw(
@@ -146,7 +174,7 @@ def read_raw(
     ]
     for one in found:
         if one.label is None:
-            raise InputError(f"sample {one.id!r} has no label: give --label, or a .csv with the columns file and label")
+            raise InputError(f"{one.origin} has no label: give --label, or a .csv with the columns file and label")
     labels = labels_of_texts([str(one.label) for one in found], spec)
     require_names(paths[0], labels, spec, label_indices=label_indices)
     return Samples(
@@ -155,6 +183,7 @@ def read_raw(
         labels,
         [one.subject for one in found],
         [one.source for one in found],
+        origin=", ".join(str(path) for path in paths),
     )
 
 
@@ -170,11 +199,11 @@ def listed(path: Path) -> Iterator[Raw]:
         for file in sorted(path.rglob("*")):
             if file.is_file() and not file.name.startswith("."):
                 label = None if file.parent == path else file.parent.name
-                yield Raw(file.relative_to(path).as_posix(), file, label)
+                yield Raw(file.relative_to(path).as_posix(), file, str(file), label)
     elif path.suffix.lower() == ".csv":
         yield from _from_list(path)
     elif path.is_file():
-        yield Raw(path.as_posix(), path)
+        yield Raw(path.as_posix(), path, str(path))
     else:
         raise InputError(f"there is no file {path}")
 
@@ -194,8 +223,9 @@ def _from_list(path: Path) -> Iterator[Raw]:
             for number, row in enumerate(csv.DictReader(file, strict=True)):
                 name = row.get("id") or f"{path.name}#{number}"
                 what: Path | str | None = path.parent / row["file"] if row.get("file") else row.get("text")
+                origin = f"row {number} of {path}"
                 if what is None:
-                    raise InputError(f"row {number + 1} of {path} names no file and has no text")
-                yield Raw(name, what, row.get("label") or None, row.get("subject") or None)
+                    raise InputError(f"{origin} names no file and has no text")
+                yield Raw(name, what, origin, row.get("label") or None, row.get("subject") or None)
     except (UnicodeDecodeError, csv.Error) as problem:
         raise FormatError(f"{path} cannot be read as CSV in UTF-8: {problem}") from problem

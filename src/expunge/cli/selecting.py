@@ -48,7 +48,7 @@ def selection_of(store: ClientStore, given: dict[str, Any]) -> Selection | None:
         ids += [row for row in given["ids_from"].read_text(encoding="utf-8").splitlines() if row]
     missing = set(store.missing(ids)) if given["ignore_missing"] else set()
     if missing:
-        Screen.current().note(f"{count(len(missing), 'id')} not in the store, passed over, such as {min(missing)!r}")
+        Screen.current().note(f"{count(len(missing), 'id')} not in the store, passed over")
         ids = [one for one in ids if one not in missing]
         if not ids:
             return None

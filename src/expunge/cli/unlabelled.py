@@ -6,7 +6,6 @@ import csv
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.backbones import Backbone
-from expunge.cli.samples import Keys, features_of, header, is_raw, listed, read_features
-from expunge.client.columns import labels_of_texts, usual_name
+from expunge.cli.samples import Keys, asking_for_backbone, features_of, header, is_raw, listed, read_features
+from expunge.client.columns import labels_of_texts, shown_names, usual_name
 from expunge.client.loaders import SUFFIXES
-from expunge.errors import FormatError, InputError, MissingExtraError
+from expunge.client.tables import parquet_features, parsed_number, pyarrow
+from expunge.errors import FormatError, InputError
 from expunge.spec import Spec
 
 _LABELS, _IDS, _SUBJECTS = ("label", "labels"), ("id", "ids"), ("subject", "subjects")
@@ -43,10 +43,11 @@ def read_inputs(path: Path, spec: Spec, keys: Keys, backbone: Backbone | None) -
         raise InputError(f"there is no file {path}")
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path} needs a backbone to become a feature (--backbone), or must end in {', '.join(SUFFIXES)}")
-    if _has_labels(path, keys):
-        samples = read_features(path, spec, keys)
-        return Inputs(samples.ids, samples.features, samples.labels)
-    return _unlabelled(path, keys)
+    with asking_for_backbone(path, spec, keys, backbone):
+        if _has_labels(path, keys):
+            samples = read_features(path, spec, keys)
+            return Inputs(samples.ids, samples.features, samples.labels)
+        return _unlabelled(path, keys)
 
 
 def _has_labels(path: Path, keys: Keys) -> bool:
@@ -60,7 +61,7 @@ def _names(path: Path) -> Sequence[str]:
     if suffix == ".csv":
         return header(path)
     if suffix == ".parquet":
-        return list(_parquet().read_schema(path).names)
+        return list(pyarrow()[1].read_schema(path).names)
     with _npz(path) as arrays:
         return list(arrays.files)
 
@@ -88,7 +89,7 @@ def _chosen(path: Path, names: Sequence[str], keys: Keys) -> tuple[list[str], st
     features = list(keys.features) or (["features"] if "features" in names else [name for name in names if name not in others])
     missing = [name for name in (*features, *filter(None, [ids])) if name not in names]
     if missing:
-        raise InputError(f"{path} has no column {missing[0]!r}; it has {', '.join(names)}")
+        raise InputError(f"{path} has no column {missing[0]!r}; it has {shown_names(names)}")
     return features, ids
 
 
@@ -99,18 +100,20 @@ def _csv(path: Path, keys: Keys) -> Inputs:
         reader = csv.DictReader(file, strict=True)
         try:
             for number, row in enumerate(reader):
-                rows.append([float(row[name]) for name in features])
+                if None in row or None in row.values():
+                    raise FormatError(f"line {reader.line_num} of {path} has more or fewer fields than the header")
+                rows.append([parsed_number(path, reader.line_num, name, row[name]) for name in features])
                 names.append(f"{path.name}#{number}" if ids is None else row[ids])
-        except (ValueError, TypeError, csv.Error) as problem:
+        except csv.Error as problem:
             raise FormatError(f"line {reader.line_num} of {path} cannot be read: {problem}") from problem
     return Inputs(names, np.array(rows, dtype=np.float64).reshape(len(rows), len(features)))
 
 
 def _columns(path: Path, keys: Keys) -> Inputs:
-    table = _parquet().read_table(path)
+    arrow, parquet = pyarrow()
+    table = parquet.read_table(path)
     features, ids = _chosen(path, table.column_names, keys)
-    columns = [np.array(table.column(name).to_pylist(), dtype=np.float64) for name in features]
-    array = columns[0] if len(columns) == 1 and columns[0].ndim == 2 else np.stack(columns, axis=1)
+    array = parquet_features(arrow, path, table, features)
     return Inputs(_numbered(path, len(array)) if ids is None else [str(one) for one in table.column(ids).to_pylist()], array)
 
 
@@ -123,12 +126,3 @@ def _npz(path: Path) -> Any:
         return np.load(path, allow_pickle=False)
     except (ValueError, OSError, zipfile.BadZipFile) as problem:
         raise FormatError(f"{path} cannot be read as .npz: {problem}") from problem
-
-
-def _parquet() -> Any:
-    try:
-        return import_module("pyarrow.parquet")
-    except ImportError as problem:
-        raise MissingExtraError(
-            "Parquet files are read by pyarrow, which is missing: pip install 'expunge[parquet]'"
-        ) from problem

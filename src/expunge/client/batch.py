@@ -1,4 +1,7 @@
-"""A batch of samples as people give it, checked: what cannot be taken is refused by the name of the sample."""
+"""A batch of samples as people give it, checked: what cannot be taken is refused by the number of its row.
+
+Ids, subjects and labels may be personal, so no message shows them.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,16 @@ class Batch:
     labels: NDArray[Any]
     subjects: list[str | None]
     sources: list[str | None]
+    first: int = 0  # the number of the first row, where this is a part of a batch
 
     @classmethod
     def of(cls, spec: Spec, ids: Any, features: Any, labels: Any, *, subjects: Any = None, sources: Any = None) -> Batch:
         """A batch whose parts belong together; the values of features and labels are not yet looked at."""
-        names = [_text(one, "an id") for one in _several(ids, "ids")]
+        names = [_text(one, f"the id of row {row}") for row, one in enumerate(_several(ids, "ids"))]
         array = checked_features(spec, features)
         targets = as_array(labels, "labels")
-        if any(not one for one in names):
-            raise InputError("an id is empty: every sample needs an id of its own")
+        if "" in names:
+            raise InputError(f"the id of row {names.index('')} is empty: every sample needs an id of its own")
         batch = cls(names, array, targets, _texts(subjects, "subjects", names), _texts(sources, "sources", names))
         for what, number in (("features", len(array)), ("labels", len(targets))):
             if number != len(names):
@@ -46,8 +50,16 @@ class Batch:
         return len(self.ids)
 
     def part(self, places: slice) -> Batch:
-        """Some of the samples."""
-        return Batch(self.ids[places], self.features[places], self.labels[places], self.subjects[places], self.sources[places])
+        """Some of the samples, which follow one another."""
+        first = self.first + places.indices(len(self))[0]
+        return Batch(
+            self.ids[places],
+            self.features[places],
+            self.labels[places],
+            self.subjects[places],
+            self.sources[places],
+            first,
+        )
 
     def names(self) -> list[Names]:
         """What each is called."""
@@ -58,7 +70,7 @@ class Batch:
         try:
             rows = integer_rows(spec, self.features, self.labels)
         except InputError as problem:
-            raise self._by_name(spec, problem) from problem
+            raise self._by_row(spec, problem) from problem
         checked = checked_labels(spec, self.labels, len(self))
         if checked.ndim == 1:
             return rows, [int(label) for label in checked]
@@ -68,14 +80,15 @@ class Batch:
         indices = integers.argmax(axis=1)
         return rows, [int(indices[place]) if hard[place] else np.ascontiguousarray(checked[place]) for place in range(len(self))]
 
-    def _by_name(self, spec: Spec, problem: InputError) -> InputError:
-        """The same refusal with the name of the sample instead of the number of its row."""
-        for place, name in enumerate(self.ids):
+    def _by_row(self, spec: Spec, problem: InputError) -> InputError:
+        """The same refusal with the number of the row in the whole batch."""
+        for place in range(len(self)):
             try:
                 integer_rows(spec, self.features[place : place + 1], self.labels[place : place + 1])
             except InputError as one:
                 text = str(one).replace("row 0, column", "column").replace(" of row 0", "")
-                return type(one)(f"sample {name!r} cannot be taken, and nothing was added: {text}")
+                which = "the sample" if self.first + len(self) == 1 else f"row {self.first + place} (counted from 0)"
+                return type(one)(f"{which} cannot be taken, and nothing was added: {text}")
         return problem
 
 
@@ -88,7 +101,9 @@ def _several(values: Any, what: str) -> Sequence[Any]:
 def _texts(values: Any, what: str, ids: Sequence[str]) -> list[str | None]:
     if values is None:
         return [None] * len(ids)
-    texts = [None if one is None else _text(one, f"one of the {what}") for one in _several(values, what)]
+    texts = [
+        None if one is None else _text(one, f"the {what[:-1]} of row {row}") for row, one in enumerate(_several(values, what))
+    ]
     if len(texts) != len(ids):
         raise ShapeError(f"{len(ids)} ids need as many {what}, got {len(texts)}")
     return texts
@@ -96,8 +111,8 @@ def _texts(values: Any, what: str, ids: Sequence[str]) -> list[str | None]:
 
 def _text(value: object, what: str) -> str:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, np.integer)):
-        raise InputError(f"{what} must be a text or an integer, got {value!r:.80}")
+        raise InputError(f"{what} must be a text or an integer, got {type(value).__name__}")
     text = str(value)
     if len(text) > _LONGEST:
-        raise InputError(f"{what} has {len(text)} characters, more than the {_LONGEST} allowed: {text[:40]!r}…")
+        raise InputError(f"{what} has {len(text)} characters, more than the {_LONGEST} allowed")
     return text

@@ -14,6 +14,7 @@ from expunge.errors import InputError, ShapeError, UnknownLabelError
 from expunge.spec import Spec
 
 _ALL_SHOWN = 12
+_LONGEST_NAME = 40  # characters of a column name that is shown
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ class Keys:
         subjects = self._one(path, names, what, self.subject, ("subject", "subjects"))
         labels = list(self.labels or filter(None, [self._one(path, names, what, None, ("label", "labels"))]))
         if not labels:
-            raise InputError(f"{path} has no {what} 'label' or 'labels'; it has {_shown(names)}. Name the one with the labels")
+            raise InputError(
+                f"{path} has no {what} 'label' or 'labels'; it has {shown_names(names)}. Name the one with the labels"
+            )
         taken = {*labels, ids, subjects}
         lists = usual_name(names, ("features",))
         features = list(self.features or ([lists] if lists is not None else [name for name in names if name not in taken]))
@@ -91,12 +94,24 @@ def usual_name(names: Sequence[str], usual: Sequence[str]) -> str | None:
 
 def _require(path: Path, names: Sequence[str], what: str, name: str) -> None:
     if name not in names:
-        raise InputError(f"{path} has no {what} {name!r}; it has {_shown(names)}")
+        raise InputError(f"{path} has no {what} {name!r}; it has {shown_names(names)}")
 
 
-def _shown(names: Sequence[str]) -> str:
+def shown_names(names: Sequence[str]) -> str:
+    """The names of columns as messages list them; not if they look like cells."""
+    if any(_is_cell(name) for name in names):
+        return f"{len(names)} columns, whose names look like a sample. A table begins with a line of column names"
     more = len(names) - _ALL_SHOWN
     return (", ".join(repr(name) for name in names[:_ALL_SHOWN]) or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def _is_cell(name: str) -> bool:
+    """Whether what should be the name of a column is rather a cell: a number or a long text. Then it may be personal."""
+    try:
+        float(name)
+    except ValueError:
+        return len(name) > _LONGEST_NAME
+    return True
 
 
 def assembled(
@@ -113,17 +128,16 @@ def assembled(
     for what, part in (("labels", labels), ("ids", ids), ("subjects", subjects)):
         if part is not None and len(part) != count:
             raise ShapeError(f"{path} has {count} rows of features, but {len(part)} {what}")
-    names = [f"{path.name}#{row}" for row in range(count)] if ids is None else [_text(path, one, "id") for one in ids]
-    about = None if subjects is None else [_text(path, one, "subject") or None for one in subjects]
+    names = [f"{path.name}#{row}" for row in range(count)] if ids is None else _texts(path, ids, "id")
+    about = None if subjects is None else [one or None for one in _texts(path, subjects, "subject")]
     return Loaded(names, features, labels, about, ignored, made_ids=ids is None)
 
 
-def _text(path: Path, value: object, what: str) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, np.integer)):
-        raise InputError(f"{path}: the {what} {value!r:.60} is neither a text nor an integer")
-    return str(value)
+def _texts(path: Path, values: Sequence[object], what: str) -> list[str]:
+    for row, value in enumerate(values):
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, np.integer, type(None))):
+            raise InputError(f"row {row} of {path}: the {what} is neither a text nor an integer")
+    return ["" if value is None else str(value) for value in values]
 
 
 def labels_of_texts(texts: Sequence[str], spec: Spec | None) -> NDArray[Any]:
@@ -146,6 +160,6 @@ def require_names(what: object, labels: NDArray[Any], spec: Spec, *, label_indic
     if any(isinstance(name, str) for name in names):
         shown = ", ".join(str(name) for name in names[:_ALL_SHOWN]) + (", ..." if len(names) > _ALL_SHOWN else "")
         raise UnknownLabelError(
-            f"{what}: the labels are integers, such as {labels[0]}, and those of the spec are texts: {shown}. Give the texts; or "
+            f"{what}: the labels are integers, and those of the spec are texts: {shown}. Give the texts; or "
             "say that the integers are class indices, counted from 0 in that order (label_indices=True)"
         )

@@ -23,6 +23,9 @@ from expunge.targets import Targets, targets_of
 _LENGTH = struct.Struct("<I")
 
 
+FILE_SOURCE, TEXT_SOURCE = "file:", "text:"  # how sources begin that are a file, or the text of the sample itself
+
+
 @dataclass(frozen=True)
 class Names:
     """What a sample is called, whom it is about, and where it can be computed from again."""
@@ -30,6 +33,12 @@ class Names:
     id: str
     subject: str | None
     source: str | None
+
+    @property
+    def file(self) -> str | None:
+        """The file that is the source; None where the source is something else, such as a text, which is never shown."""
+        source = self.source or ""
+        return source.removeprefix(FILE_SOURCE) if source.startswith(FILE_SOURCE) else None
 
     def to_bytes(self) -> bytes:
         """Canonical bytes, to be sealed."""

@@ -7,7 +7,7 @@ exchanged is never passed on.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,7 +103,7 @@ class Samples:
     def insert_one(self, spec: Spec, slot: int, names: Names, content: Content, *, now: int, replaces: int | None) -> None:
         """Put a corrected sample in, in place of one that is to be deleted or has just been removed."""
         if content.feature is None:
-            raise InputError(f"sample {names.id!r} has no feature to be added")
+            raise InputError("the sample has no feature to be added")
         (commitment,) = commitments(spec, [content.salt], rows_of(spec, [content.feature], [content.target]))
         self._database.run(_INSERT, self._sealed(slot, names, content, commitment, now))
         self._database.run("UPDATE samples SET replaces = ? WHERE slot = ?", (replaces, slot))
@@ -124,22 +124,27 @@ class Samples:
 
     def require_new(self, ids: Sequence[str]) -> None:
         """Refuse ids that occur twice or are in the store already."""
-        doubled = sorted({one for one in ids if ids.count(one) > 1})[:5] if len(set(ids)) < len(ids) else []
-        if doubled:
-            raise InputError(f"{_listed(doubled)} occur more than once in this batch: every sample needs an id of its own")
+        first: dict[str, int] = {}
+        for row, one in enumerate(ids):
+            if first.setdefault(one, row) != row:
+                raise InputError(
+                    f"rows {first[one]} and {row} (counted from 0) have the same id: every sample needs an id of its own"
+                )
         tags = {self._folder.id_tag(one): one for one in ids}
         states: dict[str, str] = {}
         for tag, state in self._where_any(list(tags), "SELECT id_tag, state FROM samples WHERE id_tag IN ({})"):
             if states.get(tags[tag]) not in ("adding", "live"):
                 states[tags[tag]] = state
-        here = sorted(one for one, state in states.items() if state in ("adding", "live"))
+        here = [first[one] for one, state in states.items() if state in ("adding", "live")]
         if here:
-            verb = "is" if len(here) == 1 else "are"
-            raise InputError(f"{_listed(here)} {verb} in the store already: to change a sample, correct it. Nothing was added")
+            raise InputError(
+                f"{_listed(here)}: a sample with that id is in the store already. To change a sample, correct it. Nothing was "
+                "added"
+            )
         if states:
             raise InputError(
-                f"{_listed(sorted(states))}: the deletion of a sample with that id is pending, and the id is free again when its "
-                "receipt is here. Sync first; nothing was added"
+                f"{_listed([first[one] for one in states])}: the deletion of a sample with that id is pending, and the id is "
+                "free again when its receipt is here. Sync first; nothing was added"
             )
 
     def pending_again(self, spec: Spec, batch: Batch) -> bool:
@@ -171,14 +176,12 @@ class Samples:
         else:
             missing = self.missing(selection.ids)
             if missing:
-                raise UnknownSampleError(
-                    f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not in the store: mistyped, or gone already"
-                )
+                raise UnknownSampleError(_not_here(selection.ids, missing))
             where = " AND ".join(["id_tag IN ({})", *conditions])
             tags = [self._folder.id_tag(one) for one in selection.ids]
             rows = self._where_any(tags, f"{columns} WHERE {where} ORDER BY slot", arguments)
         if selection.subject is not None and not rows and not for_order:
-            raise UnknownSampleError(f"no sample of subject {selection.subject!r} is in the store that meets the conditions")
+            raise UnknownSampleError("no sample of that subject is in the store that meets the conditions")
         return [
             Found(slot, state, sequence is not None or state in ("live", "deleting"), label, self._names(slot, tag, names), added)
             for slot, tag, state, sequence, label, names, added in rows
@@ -216,8 +219,8 @@ class Samples:
             if state in ("adding", "live"):
                 return slot, state == "adding" and sequence is None, added
         if rows:
-            raise UnknownSampleError(f"{sample!r} is being deleted: it can no longer be corrected")
-        raise UnknownSampleError(f"{sample!r} is not in the store")
+            raise UnknownSampleError("the sample with that id is being deleted: it can no longer be corrected")
+        raise UnknownSampleError("no sample with that id is in the store")
 
     def _where_any(self, values: Sequence[Any], query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query for any of these values, which stand where it has {}; `arguments` come after them."""
@@ -282,7 +285,7 @@ def _with_features(spec: Spec, samples: Sequence[Opened], recompute: Recompute |
         return list(samples)
     if recompute is None:
         raise InputError(
-            f"the features of {len(bare)} samples are not kept and must be computed again, such as that of {bare[0].names.id!r}: "
+            f"the features of {len(bare)} samples are not kept and must be computed again: "
             "say how, by the backbone that they were made with (recompute=)"
         )
     features = checked_features(spec, recompute([str(one.names.source) for one in bare]))
@@ -302,18 +305,30 @@ def _verified(spec: Spec, samples: Sequence[Opened]) -> Block:
     salts = [one.content.salt for one in samples]
     for one, commitment in zip(samples, commitments(spec, salts, rows), strict=True):
         if commitment != one.commitment:
-            again = "" if one.names.source is None else f", computed again from {one.names.source!r},"
+            file = one.names.file
+            again = "" if file is None else f", computed again from {file},"
             raise CommitmentError(
-                f"the feature of sample {one.names.id!r}{again} is not the one that was committed to when it was added. Nothing "
+                f"the feature of a sample{again} is not the one that was committed to when it was added. Nothing "
                 "was deleted: put its source and the backbone back as they were"
             )
     return Block([one.commitment for one in samples], salts, rows)
 
 
-def _listed(names: Sequence[str]) -> str:
-    """A few names, and how many more there are."""
-    more = len(names) - 5
-    return ", ".join(repr(name) for name in names[:5]) + (f" and {more} more" if more > 0 else "")
+def _not_here(ids: Collection[str], missing: Collection[str]) -> str:
+    """That some ids are not in the store; they are counted, since they may be personal."""
+    if len(ids) == 1:
+        return "the id is not in the store: mistyped, or gone already"
+    first = next(number for number, one in enumerate(ids, start=1) if one in missing)
+    verb = "is" if len(missing) == 1 else "are"
+    return f"{len(missing)} of the {len(ids)} ids {verb} not in the store, such as number {first}: mistyped, or gone already"
+
+
+def _listed(rows: Iterable[int]) -> str:
+    """The numbers of a few rows, and how many more there are."""
+    numbers = sorted(rows)
+    more = len(numbers) - 5
+    shown = ", ".join(str(row) for row in numbers[:5]) + (f" and {more} more" if more > 0 else "")
+    return f"row{'s' if len(numbers) > 1 else ''} {shown} (counted from 0)"
 
 
 _INSERT = (

@@ -32,7 +32,7 @@ class Selection:
             raise InputError("the selection is empty: give ids, a subject, a label or a time range, or say everything=True")
         if self.ids is not None:
             if isinstance(self.ids, (str, bytes)):
-                raise InputError(f"ids must be several ids, not one text: give ids=({self.ids!r:.40},)")
+                raise InputError("ids must be several ids, not one text: give a list, even of one id")
             object.__setattr__(self, "ids", tuple(dict.fromkeys(str(one) for one in self.ids)))
             if not self.ids:
                 raise InputError("ids is empty: name at least one sample")

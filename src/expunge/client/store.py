@@ -157,7 +157,7 @@ class ClientStore(Looking):
         """
         self._require_staying()
         if feature is None and label is None:
-            raise InputError(f"nothing is to be corrected about {sample!r}: give a feature, a label or both")
+            raise InputError("nothing is to be corrected: give a feature, a label or both")
         if self.mode == "recompute" and feature is not None and source is None:
             raise InputError("this store keeps no features: give source=, from which the new feature can be computed again")
         slot, unsent, added = self._samples.current(sample)

@@ -31,7 +31,11 @@ def _load_csv(path: Path, reader: Any, keys: Keys, spec: Spec | None) -> Loaded:
     if not header:
         raise FormatError(f"{path} is empty: a CSV file begins with a line of column names")
     if len(set(header)) < len(header):
-        raise FormatError(f"{path}: a column name occurs twice in the first line, {sorted(header)[:12]}")
+        first, second = _same(header)
+        raise FormatError(
+            f"{path}: a column name occurs twice in the first line, in columns {first} and {second}. Name "
+            "each once; if that line is a sample, write a line of column names before it"
+        )
     other = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
     if other is not None:
         raise FormatError(f"{path} has {other!r} between its columns: a CSV file has commas. Write it again with those")
@@ -44,7 +48,7 @@ def _load_csv(path: Path, reader: Any, keys: Keys, spec: Spec | None) -> Loaded:
             continue
         if len(row) != len(header):
             raise FormatError(f"line {reader.line_num} of {path} has {len(row)} fields, but the header has {len(header)}")
-        features.append([_number(path, reader.line_num, name, row[place[name]]) for name in columns.features])
+        features.append([parsed_number(path, reader.line_num, name, row[place[name]]) for name in columns.features])
         for name, column in texts.items():
             column.append(row[place[name]])
         if any(not texts[name][-1] for name in columns.labels):
@@ -58,25 +62,38 @@ def _load_csv(path: Path, reader: Any, keys: Keys, spec: Spec | None) -> Loaded:
     return assembled(path, array, labels, ids, subjects, ignored=columns.others(header))
 
 
-def _number(path: Path, line: int, name: str, text: str) -> float:
+def _same(names: Sequence[str]) -> tuple[int, int]:
+    """The first two columns of the same name, counted from 1."""
+    second = next(number for number, name in enumerate(names) if name in names[:number])
+    return names.index(names[second]) + 1, second + 1
+
+
+def parsed_number(path: Path, line: int, name: str, text: str) -> float:
+    """A cell of a column of features. What it holds instead of a number is not shown: it may be personal."""
     try:
         value = float(text)
     except ValueError as problem:
         raise InputError(
-            f"line {line} of {path}: column {name!r} is {text!r:.40}, not a number. Mend it, or say which columns are features"
+            f"line {line} of {path}: column {name!r} holds no number. Mend it, or say which columns are features"
         ) from problem
     if not math.isfinite(value):
         raise NotFiniteError(
-            f"line {line} of {path}: column {name!r} is {text}: features must be finite. Mend or drop that sample"
+            f"line {line} of {path}: column {name!r} is {value}: features must be finite. Mend or drop that sample"
         )
     return value
 
 
 def _real(path: Path, name: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    try:
-        return np.array([float(text) for text in texts], dtype=np.float64)
-    except ValueError as problem:
-        raise InputError(f"{path}: several label columns are real targets, but in {name!r}: {problem}") from problem
+    values = np.empty(len(texts))
+    for row, text in enumerate(texts):
+        try:
+            values[row] = float(text)
+        except ValueError as problem:
+            raise InputError(
+                f"row {row} of {path}: several label columns are real targets, but {name!r} holds no number there. Mend or drop "
+                "that sample"
+            ) from problem
+    return values
 
 
 def pyarrow() -> tuple[Any, Any]:
@@ -99,17 +116,8 @@ def load_parquet(path: Path, keys: Keys, spec: Spec | None) -> Loaded:
         table = parquet.read_table(path, columns=sorted({*columns.features, *columns.labels, *named}))
     except (pa.ArrowException, OSError) as problem:
         raise FormatError(f"{path} cannot be read as Parquet: {problem}") from problem
-    for name in (*columns.features, *columns.labels):
-        if table.column(name).null_count:
-            raise InputError(
-                f"{path}: column {name!r} has {table.column(name).null_count} missing values: mend or drop those samples"
-            )
-    if len(columns.features) == 1 and _is_list(pa, table.column(columns.features[0]).type):
-        features = _lists(path, columns.features[0], table.column(columns.features[0]))
-    else:
-        features = np.stack(
-            [_finite(path, name, _plain(pa, path, name, table.column(name))) for name in columns.features], axis=1
-        )
+    _require_no_nulls(path, table, columns.labels)
+    features = parquet_features(pa, path, table, columns.features)
     if len(columns.labels) == 1 and not _is_list(pa, table.column(columns.labels[0]).type):
         labels = _labels(pa, path, columns.labels[0], table.column(columns.labels[0]), spec)
     elif len(columns.labels) == 1:
@@ -119,6 +127,22 @@ def load_parquet(path: Path, keys: Keys, spec: Spec | None) -> Loaded:
     ids = None if columns.id is None else table.column(columns.id).to_pylist()
     subjects = None if columns.subject is None else table.column(columns.subject).to_pylist()
     return assembled(path, features, labels, ids, subjects, ignored=columns.others(names))
+
+
+def parquet_features(pa: Any, path: Path, table: Any, names: Sequence[str]) -> NDArray[Any]:
+    """The features in these columns: one column of lists, or several of numbers."""
+    _require_no_nulls(path, table, names)
+    if len(names) == 1 and _is_list(pa, table.column(names[0]).type):
+        return _lists(path, names[0], table.column(names[0]))
+    return np.stack([_finite(path, name, _plain(pa, path, name, table.column(name))) for name in names], axis=1)
+
+
+def _require_no_nulls(path: Path, table: Any, names: Sequence[str]) -> None:
+    for name in names:
+        if table.column(name).null_count:
+            raise InputError(
+                f"{path}: column {name!r} has {table.column(name).null_count} missing values: mend or drop those samples"
+            )
 
 
 def _finite(path: Path, name: str, column: NDArray[Any]) -> NDArray[Any]:

@@ -52,7 +52,7 @@ def time(value: Any, what: str) -> Any:
 def text(value: Any, what: str) -> Any:
     """A string that is not absurdly long."""
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise FormatError(f"{what} must be a string of at most {_LONGEST_TEXT} characters, got {value!r:.80}")
+        raise FormatError(f"{what} must be a string of at most {_LONGEST_TEXT} characters")
     return value
 
 

@@ -111,7 +111,7 @@ class Grid:
         name = "label_grid" if what == "labels" else "grid"
         remedy = f"choose {name}={serving!r} when making the spec" if serving is not None else "scale the values down"
         raise GridRangeError(
-            f"{where} is {value!r}, beyond the range of {self!r}, which is below {self.limit:g} in magnitude. "
+            f"{where} is beyond the range of {self!r}, which is below {self.limit:g} in magnitude. "
             f"Values are never clipped: {remedy}"
         )
 
