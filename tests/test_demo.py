@@ -8,38 +8,35 @@ import shlex
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from expunge.cli import demo
-from expunge.cli.main import main
-
-
-def run(*arguments: str, code: int = 0) -> str:
-    runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "EXPUNGE_OFFICE": None, "EXPUNGE_CLIENT": None})
-    result = runner.invoke(main, arguments)
-    assert result.exit_code == code, result.output
-    return result.output
+from printed import run
 
 
 def test_the_demo_forgets_a_person_and_equals_retraining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    printed = run("demo", "--keep", "demo")
+    printed = run("demo", "--keep", "demo").output
     assert "Forgotten and retrained are equal, bit for bit." in printed
     assert "equal: the sum of all clients is the ledger" in printed
     digests = re.findall(r"^  (?:forgotten|retrained) +([0-9a-f]{40})", printed, re.MULTILINE)
     assert len(digests) == 2
     assert digests[0] == digests[1]
-    assert max(map(len, printed.splitlines())) <= 80
     typed = re.findall(r"^  expunge (.*)$", printed.partition("What to type next:")[2], re.MULTILINE)
     assert len(typed) == 6
     for line in typed:
         if not line.startswith("serve"):
             run(*shlex.split(line), *(["--yes"] if "client forget" in line and "--dry-run" not in line else []))
-    assert "is not empty" in run("demo", "--keep", "demo", code=1)
+    assert "is not empty" in run("demo", "--keep", "demo", code=1).stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--secure-aggregation"]], ids=["plain", "masked"])
+def test_the_demo_fits_a_terminal_of_80_characters(options: list[str]) -> None:
+    printed = run("demo", *options, env={"COLUMNS": "80"}).stdout
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_the_demo_as_json_leaves_nothing_behind() -> None:
-    told = json.loads(run("demo", "--json"))
+    told = json.loads(run("demo", "--json").stdout)
     assert told["equal_to_retraining"] is True
     assert told["audit"] == "equal"
     assert told["deleted"] > 20
@@ -50,6 +47,6 @@ def test_the_demo_as_json_leaves_nothing_behind() -> None:
 def test_the_demo_fails_when_a_digest_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     real = demo.solve
     monkeypatch.setattr(demo, "solve", lambda statistics: real(statistics.under(statistics.spec.with_gamma(11.0))))
-    printed = run("demo", code=3)
+    printed = run("demo", code=3).output
     assert "DIFFER" in printed
     assert "is not that of retraining" in printed

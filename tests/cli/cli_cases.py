@@ -8,22 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from click.testing import CliRunner, Result
 
-from expunge.cli.main import main
+from printed import run
 
 ROWS_A = "id,subject,label,x,y,z\na1,p1,cat,1,2,3\na2,p1,dog,2,1,0.5\na3,p2,cat,0,1,1\n"
 ROWS_B = "id,subject,label,x,y,z\nb1,p1,cat,1,1,3\nb2,p3,dog,2,0,0.25\n"
-
-
-def run(*arguments: object, code: int | None = 0, given: str | None = None, env: dict[str, str] | None = None) -> Result:
-    """Run a command; its exit code must be `code`, unless that is None."""
-    runner = CliRunner(env={"EXPUNGE_OFFICE": None, "EXPUNGE_CLIENT": None, "COLUMNS": "80", "NO_COLOR": "1", **(env or {})})
-    result = runner.invoke(main, [str(one) for one in arguments], input=given, prog_name="expunge")
-    assert code is None or result.exit_code == code, (
-        f"{arguments}: exit code {result.exit_code}\n{result.output}\n{result.exception!r}"
-    )
-    return result
 
 
 def value(*arguments: object, code: int = 0, given: str | None = None) -> dict[str, Any]:

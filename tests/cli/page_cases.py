@@ -30,7 +30,6 @@ def run_page(page: Path, folder: Path) -> tuple[str, str]:
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")},
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "COLUMNS": "80",
     }
     process = subprocess.Popen(  # noqa: S603 - our own page
         [str(shutil.which("bash")), "-c", script],

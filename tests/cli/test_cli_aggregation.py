@@ -12,6 +12,7 @@ from cli_cases import Federation, features_of, run, value
 from serve_cases import Server
 
 from expunge import Spec, Statistics, solve
+from printed import WIDE
 
 HEADER = "id,subject,label,x,y,z\n"
 ROWS = {
@@ -163,8 +164,8 @@ def test_an_order_is_answered_without_disclosing_how_many_samples(served: Federa
     found = value("order", "show", order, *office)
     assert (found["state"], [one["found"] for one in found["answers"]]) == ("complete", [None] * 3)
     assert value("order", "list", *office)["orders"] == [found]
-    assert run("order", "show", order, *office).stdout.count("not disclosed") == 3
-    assert "not disclosed" in run("order", "list", *office).stdout
+    assert run("order", "show", order, *office, env=WIDE).stdout.count("not disclosed") == 3
+    assert "not disclosed" in run("order", "list", *office, env=WIDE).stdout
     assert " -1 " not in run("order", "show", order, *office).stdout + run("order", "list", *office).stdout
     page = served.path / "order.html"
     assert value("order", "bundle", order, "-o", page, *office)["state"] == "complete"
@@ -173,7 +174,7 @@ def test_an_order_is_answered_without_disclosing_how_many_samples(served: Federa
 
     clients = value("server", "clients", *office)["clients"]
     assert {one["samples"] for one in clients if one["role"] == "client"} == {None}
-    assert run("server", "clients", *office).stdout.count("not disclosed") == 3
+    assert run("server", "clients", *office, env=WIDE).stdout.count("not disclosed") == 3
 
 
 def test_receipts_of_rounds_are_told_as_such_and_hold(served: Federation) -> None:

@@ -28,6 +28,7 @@ from expunge.errors import (
     StoreBusyError,
     StoreError,
 )
+from printed import Printed
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
 
@@ -157,7 +158,7 @@ def test_completion_completes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_colours_and_bars_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
     with Screen(as_json=True).progress("Working", 3) as progress:
         progress(1)
     assert capsys.readouterr() == ("", "")
@@ -291,5 +292,5 @@ def test_what_needs_no_extra_works_without_and_the_rest_names_it(
     typed = [part.format(folder=folder) for part in arguments]
     done = subprocess.run([sys.executable, "-c", block, *typed], capture_output=True, text=True, check=False)  # noqa: S603 - ours
     assert done.returncode == code, done.stderr
-    assert words in done.stdout + done.stderr
+    assert words in Printed(done.stdout + done.stderr)
     assert "Traceback" not in done.stderr

@@ -11,6 +11,7 @@ from cli_cases import Federation, run, value
 from expunge.client import ClientStore
 from expunge.client.peers import Peers
 from expunge.signing import PublicKey, SigningKey
+from printed import WIDE
 
 STRANGER = SigningKey(bytes(range(32))).public
 
@@ -39,7 +40,7 @@ def test_ids_are_the_same_at_the_client_itself_and_in_the_list_of_another(client
         first, second = (" ".join(own["id"][at : at + 4] for at in range(start, start + 32, 4)) for start in (0, 32))
         assert first in shown
         assert second in shown
-        for columns in (80, 120):
+        for columns in (40, 120):
             assert first in run("client", "key", "--dir", folder, env={"COLUMNS": str(columns)}).stdout
     run("client", "key", "--dir", clients["clinic-b"], "-o", tmp_path / "b.pub")
     assert PublicKey.from_pem((tmp_path / "b.pub").read_bytes()).text == listed["clinic-b"]["key"]
@@ -75,7 +76,7 @@ def test_who_is_not_pinned_is_pointed_out_and_the_own_key_always_is(clients: dic
     told = value("client", "pin", f"clinic-b={file}", "--dir", folder)
     assert told == {"pins": {"clinic-a": own, "clinic-b": other}, "different": [], "not_pinned": ["clinic-c"]}
     assert "Rounds with others are refused now: clinic-c." in run("client", "pin", f"clinic-b={other}", "--dir", folder).stdout
-    assert "log; no pin: refused" in run("client", "peers", "--dir", folder).stdout
+    assert "log; no pin: refused" in run("client", "peers", "--dir", folder, env=WIDE).stdout
     believed = {one["name"]: one["believed"] for one in value("client", "peers", "--dir", folder)["peers"]}
     assert believed == {"clinic-a": True, "clinic-b": True, "clinic-c": False}
 

@@ -13,7 +13,7 @@ from expunge.cli.watching import RECOMPUTING, SENDING, recomputed, watched
 from expunge.client import Agent, ClientStore, Selection
 from expunge.errors import CarrierError
 
-WATCHED = {"FORCE_COLOR": "1", "NO_COLOR": None, "TERM": "xterm"}  # as on a terminal
+WATCHED = {"FORCE_COLOR": "1", "NO_COLOR": None, "TERM": "xterm", "COLUMNS": "80"}  # as on a terminal
 HEADER = ROWS_A.splitlines()[0]
 NINE = "\n".join([HEADER, *(f"s{number},p{number},cat,{number},1,2" for number in range(9))]) + "\n"
 

@@ -16,7 +16,7 @@ from expunge.cli.identifiers import Identifier, resolve
 from expunge.cli.options import FOLDER, PATH, at_option, output_option
 from expunge.cli.reach import ATTEMPTS, PATIENCE, carrier_to
 from expunge.cli.samples import backbone_argument
-from expunge.cli.screen import GOOD, Screen, count, facts, line, next_steps, title
+from expunge.cli.screen import GOOD, Screen, count, facts, next_steps, title, unwrapped
 from expunge.client import ClientStore
 from expunge.embedded.place import Place, url_of
 from expunge.errors import StoreBusyError, StoreError
@@ -86,14 +86,14 @@ def found(
         name, above, own, spec = made.name, made.upstream.federation, made.group.office.federation, made.group.spec
     Screen.current().result(
         {"directory": str(directory), "name": name, "above": above, "federation": own, "urls": urls, "spec": spec.to_dict()},
-        title(f"The group {name} is founded in {directory}"),
+        unwrapped(f"The group {name} is founded in {directory}", "bold"),
         facts(
             [
-                ("Under", f"federation {above}, at {address}"),
+                ("Under", unwrapped(f"federation {above}, at {address}")),
                 ("Its clients may send", ", ".join(spec.messages)),
                 *([] if rules is None else [("Rounds", rules_in_words(rules))]),
                 *([] if rules is None or expected is None else [(f"With {expected} clients", plan_in_words(rules, expected))]),
-                ("Reached at", ", ".join(urls) or f"{directory}, on this machine"),
+                ("Reached at", unwrapped(", ".join(urls) or f"{directory}, on this machine")),
                 ("Operator's office", directory / "operator"),
             ]
         ),
@@ -167,7 +167,7 @@ def passage(*, directory: Path, client: str, sequence: str, output: Path, at: st
     write_whole(output, data, mode=0o644)
     Screen.current().result(
         {"file": str(output), "client": client, "sequence": number, "aggregator": name},
-        line(f"The passage of request {number} of {client} through {name} is in {output}.", GOOD),
+        unwrapped(f"The passage of request {number} of {client} through {name} is in {output}.", GOOD),
         next_steps(f"expunge verify {output} --trust {directory}/upstream"),
     )
 

@@ -16,7 +16,7 @@ from expunge.cli.identifiers import Identifier, resolve
 from expunge.cli.options import FOLDER, office_options
 from expunge.cli.reach import Reached, agent_on, backbone_of, office_at, store_at
 from expunge.cli.rebuild import Rebuilt, rebuild_server
-from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, title
+from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, unwrapped
 from expunge.cli.together import sync_together
 from expunge.client import Synced
 from expunge.errors import EvidenceError, ExpungeError
@@ -184,7 +184,7 @@ def _shown(made: Rebuilt, directory: Path) -> list[Any]:
     }
     if not made.folders:
         return [
-            title(f"The server in {directory} asks all its clients to send what they hold"),
+            unwrapped(f"The server in {directory} asks all its clients to send what they hold", "bold"),
             facts([("Waiting for", ", ".join(made.waiting) or "nobody: no client is enrolled there yet")]),
             line("Its ledger is empty until they do, which is at their next sync.", indent=2),
             next_steps(
@@ -194,7 +194,7 @@ def _shown(made: Rebuilt, directory: Path) -> list[Any]:
         ]
     earlier = f" ({made.old_samples:,} at the newest head that these clients held)" if made.old_samples >= 0 else ""
     return [
-        title(f"The server is rebuilt in {directory}, as federation {made.federation}"),
+        unwrapped(f"The server is rebuilt in {directory}, as federation {made.federation}", "bold"),
         facts(
             [
                 ("Clients", ", ".join(made.clients)),

@@ -30,7 +30,7 @@ from expunge.cli.samples import (
     read_raw,
     recomputing,
 )
-from expunge.cli.screen import GOOD, Screen, count, line, next_steps, place, typed
+from expunge.cli.screen import GOOD, Screen, count, line, next_steps, place, typed, unwrapped
 from expunge.cli.selecting import selection_of, selection_options
 from expunge.cli.told import preview_value, show_preview, show_synced, show_way_on, synced_value
 from expunge.client import ClientStore, Preview, Selection
@@ -103,7 +103,7 @@ def add(
             verb = "has" if nobodys == 1 else "have"
             Screen.current().note(f"{count(nobodys, 'sample')} {verb} no subject: erasure orders cannot find them")
         value = {"added": added, "without_subject": nobodys, "pending": True}
-        told = [line(f"{count(added, 'sample')} added to {folder}.", GOOD)]
+        told: list[RenderableType] = [unwrapped(f"{count(added, 'sample')} added to {folder}.", GOOD)]
         _finish(store, value, told, at=at, opened=opened, no_sync=no_sync, wait=wait)
 
 

@@ -17,7 +17,7 @@ from expunge.cli.identifiers import Identifier, resolve
 from expunge.cli.options import PATH, at_option, client_option, yes_option
 from expunge.cli.reach import agent_of, backbone_of, looked, store_at, unserved
 from expunge.cli.samples import recomputing
-from expunge.cli.screen import BAD, GOOD, QUIET, WAITS, Screen, count, facts, line, next_steps, table, title, typed
+from expunge.cli.screen import BAD, GOOD, QUIET, WAITS, Screen, count, facts, line, next_steps, table, title, typed, unwrapped
 from expunge.cli.selecting import as_label, subject_option
 from expunge.cli.told import receipt_value, show_synced, show_way_on, synced_value
 from expunge.client import ClientStore, Selection, Status, Synced
@@ -142,17 +142,17 @@ def status(folder: Path) -> None:
                 ("Samples", f"{found.live:,}"),
                 ("Pending", ", ".join(pending) or "nothing"),
                 ("Receipts up to", f"request {found.sequence}" if found.sequence else "none yet"),
-                ("Head", f"{found.head[:16]}…" if found.head else "none yet: expunge client sync"),
+                ("Head", unwrapped(f"{found.head[:16]}…" if found.head else "none yet: expunge client sync")),
                 ("Log seen up to", f"entry {found.checkpoint}"),
                 ("Sends", f"{found.message} messages"),
                 *([] if round_ is None else [("Secure aggregation", _round_in_words(round_))]),
                 ("Features are", "kept" if found.mode == "cached" else "computed again when needed"),
-                ("Server", address),
+                ("Server", unwrapped(address)),
                 ("Federation", found.federation),
             ]
         ),
         *([line(), *_show_forgotten(found, folder)] if found.gone else []),
-        *([line(), line(f"{_REFUSED[spec.is_masked]}: {found.refusal}", BAD)] if found.refusal else []),
+        *([line(), unwrapped(f"{_REFUSED[spec.is_masked]}: {found.refusal}", BAD)] if found.refusal else []),
         *([line(), table(("Label", "Samples"), found.labels.items(), right=("Samples",))] if found.labels else []),
     )
 
@@ -207,7 +207,13 @@ def list_samples(folder: Path, subject: str | None, label: str | None) -> None:
         for one in found
     ]
     shown = [
-        (one["id"], one["subject"] or "", "" if one["label"] is None else one["label"], one["state"], one["added"])
+        (
+            unwrapped(one["id"]),
+            unwrapped(one["subject"] or ""),
+            "" if one["label"] is None else one["label"],
+            one["state"],
+            one["added"],
+        )
         for one in rows
     ]
     told = [table(("Id", "Subject", "Label", "State", "Added (UTC)"), shown)] if rows else [line("No samples.")]

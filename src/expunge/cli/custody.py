@@ -12,7 +12,7 @@ from expunge.cli.command import command
 from expunge.cli.evidence import newest
 from expunge.cli.options import FILE, FOLDER, PATH, office_options, output_option, yes_option
 from expunge.cli.reach import Reached, office_at, place_at_hand
-from expunge.cli.screen import GOOD, Screen, facts, line, next_steps, place, title
+from expunge.cli.screen import GOOD, Screen, facts, line, next_steps, place, title, unwrapped
 from expunge.embedded.place import LOCAL_NAMES, Place, url_of
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
@@ -55,14 +55,15 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
         facts(
             [
                 ("Key", f"{newest(reached.office.chain).id[:16]}…"),
-                ("Rotation", shown if file else "in the log, in bundles and at every client's next sync"),
-                *([("Public key", place(found.public_key))] if found is not None and written is not None else []),
+                ("Rotation", unwrapped(shown) if file else "in the log, in bundles and at every client's next sync"),
+                *([("Public key", unwrapped(place(found.public_key)))] if found is not None and written is not None else []),
             ]
         ),
         line(),
+        unwrapped(f"Put {key_file} into your safe, beside the old one."),
         line(
-            f"Put {key_file} into your safe, beside the old one: backups from now on need the new key, earlier ones the old. "
-            "Hand out the rotation to whoever has the old public key; clients take the new one on at their next sync.",
+            "Backups from now on need the new key, earlier ones the old. Hand out the rotation to "
+            "whoever has the old public key; clients take the new one on at their next sync.",
         ),
         next_steps(
             f"expunge verify {shown} --key OLD.pub",
@@ -103,7 +104,7 @@ def backup(name: str, office: Path | None, at: str | None) -> None:
         found = place_at_hand(reached)
     file = f"server/backups/{told['file']}" if found is None else place(found.server / "backups" / told["file"])
     where = f"{file}, on the server's machine" if found is None else file
-    Screen.current().result(told, line(f"Backed up to {where}. Copy it to another disk.", GOOD))
+    Screen.current().result(told, unwrapped(f"Backed up to {where}. Copy it to another disk.", GOOD))
 
 
 @command()
@@ -165,11 +166,11 @@ def restore(
     renewed = _bring_tls(target, authority, hosts)
     Screen.current().result(
         {"directory": str(target.path), "waiting": waiting, "urls": list(urls), "new_authority": renewed},
-        title(f"The server is restored in {target.path}"),
+        unwrapped(f"The server is restored in {target.path}", "bold"),
         facts(
             [
                 ("Clients that must send what they hold", ", ".join(waiting) or "none"),
-                ("Reached at", ", ".join(urls) or f"{target.path}, on this machine (--host NAME for others)"),
+                ("Reached at", unwrapped(", ".join(urls) or f"{target.path}, on this machine (--host NAME for others)")),
                 *([("TLS", "by a new authority, which clients enrolled before do not trust")] if renewed else []),
             ]
         ),

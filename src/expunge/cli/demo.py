@@ -106,7 +106,7 @@ class Story:
         began = time.perf_counter()
         yield
         self.took[name] = time.perf_counter() - began
-        grid = Table.grid(expand=True)
+        grid = Table.grid(expand=True, padding=(0, 2))
         grid.add_column()
         grid.add_column(justify="right", no_wrap=True, style=QUIET)
         grid.add_row(Text(f"{len(self.took)}. {words}", style="bold"), _duration(self.took[name]))
@@ -154,7 +154,7 @@ def demo(keep: Path | None, secure_aggregation: bool) -> None:
 def _tell(story: Story) -> dict[str, Any]:
     digits = story.digits
     story.show(
-        Text(f"Expunge {__version__}: exact, checkable unlearning", style="bold"),
+        line(f"Expunge {__version__}: exact, checkable unlearning", "bold"),
         line(
             f"Real handwritten digits: {count(len(digits.labels), 'sample')} of {_PEOPLE} people at {_CLIENTS} clients, and "
             f"{len(digits.test_labels)} others to test with."

@@ -12,7 +12,7 @@ from expunge.cli import failure
 from expunge.cli.command import command
 from expunge.cli.options import client_option, output_option
 from expunge.cli.reach import looked
-from expunge.cli.screen import GOOD, Screen, count, facts, line, next_steps, typed
+from expunge.cli.screen import GOOD, Screen, count, facts, line, next_steps, typed, unwrapped
 from expunge.cli.selecting import selection_of, selection_options
 from expunge.client import ClientStore
 from expunge.client.selection import counted
@@ -70,7 +70,7 @@ def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **g
     write_whole(output, file_of(output, held, spec))
     screen.result(
         value | {"file": str(output)},
-        line(f"{count(len(held), 'sample')} exported to {output}.", GOOD),
+        unwrapped(f"{count(len(held), 'sample')} exported to {output}.", GOOD),
         told,
         line("The file is personal data, in the clear. When it has been handed over:", indent=2),
         next_steps(f"shred -u {typed(output)}"),

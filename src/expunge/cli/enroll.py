@@ -18,7 +18,7 @@ from expunge.cli.reach import absolute, carrier_to, store_at
 from expunge.cli.rejoin import federation_spec
 from expunge.cli.rejoin import rejoin as rejoined
 from expunge.cli.samples import backbone_argument
-from expunge.cli.screen import Screen, facts, next_steps, title
+from expunge.cli.screen import Screen, facts, next_steps, title, unwrapped
 from expunge.client import ClientStore, enrol
 from expunge.client.store import KINDS
 from expunge.errors import CarrierError, FormatError, InputError
@@ -166,7 +166,7 @@ def _tell_client(store: ClientStore, folder: Path) -> None:
         facts(
             [
                 ("Folder", folder),
-                ("Server", store.address),
+                ("Server", unwrapped(store.address)),
                 ("Features", f"{spec.dim} numbers each; grid below {spec.grid.limit:g} in magnitude"),
                 ("Labels", labels + (", ..." if spec.labels is not None and len(spec.labels) > 8 else "")),
                 ("Sends", f"{store.message} messages"),
@@ -191,7 +191,7 @@ def _office(folder: Path, token: Token, address: str) -> None:
                 "address": office.address,
             },
             title(f"{office.name} is enrolled in federation {office.federation} as {office.role}"),
-            facts([("Folder", folder), ("Server", office.address)]),
+            facts([("Folder", folder), ("Server", unwrapped(office.address))]),
             next_steps(f"export EXPUNGE_OFFICE={folder}", "expunge order file SUBJECT", "expunge order list"),
         )
 

@@ -14,7 +14,7 @@ from expunge.cli.aggregating import plan_in_words, plan_value, rules_in_words, r
 from expunge.cli.command import command
 from expunge.cli.options import FILE, FOLDER, PATH
 from expunge.cli.samples import backbone_argument
-from expunge.cli.screen import Screen, count, facts, line, next_steps, title
+from expunge.cli.screen import Screen, count, facts, line, next_steps, unwrapped
 from expunge.embedded.founding import found_federation
 from expunge.embedded.place import url_of
 from expunge.errors import FormatError, InputError
@@ -99,7 +99,7 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
             "urls": urls,
             "plan": plan_value(rules, expected),
         },
-        title(f"Federation {federation} is founded in {directory}"),
+        unwrapped(f"Federation {federation} is founded in {directory}", "bold"),
         facts(
             [
                 ("Spec", f"{count(spec.dim, 'feature')}{' and an intercept' * spec.intercept}, {target}, gamma {spec.gamma:g}"),
@@ -107,16 +107,14 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
                 ("Clients may send", ", ".join(spec.messages)),
                 *([] if rules is None else [("Rounds", rules_in_words(rules))]),
                 *([] if rules is None or expected is None else [(f"With {expected} clients", plan_in_words(rules, expected))]),
-                ("Reached at", ", ".join(urls) or f"{place.path}, on this machine"),
+                ("Reached at", unwrapped(", ".join(urls) or f"{place.path}, on this machine")),
                 ("Operator's office", directory / "operator"),
                 ("Server's public key", directory / "server.pub"),
             ]
         ),
         line(),
-        line(
-            f"Keep copies of {directory}/server/server.key and of {directory}/operator in a safe place. The vault "
-            "(server.vault) must not be in ordinary backups: what it seals is forgotten by destroying its keys.",
-        ),
+        unwrapped(f"Keep copies of {directory}/server/server.key and of {directory}/operator in a safe place."),
+        line("The vault (server.vault) must not be in ordinary backups: what it seals is forgotten by destroying its keys."),
         next_steps(
             *([f"expunge serve {directory}"] if urls or spec.is_masked else []),
             f"expunge server token hospital-a -o hospital-a.token --office {directory}/operator",

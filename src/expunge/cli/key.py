@@ -10,7 +10,7 @@ from rich.text import Text
 from expunge.cli.command import command
 from expunge.cli.evidence import chains_from, newest
 from expunge.cli.options import FOLDER, output_option
-from expunge.cli.screen import Screen, line
+from expunge.cli.screen import Screen, unwrapped
 from expunge.files import write_whole
 
 
@@ -38,6 +38,6 @@ def key(directory: Path, output: Path | None) -> None:
     shown = (
         Text(pem.rstrip("\n"), no_wrap=True)
         if output is None
-        else line(f"The server's public key is in {output} (id {public.id}).")
+        else unwrapped(f"The server's public key is in {output} (id {public.id}).")
     )
     Screen.current().result(value | ({} if output is None else {"file": str(output)}), shown)

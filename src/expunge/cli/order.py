@@ -14,7 +14,7 @@ from expunge.cli.command import group
 from expunge.cli.identifiers import Identifier, resolve
 from expunge.cli.options import office_options, output_option, subject_text, yes_option
 from expunge.cli.reach import Reached, office_at
-from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, place, table, title
+from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, place, table, title, unwrapped
 from expunge.errors import InputError, UnknownSampleError
 from expunge.evidence import Bundle, render_bundle
 from expunge.evidence.account import found_in
@@ -193,7 +193,7 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
     state = evidence.order.state
     Screen.current().result(
         {"order": whole, "state": state, "file": str(output), "receipts": len(evidence.receipts), "bytes": len(data)},
-        title(f"{output}: evidence of order {whole}, {state}"),
+        unwrapped(f"{output}: evidence of order {whole}, {state}", "bold"),
         facts([("Receipts", len(evidence.receipts)), ("Size", f"{len(data):,} bytes")]),
         next_steps(
             f"expunge verify {output} --trust {place(reached.office.path)}",

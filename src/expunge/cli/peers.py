@@ -16,7 +16,7 @@ from expunge.cli.command import command
 from expunge.cli.evidence import key_from
 from expunge.cli.options import at_option, client_option, output_option
 from expunge.cli.reach import carrier_to, looked, store_at
-from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, table, title, typed
+from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, table, title, typed, unwrapped
 from expunge.client import ClientStore
 from expunge.client.peers import Peers, pins_text, read_pins
 from expunge.errors import FormatError, InputError
@@ -49,7 +49,7 @@ def own_key(folder: Path, output: Path | None) -> None:
         {"name": name, "key": public.text, "id": public.id, "pem": pem, "file": None if output is None else str(output)},
         facts([("Client", name), ("Key id", spoken(public)), ("Key", public.text)]),
         line(),
-        Text(pem.rstrip("\n"), no_wrap=True) if output is None else line(f"The key is in {output}.", indent=2),
+        Text(pem.rstrip("\n"), no_wrap=True) if output is None else unwrapped(f"The key is in {output}.", indent=2),
     )
 
 
@@ -82,7 +82,7 @@ def peers(folder: Path, output: Path | None, at: str | None) -> None:
         value | {"file": None if output is None else str(output)},
         title(f"Keys that {name} believes in rounds of secure aggregation"),
         *_table(rows, name, own, pinned=bool(pins)),
-        *([] if output is None else [line(f"The keys are in {output}.", GOOD, indent=2)]),
+        *([] if output is None else [unwrapped(f"The keys are in {output}.", GOOD, indent=2)]),
         *([] if pins or not rows else [_how_to_pin(folder, output)]),
     )
     if any(one["differs"] for one in rows):

@@ -17,7 +17,7 @@ from expunge.cli.evidence import chains_from, head_from, key_from, store_head
 from expunge.cli.options import FILE, FOLDER, PATH, output_option
 from expunge.cli.reach import backbone_of, looked
 from expunge.cli.samples import Keys, opened_backbone
-from expunge.cli.screen import Screen, count, facts, line, table, title, typed
+from expunge.cli.screen import Screen, count, facts, line, table, typed, unwrapped
 from expunge.cli.unlabelled import Inputs, read_inputs
 from expunge.client import ClientStore
 from expunge.errors import InputError
@@ -78,7 +78,7 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
             "file": None if output is None else str(output),
             "predictions": [dict(zip(names, row, strict=True)) for row in rows],
         },
-        title(f"Predictions for {', '.join(str(path) for path in files)}"),
+        unwrapped(f"Predictions for {', '.join(str(path) for path in files)}", "bold"),
         facts(told),
         *shown,
         *more,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from expunge.errors import InputError
@@ -24,6 +26,9 @@ from expunge.evidence.wording import shown
 Bars = Callable[[str, int, int | None], None]
 
 GOOD, BAD, WAITS, QUIET, COMMAND = "green", "bold red", "yellow", "dim", "cyan"
+
+_WORD = re.compile(r"\S+")
+_NARROWEST = 16  # of a last column, in characters: with less, sentences could not be read
 
 
 class Screen:
@@ -60,7 +65,8 @@ class Screen:
             for one in part.renderables:
                 self.show(one)
         elif not self.as_json:
-            self.out.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap is True)  # what is copied stays in one line
+            copied = isinstance(part, Text) and part.no_wrap is True
+            self.out.print(part, soft_wrap=copied, crop=False)
 
     def note(self, text: str) -> None:
         """Say something beside the result, on standard error, once."""
@@ -69,8 +75,8 @@ class Screen:
             self.complain(Text(shown(text), style=QUIET))
 
     def complain(self, text: Text) -> None:
-        """Write to standard error: for people wrapped where it must be, for logs in one line."""
-        self.err.print(text, soft_wrap=not self.err.is_terminal)
+        """Write one line to standard error: it may name a path or command, which people copy."""
+        self.err.print(text, soft_wrap=True)
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask a person; whoever does not say yes ends the command with nothing changed."""
@@ -125,15 +131,89 @@ class _Done(ProgressColumn):
         return Text(f"{int(task.completed):,}" + ("" if task.total is None else f" of {int(task.total):,}"))
 
 
+@dataclass(frozen=True)
+class _Columns:
+    """Cells side by side, in the width of the terminal.
+
+    Lines end at spaces only. A word without enough room, such as a path or a digest, goes beyond the
+    edge; there the terminal wraps it, which puts no line break into what people copy.
+    """
+
+    rows: Sequence[Sequence[Text]]
+    gap: int = 2
+    indent: int = 2
+    right: Sequence[bool] = ()  # of each column: whether its cells end at its right edge
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Every row, in as many lines as its longest cell."""
+        del console
+        widths = self._widths(options.max_width - self.indent)
+        for row in self.rows:
+            cells = [_wrapped(cell, width) for cell, width in zip(row, widths, strict=True)]
+            for parts in zip_longest(*cells, fillvalue=Text()):
+                yield self._line(parts, widths)
+
+    def _widths(self, room: int) -> list[int]:
+        """Widths of all columns: the widest give way until no line is longer than `room`."""
+        columns = [[_measured(cell) for cell in column] for column in zip(*self.rows, strict=True)]
+        least = [max(word for word, _ in column) for column in columns]
+        widths = [max(whole for _, whole in column) for column in columns]
+        room -= self.gap * (len(widths) - 1)
+        while sum(widths) > room and (wide := [at for at, width in enumerate(widths) if width > least[at]]):
+            widths[max(wide, key=lambda at: widths[at])] -= 1
+        if widths and sum(widths) > room:  # nothing stands to the right of the last column
+            widths[-1] = min(widths[-1], max(room - sum(widths[:-1]), _NARROWEST))
+        return widths
+
+    def _line(self, parts: Sequence[Text], widths: Sequence[int]) -> Text:
+        made = Text(" " * self.indent, no_wrap=True, overflow="ignore")
+        right = self.right or [False] * len(widths)
+        for at, (part, width) in enumerate(zip(parts, widths, strict=True)):
+            blank = " " * max(width - part.cell_len, 0)
+            made.append(" " * self.gap * (at > 0) + blank * right[at]).append_text(part)
+            made.append(blank * (not right[at]))
+        made.rstrip()
+        return made
+
+
+def _measured(cell: Text) -> tuple[int, int]:
+    """How wide a cell must be at least, and how wide it would be."""
+    whole = max(map(cell_len, cell.plain.splitlines()), default=0)
+    return (whole if cell.no_wrap else max(map(cell_len, cell.plain.split()), default=0)), whole
+
+
+def _wrapped(cell: Text, width: int) -> list[Text]:
+    """The lines of a cell, which end at spaces only; those of what people copy are left alone."""
+    given = list(cell.split("\n", allow_blank=True))
+    lines = given if cell.no_wrap else [part for one in given for part in one.divide(_cuts(one, width))]
+    for one in lines:
+        one.rstrip()
+    return lines
+
+
+def _cuts(text: Text, width: int) -> Iterator[int]:
+    """Where the next line begins: at the first word that would end beyond `width`."""
+    start = 0
+    for word in _WORD.finditer(text.plain):
+        if word.start() > start and cell_len(text.plain[start : word.end()]) > width:
+            start = word.start()
+            yield start
+
+
 def title(text: str) -> RenderableType:
     """What this is about."""
-    return Text(shown(text), style="bold")
+    return line(text, "bold")
 
 
-def line(text: str = "", style: str = "", *, indent: int = 0) -> RenderableType:
-    """A line of plain text, wrapped where it must be."""
-    words = Text(shown(text), style=style)
-    return Padding(words, (0, 0, 0, indent), expand=False) if indent else words
+def line(text: str | Text = "", style: str = "", *, indent: int = 0) -> RenderableType:
+    """A line of plain text, wrapped where it must be, though never within a word."""
+    words = text if isinstance(text, Text) else Text(shown(text), style=style)
+    return _Columns([[words]], indent=indent)
+
+
+def unwrapped(text: object, style: str = "", *, indent: int = 0) -> Text:
+    """A line that is never wrapped: it has a path or a command in it, which people copy."""
+    return Text(" " * indent + shown(str(text)), style=style, no_wrap=True, overflow="ignore")
 
 
 def typed(path: Path) -> str:
@@ -149,40 +229,33 @@ def place(path: Path) -> str:
 
 def facts(pairs: Iterable[tuple[str, object]]) -> RenderableType:
     """Names and values in two columns."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style=QUIET, no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, value in pairs:
-        grid.add_row(f"  {name}", value if isinstance(value, Text) else shown(str(value)))
-    return grid
+    return _Columns([(unwrapped(name, QUIET), _cell(value)) for name, value in pairs])
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> RenderableType:
     """A table without a frame; the columns named in `right` are numbers."""
-    grid = Table(box=None, padding=(0, 2, 0, 0), header_style=QUIET, pad_edge=False)
-    for name in columns:
-        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*(value if isinstance(value, Text) else shown(str(value)) for value in row))
-    return Padding(grid, (0, 0, 0, 2), expand=False)
+    header = [Text(shown(name), style=QUIET) for name in columns]
+    cells = [[_cell(value) for value in row] for row in rows]
+    return _Columns([header, *cells], right=[name in right for name in columns])
+
+
+def _cell(value: object) -> Text:
+    """A value as it is shown; a path is never wrapped."""
+    if isinstance(value, Text):
+        return value
+    return unwrapped(value) if isinstance(value, Path) else Text(shown(str(value)))
 
 
 def bullets(points: Iterable[str], mark: str = "-", style: str = "") -> RenderableType:
     """Sentences, each with a mark before it."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for point in points:
-        grid.add_row(Text(f"  {mark}", style=style), Text(shown(point)))
-    return grid
+    return _Columns([(Text(mark, style=style), Text(shown(point))) for point in points], gap=1)
 
 
 def next_steps(*commands: str, why: str = "Next:") -> RenderableType:
     """What to type next: commands that can be copied, one on each line."""
     name = _program()
     typed = [f"{name}{text.removeprefix('expunge')}" if text.startswith("expunge ") else text for text in commands]
-    lines = [Text(f"  {text}", style=COMMAND, no_wrap=True, overflow="ignore") for text in typed]
-    return Group(Text(""), Text(why, style="bold"), *lines)
+    return Group(line(), title(why), *(unwrapped(text, COMMAND, indent=2) for text in typed))
 
 
 def _program() -> str:

@@ -16,7 +16,7 @@ from expunge.cli.custody import backup, renew_certificate, restore, rotate_key
 from expunge.cli.options import office_options, output_option, yes_option
 from expunge.cli.reach import Reached, office_at, place_at_hand
 from expunge.cli.samples import backbone_argument
-from expunge.cli.screen import GOOD, WAITS, Screen, count, facts, line, next_steps, table, title
+from expunge.cli.screen import GOOD, WAITS, Screen, count, facts, line, next_steps, table, title, unwrapped
 from expunge.cli.tokens import new_token
 from expunge.embedded.place import Place
 from expunge.errors import InputError
@@ -77,7 +77,9 @@ def token(
     Screen.current().result(
         value | {"file": None if output is None else str(output)},
         title(f"A token for {name}, good once, until {moment(made[1])}"),
-        facts([("Role", role), ("Leads to", ", ".join(made[0].urls)), *([] if output is None else [("File", output)])]),
+        facts(
+            [("Role", role), ("Leads to", unwrapped(", ".join(made[0].urls))), *([] if output is None else [("File", output)])]
+        ),
         *([line(), Text(text, no_wrap=True, overflow="ignore")] if output is None else []),
         next_steps(f"expunge enroll {where} --dir {name}{more}", why=f"Pass it to {name}, who types:"),
         *([line("(Without --rejoin if it was no client of the lost server.)", indent=2)] if rejoin else []),

@@ -10,7 +10,7 @@ import click
 
 from expunge.cli.command import command
 from expunge.cli.options import FILE, output_option
-from expunge.cli.screen import Screen, count, facts, place, title
+from expunge.cli.screen import Screen, count, facts, place, title, unwrapped
 from expunge.errors import FormatError
 from expunge.files import write_whole
 from expunge.shards import listed, shard_statistics
@@ -82,7 +82,7 @@ def statistics(*, files: tuple[str, ...], spec_file: Path, output: Path | None, 
             [
                 ("Digest", found.digest),
                 *([("Labels", ", ".join(f"{label}: {number:,}" for label, number in classes.items()))] if classes else []),
-                *([("Written to", place(output))] if output is not None else []),
+                *([("Written to", unwrapped(place(output)))] if output is not None else []),
             ]
         ),
     )

@@ -93,7 +93,7 @@ def show(finding: Finding) -> None:
     value = asdict(finding) | {"facts": dict(finding.facts), "holds": True}
     Screen.current().result(
         value,
-        Text.assemble(("It holds. ", f"bold {GOOD}"), (finding.title, "bold")),
+        line(Text.assemble(("It holds. ", f"bold {GOOD}"), (finding.title, "bold"))),
         line(),
         facts(finding.facts),
         line(),

@@ -19,7 +19,7 @@ from rich.text import Text
 from expunge.cli import failure
 from expunge.cli.command import Command, Group
 from expunge.cli.options import FOLDER, PATH
-from expunge.cli.screen import BAD, GOOD, QUIET, WAITS, Screen, bullets, count, facts, line, place, table, title
+from expunge.cli.screen import BAD, GOOD, QUIET, WAITS, Screen, bullets, count, facts, line, place, table, title, unwrapped
 from expunge.errors import InputError, MissingExtraError
 from expunge_experiments import config
 from expunge_experiments.datasets.catalogue import Library
@@ -200,9 +200,9 @@ def _show(screen: Screen, outcomes: Sequence[Outcome], out: Path, page: Path | N
     shown: list[RenderableType] = []
     for outcome in outcomes:
         shown += _shown(outcome)
-        shown.append(line(f"Written to {place(out / outcome.experiment.name)}.", QUIET))
+        shown.append(unwrapped(f"Written to {place(out / outcome.experiment.name)}.", QUIET))
     if page is not None:
-        shown.append(line(f"The page about all is {place(page)}.", "bold"))
+        shown.append(unwrapped(f"The page about all is {place(page)}.", "bold"))
     screen.result(value, *shown)
 
 

@@ -11,7 +11,7 @@ from expunge.backbones import backbone_from
 from expunge.backbones.description import written
 from expunge.cli.command import command
 from expunge.cli.options import FOLDER
-from expunge.cli.screen import Screen, count, facts, next_steps, place, title
+from expunge.cli.screen import Screen, count, facts, next_steps, place, title, unwrapped
 from expunge_experiments.datasets.extract import extract
 from expunge_experiments.datasets.originals import ORIGINALS, Choice, read_original
 from expunge_experiments.datasets.places import data_folder
@@ -69,9 +69,9 @@ def features(*, dataset: str, backbone: str, folder: Path | None, **given: Any) 
         title(f"{count(opened.dim, 'feature')} of each of {len(raw.train_labels):,} + {count(len(raw.test_labels), 'sample')}"),
         facts(
             [
-                ("Dataset", f"{dataset}: {raw.source}"),
+                ("Dataset", unwrapped(f"{dataset}: {raw.source}")),
                 ("Backbone", opened.fingerprint),
-                ("Written to", place(file)),
+                ("Written to", unwrapped(place(file))),
             ]
         ),
         next_steps(f"""echo 'accuracy.datasets = ["{dataset}"]' > my.toml""", "expunge experiment accuracy --config my.toml"),
