@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from cli_cases import ROWS_A, ROWS_B, Federation, run, value
 from serve_cases import Server
+
+from expunge.cli.serve import serve
+from expunge.server.http.logs import LEVELS
 
 
 @pytest.fixture
@@ -41,6 +46,24 @@ def test_clients_and_operators_speak_to_it_over_tls(place: Federation, server: S
     assert "p1" not in log
     assert value("head", "--office", place.office)["digest"] == head  # without a server, by the local carrier
     assert not (place.folder / "server" / "serving.json").exists()
+
+
+def test_the_log_begins_at_the_chosen_level(place: Federation) -> None:
+    server = Server(place.folder, "--log-level", "warning")
+    try:
+        run("server", "status", "--office", place.office)
+        refused = run("server", "forget-client", "nobody", "--yes", "--office", place.office, code=1)
+        assert "nobody" in refused.stderr
+    finally:
+        log = server.stop()
+    (line,) = [json.loads(one) for one in log.splitlines()]
+    assert (line["level"], line["event"], line["code"]) == ("warning", "request", "unknown-actor")
+
+
+def test_the_levels_to_choose_from_are_those_of_the_log() -> None:
+    (level,) = [one for one in serve.params if one.name == "log_level"]
+    assert isinstance(level.type, click.Choice)
+    assert list(level.type.choices) == list(LEVELS)
 
 
 def test_an_office_on_another_machine_is_told_the_url_once(place: Federation) -> None:

@@ -75,6 +75,13 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
 @click.option(
     "--blas-threads", type=click.IntRange(1), help="Threads for linear algebra; fewer on a busy machine. [default: cores]"
 )
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Log lines of this level and above.",
+)
 @click.option("--log-peers", is_flag=True, help="Write the addresses of clients to the log, too.")
 def serve(
     *,
@@ -94,13 +101,16 @@ def serve(
     requests_per_minute: int,
     solver: str | None,
     blas_threads: int | None,
+    log_level: str,
     log_peers: bool,
 ) -> None:
     """Serve the federation in DIRECTORY over HTTPS, until it is stopped by Ctrl-C or SIGTERM.
 
-    What has begun is answered before it stops, and a crash loses nothing. Logs, one line of JSON for each request and nothing
-    personal in them, go to standard error. /healthz, /readyz and /metrics are for your monitoring. The group of an aggregator is
-    served in the same way, and kept in step with the server above meanwhile.
+    What has begun is answered before it stops, and a crash loses nothing. Logs, one line of JSON for
+    each request and nothing personal in them, go to standard error; each line has a level, and
+    --log-level warning leaves out what went well. /healthz, /readyz and /metrics are for your
+    monitoring. The group of an aggregator is served in the same way, and kept in step with the server
+    above meanwhile.
 
     Example:
       expunge serve federation
@@ -126,7 +136,7 @@ def serve(
         phase_for=phase_for,
     )
     parallel.limit_blas_threads(blas_threads or parallel.cores())
-    handler, began = logs.write_to(sys.stderr), False
+    handler, began = logs.write_to(sys.stderr, log_level), False
     handler.addFilter(lambda record: began or '"event": "stopped"' not in record.getMessage())  # what never began is an error
     try:
         service = Service.open(place.server, settings=settings, mirrors=place.mirrors, report=logs.report, timeout=_PATIENCE)

@@ -102,6 +102,49 @@ def test_logs_say_what_happened_and_nothing_about_whom(tmp_path: Path, written: 
     assert [line["event"] for line in lines(written)][-1] == "stopped"
 
 
+def test_every_line_has_its_level(tmp_path: Path, written: io.StringIO) -> None:
+    with served(tmp_path) as server:
+        everything(server)
+    found = {(line["event"], str(line.get("status"))[:1], line["level"]) for line in lines(written)}
+    assert found == {
+        ("listening", "N", "info"),
+        ("request", "2", "info"),
+        ("request", "4", "warning"),
+        ("stopped", "N", "info"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("level", "own", "uvicorn"),
+    [
+        ("debug", ["debug", "info", "warning", "error"], ["info", "warning", "error", "error"]),
+        ("info", ["info", "warning", "error"], ["warning", "error", "error"]),
+        ("warning", ["warning", "error"], ["warning", "error", "error"]),
+        ("error", ["error"], ["error", "error"]),
+    ],
+)
+def test_lines_below_the_chosen_level_are_left_out(level: str, own: list[str], uvicorn: list[str]) -> None:
+    stream = io.StringIO()
+    handler = logs.write_to(stream, level)
+    try:
+        for one in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+            logs.log_event("something", one)
+            logging.getLogger("uvicorn.error").log(one, "something")
+        logging.getLogger("uvicorn.error").critical("something")
+    finally:
+        logs.stop_writing(handler)
+    told = lines(stream)
+    assert [line["level"] for line in told if line["event"] == "something"] == own
+    assert [line["level"] for line in told if line["event"] == "uvicorn.error"] == uvicorn
+
+
+@pytest.mark.parametrize(("status", "level"), [(0, "warning"), (200, "info"), (304, "info"), (429, "warning"), (503, "error")])
+def test_the_level_of_a_request_follows_its_outcome(written: io.StringIO, status: int, level: str) -> None:
+    logs.log_request(logs.Note("GET", "127.0.0.1", status=status), 0.001, peers=False)
+    (line,) = lines(written)
+    assert (line["level"], line["status"]) == (level, status)
+
+
 def test_addresses_are_logged_only_when_asked_for(tmp_path: Path, written: io.StringIO) -> None:
     with served(tmp_path, log_peers=True) as server:
         server.ask("GET", "/healthz")
@@ -156,7 +199,7 @@ def test_an_error_of_our_own_is_told_by_kind_and_place_only(
         assert server.ask("GET", "/v1/checkpoint").status == 200
     assert SUBJECT not in written.getvalue()
     (told,) = [line for line in lines(written) if line["event"] == "a request failed"]
-    assert told["error"] == "ZeroDivisionError"
+    assert (told["error"], told["level"]) == ("ZeroDivisionError", "error")
     assert str(told["at"][-1]).startswith("test_http_traces.py:")  # type: ignore[index]
     assert [line["code"] for line in lines(written) if line["event"] == "request"] == ["internal", "ok"]
 

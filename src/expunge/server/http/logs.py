@@ -3,6 +3,9 @@
 A line says which route (never the address with its parameters), which outcome, how long it took, how many bytes, and which
 enrolled actor asked by which sequence number, once its signature has been checked. Bodies, subjects, commitments and tokens do
 not come near this module; of unexpected errors only kind and place are told, since their texts may quote what they met.
+
+Every line has a level. A request is an error if the server failed (5xx), a warning if it was refused or its connection lost,
+and otherwise info; so is what happens as it should. Debug adds what uvicorn does.
 """
 
 from __future__ import annotations
@@ -10,15 +13,21 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import TextIO
 
 LOGGER = logging.getLogger("expunge.server")
 _UVICORN = "uvicorn.error"
 NO_ROUTE = "none"
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 
 
 @dataclass
@@ -49,11 +58,10 @@ def now_text(seconds: float | None = None) -> str:
 
 def log_request(note: Note, seconds: float, *, peers: bool) -> None:
     """Write the line of a request that has come to its end."""
-    if not LOGGER.isEnabledFor(logging.INFO):
+    level = _request_level(note.status)
+    if not LOGGER.isEnabledFor(level):
         return
     line: dict[str, object] = {
-        "time": now_text(),
-        "event": "request",
         "method": note.method,
         "route": note.route,
         "status": note.status,
@@ -66,12 +74,24 @@ def log_request(note: Note, seconds: float, *, peers: bool) -> None:
         line |= {"actor": note.actor, "sequence": note.sequence}
     if peers:
         line["peer"] = note.peer
-    LOGGER.info("%s", json.dumps(line))
+    log_event("request", level, **line)
+
+
+def _request_level(status: int) -> int:
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return logging.ERROR
+    return logging.WARNING if not status or status >= HTTPStatus.BAD_REQUEST else logging.INFO
 
 
 def log_event(event: str, level: int = logging.INFO, **fields: object) -> None:
-    """Write a line about something else."""
-    LOGGER.log(level, "%s", json.dumps({"time": now_text(), "event": event, **fields}))
+    """Write a line."""
+    head = {"time": now_text(), "level": _level_name(level), "event": event}
+    LOGGER.log(level, "%s", json.dumps(head | fields))
+
+
+def _level_name(level: int) -> str:
+    """The highest of our levels that is not above this one; debug for what is below all of them."""
+    return next((name for name, least in reversed(LEVELS.items()) if level >= least), "debug")
 
 
 def log_problem(event: str, problem: BaseException, **fields: object) -> None:
@@ -100,20 +120,31 @@ class JsonLines(logging.Formatter):
         """One line."""
         if record.name == LOGGER.name:
             return record.getMessage()
-        line: dict[str, object] = {"time": now_text(record.created), "event": record.name, "message": record.getMessage().strip()}
+        line: dict[str, object] = {
+            "time": now_text(record.created),
+            "level": _level_name(record.levelno),
+            "event": record.name,
+            "message": record.getMessage().strip(),
+        }
         if record.exc_info and record.exc_info[1] is not None:
             line |= _told(record.exc_info[1])
         return json.dumps(line)
 
 
-def write_to(stream: TextIO, levels: Mapping[str, int] | None = None) -> logging.Handler:
-    """Send our lines, and uvicorn's warnings, to a stream; returns the handler, to be removed by `stop_writing`."""
+def write_to(stream: TextIO, level: str = "info") -> logging.Handler:
+    """Send our lines of this level and above to a stream, and uvicorn's warnings and errors among them.
+
+    With debug, uvicorn's info lines come too; its own debug lines never do, since they may show peers. Returns the handler, to
+    be removed by `stop_writing`.
+    """
+    least = LEVELS[level]
+    others = logging.INFO if least < logging.INFO else max(least, logging.WARNING)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
-    for name, level in (levels or {LOGGER.name: logging.INFO, _UVICORN: logging.WARNING}).items():
+    for name, wanted in ((LOGGER.name, least), (_UVICORN, others)):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
-        logger.setLevel(level)
+        logger.setLevel(wanted)
         logger.propagate = False
     return handler
 
