@@ -26,9 +26,14 @@ class Printed(str):
 
     __slots__ = ()
 
+    @property
+    def words(self) -> str:
+        """All of it in one line, with one space between two words."""
+        return " ".join(self.split())
+
     def __contains__(self, words: object) -> bool:
         assert isinstance(words, str)
-        return " ".join(words.split()) in " ".join(self.split())
+        return " ".join(words.split()) in self.words
 
 
 @dataclass(frozen=True)

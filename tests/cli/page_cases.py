@@ -12,6 +12,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from printed import Printed
+
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -22,7 +24,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run_page(page: Path, folder: Path) -> tuple[str, str]:
+def run_page(page: Path, folder: Path) -> tuple[Printed, str]:
     """Run the commands of a page in a folder; what they printed, and the server's log. Any that fails fails the test."""
     blocks = BLOCK.findall(page.read_text())
     assert len(blocks) > 7
@@ -48,4 +50,4 @@ def run_page(page: Path, folder: Path) -> tuple[str, str]:
     log = (folder / "server.log").read_text()
     assert process.returncode == 0, printed + log
     assert '"event": "stopped"' in log
-    return printed, log
+    return Printed(printed), log

@@ -74,7 +74,7 @@ def test_secure_aggregation_within_the_group(root: Federation) -> None:
 
 
 def test_refusals(root: Federation) -> None:
-    assert "federation of its own" in run("aggregator", "sync", root.folder, code=None).output.replace("\n", " ")
+    assert "federation of its own" in run("aggregator", "sync", root.folder, code=None).output
     token = root.path / "south.token"
     run("server", "token", "south", "-o", token, "--office", root.office)
     mixed = ("--secure-aggregation", "--messages", "rows")
@@ -107,7 +107,7 @@ def test_a_served_group_keeps_itself_in_step(root: Federation) -> None:
                 time.sleep(0.1)
             told = run("aggregator", "sync", root.path / "north", code=None)
             assert told.exit_code != 0
-            assert "kept in step by that process" in told.output.replace("\n", " ")
+            assert "kept in step by that process" in told.output
         finally:
             log = below.stop()
     finally:

@@ -132,7 +132,7 @@ class TestLabelsThatAreNew:
             assert "not known here yet" not in told
         run("server", "amend", "--add-label", "otter", "--yes", "--office", place.office)
         for changed in (add, correct):
-            told = " ".join(run(*changed, code=1).stderr.split())
+            told = run(*changed, code=1).stderr.words
             assert "'otter' is not known here yet: run expunge client sync --dir" in told
             assert "amend --add-label" not in told
         run("client", "sync", "--dir", folder)
@@ -143,7 +143,7 @@ class TestLabelsThatAreNew:
         folder = place.client("clinic-a", ROWS_A)
         correct = ("client", "correct", "a1", "--label", "otter", "--dir", folder)
         for changed in ((*correct, "--no-sync"), (*correct, "--at", place.path / "nowhere")):
-            told = " ".join(run(*changed, code=1).stderr.split())
+            told = run(*changed, code=1).stderr.words
             assert "expunge server amend --add-label" in told
             assert "not known here yet: run expunge client sync --dir" in told
 

@@ -34,7 +34,7 @@ def client(place: Federation) -> Path:
 def refused(*arguments: object, code: int = 1, given: str | None = None) -> str:
     """All that a refused command printed, on one line; nothing of what a person told."""
     result = run(*arguments, code=code, given=given)
-    printed = " ".join(result.output.split())
+    printed = result.output.words
     for word in (TOLD, TOLD[:12], "crushing"):
         assert word not in printed
     return printed

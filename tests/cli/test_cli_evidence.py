@@ -71,7 +71,7 @@ def test_another_key_no_key_and_no_evidence(place: Federation, tmp_path: Path) -
     (tmp_path / "other.pub").write_bytes(SigningKey(bytes(32)).public.pem)
     signer = PublicKey.from_pem(place.key.read_bytes()).id[:16]
     refused = run("verify", place.path / "receipt.json", "--key", tmp_path / "other.pub", code=3).stderr
-    assert f"signed by key {signer}…, which" in " ".join(refused.split())
+    assert f"signed by key {signer}…, which" in refused
     assert "give either --key FILE" in run("verify", place.path / "receipt.json", code=2).stderr
     (tmp_path / "text").write_text("hello")
     assert "does not hold" in run("verify", tmp_path / "text", "--key", place.key, code=3).stderr

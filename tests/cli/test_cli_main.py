@@ -235,7 +235,7 @@ def test_a_store_that_keeps_no_features_recomputes_them_or_refuses(texts: tuple[
     assert value("audit", "--client-dir", folder, "--office", place.office)["result"] == "equal"
     (corpus / "ham" / "2.txt").write_text("something else")
     refused = run("client", "forget", "--id", "ham/2.txt", "--yes", "--dir", folder, code=1)
-    words = " ".join(refused.stderr.split())
+    words = refused.stderr.words
     assert "is not the one that was committed to" in words
     assert f"computed again from {corpus / 'ham' / '2.txt'}," in words
     assert place.samples() == 2
@@ -260,7 +260,7 @@ def test_orders_are_carried_out_from_any_working_directory(
     assert value("client", "sync", "--dir", place.path / "mail")["receipts"][0]["deleted"] == 1
     assert value("order", "list", "--office", place.path / "other")["orders"][0]["state"] == "complete"
     (place.path / "weights.bin").unlink()
-    gone = " ".join(run("client", "sync", "--dir", place.path / "mail", code=1).stderr.split())
+    gone = run("client", "sync", "--dir", place.path / "mail", code=1).stderr.words
     assert "was enrolled with this backbone" in gone
     assert "give --backbone" in gone
 

@@ -51,7 +51,7 @@ def test_anything_else_is_refused_with_examples(text: str) -> None:
 
 def test_the_help_says_which_zone_is_meant() -> None:
     for command in ("forget", "export"):
-        shown = " ".join(run("client", command, "--help").stdout.split())
+        shown = run("client", command, "--help").stdout.words
         assert "2026-11-15T09:30 in UTC" in shown
         assert "2026-11-15T09:30+02:00" in shown
 

@@ -98,7 +98,7 @@ def test_a_log_with_another_key_for_this_client_is_pointed_out(clients: dict[str
         known = Peers.from_text(store.recall("peers"))
         forged = Peers(known.frontier, dict(known.keys) | {"clinic-a": STRANGER.text}, known.states)
         store.remember({"peers": forged.to_text()})
-    shown = " ".join(run("client", "peers", "--dir", folder, code=None).stdout.split())
+    shown = run("client", "peers", "--dir", folder, code=None).stdout.words
     assert "another key for this client than its own" in shown
 
 
@@ -117,7 +117,7 @@ def test_a_log_with_another_key_for_this_client_is_pointed_out(clients: dict[str
 )
 def test_bad_pins_change_nothing(clients: dict[str, Path], given: list[str], code: int, message: str) -> None:
     folder = clients["clinic-a"]
-    assert message in " ".join(run("client", "pin", *given, "--dir", folder, code=code).stderr.split())
+    assert message in run("client", "pin", *given, "--dir", folder, code=code).stderr
     with ClientStore.open(folder) as store:
         assert not store.recall("pins")
 
@@ -126,4 +126,4 @@ def test_bad_pins_change_nothing(clients: dict[str, Path], given: list[str], cod
 def test_a_file_that_holds_no_keys_is_refused(clients: dict[str, Path], tmp_path: Path, content: str) -> None:
     file = tmp_path / "peers.json"
     file.write_text(content)
-    assert "no file of keys" in " ".join(run("client", "pin", file, "--dir", clients["clinic-a"], code=1).stderr.split())
+    assert "no file of keys" in run("client", "pin", file, "--dir", clients["clinic-a"], code=1).stderr

@@ -60,7 +60,7 @@ def test_features_are_made_and_known_by_name(data: Path) -> None:
 def test_people_are_told_what_to_do_next(data: Path) -> None:
     told = run("sentiment140", "--backbone", DESCRIPTION, "--samples", 10, "--seed", 3)
     assert "2 features of each of 10 + 6 samples" in told
-    assert "10 of 30 training samples drawn with seed 3" in " ".join(told.split())
+    assert "10 of 30 training samples drawn with seed 3" in told
     assert """echo 'accuracy.datasets = ["sentiment140"]' > my.toml""" in told
     assert "experiment accuracy --config my.toml" in told
 
