@@ -76,7 +76,7 @@ def tmp_path(tmp_path: Path, surroundings: Surroundings) -> Iterator[Path]:
     if surroundings.has_long_path:
         while len(str(tmp_path)) < _LONG:
             tmp_path /= "a-folder-with-a-rather-long-name"
-        tmp_path.mkdir(parents=True)
+        tmp_path.mkdir(parents=True, exist_ok=True)  # pytest's own may be long enough
         yield tmp_path
         return
     short = Path(tempfile.mkdtemp(prefix="t"))
