@@ -1,6 +1,6 @@
 """Evidence: the audit log, receipts, certificates, bundles and their offline verification. No I/O, no clock, no randomness."""
 
-from expunge.evidence.bundle import Bundle, bundle_content
+from expunge.evidence.contents import Bundle, bundle_content
 from expunge.evidence.bundle import read as read_bundle
 from expunge.evidence.bundle import render as render_bundle
 from expunge.evidence.certificate import Certificate, certificate_content

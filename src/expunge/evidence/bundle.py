@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import page
-from expunge.evidence.contents import Bundle, bundle_content
+from expunge.evidence.contents import Bundle
 from expunge.signing import Envelope
-
-__all__ = ["Bundle", "bundle_content", "read", "render"]
 
 
 def render(envelope: Envelope) -> bytes:

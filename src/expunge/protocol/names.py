@@ -17,9 +17,9 @@ DIGEST_DIGITS = 64
 AGGREGATION_DIGITS = 32
 
 
-def checked_name(name: object) -> str:
+def checked_name(value: object) -> str:
     """A name of an actor: of an institution or an office, for it is written to the log."""
-    return str(fields.name(name, "the name"))
+    return str(fields.name(value, "the name"))
 
 
 def checked_role(role: object) -> str:
