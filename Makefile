@@ -58,13 +58,13 @@ $(FLOWER)/.installed: $(CORE) $(EXPERIMENTS) constraints-flower.txt
 
 # timm apart: it needs torchvision, whose wheel does not fit this torch without help and would change what transformers does.
 test-extras: $(EXTRAS) $(FLOWER)/.installed
-	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "flower and not data" tests/carriers/flower experiments/tests/flower
+	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "flower and not data" tests/transport/flower experiments/tests/flower
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "extras and not timm and not flower and not data"
 	OPENBLAS_NUM_THREADS=1 PYTHONPATH=$(TORCHVISION) $(BIN)/pytest -m "extras and timm" tests/extras
 
 test-data: $(STAMP) $(FLOWER)/.installed
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "data and not flower" -p no:randomly
-	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "data and flower" -p no:randomly tests/carriers/flower
+	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "data and flower" -p no:randomly tests/transport/flower
 	OPENBLAS_NUM_THREADS=1 $(EXPERIMENT) all --quick --fresh --out $(VENV)/quick-results
 
 bench: $(STAMP)

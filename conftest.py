@@ -1,10 +1,10 @@
 """What all tests share: one Hypothesis profile, and surroundings that differ from test to test.
 
-No test may depend on the length of the temporary path, or on the terminal's width or colours. So each
-test has surroundings of its own: a narrow or a wide terminal, and a temporary folder whose path is short
-or long. They are drawn from the test's name and the seed of pytest-randomly, so that the same seed draws
-the same ones again, and each test meets all of them in the course of time. `--surroundings narrow-long`
-has all tests run in these.
+No test may depend on the length of the temporary path, or on the terminal's width or colours. So
+each test has surroundings of its own: a narrow or a wide terminal, and a temporary folder whose
+path is short or long. They are drawn from the test's name and the seed of pytest-randomly, so that
+the same seed draws the same ones again, and each test meets all of them in the course of time.
+`--surroundings narrow-long` has all tests run in these.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Surroundings:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The same surroundings for all tests."""
-    parser.addoption("--surroundings", choices=_SURROUNDINGS, help="of all tests; else drawn for each of them")
+    parser.addoption(
+        "--surroundings", choices=_SURROUNDINGS, help="of all tests; else drawn for each of them"
+    )
 
 
 @pytest.fixture

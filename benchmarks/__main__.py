@@ -1,4 +1,6 @@
-"""`make bench`: every speed claim, in a table and in docs/benchmarks.md; `python -m benchmarks service` measures a part."""
+"""`make bench`: every speed claim, in a table and in docs/benchmarks.md; `python -m benchmarks
+service` measures a part.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ import expunge
 from benchmarks import aggregation, carriers, service, systems, tree
 from benchmarks.data import Data, load
 from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table
-from expunge.solvers.floating import FloatWoodburySolver
+from expunge.solvers.float64 import FloatWoodburySolver
 
 Float = NDArray[np.float64]
 
@@ -31,7 +33,9 @@ _PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 def augmented(features: NDArray[np.float32], dim: int) -> Float:
     """The first `dim` features and a constant one, in float64."""
-    return np.concatenate([features[:, :dim].astype(np.float64), np.ones((len(features), 1))], axis=1)
+    return np.concatenate(
+        [features[:, :dim].astype(np.float64), np.ones((len(features), 1))], axis=1
+    )
 
 
 def widened(data: Data, dim: int) -> NDArray[np.float32]:
@@ -39,11 +43,15 @@ def widened(data: Data, dim: int) -> NDArray[np.float32]:
     if dim <= data.features.shape[1]:
         return np.ascontiguousarray(data.features[:, :dim])
     more = dim - data.features.shape[1]
-    return np.concatenate([data.features, data.features[:, :more] * data.features[:, 1 : more + 1]], axis=1)
+    return np.concatenate(
+        [data.features, data.features[:, :more] * data.features[:, 1 : more + 1]], axis=1
+    )
 
 
 def grams(data: Data) -> Iterator[Row]:
-    """Exact statistics against numpy's float64 Gram of the same rows (and the moment of one output)."""
+    """Exact statistics against numpy's float64 Gram of the same rows (and the moment of one
+    output).
+    """
     for width in (769, 1281):
         rows = augmented(data.features, width - 1)
         target = data.labels.astype(np.float64)
@@ -57,7 +65,10 @@ def grams(data: Data) -> Iterator[Row]:
                 11,
             )
             yield at_most(
-                f"exact statistics, {digits} digit{'s' * (digits - 1)}, 50,000 x {width}", "numpy float64 Gram", limit, timings
+                f"exact statistics, {digits} digit{'s' * (digits - 1)}, 50,000 x {width}",
+                "numpy float64 Gram",
+                limit,
+                timings,
             )
 
 
@@ -93,15 +104,24 @@ def heads(data: Data) -> Iterator[Row]:
         solver.amend(solver.spec.with_gamma(solver.spec.gamma * 1.01))
         solver.head()
 
-    yield at_most("certified head after a change of gamma (A)", "the same", 2.0, in_turns(other_gamma, theirs, 7, 7))
+    yield at_most(
+        "certified head after a change of gamma (A)",
+        "the same",
+        2.0,
+        in_turns(other_gamma, theirs, 7, 7),
+    )
     for variant in (expunge.CholeskySolver, expunge.WoodburySolver):
         stream = _stream(variant(spec, statistics), features, data.labels)
-        name = f"one deletion and certified head ({'A' if variant is expunge.CholeskySolver else 'B'})"
+        name = (
+            f"one deletion and certified head ({'A' if variant is expunge.CholeskySolver else 'B'})"
+        )
         yield at_most(name, "the same", 2.0, in_turns(partial(next, stream), theirs, 7, 7))
 
 
 def _stream(
-    solver: expunge.CholeskySolver | expunge.WoodburySolver, features: NDArray[np.float32], labels: NDArray[np.int64]
+    solver: expunge.CholeskySolver | expunge.WoodburySolver,
+    features: NDArray[np.float32],
+    labels: NDArray[np.int64],
 ) -> Iterator[expunge.Head]:
     """Delete one sample after another, with a certified head each."""
     solver.head()
@@ -133,7 +153,12 @@ def float_woodbury(data: Data) -> Iterator[Row]:
         return after, weights + after @ row.T @ (row @ weights) - after @ (row.T @ label)
 
     progress("float Variant B, rank 1")
-    yield at_least("float64 Variant B, delete one row, d = 768", "the formula in numpy", 20.0, in_turns(ours, theirs, 7, 9))
+    yield at_least(
+        "float64 Variant B, delete one row, d = 768",
+        "the formula in numpy",
+        20.0,
+        in_turns(ours, theirs, 7, 9),
+    )
 
 
 def variants(data: Data) -> Iterator[Row]:
@@ -145,11 +170,18 @@ def variants(data: Data) -> Iterator[Row]:
         statistics = expunge.Statistics.of(spec, features, data.labels)
         stream = _stream(expunge.WoodburySolver(spec, statistics), features, data.labels)
         timings = in_turns(partial(next, stream), partial(expunge.solve, statistics), 5, 5)
-        yield at_least(f"one deletion and certified head (B), d = {dim + 1}", "certified solve (A), cold", 2.0, timings)
+        yield at_least(
+            f"one deletion and certified head (B), d = {dim + 1}",
+            "certified solve (A), cold",
+            2.0,
+            timings,
+        )
 
 
 def refits(data: Data) -> Iterator[Row]:
-    """One deletion with a certified head against refitting scikit-learn's Ridge on 50,000 x 1,281."""
+    """One deletion with a certified head against refitting scikit-learn's Ridge on 50,000 x
+    1,281.
+    """
     spec = expunge.Spec(dim=1280, labels=_LABELS)
     statistics = expunge.Statistics.of(spec, data.features, data.labels)
     targets = np.eye(10)[data.labels]
@@ -168,7 +200,15 @@ def refits(data: Data) -> Iterator[Row]:
         yield (
             row
             if kind is np.float64
-            else Row(row.what, row.against, row.ours, row.theirs, "(for information)", holds=True, faster=True)
+            else Row(
+                row.what,
+                row.against,
+                row.ours,
+                row.theirs,
+                "(for information)",
+                holds=True,
+                faster=True,
+            )
         )
 
 
@@ -178,7 +218,9 @@ def memory(data: Data) -> Iterator[Row]:
         progress(f"peak memory of a solve, width {dim + 1}")
         spec = expunge.Spec(dim=dim, labels=_LABELS)
         statistics = expunge.Statistics.of(spec, data.features[:5000, :dim], data.labels[:5000])
-        ledger = sum(array.nbytes for array in (statistics.gram, statistics.moment, statistics.label_gram))
+        ledger = sum(
+            array.nbytes for array in (statistics.gram, statistics.moment, statistics.label_gram)
+        )
         tracemalloc.start()
         expunge.solve(statistics)
         peak = tracemalloc.get_traced_memory()[1]
@@ -215,7 +257,9 @@ PARTS = {
 
 
 def main() -> int:
-    """Measure everything (or the parts named), print and keep the tables; exits with 1 if a figure is missed."""
+    """Measure everything (or the parts named), print and keep the tables; exits with 1 if a figure
+    is missed.
+    """
     wanted = sys.argv[1:] or list(PARTS)
     data = load()
     sections, rows = [], []
@@ -226,12 +270,16 @@ def main() -> int:
     body = "\n".join(sections)
     page = (
         "# Benchmarks\n\n"
-        "Made by `make bench`: medians, both sides in turns in one run, so that only the ratios mean something.\n\n"
+        "Made by `make bench`: medians, both sides in turns in one run, so that only the ratios "
+        "mean something.\n\n"
         f"- Features: {data.source}.\n"
-        f"- Machine: {platform.machine()}, {os.cpu_count()} cores; Python {platform.python_version()}, numpy {np.__version__}, "
+        f"- Machine: {platform.machine()}, {os.cpu_count()} cores; Python "
+        f"{platform.python_version()}, numpy {np.__version__}, "
         f"scipy {scipy.__version__}.\n\n{body}"
     )
-    if data.real and wanted == list(PARTS):  # a whole page of figures on real features is not overwritten by others
+    if data.real and wanted == list(
+        PARTS
+    ):  # a whole page of figures on real features is not overwritten by others
         _PAGE.write_text(page, encoding="utf-8")
     sys.stdout.write(page)
     return 0 if all(row.holds for row in rows) else 1

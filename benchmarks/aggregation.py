@@ -1,7 +1,9 @@
-"""Secure aggregation against plain messages of statistics: bytes and time, for each client and at the server.
+"""Secure aggregation against plain messages of statistics: bytes and time, for each client and at
+the server.
 
-Rounds are run whole, by real participants and a collector in a process of its own, and their sums are compared with the plain
-ones. A client's state is stored and read back between its messages, as in a client's store.
+Rounds are run whole, by real participants and a collector in a process of its own, and their sums
+are compared with the plain ones. A client's state is stored and read back between its messages, as
+in a client's store.
 """
 
 from __future__ import annotations
@@ -19,19 +21,23 @@ from benchmarks.collecting import CollectorProcess
 from benchmarks.data import Data
 from benchmarks.measure import Row, progress, seconds
 from expunge import Aggregation, Spec, Statistics
+from expunge.crypto import PublicKey, SigningKey
 from expunge.exact.wide import Wide
-from expunge.privacy.aggregation import Contribution, Opening, Participant, plan
-from expunge.privacy.aggregation import roster as rosters
-from expunge.privacy.aggregation.parcel import PARCEL_BYTES
-from expunge.privacy.aggregation.plan import tails
-from expunge.privacy.aggregation.shamir import SHARE_BYTES
-from expunge.protocol import messages, request
-from expunge.protocol.messages import GramPart, Message
-from expunge.protocol.request import Header
-from expunge.signing import PublicKey, SigningKey
-from expunge.sums import Sums
+from expunge.ridge.sums import Sums
+from expunge.secagg import Contribution, Opening, Participant, plan
+from expunge.secagg import roster as rosters
+from expunge.secagg.parcels import PARCEL_BYTES
+from expunge.secagg.plan import tails
+from expunge.secagg.shamir import SHARE_BYTES
+from expunge.wire import messages, request
+from expunge.wire.messages import GramPart, Message
+from expunge.wire.request import Header
 
-_ROUNDS = ((10, 1281), (100, 1281), (1000, 64))  # clients, and width of their features with the constant one
+_ROUNDS = (
+    (10, 1281),
+    (100, 1281),
+    (1000, 64),
+)  # clients, and width of their features with the constant one
 _PLANNED = (10_000, 100_000)
 _DROPPED = 30  # per cent
 _SAMPLE = 20  # clients whose time is taken
@@ -43,7 +49,9 @@ _MEBI, _KIBI = 1 << 20, 1 << 10
 
 @dataclass
 class Measured:
-    """One round: bytes of each kind of message, a client's seconds at each step (medians), and the server's."""
+    """One round: bytes of each kind of message, a client's seconds at each step (medians), and the
+    server's.
+    """
 
     clients: int
     width: int
@@ -60,7 +68,9 @@ class Measured:
 
 @dataclass
 class Plain:
-    """The same by plain messages: a request's bytes, the seconds to make it, and those of the server for one."""
+    """The same by plain messages: a request's bytes, the seconds to make it, and those of the
+    server for one.
+    """
 
     request: int
     statistics: int
@@ -83,7 +93,11 @@ class Clients:
             name = f"client-{place:06}"
             self.keys[name] = SigningKey(hashlib.sha256(name.encode()).digest())
         self.pins: dict[str, PublicKey] = {name: key.public for name, key in self.keys.items()}
-        self.shares = dict(zip(self.keys, np.array_split(np.arange(len(self.data.labels)), self.count), strict=True))
+        self.shares = dict(
+            zip(
+                self.keys, np.array_split(np.arange(len(self.data.labels)), self.count), strict=True
+            )
+        )
         spread = np.linspace(0, self.count - 1, min(self.count, _SAMPLE)).astype(np.int64)
         self.sample = {list(self.keys)[place] for place in spread}
 
@@ -95,13 +109,21 @@ class Clients:
 
 
 class Round:
-    """A round of which some clients drop out once they have dealt their shares, which costs the server most."""
+    """A round of which some clients drop out once they have dealt their shares, which costs the
+    server most.
+    """
 
     def __init__(self, clients: Clients, dropped: int) -> None:
         self._clients = clients
-        self._opening = Opening(_FEDERATION, "0" * 32, "change", clients.spec.data_digest, clients.spec.labels_digest)
+        self._opening = Opening(
+            _FEDERATION, "0" * 32, "change", clients.spec.data_digest, clients.spec.labels_digest
+        )
         self._states: dict[str, bytes] = {}
-        self._included = [name for place, name in enumerate(clients.keys) if (place * dropped) % 100 + dropped < 100]
+        self._included = [
+            name
+            for place, name in enumerate(clients.keys)
+            if (place * dropped) % 100 + dropped < 100
+        ]
         self._sizes: dict[str, list[int]] = defaultdict(list)
         self._taken: dict[str, list[float]] = defaultdict(list)
         self._expected = Sums(clients.spec)
@@ -111,12 +133,20 @@ class Round:
         clients = self._clients
         with CollectorProcess(self._opening, _RULES, clients.pins) as server:
             for name, key in clients.keys.items():
-                participant = Participant.join(self._opening, _RULES, name=name, sequence=1, key=key)
+                participant = Participant.join(
+                    self._opening, _RULES, name=name, sequence=1, key=key
+                )
                 self._states[name] = participant.to_bytes()
                 server.take("shares", participant.message)
             server.advance("shares")
             for name in clients.keys:
-                self._say(server, name, "shares", lambda one, told: one.on_roster(told, clients.pins), "roster")
+                self._say(
+                    server,
+                    name,
+                    "shares",
+                    lambda one, told: one.on_roster(told, clients.pins),
+                    "roster",
+                )
             server.advance("shares")
             for name in self._included:
                 own = clients.statistics(name)
@@ -125,7 +155,9 @@ class Round:
                 self._say(server, name, "masked", _masking(vector), "deliveries")
             server.advance("masked")
             for name in self._included:
-                self._say(server, name, "reveal", lambda one, told: one.on_survivors(told), "survivors")
+                self._say(
+                    server, name, "reveal", lambda one, told: one.on_survivors(told), "survivors"
+                )
             server.advance("unmasking")
             self._check(server)
             peak = server.peak()
@@ -134,7 +166,12 @@ class Round:
         return Measured(clients.count, clients.width, sizes, taken, dict(server.seconds), peak)
 
     def _say(
-        self, server: CollectorProcess, name: str, kind: str, answer: Callable[[Participant, bytes], bytes], heard: str
+        self,
+        server: CollectorProcess,
+        name: str,
+        kind: str,
+        answer: Callable[[Participant, bytes], bytes],
+        heard: str,
     ) -> None:
         """One message of a client, made from what it was told and from its stored state."""
         clients, said = self._clients, list[bytes]()
@@ -148,7 +185,9 @@ class Round:
         if name in clients.sample:
             if heard == "roster":
                 _forget_rosters()
-                self._taken["roster"].append(seconds(lambda: rosters.Roster.read(told).verify(clients.pins)))
+                self._taken["roster"].append(
+                    seconds(lambda: rosters.Roster.read(told).verify(clients.pins))
+                )
             _forget_rosters()
             self._taken[kind].append(seconds(work))
             self._sizes[heard].append(len(told))
@@ -159,8 +198,12 @@ class Round:
 
     def _check(self, server: CollectorProcess) -> None:
         spec = self._clients.spec
-        if Contribution.from_vector(spec, server.sum()).statistics != Statistics.snapshot(self._expected):
-            raise RuntimeError("the sum of a round is not the plain sum: what was measured is worth nothing")
+        if Contribution.from_vector(spec, server.sum()).statistics != Statistics.snapshot(
+            self._expected
+        ):
+            raise RuntimeError(
+                "the sum of a round is not the plain sum: what was measured is worth nothing"
+            )
 
 
 def _masking(vector: Wide) -> Callable[[Participant, bytes], bytes]:
@@ -168,14 +211,18 @@ def _masking(vector: Wide) -> Callable[[Participant, bytes], bytes]:
 
 
 def _forget_rosters() -> None:
-    """A client of its own has read no roster before, nor made a plan; here, all clients share a process, which remembers both."""
+    """A client of its own has read no roster before, nor made a plan; here, all clients share a
+    process, which remembers both.
+    """
     rosters._read.cache_clear()
     plan.cache_clear()
     tails.cache_clear()
 
 
 def plainly(clients: Clients) -> Plain:
-    """Plain messages of the same statistics: made, and taken in as far as the ledger's sums, by the clients of the sample."""
+    """Plain messages of the same statistics: made, and taken in as far as the ledger's sums, by the
+    clients of the sample.
+    """
     sums = Sums(clients.spec)
     found = [_plain(clients, name, sums) for name in sorted(clients.sample)]
     return Plain(
@@ -201,7 +248,9 @@ def _plain(clients: Clients, name: str, sums: Sums) -> Plain:
     named = [hashlib.sha256(f"{name} {place}".encode()).digest() for place in range(own.count)]
 
     def make() -> None:
-        data.append(request.write(header, named, [], Message("gram", GramPart(own)).to_bytes(spec), key))
+        data.append(
+            request.write(header, named, [], Message("gram", GramPart(own)).to_bytes(spec), key)
+        )
 
     made = seconds(make)
     taken = seconds(lambda: _take(data[0], spec, key.public, sums))
@@ -216,7 +265,7 @@ def _take(data: bytes, spec: Spec, key: PublicKey, sums: Sums) -> None:
         sums.merge(message.added.statistics)
 
 
-# -- the page ------------------------------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -243,9 +292,13 @@ def report(data: Data) -> tuple[str, list[Row]]:
 
 
 def _planned(measured: Measured, clients: int) -> float:
-    """Bytes for masks in a round of so many, from one that was measured: all that grows is what each neighbour adds."""
+    """Bytes for masks in a round of so many, from one that was measured: all that grows is what
+    each neighbour adds.
+    """
     each = 2 * PARCEL_BYTES + SHARE_BYTES + len('"client-000000",')
-    return measured.masks + each * (plan(_RULES, clients).degree - plan(_RULES, measured.clients).degree)
+    return measured.masks + each * (
+        plan(_RULES, clients).degree - plan(_RULES, measured.clients).degree
+    )
 
 
 def _rows(found: list[Compared]) -> list[Row]:
@@ -260,13 +313,35 @@ def _rows(found: list[Compared]) -> list[Row]:
         whole, plain = one.whole, one.plain
         name = f"{whole.clients:,} clients, d = {whole.width:,}"
         told = "(for information)"
-        sent = (sum(whole.sizes[kind] for kind in ("shares", "masked", "reveal")) / _MEBI, plain.request / _MEBI)
+        sent = (
+            sum(whole.sizes[kind] for kind in ("shares", "masked", "reveal")) / _MEBI,
+            plain.request / _MEBI,
+        )
         client = (1e3 * _of_client(whole), 1e3 * plain.client)
         each = (1e3 * _of_server(whole) / whole.clients, 1e3 * plain.server)
         rows += [
-            Row(f"secure aggregation, sent by a client, {name}", "plain request (gram)", *sent, told, holds=True, unit="MiB"),
-            Row(f"secure aggregation, time of a client, {name}", "making a plain request", *client, told, holds=True),
-            Row(f"secure aggregation, server, for each of {name}", "taking a plain request in", *each, told, holds=True),
+            Row(
+                f"secure aggregation, sent by a client, {name}",
+                "plain request (gram)",
+                *sent,
+                told,
+                holds=True,
+                unit="MiB",
+            ),
+            Row(
+                f"secure aggregation, time of a client, {name}",
+                "making a plain request",
+                *client,
+                told,
+                holds=True,
+            ),
+            Row(
+                f"secure aggregation, server, for each of {name}",
+                "taking a plain request in",
+                *each,
+                told,
+                holds=True,
+            ),
         ]
     return rows
 
@@ -317,19 +392,33 @@ def _client_line(one: Compared) -> str:
     whole = one.whole
     times = [whole.client[kind] for kind in ("shares", "roster", "masked", "reveal")]
     cells = " | ".join(f"{1e3 * taken:.3g}" for taken in (*times, one.plain.client))
-    return f"| {whole.clients:,} | {whole.width:,} | {plan(_RULES, whole.clients).degree} | {cells} |"
+    return (
+        f"| {whole.clients:,} | {whole.width:,} | {plan(_RULES, whole.clients).degree} | {cells} |"
+    )
 
 
 def _bytes_line(one: Compared) -> str:
     whole, sizes = one.whole, one.whole.sizes
-    numbers = [sizes["masked"], whole.masks, whole.masks / math.log2(whole.clients), sizes["roster"] + sizes["survivors"]]
-    cells = " | ".join(f"{int(number):,}" for number in (*numbers, one.plain.statistics, one.plain.request))
-    return f"| {whole.clients:,} | {whole.width:,} | {plan(_RULES, whole.clients).degree} | {cells} |"
+    numbers = [
+        sizes["masked"],
+        whole.masks,
+        whole.masks / math.log2(whole.clients),
+        sizes["roster"] + sizes["survivors"],
+    ]
+    cells = " | ".join(
+        f"{int(number):,}" for number in (*numbers, one.plain.statistics, one.plain.request)
+    )
+    return (
+        f"| {whole.clients:,} | {whole.width:,} | {plan(_RULES, whole.clients).degree} | {cells} |"
+    )
 
 
 def _planned_line(measured: Measured, clients: int) -> str:
     masks = _planned(measured, clients)
-    return f"| {clients:,} | | {plan(_RULES, clients).degree} | | {int(masks):,} | {int(masks / math.log2(clients)):,} | | | |"
+    return (
+        f"| {clients:,} | | {plan(_RULES, clients).degree} | | {int(masks):,} | "
+        f"{int(masks / math.log2(clients)):,} | | | |"
+    )
 
 
 def _server_line(one: Compared) -> str:
@@ -338,4 +427,7 @@ def _server_line(one: Compared) -> str:
     unmasking = (whole.server["unmasking"], dropped.server["unmasking"])
     cells = " | ".join(f"{taken:.3g}" for taken in (taking, *unmasking))
     peak = f"{max(whole.peak, dropped.peak):.0f} MiB"
-    return f"| {whole.clients:,} | {whole.width:,} | {cells} | {peak} | {whole.clients * one.plain.server:.3g} |"
+    return (
+        f"| {whole.clients:,} | {whole.width:,} | {cells} | {peak} | "
+        f"{whole.clients * one.plain.server:.3g} |"
+    )

@@ -1,7 +1,8 @@
-"""Latency per request and per round on each carrier, with real stores, signatures and durable writes, for d = 768.
+"""Latency per request and per round on each carrier, with real stores, signatures and durable
+writes, for d = 768.
 
-A federation of a hundred clients is taken from one carrier to the next; its messages are statistics of 4.7 MB, as large as the
-replies by which Flower alone was measured before there was any code.
+A federation of a hundred clients is taken from one carrier to the next; its messages are statistics
+of 4.7 MB, as large as the replies by which Flower alone was measured before there was any code.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from benchmarks.data import Data
 from benchmarks.grid import add_one
 from benchmarks.measure import Row, progress, seconds
 from expunge import Aggregation, Spec
-from expunge.carriers.http import HttpCarrier
-from expunge.carriers.local import LocalCarrier
 from expunge.client import Agent, ClientStore, Selection
-from expunge.embedded import Federation
-from expunge.protocol.carrier import Carrier
-from expunge.server.core import Settings
+from expunge.federation import Federation
+from expunge.server.state import Settings
+from expunge.transport.http import HttpCarrier
+from expunge.transport.local import LocalCarrier
+from expunge.wire.carrier import Carrier
 
 _CLIENTS = 100
 _MASKED = 10  # clients of a round of secure aggregation
@@ -41,8 +42,11 @@ _SINGLE = 20
 _ROUNDS = 3
 _AT_ONCE = 8
 _LATER = 3600  # seconds: nothing is folded in while something is measured
-_FLOWER = Path(sys.prefix) / "flower" / "bin" / "python"  # an environment of its own, as `make test-extras` makes it
-# What Flower alone takes to carry as many bytes and do nothing else: measured with 1.41.0 before there was any code.
+_FLOWER = (
+    Path(sys.prefix) / "flower" / "bin" / "python"
+)  # an environment of its own, as `make test-extras` makes it
+# What Flower alone takes to carry as many bytes and do nothing else: measured with 1.41.0 before
+# there was any code.
 _FLOORS = {
     "flower, in-process grid": ("16", "1.7"),
     "flower, simulation (Ray)": ("100", "2.3 to 3.2"),
@@ -67,12 +71,17 @@ class Latency:
         """A row of the table."""
         small = (self.trip, self.idle, self.request, self.server)
         cells = [*(f"{statistics.median(found):.3g}" if found else "" for found in small)]
-        cells += [f"{statistics.median(found) / 1e3:.3g}" if found else "" for found in (self.round, self.masked)]
+        cells += [
+            f"{statistics.median(found) / 1e3:.3g}" if found else ""
+            for found in (self.round, self.masked)
+        ]
         return f"| {self.carrier} | {' | '.join([*cells, *_FLOORS.get(self.carrier, ('', ''))])} |"
 
 
 class Place:
-    """A federation in a folder, its clients' stores, and which of their samples have been forgotten."""
+    """A federation in a folder, its clients' stores, and which of their samples have been
+    forgotten.
+    """
 
     def __init__(self, folder: Path, data: Data, clients: int, *, masked: bool) -> None:
         self.folder = folder
@@ -80,13 +89,20 @@ class Place:
         self.spec = Spec(dim=_DIM, labels=tuple(range(10)), **rules)  # type: ignore[arg-type]  # by name
         self.names = [f"client-{place:03}" for place in range(clients)]
         self.next = 0  # the first sample that nobody has forgotten
-        with Federation.found(folder, self.spec, settings=Settings(erase_within=_LATER)) as federation:
+        with Federation.found(
+            folder, self.spec, settings=Settings(erase_within=_LATER)
+        ) as federation:
             self.ca = federation.place.ca
             for place, name in enumerate(self.names):
                 store = federation.client(name, message="" if masked else "gram").store
                 own = slice(place * _SAMPLES, (place + 1) * _SAMPLES)
                 features = np.ascontiguousarray(data.features[own, :_DIM])
-                store.add([f"image-{number}" for number in range(_SAMPLES)], features, data.labels[own], now=0)
+                store.add(
+                    [f"image-{number}" for number in range(_SAMPLES)],
+                    features,
+                    data.labels[own],
+                    now=0,
+                )
             federation.sync()
 
     @contextmanager
@@ -102,7 +118,9 @@ class Place:
     @contextmanager
     def local(self, timing: Callable[[dict[str, float]], None]) -> Iterator[Carrier]:
         """The service in this process."""
-        carrier = LocalCarrier(self.folder / "server", settings=Settings(erase_within=_LATER), timing=timing)
+        carrier = LocalCarrier(
+            self.folder / "server", settings=Settings(erase_within=_LATER), timing=timing
+        )
         try:
             yield carrier
         finally:
@@ -114,7 +132,9 @@ class Place:
         code = "from expunge.cli.main import main; main()"
         command = [sys.executable, "-c", code, "serve", str(self.folder), "--port", "0", "--json"]
         command += ["--erase-within", str(_LATER)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:  # noqa: S603
+        with subprocess.Popen(  # noqa: S603
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
             try:
                 told = process.stdout.readline() if process.stdout else ""
                 carrier = HttpCarrier(json.loads(told)["urls"][0], ca=self.ca, timing=timing)
@@ -126,7 +146,9 @@ class Place:
 
 
 def _called(name: str, plain: Place, masked: Place) -> Latency:
-    """A carrier that clients call: single requests, one after another, then rounds of all clients."""
+    """A carrier that clients call: single requests, one after another, then rounds of all
+    clients.
+    """
     found, timing = Latency(name), dict[str, float]()
     progress(f"carriers: {name}")
     with getattr(plain, name)(timing.update) as carrier, plain.stores() as stores:
@@ -151,11 +173,14 @@ def _called(name: str, plain: Place, masked: Place) -> Latency:
 def _masked(name: str, place: Place) -> list[float]:
     """Rounds of secure aggregation, in each of which every client forgets a sample.
 
-    Over HTTP each client waits for the others at the server; clients of one process take their turns one after another.
+    Over HTTP each client waits for the others at the server; clients of one process take their
+    turns one after another.
     """
     with ExitStack() as stack:
         if name == "local":
-            federation = stack.enter_context(Federation.open(place.folder, settings=Settings(erase_within=_LATER)))
+            federation = stack.enter_context(
+                Federation.open(place.folder, settings=Settings(erase_within=_LATER))
+            )
             stores = [federation.client(client).store for client in place.names]
             return [_masked_round(place, stores, federation.sync) for _ in range(_ROUNDS)]
         carrier = stack.enter_context(place.http(lambda _: None))
@@ -193,7 +218,13 @@ def _flower(place: Place) -> Latency | None:
     command = [str(_FLOWER), "-m", "benchmarks.grid", *folders, *numbers]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)  # noqa: S603 - our own program
     found = json.loads(done.stdout)
-    return Latency(name, idle=found["idle"], request=found["request"], round=found["round"], messages=max(found["messages"]))
+    return Latency(
+        name,
+        idle=found["idle"],
+        request=found["request"],
+        round=found["round"],
+        messages=max(found["messages"]),
+    )
 
 
 def report(data: Data) -> tuple[str, list[Row]]:
@@ -220,7 +251,9 @@ def _rows(found: list[Latency]) -> list[Row]:
     rows = []
     for what, name in names.items():
         ours, theirs = (statistics.median(getattr(one, what)) for one in (http, local))
-        rows.append(Row(f"{name}, http", "the local carrier", ours, theirs, "(for information)", holds=True))
+        rows.append(
+            Row(f"{name}, http", "the local carrier", ours, theirs, "(for information)", holds=True)
+        )
     return rows
 
 

@@ -1,4 +1,6 @@
-"""The server's side of a round of secure aggregation, alone in a process of its own: so its seconds and memory are its own."""
+"""The server's side of a round of secure aggregation, alone in a process of its own: so its seconds
+and memory are its own.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from expunge.aggregation import Aggregation
-from expunge.privacy.aggregation import Collector, Opening
-from expunge.signing import PublicKey
+from expunge.crypto import PublicKey
+from expunge.ridge.spec import Aggregation
+from expunge.secagg import Collector, Opening
 
 _MEBI = 1 << 20
 
 
 class CollectorProcess:
-    """A collector that is spoken to as if it were here. `seconds` adds up what each kind of call has taken there."""
+    """A collector that is spoken to as if it were here.
+
+    `seconds` adds up what each kind of call has taken there.
+    """
 
     def __init__(self, opening: Opening, rules: Aggregation, keys: Mapping[str, PublicKey]) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         texts = {name: key.text for name, key in keys.items()}
-        self._process = context.Process(target=_collect, args=(theirs, opening, rules, texts), daemon=True)
+        self._process = context.Process(
+            target=_collect, args=(theirs, opening, rules, texts), daemon=True
+        )
         self.seconds: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
@@ -33,7 +40,12 @@ class CollectorProcess:
         self._ask("", "reset")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._connection.close()
         self._process.join()
 
@@ -67,7 +79,9 @@ class CollectorProcess:
         return float(self._ask("", "peak"))
 
 
-def _collect(connection: Connection, opening: Opening, rules: Aggregation, keys: dict[str, str]) -> None:
+def _collect(
+    connection: Connection, opening: Opening, rules: Aggregation, keys: dict[str, str]
+) -> None:
     known = {name: PublicKey.from_text(text) for name, text in keys.items()}
     collector, memory = Collector(opening, rules, known.__getitem__), _Memory()
     while True:
@@ -100,4 +114,6 @@ class _Memory:
 
     def _read(self, name: str) -> float:
         lines = Path("/proc/self/status").read_text("ascii").splitlines()
-        return next(float(line.split()[1]) * 1024 / _MEBI for line in lines if line.startswith(name))
+        return next(
+            float(line.split()[1]) * 1024 / _MEBI for line in lines if line.startswith(name)
+        )

@@ -1,4 +1,6 @@
-"""Features to measure on: the real ones where they are, synthetic ones of the same shape elsewhere."""
+"""Features to measure on: the real ones where they are, synthetic ones of the same shape
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,18 @@ def load() -> Data:
     path = Path(os.environ.get("EXPUNGE_DATA") or ".") / FILE
     if path.exists():
         with np.load(path) as content:
-            arrays: dict[str, Any] = {name: content[name] for name in ("train_features", "train_labels", "scale")}
+            arrays: dict[str, Any] = {
+                name: content[name] for name in ("train_features", "train_labels", "scale")
+            }
         features = arrays["train_features"].astype(np.float32) * arrays["scale"].astype(np.float32)
-        return Data(features, arrays["train_labels"].astype(np.int64), "CIFAR-10 features (EfficientNet-Lite0)", real=True)
+        return Data(
+            features,
+            arrays["train_labels"].astype(np.int64),
+            "CIFAR-10 features (EfficientNet-Lite0)",
+            real=True,
+        )
     draw = np.random.default_rng(0)
     features = np.maximum(draw.standard_normal((50_000, 1280), dtype=np.float32), np.float32(-0.3))
-    return Data(features, draw.integers(0, 10, 50_000), "synthetic features of the same shape", real=False)
+    return Data(
+        features, draw.integers(0, 10, 50_000), "synthetic features of the same shape", real=False
+    )

@@ -1,8 +1,9 @@
-"""Flower's carrier by its in-process grid, run by an interpreter that has flwr: the real apps and serialisation, in one process.
+"""Flower's carrier by its in-process grid, run by an interpreter that has flwr: the real apps and
+serialisation, in one process.
 
-`python -m benchmarks.grid SERVER CLIENTS FIRST SINGLE ROUNDS` has clients forget sample number FIRST and add others, and prints
-JSON: milliseconds of single deletions, of polls of one client with nothing to say, and of rounds in which all clients add a
-sample; messages of each round.
+`python -m benchmarks.grid SERVER CLIENTS FIRST SINGLE ROUNDS` has clients forget sample number
+FIRST and add others, and prints JSON: milliseconds of single deletions, of polls of one client with
+nothing to say, and of rounds in which all clients add a sample; messages of each round.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ import numpy as np
 from benchmarks.measure import seconds
 from expunge.client import ClientStore, Selection
 
-os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # flwr reads them when it is first imported
+os.environ |= {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+}  # flwr reads them when it is first imported
 
 
 def main() -> None:
@@ -34,18 +38,22 @@ def main() -> None:
     given = parser.parse_args()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what flwr's own imports warn of
-        sys.stdout.write(json.dumps(measured(given.server, given.clients, given.first, given.single, given.rounds)))
+        sys.stdout.write(
+            json.dumps(
+                measured(given.server, given.clients, given.first, given.single, given.rounds)
+            )
+        )
 
 
 def measured(server: Path, clients: Path, first: int, single: int, rounds: int) -> dict[str, Any]:
     """Milliseconds; the journal is not folded in meanwhile."""
-    from expunge.carriers.flower.clientapp import client_app  # noqa: PLC0415 - the environment is set first
-    from expunge.carriers.flower.desk import Desk  # noqa: PLC0415
-    from expunge.carriers.flower.inprocess import InProcessGrid  # noqa: PLC0415
-    from expunge.carriers.flower.plan import Plan  # noqa: PLC0415
-    from expunge.carriers.flower.serving import converse  # noqa: PLC0415
-    from expunge.carriers.local import LocalCarrier  # noqa: PLC0415
-    from expunge.server.core import Settings  # noqa: PLC0415
+    from expunge.server.state import Settings  # noqa: PLC0415
+    from expunge.transport.flower.client_app import client_app  # noqa: PLC0415 - the environment is set first
+    from expunge.transport.flower.config import Plan  # noqa: PLC0415
+    from expunge.transport.flower.inprocess import InProcessGrid  # noqa: PLC0415
+    from expunge.transport.flower.server import Desk  # noqa: PLC0415
+    from expunge.transport.flower.server_app import converse  # noqa: PLC0415
+    from expunge.transport.local import LocalCarrier  # noqa: PLC0415
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     folders = sorted(path for path in clients.iterdir() if (path / "client.db").exists())
@@ -53,10 +61,14 @@ def measured(server: Path, clients: Path, first: int, single: int, rounds: int) 
     found: dict[str, Any] = {"request": [], "idle": [], "round": [], "messages": []}
 
     def poll(folders: list[Path]) -> tuple[float, int]:
-        nodes = {1000 + place: {"expunge-client": str(folder)} for place, folder in enumerate(folders)}
+        nodes = {
+            1000 + place: {"expunge-client": str(folder)} for place, folder in enumerate(folders)
+        }
         desk = Desk(carrier, _report)
         grid = InProcessGrid(client_app(), nodes, {})
-        return 1e3 * seconds(lambda: converse(grid, desk, Plan(server=server))), int(grid.sent + grid.received)
+        return 1e3 * seconds(lambda: converse(grid, desk, Plan(server=server))), int(
+            grid.sent + grid.received
+        )
 
     try:
         poll(folders[:1])  # so that everything is imported

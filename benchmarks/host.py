@@ -1,4 +1,6 @@
-"""A server in a process of its own, for benchmarks: prints its address when it listens, and runs until it is told to stop."""
+"""A server in a process of its own, for benchmarks: prints its address when it listens, and runs
+until it is told to stop.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from expunge.server.core import Settings
 from expunge.server.http.run import Listening, serve
 from expunge.server.http.tls import CERTIFICATE, KEY
 from expunge.server.service import Service
+from expunge.server.state import Settings
 
 
 def main() -> None:

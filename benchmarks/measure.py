@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PAUSE = 0.25  # seconds between sides: BLAS threads spin for a while after a call, and would slow the other side down
+# Seconds between sides: BLAS threads spin for a while after a call, and would slow the other side
+# down
+PAUSE = 0.25
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,11 @@ class Row:
     @property
     def ratio(self) -> str:
         """How many times slower or, where that is the claim, faster."""
-        return f"{self.theirs / self.ours:.1f}x faster" if self.faster else f"{self.ours / self.theirs:.2f}x"
+        return (
+            f"{self.theirs / self.ours:.1f}x faster"
+            if self.faster
+            else f"{self.ours / self.theirs:.2f}x"
+        )
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -37,10 +43,14 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def in_turns(ours: Callable[[], object], theirs: Callable[[], object], turns: int, burst: int = 1) -> tuple[float, float]:
-    """Median milliseconds of both sides, run in turns so that a slow phase of the machine hits both.
+def in_turns(
+    ours: Callable[[], object], theirs: Callable[[], object], turns: int, burst: int = 1
+) -> tuple[float, float]:
+    """Median milliseconds of both sides, run in turns so that a slow phase of the machine hits
+    both.
 
-    Short work is repeated `burst` times a turn, as in a stream of requests: otherwise waking up would be measured.
+    Short work is repeated `burst` times a turn, as in a stream of requests: otherwise waking up
+    would be measured.
     """
     ours(), theirs()
     timings: tuple[list[float], list[float]] = ([], [])
@@ -60,7 +70,15 @@ def at_most(what: str, against: str, limit: float, timings: tuple[float, float])
 def at_least(what: str, against: str, limit: float, timings: tuple[float, float]) -> Row:
     """The claim that ours is at least `limit` times faster than theirs."""
     ours, theirs = timings
-    return Row(what, against, ours, theirs, f"at least {limit:g}x faster", theirs >= limit * ours, faster=True)
+    return Row(
+        what,
+        against,
+        ours,
+        theirs,
+        f"at least {limit:g}x faster",
+        theirs >= limit * ours,
+        faster=True,
+    )
 
 
 def progress(text: str) -> None:
@@ -71,7 +89,10 @@ def progress(text: str) -> None:
 
 def table(rows: list[Row]) -> str:
     """The results in Markdown."""
-    lines = ["| what | against | ours | theirs | ratio | wanted | holds |", "|---|---|---:|---:|---:|---|---|"]
+    lines = [
+        "| what | against | ours | theirs | ratio | wanted | holds |",
+        "|---|---|---:|---:|---:|---|---|",
+    ]
     for row in rows:
         cells = (
             f"{row.ours:.4g} {row.unit}",

@@ -1,7 +1,9 @@
-"""The service on real features: 100 clients over HTTPS on this machine, single deletions, bursts, the initial load.
+"""The service on real features: 100 clients over HTTPS on this machine, single deletions, bursts,
+the initial load.
 
-Everything is the product itself: client stores with their agents, a TLS server in a process of its own, durable writes. Only in
-the burst are requests made beforehand, since a hundred agents on the same two cores would measure themselves.
+Everything is the product itself: client stores with their agents, a TLS server in a process of its
+own, durable writes. Only in the burst are requests made beforehand, since a hundred agents on the
+same two cores would measure themselves.
 """
 
 from __future__ import annotations
@@ -29,32 +31,36 @@ from sklearn.linear_model import Ridge
 from benchmarks.data import Data
 from benchmarks.measure import PAUSE, Row, at_least, progress, seconds
 from expunge import Spec
-from expunge.carriers.http import HttpCarrier
-from expunge.carriers.local import LocalCarrier
-from expunge.client.agent import Agent
 from expunge.client.enrolment import enrol
-from expunge.client.selection import Selection
+from expunge.client.samples import Selection
 from expunge.client.store import ClientStore
+from expunge.client.sync import Agent
+from expunge.crypto import SigningKey
 from expunge.office import Office
-from expunge.protocol import request
-from expunge.protocol.carrier import Carrier
-from expunge.protocol.messages import Message, RowsPart
-from expunge.protocol.request import Header
-from expunge.protocol.token import Token
-from expunge.server.founding import found
+from expunge.server.backup import found
 from expunge.server.http.tls import make_tls
-from expunge.signing import SigningKey
+from expunge.transport.http import HttpCarrier
+from expunge.transport.local import LocalCarrier
+from expunge.wire import request
+from expunge.wire.carrier import Carrier
+from expunge.wire.messages import Message, RowsPart
+from expunge.wire.request import Header
+from expunge.wire.token import Token
 
 _CLIENTS = 100
 _SINGLE = 40  # deletions of each kind, one at a time
-_BURST = 20  # requests of each client at once, with group commit; without it a fifth of them, for it takes so long
+# Requests of each client at once, with group commit; without it a fifth of them, for it takes so
+# long
+_BURST = 20
 _REFITS = 6
 _PHASES = ("client", "wire", "checks", "wait", "solve", "write")
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Single deletions by one carrier and kind of message: milliseconds from asking to the receipt, and where they went."""
+    """Single deletions by one carrier and kind of message: milliseconds from asking to the receipt,
+    and where they went.
+    """
 
     what: str
     totals: list[float]
@@ -68,7 +74,9 @@ class Latency:
     def line(self) -> str:
         """A row of the table."""
         p99 = sorted(self.totals)[min(len(self.totals) - 1, int(0.99 * len(self.totals)))]
-        parts = " | ".join(f"{self.phases[phase]:.1f}" if phase in self.phases else "" for phase in _PHASES)
+        parts = " | ".join(
+            f"{self.phases[phase]:.1f}" if phase in self.phases else "" for phase in _PHASES
+        )
         return f"| {self.what} | {self.median:.1f} | {p99:.1f} | {parts} |"
 
 
@@ -79,7 +87,10 @@ class Federation:
         self.folder = folder
         self.data = data
         self.spec = Spec(dim=data.features.shape[1], labels=tuple(range(10)), gamma=1.0)
-        self.key, operator = SigningKey(secrets.token_bytes(32)), SigningKey(secrets.token_bytes(32))
+        self.key, operator = (
+            SigningKey(secrets.token_bytes(32)),
+            SigningKey(secrets.token_bytes(32)),
+        )
         found(folder / "server", self.spec, operator.public, key=self.key)
         self.tls = make_tls(folder / "server" / "tls", ["127.0.0.1"])
         self.stores: list[ClientStore] = []
@@ -99,8 +110,17 @@ class Federation:
             carrier=carrier,
         )
         for number in range(_CLIENTS):
-            token = Token(federation, f"client-{number:03}", "client", secrets.token_hex(32), self.key.public, ())
-            office.do("token", {"name": token.name, "role": "client", "secret": token.secret_digest})
+            token = Token(
+                federation,
+                f"client-{number:03}",
+                "client",
+                secrets.token_hex(32),
+                self.key.public,
+                (),
+            )
+            office.do(
+                "token", {"name": token.name, "role": "client", "secret": token.secret_digest}
+            )
             self.stores.append(enrol(self.folder / token.name, token, carrier))
         office.close()
         carrier.close()
@@ -119,7 +139,9 @@ class Federation:
 
     def carrier(self, url: str, timing: dict[str, float] | None = None) -> HttpCarrier:
         """A way to the server."""
-        return HttpCarrier(url, ca=self.tls.ca_text, timing=None if timing is None else timing.update)
+        return HttpCarrier(
+            url, ca=self.tls.ca_text, timing=None if timing is None else timing.update
+        )
 
     def load(self, url: str) -> tuple[float, float]:
         """Every client adds its samples to its store, then brings them: seconds for each."""
@@ -136,10 +158,16 @@ class Federation:
             carrier.close()
 
         filled = seconds(fill)
-        return filled, seconds(lambda: _together([partial(bring, store) for store in self.stores], 8))
+        return filled, seconds(
+            lambda: _together([partial(bring, store) for store in self.stores], 8)
+        )
 
-    def delete_one_by_one(self, what: str, carrier: Carrier, message: str, first: int, timing: dict[str, float]) -> Latency:
-        """Single deletions by clients in turn, each until its receipt is in hand and the sample is gone from the store."""
+    def delete_one_by_one(
+        self, what: str, carrier: Carrier, message: str, first: int, timing: dict[str, float]
+    ) -> Latency:
+        """Single deletions by clients in turn, each until its receipt is in hand and the sample is
+        gone from the store.
+        """
         totals, phases = [], {phase: [] for phase in _PHASES}  # type: tuple[list[float], dict[str, list[float]]]
         for turn in range(_SINGLE):
             store = self.stores[(first + turn) % _CLIENTS]
@@ -154,7 +182,11 @@ class Federation:
             phases["wire"].append(1e3 * carried.spent - sum(at_server.values()))
             for name, value in at_server.items():
                 phases[name].append(value)
-        return Latency(what, totals, {name: statistics.median(values) for name, values in phases.items() if values})
+        return Latency(
+            what,
+            totals,
+            {name: statistics.median(values) for name, values in phases.items() if values},
+        )
 
     def _ids(self, store: ClientStore) -> list[str]:
         share = np.array_split(np.arange(len(self.data.labels)), _CLIENTS)[self.stores.index(store)]
@@ -170,12 +202,18 @@ class Federation:
                 carrier.request(data)
             carrier.close()
 
-        taken = seconds(lambda: _together([partial(bring, requests) for requests in prepared], _CLIENTS))
+        taken = seconds(
+            lambda: _together([partial(bring, requests) for requests in prepared], _CLIENTS)
+        )
         return each * _CLIENTS / taken
 
     def _prepared(self, store: ClientStore, places: range) -> list[bytes]:
-        """Signed requests, each to delete one sample; the store is not told, so its agent has no more work to do after this."""
-        found_slots = [row[0] for row in store._folder.database.rows("SELECT slot FROM samples ORDER BY slot")]
+        """Signed requests, each to delete one sample; the store is not told, so its agent has no
+        more work to do after this.
+        """
+        found_slots = [
+            row[0] for row in store._folder.database.rows("SELECT slot FROM samples ORDER BY slot")
+        ]
         (block,) = store._samples.blocks(self.spec, [found_slots[place] for place in places])
         made = []
         for place, named in enumerate(block.commitments):
@@ -198,7 +236,9 @@ class Federation:
                 deleted=1,
             )
             self.sequences[store.name] += 1
-            message = Message("rows", None, RowsPart(rows, (block.salts[place],))).to_bytes(self.spec)
+            message = Message("rows", None, RowsPart(rows, (block.salts[place],))).to_bytes(
+                self.spec
+            )
             made.append(request.write(header, [], [named], message, store.key))
         return made
 
@@ -272,7 +312,9 @@ def _until_folded(url: str, ca: Path) -> None:
 
 def _refit(data: Data) -> list[float]:
     """Milliseconds to refit Ridge in float64 on all samples but one."""
-    rows: NDArray[np.float64] = np.concatenate([data.features.astype(np.float64), np.ones((len(data.labels), 1))], axis=1)
+    rows: NDArray[np.float64] = np.concatenate(
+        [data.features.astype(np.float64), np.ones((len(data.labels), 1))], axis=1
+    )
     targets = np.eye(10)[data.labels]
     model = Ridge(alpha=1.0, solver="cholesky", fit_intercept=False)
     model.fit(rows[1:], targets[1:])
@@ -300,13 +342,21 @@ def report(data: Data) -> tuple[str, list[Row]]:
             for message, first in (("rows", 0), ("gram", 100)):
                 progress(f"the service: single deletions over HTTPS as {message}")
                 carrier = federation.carrier(url, timing)
-                latencies.append(federation.delete_one_by_one(f"HTTPS, {message}", carrier, message, first, timing))
-            _until_folded(url, federation.tls.ca)  # otherwise the refits would share the cores with the server
+                latencies.append(
+                    federation.delete_one_by_one(
+                        f"HTTPS, {message}", carrier, message, first, timing
+                    )
+                )
+            _until_folded(
+                url, federation.tls.ca
+            )  # otherwise the refits would share the cores with the server
             refits += _refit(data)
         for message, first in (("rows", 200), ("gram", 300)):
             progress(f"the service: single deletions by the local carrier as {message}")
             with _local(federation, timing) as local:
-                latencies.append(federation.delete_one_by_one(f"local, {message}", local, message, first, timing))
+                latencies.append(
+                    federation.delete_one_by_one(f"local, {message}", local, message, first, timing)
+                )
         with federation.serving() as (url, process):
             progress("the service: 2,000 deletions from 100 clients at once")
             rate = federation.burst(url, 10, _BURST)
@@ -314,7 +364,9 @@ def report(data: Data) -> tuple[str, list[Row]]:
         with federation.serving("--no-group-commit") as (url, _):
             progress("the service: the same without group commit")
             alone = federation.burst(url, 10 + _BURST, _BURST // 5)
-    return _page(filled, brought, (peak, peak_after), latencies, refits), _rows(latencies, refits, rate, alone)
+    return _page(filled, brought, (peak, peak_after), latencies, refits), _rows(
+        latencies, refits, rate, alone
+    )
 
 
 @contextmanager
@@ -329,10 +381,27 @@ def _local(federation: Federation, timing: dict[str, float]) -> Iterator[LocalCa
 def _rows(latencies: list[Latency], refits: list[float], rate: float, alone: float) -> list[Row]:
     refit = statistics.median(refits)
     first = latencies[0]
-    rows = [at_least("one deletion over HTTPS (rows), receipted", "Ridge refit, float64", 15.0, (first.median, refit))]
+    rows = [
+        at_least(
+            "one deletion over HTTPS (rows), receipted",
+            "Ridge refit, float64",
+            15.0,
+            (first.median, refit),
+        )
+    ]
     for one in latencies[1:]:
         what = f"one deletion, {one.what}, receipted"
-        rows.append(Row(what, "Ridge refit, float64", one.median, refit, "(for information)", holds=True, faster=True))
+        rows.append(
+            Row(
+                what,
+                "Ridge refit, float64",
+                one.median,
+                refit,
+                "(for information)",
+                holds=True,
+                faster=True,
+            )
+        )
     rows.append(
         Row(
             "2,000 deletions from 100 clients at once, ms each",
@@ -347,7 +416,13 @@ def _rows(latencies: list[Latency], refits: list[float], rate: float, alone: flo
     return rows
 
 
-def _page(filled: float, brought: float, peaks: tuple[float, float], latencies: list[Latency], refits: list[float]) -> str:
+def _page(
+    filled: float,
+    brought: float,
+    peaks: tuple[float, float],
+    latencies: list[Latency],
+    refits: list[float],
+) -> str:
     return f"""## The service
 
 50,000 x 1,280 features at {_CLIENTS} clients; a TLS server in a process of its own on the same machine; client stores,

@@ -1,4 +1,6 @@
-"""The gradient systems' inner loop, in numpy with scipy's BLAS, against the same loop in torch: the faster one is what we use."""
+"""The gradient systems' inner loop, in numpy with scipy's BLAS, against the same loop in torch: the
+faster one is what we use.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _SAMPLES, _CLASSES, _EPOCHS, _RATE = 500, 10, 3, 0.01
 _BATCHES = (16, 64, 0)
 
 
-def _textbook(rows: NDArray[np.float32], labels: NDArray[np.int64], batch: int) -> NDArray[np.float32]:
+def _textbook(
+    rows: NDArray[np.float32], labels: NDArray[np.int64], batch: int
+) -> NDArray[np.float32]:
     """The loop as one would write it first, in numpy alone."""
     weights, draw = zero_head(rows.shape[1] - 1, _CLASSES), np.random.default_rng(0)
     for _ in range(_EPOCHS):
@@ -34,8 +38,12 @@ def _textbook(rows: NDArray[np.float32], labels: NDArray[np.int64], batch: int) 
     return weights
 
 
-def _torch_loops(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[str, Callable[[int], object]]:
-    """The loop in torch on one thread, where more are slower: with gradients by hand, and by autograd and its optimizer."""
+def _torch_loops(
+    rows: NDArray[np.float32], labels: NDArray[np.int64]
+) -> dict[str, Callable[[int], object]]:
+    """The loop in torch on one thread, where more are slower: with gradients by hand, and by
+    autograd and its optimizer.
+    """
     torch: Any = import_module("torch")  # measured only where it is installed
     torch.set_num_threads(1)
     features, wanted = torch.from_numpy(rows), torch.from_numpy(labels)
@@ -56,7 +64,9 @@ def _torch_loops(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[s
         for _ in range(_EPOCHS):
             for chosen in torch.randperm(len(labels)).split(batch or len(labels)):
                 optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(features[chosen] @ weights, wanted[chosen]).backward()
+                torch.nn.functional.cross_entropy(
+                    features[chosen] @ weights, wanted[chosen]
+                ).backward()
                 optimizer.step()
         return weights
 
@@ -66,13 +76,18 @@ def _torch_loops(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[s
 def report(data: Data) -> tuple[str, list[Row]]:
     """Local training of one client: 3 epochs on 500 samples."""
     rows, labels = with_constant(data.features[:_SAMPLES]), data.labels[:_SAMPLES]
-    others: dict[str, Callable[[int], object]] = {"numpy, as one writes it first": lambda batch: _textbook(rows, labels, batch)}
+    others: dict[str, Callable[[int], object]] = {
+        "numpy, as one writes it first": lambda batch: _textbook(rows, labels, batch)
+    }
     here = find_spec("torch") is not None
     if here:
         others |= _torch_loops(rows, labels)
     found = []
     for batch in _BATCHES:
-        what = f"{_EPOCHS} epochs of softmax SGD, 500 x 1,281, {f'batches of {batch}' if batch else 'full batches'}"
+        what = (
+            f"{_EPOCHS} epochs of softmax SGD, 500 x 1,281, "
+            f"{f'batches of {batch}' if batch else 'full batches'}"
+        )
 
         def ours(batch: int = batch) -> object:
             draw = np.random.default_rng(0)
@@ -85,11 +100,17 @@ def report(data: Data) -> tuple[str, list[Row]]:
             holds = timings[0] <= 1.1 * timings[1]
             found.append(Row(what, name, *timings, "not slower (within 10%)", holds, faster=True))
     measured = (
-        f"torch {import_module('torch').__version__} was measured." if here else "torch is not installed here: not measured."
+        f"torch {import_module('torch').__version__} was measured."
+        if here
+        else "torch is not installed here: not measured."
     )
     text = [
         "## Local training in the gradient systems\n",
-        "Every gradient system (FedAvg, FATS, Exact-Fun, SISA, FedCIO) trains with the same loop, so that no comparison is won",
+        (
+            "Every gradient system (FedAvg, FATS, Exact-Fun, SISA, FedCIO) trains with the same "
+            "loop, "
+            "so that no comparison is won"
+        ),
         f"by a slow baseline. {measured}\n",
     ]
     return "\n".join(text), found

@@ -1,7 +1,7 @@
 """A tree of aggregators against a flat federation: what reaches the root, for up to 10,000 clients.
 
-The root is the real service; its clients are keys that sign real requests. Clients of groups are simulated: each is the
-statistics of a few samples, which its aggregator adds up.
+The root is the real service; its clients are keys that sign real requests. Clients of groups are
+simulated: each is the statistics of a few samples, which its aggregator adds up.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from benchmarks.data import Data
 from benchmarks.measure import Row, progress, seconds
 from expunge import Spec, Statistics
-from expunge.embedded import Federation
+from expunge.crypto import SigningKey
 from expunge.errors import EvidenceError
-from expunge.protocol import request, speech
-from expunge.protocol.messages import GramPart, Message
-from expunge.protocol.request import Header
-from expunge.signing import SigningKey
+from expunge.federation import Federation
+from expunge.wire import payloads, request
+from expunge.wire.messages import GramPart, Message
+from expunge.wire.request import Header
 
 _DIM = 64
 _SAMPLES = 5  # of each client
@@ -43,7 +43,11 @@ class _Measured:
 def _leaves(spec: Spec, count: int, seed: int) -> list[Statistics]:
     random = np.random.default_rng(seed)
     return [
-        Statistics.of(spec, random.standard_normal((_SAMPLES, _DIM)), random.integers(0, spec.columns, _SAMPLES))
+        Statistics.of(
+            spec,
+            random.standard_normal((_SAMPLES, _DIM)),
+            random.integers(0, spec.columns, _SAMPLES),
+        )
         for _ in range(count)
     ]
 
@@ -58,7 +62,10 @@ class _Root:
 
     def enrol(self, count: int) -> None:
         for number in range(count):
-            token, key = self.federation.token(f"sender-{number}"), SigningKey(secrets.token_bytes(32))
+            token, key = (
+                self.federation.token(f"sender-{number}"),
+                SigningKey(secrets.token_bytes(32)),
+            )
             content = {
                 "federation": token.federation,
                 "key": key.public.text,
@@ -66,7 +73,7 @@ class _Root:
                 "spec": self.service.core.spec.data_digest,
                 "token": token.secret,
             }
-            self.service.enrol(speech.said("enrolment", content, key))
+            self.service.enrol(payloads.sign("enrolment", content, key))
             self._keys.append((token.name, key))
 
     def send(self, number: int, sent: Statistics, kind: str) -> tuple[int, float]:
@@ -98,16 +105,29 @@ class _Root:
 
 def _measure(folder: Path, spec: Spec, leaves: list[Statistics], *, grouped: bool) -> _Measured:
     zero = Statistics.zero(spec)
-    sent = [sum(leaves[at : at + _GROUP], zero) for at in range(0, len(leaves), _GROUP)] if grouped else leaves
+    sent = (
+        [sum(leaves[at : at + _GROUP], zero) for at in range(0, len(leaves), _GROUP)]
+        if grouped
+        else leaves
+    )
     root = _Root(folder, spec)
     try:
         root.enrol(len(sent))
-        told = [root.send(number, one, "group" if grouped else "gram") for number, one in enumerate(sent)]
+        told = [
+            root.send(number, one, "group" if grouped else "gram")
+            for number, one in enumerate(sent)
+        ]
         root.check(sum(leaves, zero))
     finally:
         root.close()
     sizes = [size for size, _ in told]
-    return _Measured(len(leaves), len(sent), sum(sizes), 1e3 * statistics.median(each for _, each in told), max(sizes))
+    return _Measured(
+        len(leaves),
+        len(sent),
+        sum(sizes),
+        1e3 * statistics.median(each for _, each in told),
+        max(sizes),
+    )
 
 
 def report(_: Data) -> tuple[str, list[Row]]:
@@ -126,16 +146,26 @@ def report(_: Data) -> tuple[str, list[Row]]:
     each = flat[_FLAT[-1]].bytes / _FLAT[-1]
     lines = [
         "## A tree of aggregators\n",
-        f"{_SAMPLES} samples at each client, d = {_DIM + 1}, c = 10; groups of {_GROUP}. Every client sends once, as statistics.",
-        "The root's ledger was the sum of all clients, bit for bit, in every case. The flat figure for 10,000 clients follows",
+        (
+            f"{_SAMPLES} samples at each client, d = {_DIM + 1}, c = 10; groups of {_GROUP}. Every "
+            "client sends once, as statistics."
+        ),
+        (
+            "The root's ledger was the sum of all clients, bit for bit, in every case. The flat "
+            "figure for 10,000 clients follows"
+        ),
         "from the bytes of one.\n",
-        "| clients | flat: requests | MB at the root | tree: requests | MB at the root | ms a request at the root |",
+        (
+            "| clients | flat: requests | MB at the root | tree: requests | MB at the root | ms a "
+            "request at the root |"
+        ),
         "|---:|---:|---:|---:|---:|---:|",
     ]
     for size, one in tree.items():
         received = flat[size].bytes if size in flat else each * size
         lines.append(
-            f"| {size:,} | {size:,} | {received / 1e6:.1f}{'' if size in flat else ' (reckoned)'} | {one.senders} |"
+            f"| {size:,} | {size:,} | {received / 1e6:.1f}{'' if size in flat else ' (reckoned)'} "
+            f"| {one.senders} |"
             f" {one.bytes / 1e6:.2f} | {one.milliseconds:.1f} |"
         )
     last = _SIZES[-1]

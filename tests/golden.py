@@ -1,7 +1,8 @@
-"""What the files in vectors/ hold, computed afresh: `python tests/golden.py` writes them, test_vectors.py compares.
+"""What the files in vectors/ hold, computed afresh: `python tests/golden.py` writes them,
+test_vectors.py compares.
 
-Everything is fixed: keys from seeds, nonces, salts and times. So that others can test a client of their own against them, each
-file says what it shows and gives inputs and outputs in hexadecimal.
+Everything is fixed: keys from seeds, nonces, salts and times. So that others can test a client of
+their own against them, each file says what it shows and gives inputs and outputs in hexadecimal.
 """
 
 from __future__ import annotations
@@ -15,16 +16,24 @@ from typing import Any
 import numpy as np
 
 from expunge import Grid, Spec, Statistics, solve
-from expunge.evidence import Checkpoint, commitments_root, leaf_hash, make_entry, receipt_content, root_of, salted
-from expunge.protocol import request, speech
-from expunge.protocol.commitment import commitments
-from expunge.protocol.messages import FactorPart, GramPart, Message, RowsPart
-from expunge.protocol.request import AuditAnswer, Header, OrderAnswer
-from expunge.protocol.token import Token
-from expunge.rows import integer_rows
-from expunge.signing import Envelope, SigningKey
-from expunge.solvers.floating import FloatWoodburySolver
-from golden_aggregation import aggregation
+from expunge.crypto import Envelope, SigningKey
+from expunge.evidence import (
+    Checkpoint,
+    commitments_root,
+    leaf_hash,
+    make_entry,
+    receipt_content,
+    root_of,
+    salted,
+)
+from expunge.ridge.encoding import integer_rows
+from expunge.solvers.float64 import FloatWoodburySolver
+from expunge.wire import payloads, request
+from expunge.wire.commitment import commitments
+from expunge.wire.messages import FactorPart, GramPart, Message, RowsPart
+from expunge.wire.request import AuditAnswer, Header, OrderAnswer
+from expunge.wire.token import Token
+from support.golden_secagg import aggregation
 
 FOLDER = Path(__file__).parent.parent / "vectors"
 SPEC = Spec(dim=3, labels=("no", "yes"), gamma=0.5, grid=Grid(2, 35), backbone="sha256:example")
@@ -53,8 +62,16 @@ def header(**changes: Any) -> Header:
 def keys() -> dict[str, Any]:
     return {
         "shows": "Ed25519 keys: private seed, public key as it stands in JSON, key id",
-        "client": {"seed": (bytes([1]) * 32).hex(), "public": CLIENT.public.text, "id": CLIENT.public.id},
-        "server": {"seed": (bytes([2]) * 32).hex(), "public": SERVER.public.text, "id": SERVER.public.id},
+        "client": {
+            "seed": (bytes([1]) * 32).hex(),
+            "public": CLIENT.public.text,
+            "id": CLIENT.public.id,
+        },
+        "server": {
+            "seed": (bytes([2]) * 32).hex(),
+            "public": SERVER.public.text,
+            "id": SERVER.public.id,
+        },
     }
 
 
@@ -84,7 +101,10 @@ def statistics() -> dict[str, Any]:
     both = Statistics.of(SPEC, FEATURES, LABELS)
     head = solve(both)
     return {
-        "shows": "the statistics of both samples, and the head they fix: weights * 2^publication_bits by rows",
+        "shows": (
+            "the statistics of both samples, and the head they fix: weights * "
+            "2^publication_bits by rows"
+        ),
         "statistics": both.to_bytes().hex(),
         "digest": both.digest,
         "head": [[int(value) for value in row] for row in head.integers],
@@ -98,7 +118,9 @@ def requests() -> dict[str, Any]:
     add = Message("rows", RowsPart(rows, SALTS))
     gone = GramPart(Statistics.of(SPEC, FEATURES[:1], LABELS[:1]))
     floats = FloatWoodburySolver(FLOATS)
-    factor = Message("factor", FactorPart(floats.message(FEATURES[:1], LABELS[:1]), 1, np.array([0, 1])))
+    factor = Message(
+        "factor", FactorPart(floats.message(FEATURES[:1], LABELS[:1]), 1, np.array([0, 1]))
+    )
     orders, audits = (OrderAnswer("0f" * 16, 1),), (AuditAnswer("1e" * 16, "cd" * 32, 2),)
     made = {
         "rows": (header(added=2), named, [], add.to_bytes(SPEC)),
@@ -110,7 +132,12 @@ def requests() -> dict[str, Any]:
         ),
         "none": (header(sequence=3, message="none", audits=audits), [], [], b""),
         "factor": (
-            header(data_digest=FLOATS.data_digest, labels_digest=FLOATS.labels_digest, message="factor", added=1),
+            header(
+                data_digest=FLOATS.data_digest,
+                labels_digest=FLOATS.labels_digest,
+                message="factor",
+                added=1,
+            ),
             named[:1],
             [],
             factor.to_bytes(FLOATS),
@@ -120,7 +147,10 @@ def requests() -> dict[str, Any]:
     for name, (head, added, deleted, message) in made.items():
         data = request.write(head, added, deleted, message, CLIENT)
         found[name] = {"request": data.hex(), "digest": request.read(data).digest}
-    return {"shows": "requests of the client, signed with its key; the digest is what receipts name", **found}
+    return {
+        "shows": "requests of the client, signed with its key; the digest is what receipts name",
+        **found,
+    }
 
 
 def envelopes() -> dict[str, Any]:
@@ -131,7 +161,13 @@ def envelopes() -> dict[str, Any]:
         "spec": SPEC.data_digest,
         "token": "77" * 32,
     }
-    question = {"actor": "hospital-a", "federation": FEDERATION, "nonce": "ef" * 32, "sequence": 2, "size": 7}
+    question = {
+        "actor": "hospital-a",
+        "federation": FEDERATION,
+        "nonce": "ef" * 32,
+        "sequence": 2,
+        "size": 7,
+    }
     command = {
         "action": "order",
         "actor": "officer",
@@ -140,12 +176,14 @@ def envelopes() -> dict[str, Any]:
         "nonce": "aa" * 32,
         "sequence": 1,
     }
-    token = Token(FEDERATION, "hospital-a", "client", "77" * 32, SERVER.public, ("https://example.org:8443",))
+    token = Token(
+        FEDERATION, "hospital-a", "client", "77" * 32, SERVER.public, ("https://example.org:8443",)
+    )
     return {
         "shows": "what is said in envelopes, signed with the client's key, and an enrolment token",
-        "enrolment": speech.said("enrolment", enrolment, CLIENT).decode(),
-        "question": speech.said("question", question, CLIENT).decode(),
-        "command": speech.said("command", command, CLIENT).decode(),
+        "enrolment": payloads.sign("enrolment", enrolment, CLIENT).decode(),
+        "question": payloads.sign("question", question, CLIENT).decode(),
+        "command": payloads.sign("command", command, CLIENT).decode(),
         "token": token.to_text(),
         "token_secret_digest": token.secret_digest,
     }
@@ -183,9 +221,19 @@ def evidence() -> dict[str, Any]:
     leaves = [leaf_hash(entry) for entry in entries]
     checkpoint = Checkpoint(FEDERATION, 3, root_of(leaves), TIME)
     proof = [leaves[0], leaves[2]]
-    content = receipt_content(server=SERVER.public.id, entry=entries[1], index=1, proof=proof, checkpoint=checkpoint, spec=SPEC)
+    content = receipt_content(
+        server=SERVER.public.id,
+        entry=entries[1],
+        index=1,
+        proof=proof,
+        checkpoint=checkpoint,
+        spec=SPEC,
+    )
     return {
-        "shows": "a log of three entries, its Merkle root (RFC 9162), and the receipt of the second, signed by the server",
+        "shows": (
+            "a log of three entries, its Merkle root (RFC 9162), and the receipt of the "
+            "second, signed by the server"
+        ),
         "entries": [entry.decode() for entry in entries],
         "leaves": [leaf.hex() for leaf in leaves],
         "root": checkpoint.root.hex(),

@@ -1,4 +1,7 @@
-"""One direction: a module imports only from its own room and from rooms further left. Reads the source; runs none of it."""
+"""One direction: a module imports only from its own room and from rooms further left.
+
+Reads the source; runs none of it.
+"""
 
 from __future__ import annotations
 
@@ -49,29 +52,37 @@ ROOMS = (
     "embedded",
     "tree",
     "shards",
-    "__init__",  # the front door: it shows what is in the rooms; only the command line goes through it
+    # The front door: it shows what is in the rooms; only the command line goes through it
+    "__init__",
     "cli",
     "__main__",  # `python -m expunge`
 )
 FOR_THE_COMMAND_LINE_ONLY = {"argparse", "random", "sys", "time"}
-WITH_A_CLOCK = ROOMS[ROOMS.index("files") :]  # rooms with files and networks may also look at the time
+WITH_A_CLOCK = ROOMS[
+    ROOMS.index("files") :
+]  # rooms with files and networks may also look at the time
 
 SOURCE = Path(expunge.__file__).parent
 EXPERIMENTS = Path(expunge_experiments.__file__).parent
 
 
 def module_name(root: Path, file: Path) -> str:
-    """`file` as it is imported: expunge, expunge.spec, expunge.exact, expunge.exact.wide."""
+    """`file` as it is imported: expunge, expunge.ridge.spec, expunge.exact, expunge.exact.wide."""
     parts = [root.name, *file.relative_to(root).with_suffix("").parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def trees(root: Path) -> dict[str, ast.Module]:
-    return {module_name(root, file): ast.parse(file.read_text(encoding="utf-8")) for file in sorted(root.rglob("*.py"))}
+    return {
+        module_name(root, file): ast.parse(file.read_text(encoding="utf-8"))
+        for file in sorted(root.rglob("*.py"))
+    }
 
 
 def imported(name: str, tree: ast.Module, modules: set[str], packages: set[str]) -> set[str]:
-    """What a module imports, in any place and any form: our own modules in full, others as they are written."""
+    """What a module imports, in any place and any form: our own modules in full, others as they are
+    written.
+    """
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -80,7 +91,9 @@ def imported(name: str, tree: ast.Module, modules: set[str], packages: set[str])
             base = node.module or ""
             if node.level:
                 here = name.split(".") if name in packages else name.split(".")[:-1]
-                base = ".".join([*here[: len(here) - node.level + 1], *([node.module] if node.module else [])])
+                base = ".".join(
+                    [*here[: len(here) - node.level + 1], *([node.module] if node.module else [])]
+                )
             for alias in node.names:
                 full = f"{base}.{alias.name}"
                 found.add(full if full in modules else base)
@@ -104,16 +117,23 @@ def misplaced(own: dict[str, set[str]]) -> list[str]:
     found = []
     for name, targets in own.items():
         unknown = sorted({room(name), *map(room, targets)} - set(ROOMS))
-        known = sorted(target for target in targets if room(name) in ROOMS and room(target) in ROOMS)
+        known = sorted(
+            target for target in targets if room(name) in ROOMS and room(target) in ROOMS
+        )
         right = [target for target in known if ROOMS.index(room(target)) > ROOMS.index(room(name))]
-        found += [f"{name}: the room {place!r} has no place in ROOMS; put it where it belongs" for place in unknown]
+        found += [
+            f"{name}: the room {place!r} has no place in ROOMS; put it where it belongs"
+            for place in unknown
+        ]
         found += [f"{name} imports {target}, which is further right" for target in right]
     return found
 
 
 def reserved(name: str, tree: ast.Module, targets: set[str], allowed: set[str]) -> list[str]:
     """What a module does that only the command line may, but for what it is allowed."""
-    outside = sorted({target.split(".")[0] for target in targets} & (FOR_THE_COMMAND_LINE_ONLY - allowed))
+    outside = sorted(
+        {target.split(".")[0] for target in targets} & (FOR_THE_COMMAND_LINE_ONLY - allowed)
+    )
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     prints = any(isinstance(call, ast.Name) and call.id == "print" for call in calls)
     found = [f"{name} imports {target}, which is for the command line only" for target in outside]
@@ -123,7 +143,10 @@ def reserved(name: str, tree: ast.Module, targets: set[str], allowed: set[str]) 
 def problems(root: Path) -> list[str]:
     """Everything in which the source breaks the rules of the house."""
     graph = arrows(root)
-    own = {name: {target for target in targets if target.split(".")[0] == root.name} for name, targets in graph.items()}
+    own = {
+        name: {target for target in targets if target.split(".")[0] == root.name}
+        for name, targets in graph.items()
+    }
     found = misplaced(own)
     for name, tree in trees(root).items():
         allowed = {"time"} if room(name) in WITH_A_CLOCK else set()
@@ -141,7 +164,9 @@ def cycles(own: dict[str, set[str]]) -> list[str]:
 
 
 def experiment_problems(root: Path, runtime: Path) -> list[str]:
-    """Everything in which the experiments break theirs: public names only, and only the command line uses them."""
+    """Everything in which the experiments break theirs: public names only, and only the command
+    line uses them.
+    """
     graph = arrows(root)
     found = []
     for name, tree in trees(root).items():
@@ -151,9 +176,16 @@ def experiment_problems(root: Path, runtime: Path) -> list[str]:
             top, *rest = target.split(".")
             if rest[:1] == ["cli"] and not at_the_command_line:
                 found.append(f"{name} imports {target}, which is for the command line only")
-            elif top == runtime.name and rest[:1] != ["cli"] and any(part.startswith("_") for part in rest):
+            elif (
+                top == runtime.name
+                and rest[:1] != ["cli"]
+                and any(part.startswith("_") for part in rest)
+            ):
                 found.append(f"{name} imports {target}, which is private")
-    own = {name: {target for target in targets if target.split(".")[0] == root.name} for name, targets in graph.items()}
+    own = {
+        name: {target for target in targets if target.split(".")[0] == root.name}
+        for name, targets in graph.items()
+    }
     found += cycles(own)
     for name, targets in arrows(runtime).items():
         theirs = sorted(target for target in targets if target.split(".")[0] == root.name)
@@ -168,9 +200,13 @@ def test_the_source_keeps_the_rules() -> None:
 
 def test_the_source_is_really_read() -> None:
     graph = arrows(SOURCE)
-    assert {"expunge", "expunge.errors", "expunge.exact.wide", "expunge.statistics"} <= set(graph)
-    assert {"expunge.exact.blas", "expunge.errors", "expunge.spec"} <= graph["expunge.statistics"]
-    assert "expunge.exact.parallel" in graph["expunge.exact.wide"]
+    assert {"expunge", "expunge.errors", "expunge.exact.wide", "expunge.ridge.statistics"} <= set(
+        graph
+    )
+    assert {"expunge.exact.blas", "expunge.errors", "expunge.ridge.spec"} <= graph[
+        "expunge.ridge.statistics"
+    ]
+    assert "expunge.exact.threads" in graph["expunge.exact.wide"]
     assert "expunge.errors" in arrows(EXPERIMENTS)["expunge_experiments.runner"]
 
 
@@ -200,55 +236,137 @@ def test_a_good_house_has_no_problems(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "text", "expected"),
     [
-        ("exact/wide", "from expunge.spec import Spec", "expunge.exact.wide imports expunge.spec, which is further right"),
-        ("exact/wide", "from expunge import spec", "expunge.exact.wide imports expunge.spec, which is further right"),
-        ("exact/wide", "import expunge.spec as other", "expunge.exact.wide imports expunge.spec, which is further right"),
-        ("exact/wide", "from ..spec import Spec", "expunge.exact.wide imports expunge.spec, which is further right"),
-        ("exact/wide", "from .. import spec", "expunge.exact.wide imports expunge.spec, which is further right"),
         (
             "exact/wide",
-            "def f():\n    from expunge.spec import Spec",
-            "expunge.exact.wide imports expunge.spec, which is further right",
+            "from expunge.ridge.spec import Spec",
+            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
         ),
-        ("errors", "from expunge.exact import Grid", "expunge.errors imports expunge.exact, which is further right"),
-        ("spec", "import expunge", "expunge.spec imports expunge, which is further right"),
-        ("spec", "from expunge import Grid", "expunge.spec imports expunge, which is further right"),
+        (
+            "exact/wide",
+            "from expunge import spec",
+            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
+        ),
+        (
+            "exact/wide",
+            "import expunge.ridge.spec as other",
+            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
+        ),
+        (
+            "exact/wide",
+            "from ..spec import Spec",
+            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
+        ),
+        (
+            "exact/wide",
+            "from .. import spec",
+            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
+        ),
+        (
+            "exact/wide",
+            "def f():\n    from expunge.ridge.spec import Spec",
+            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
+        ),
+        (
+            "errors",
+            "from expunge.exact import Grid",
+            "expunge.errors imports expunge.exact, which is further right",
+        ),
+        ("spec", "import expunge", "expunge.ridge.spec imports expunge, which is further right"),
+        (
+            "spec",
+            "from expunge import Grid",
+            "expunge.ridge.spec imports expunge, which is further right",
+        ),
         (
             "solvers/float",
             "from expunge.posterior import P",
             "expunge.solvers.float imports expunge.posterior, which is further right",
         ),
-        ("__init__", "from expunge.cli import main", "expunge imports expunge.cli, which is further right"),
-        ("attic", "", "expunge.attic: the room 'attic' has no place in ROOMS; put it where it belongs"),
-        ("spec", "from expunge.attic import x", "expunge.spec: the room 'attic' has no place in ROOMS; put it where it belongs"),
-        ("spec", "import sys", "expunge.spec imports sys, which is for the command line only"),
-        ("spec", "from time import sleep", "expunge.spec imports time, which is for the command line only"),
-        ("ledger", "import time", "expunge.ledger imports time, which is for the command line only"),
+        (
+            "__init__",
+            "from expunge.cli import main",
+            "expunge imports expunge.cli, which is further right",
+        ),
+        (
+            "attic",
+            "",
+            "expunge.attic: the room 'attic' has no place in ROOMS; put it where it belongs",
+        ),
+        (
+            "spec",
+            "from expunge.attic import x",
+            "expunge.ridge.spec: the room 'attic' has no place in ROOMS; put it where it belongs",
+        ),
+        (
+            "spec",
+            "import sys",
+            "expunge.ridge.spec imports sys, which is for the command line only",
+        ),
+        (
+            "spec",
+            "from time import sleep",
+            "expunge.ridge.spec imports time, which is for the command line only",
+        ),
+        (
+            "ledger",
+            "import time",
+            "expunge.server.rules imports time, which is for the command line only",
+        ),
         ("server/clock", "import time", None),
-        ("server/clock", "import random", "expunge.server.clock imports random, which is for the command line only"),
-        ("spec", "def f():\n    import random", "expunge.spec imports random, which is for the command line only"),
-        ("exact/wide", "import argparse as a", "expunge.exact.wide imports argparse, which is for the command line only"),
+        (
+            "server/clock",
+            "import random",
+            "expunge.server.clock imports random, which is for the command line only",
+        ),
+        (
+            "spec",
+            "def f():\n    import random",
+            "expunge.ridge.spec imports random, which is for the command line only",
+        ),
+        (
+            "exact/wide",
+            "import argparse as a",
+            "expunge.exact.wide imports argparse, which is for the command line only",
+        ),
         ("__init__", "print('hello')", "expunge prints, which is for the command line only"),
         ("exact/wide", "from expunge.exact import parallel", None),
     ],
 )
-def test_each_rule_is_seen_to_be_broken(tmp_path: Path, module: str, text: str, expected: str | None) -> None:
+def test_each_rule_is_seen_to_be_broken(
+    tmp_path: Path, module: str, text: str, expected: str | None
+) -> None:
     assert problems(house(tmp_path, {module: text})) == ([] if expected is None else [expected])
 
 
 def test_a_cycle_within_a_room_is_found(tmp_path: Path) -> None:
-    root = house(tmp_path, {"exact/wide": "from expunge.exact.grid import Grid", "exact/grid": "from . import wide"})
+    root = house(
+        tmp_path,
+        {"exact/wide": "from expunge.exact.grid import Grid", "exact/grid": "from . import wide"},
+    )
     assert len(problems(root)) == 1
     assert problems(root)[0].startswith("an import cycle: ")
-    assert {"expunge.exact.wide", "expunge.exact.grid"} <= set(problems(root)[0].removeprefix("an import cycle: ").split(" -> "))
+    assert {"expunge.exact.wide", "expunge.exact.grid"} <= set(
+        problems(root)[0].removeprefix("an import cycle: ").split(" -> ")
+    )
 
 
 @pytest.mark.parametrize(
     ("module", "text", "expected"),
     [
-        ("runs/one", "import time\nfrom expunge.solvers import certify\nfrom expunge_experiments import runner", None),
+        (
+            "runs/one",
+            (
+                "import time\nfrom expunge.solvers import certify\nfrom expunge_experiments import "
+                "runner"
+            ),
+            None,
+        ),
         ("cli/command", "import sys\nfrom expunge.cli._screen import Screen\nprint(1)", None),
-        ("runs/one", "from expunge._version import x", "expunge_experiments.runs.one imports expunge._version, which is private"),
+        (
+            "runs/one",
+            "from expunge._version import x",
+            "expunge_experiments.runs.one imports expunge._version, which is private",
+        ),
         (
             "cli/command",
             "from expunge._version import x",
@@ -256,24 +374,38 @@ def test_a_cycle_within_a_room_is_found(tmp_path: Path) -> None:
         ),
         (
             "runs/one",
-            "from expunge.cli.screen import Screen",
-            "expunge_experiments.runs.one imports expunge.cli.screen, which is for the command line only",
+            "from expunge.cli._output import Screen",
+            (
+                "expunge_experiments.runs.one imports expunge.cli._output, which is for the "
+                "command "
+                "line only"
+            ),
         ),
         (
             "runner",
             "from expunge_experiments.cli import command",
-            "expunge_experiments.runner imports expunge_experiments.cli, which is for the command line only",
+            (
+                "expunge_experiments.runner imports expunge_experiments.cli, which is for the "
+                "command "
+                "line only"
+            ),
         ),
-        ("runner", "import random", "expunge_experiments.runner imports random, which is for the command line only"),
+        (
+            "runner",
+            "import random",
+            "expunge_experiments.runner imports random, which is for the command line only",
+        ),
         (
             "../expunge/spec",
             "from expunge_experiments.runner import Runner",
-            "expunge.spec imports expunge_experiments.runner, which is of the experiments",
+            "expunge.ridge.spec imports expunge_experiments.runner, which is of the experiments",
         ),
         ("runner", "from expunge_experiments import runner", None),
     ],
 )
-def test_each_rule_of_the_experiments_is_seen_to_be_broken(tmp_path: Path, module: str, text: str, expected: str | None) -> None:
+def test_each_rule_of_the_experiments_is_seen_to_be_broken(
+    tmp_path: Path, module: str, text: str, expected: str | None
+) -> None:
     runtime = house(tmp_path, {})
     root = tmp_path / "expunge_experiments"
     for name, content in {"__init__": "", "runner": "", "cli/__init__": "", module: text}.items():

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from expunge.cli import demo
-from printed import run
+from support.printed import run
 
 
-def test_the_demo_forgets_a_person_and_equals_retraining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_forgets_a_person_and_equals_retraining(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     printed = run("demo", "--keep", "demo").output
     assert "Forgotten and retrained are equal, bit for bit." in printed
@@ -21,11 +23,16 @@ def test_the_demo_forgets_a_person_and_equals_retraining(tmp_path: Path, monkeyp
     digests = re.findall(r"^  (?:forgotten|retrained) +([0-9a-f]{40})", printed, re.MULTILINE)
     assert len(digests) == 2
     assert digests[0] == digests[1]
-    typed = re.findall(r"^  expunge (.*)$", printed.partition("What to type next:")[2], re.MULTILINE)
+    typed = re.findall(
+        r"^  expunge (.*)$", printed.partition("What to type next:")[2], re.MULTILINE
+    )
     assert len(typed) == 6
     for line in typed:
         if not line.startswith("serve"):
-            run(*shlex.split(line), *(["--yes"] if "client forget" in line and "--dry-run" not in line else []))
+            run(
+                *shlex.split(line),
+                *(["--yes"] if "client forget" in line and "--dry-run" not in line else []),
+            )
     assert "is not empty" in run("demo", "--keep", "demo", code=1).stderr
 
 
@@ -46,7 +53,9 @@ def test_the_demo_as_json_leaves_nothing_behind() -> None:
 
 def test_the_demo_fails_when_a_digest_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     real = demo.solve
-    monkeypatch.setattr(demo, "solve", lambda statistics: real(statistics.under(statistics.spec.with_gamma(11.0))))
+    monkeypatch.setattr(
+        demo, "solve", lambda statistics: real(statistics.under(statistics.spec.with_gamma(11.0)))
+    )
     printed = run("demo", code=3).output
     assert "DIFFER" in printed
     assert "is not that of retraining" in printed

@@ -1,4 +1,6 @@
-"""Laws of the scikit-learn estimators: what a split, an order, a solver or a forgotten batch cannot change."""
+"""Laws of the scikit-learn estimators: what a split, an order, a solver or a forgotten batch cannot
+change.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from threadpoolctl import threadpool_limits
 
 import expunge
-from estimator_cases import SOLVERS, classification, published, regression, state
-from expunge import ExactRidgeClassifier, ExactRidgeRegressor, Grid, estimator
+from expunge import ExactRidgeClassifier, ExactRidgeRegressor, Grid, estimators
 from expunge.solvers import base
+from support.estimators import SOLVERS, classification, published, regression, state
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,7 +36,7 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-# -- scikit-learn's own conformance suite -------------------------------------------------------------------------------
+# -- scikit-learn's own conformance suite ----------------------------------------------------------
 
 
 @parametrize_with_checks(
@@ -49,7 +51,7 @@ def test_scikit_learn_conformance(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-# -- laws ---------------------------------------------------------------------------------------------------------------
+# -- laws ------------------------------------------------------------------------------------------
 
 splits = st.tuples(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 39), max_size=6, unique=True))
 
@@ -60,7 +62,9 @@ def batches(seed: int, cuts: list[int], samples: int = 40) -> list[Any]:
 
 @settings(max_examples=15)
 @given(splits, st.sampled_from(SOLVERS), st.booleans())
-def test_classifier_is_the_same_over_any_split_and_order(split: tuple[int, list[int]], solver: str, intercept: bool) -> None:
+def test_classifier_is_the_same_over_any_split_and_order(
+    split: tuple[int, list[int]], solver: str, intercept: bool
+) -> None:
     X, y = classification(40)
     options: dict[str, Any] = {"gamma": 0.3, "grid": Grid(), "fit_intercept": intercept}
     whole = ExactRidgeClassifier(**options).fit(X, y)
@@ -72,7 +76,9 @@ def test_classifier_is_the_same_over_any_split_and_order(split: tuple[int, list[
 
 @settings(max_examples=15)
 @given(splits, st.sampled_from(SOLVERS), st.sampled_from([None, 1, 2]))
-def test_regressor_is_the_same_over_any_split_and_order(split: tuple[int, list[int]], solver: str, outputs: int | None) -> None:
+def test_regressor_is_the_same_over_any_split_and_order(
+    split: tuple[int, list[int]], solver: str, outputs: int | None
+) -> None:
     X, y = regression(40, outputs=outputs)
     options: dict[str, Any] = {"gamma": 0.3, "grid": Grid(1, 15), "label_grid": Grid()}
     whole = ExactRidgeRegressor(**options).fit(X, y)
@@ -83,7 +89,9 @@ def test_regressor_is_the_same_over_any_split_and_order(split: tuple[int, list[i
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("batch", [1, 5, 35])  # rows are followed one by one, or taken by their statistics
+@pytest.mark.parametrize(
+    "batch", [1, 5, 35]
+)  # rows are followed one by one, or taken by their statistics
 @pytest.mark.parametrize("solving", [False, True])
 def test_forget_is_the_inverse_of_partial_fit(solver: str, batch: int, solving: bool) -> None:
     X, y = classification(60)
@@ -102,7 +110,9 @@ def test_forget_equals_retraining_even_with_a_chosen_grid(solver: str) -> None:
     model = ExactRidgeRegressor(gamma=0.01, solver=solver).fit(X, y)
     for row in range(12):
         model.forget(X[row : row + 1], y[row : row + 1])
-    retrained = ExactRidgeRegressor(gamma=0.01, grid=model.grid_, label_grid=model.label_grid_).fit(X[12:], y[12:])
+    retrained = ExactRidgeRegressor(gamma=0.01, grid=model.grid_, label_grid=model.label_grid_).fit(
+        X[12:], y[12:]
+    )
     assert published(model) == published(retrained)
 
 
@@ -113,7 +123,9 @@ def test_forgetting_everything_leaves_nothing(solver: str) -> None:
     assert model.statistics_ == expunge.Statistics.zero(model.spec_)
     assert not model.coef_.any()
     assert model.predict(X[:2]).tolist() == [0, 0]
-    assert published(model.partial_fit(X, y)) == published(ExactRidgeClassifier(grid=model.grid_).fit(X, y))
+    assert published(model.partial_fit(X, y)) == published(
+        ExactRidgeClassifier(grid=model.grid_).fit(X, y)
+    )
 
 
 def test_the_digest_is_that_of_the_core() -> None:
@@ -134,7 +146,7 @@ def test_the_form_of_the_input_does_not_matter() -> None:
     assert len(digests) == 1
 
 
-# -- against scikit-learn -----------------------------------------------------------------------------------------------
+# -- against scikit-learn --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -146,11 +158,17 @@ def test_regressor_equals_ridge_on_augmented_features(intercept: bool, outputs: 
     ridge = Ridge(alpha=0.7, fit_intercept=False, solver="cholesky").fit(augmented, y)
     weights = ridge.coef_.reshape(*y.shape[1:], -1)
     np.testing.assert_allclose(model.coef_, weights[..., :4], rtol=0, atol=1e-9)
-    np.testing.assert_allclose(model.intercept_, weights[..., 4] if intercept else np.zeros(y.shape[1:]), rtol=0, atol=1e-9)
-    np.testing.assert_allclose(model.predict(X), ridge.predict(augmented).reshape(y.shape), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        model.intercept_, weights[..., 4] if intercept else np.zeros(y.shape[1:]), rtol=0, atol=1e-9
+    )
+    np.testing.assert_allclose(
+        model.predict(X), ridge.predict(augmented).reshape(y.shape), rtol=0, atol=1e-9
+    )
     assert model.predict(X).shape == y.shape
     assert (model.coef_.shape, np.shape(model.intercept_)) == ((*y.shape[1:], 4), y.shape[1:])
-    np.testing.assert_allclose(model.predict(X), X @ model.coef_.T + model.intercept_, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        model.predict(X), X @ model.coef_.T + model.intercept_, rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3])
@@ -159,17 +177,27 @@ def test_classifier_equals_ridge_on_one_hot_labels(classes: int, intercept: bool
     X, y = classification(classes=classes)
     model = ExactRidgeClassifier(gamma=0.7, fit_intercept=intercept).fit(X, y)
     augmented = np.column_stack([X, np.ones(len(X))]) if intercept else X
-    scores = Ridge(alpha=0.7, fit_intercept=False, solver="cholesky").fit(augmented, np.eye(classes)[y]).predict(augmented)
-    expected = scores[:, 1] - scores[:, 0] if classes == 2 else scores.reshape(len(X), classes).squeeze()
+    scores = (
+        Ridge(alpha=0.7, fit_intercept=False, solver="cholesky")
+        .fit(augmented, np.eye(classes)[y])
+        .predict(augmented)
+    )
+    expected = (
+        scores[:, 1] - scores[:, 0] if classes == 2 else scores.reshape(len(X), classes).squeeze()
+    )
     np.testing.assert_allclose(model.decision_function(X), expected, rtol=0, atol=1e-9)
     rows = 1 if classes == 2 else classes
     assert (model.coef_.shape, model.intercept_.shape) == ((rows, 4), (rows,))
     linear = X @ model.coef_.T + model.intercept_
-    np.testing.assert_allclose(model.decision_function(X).reshape(len(X), -1), linear, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        model.decision_function(X).reshape(len(X), -1), linear, rtol=0, atol=1e-12
+    )
     if classes == 2:
         assert (model.predict(X) == (model.decision_function(X) > 0)).all()
     else:
-        assert (model.predict(X) == np.atleast_2d(model.decision_function(X).T).argmax(axis=0)).all()
+        assert (
+            model.predict(X) == np.atleast_2d(model.decision_function(X).T).argmax(axis=0)
+        ).all()
 
 
 @pytest.mark.parametrize(
@@ -195,7 +223,9 @@ def test_classes_of_every_kind(classes: Any, labels: tuple[Any, ...]) -> None:
     assert model.score(X, classes[y]) > 0.75
     stream = ExactRidgeClassifier(gamma=0.1).partial_fit(X, classes[y], classes=classes[::-1])
     assert published(stream) == published(model)
-    assert published(stream.partial_fit(X[:3], classes[y[:3]]).forget(X[:3], classes[y[:3]].tolist())) == published(model)
+    assert published(
+        stream.partial_fit(X[:3], classes[y[:3]]).forget(X[:3], classes[y[:3]].tolist())
+    ) == published(model)
 
 
 def test_pipeline_grid_search_and_clone() -> None:
@@ -212,14 +242,18 @@ def test_pipeline_grid_search_and_clone() -> None:
     assert published(copied.fit(search.best_estimator_[0].transform(X), y)) == published(best)
 
 
-# -- state --------------------------------------------------------------------------------------------------------------
+# -- state -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("copied", [lambda model: pickle.loads(pickle.dumps(model)), copy.deepcopy])  # noqa: S301  our own bytes
 def test_a_copy_goes_on_where_the_original_was(solver: str, copied: Any) -> None:
     X, y = classification()
-    model = ExactRidgeClassifier(solver=solver).partial_fit(X[:50], y[:50], classes=range(3)).forget(X[:1], y[:1])
+    model = (
+        ExactRidgeClassifier(solver=solver)
+        .partial_fit(X[:50], y[:50], classes=range(3))
+        .forget(X[:1], y[:1])
+    )
     model.head_  # noqa: B018  fills the caches
     other = copied(model.forget(X[1:2], y[1:2]))
     assert state(other) == state(model)
@@ -234,7 +268,9 @@ def test_a_pickle_is_a_function_of_what_is_retained() -> None:
     model.head_  # noqa: B018  fills the caches
     pickled = pickle.dumps(model)
     retained = {"_pickled": (expunge.CholeskySolver, model.statistics_)}
-    assert {key: value for key, value in model.__getstate__().items() if key in retained} == retained
+    assert {
+        key: value for key, value in model.__getstate__().items() if key in retained
+    } == retained
     longer = ExactRidgeClassifier(grid=Grid()).fit(X[:40], y[:40]).partial_fit(X, y).forget(X, y)
     assert pickle.dumps(longer) == pickled
 
@@ -263,7 +299,9 @@ def test_a_stream_is_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("after", SOLVERS)
 @pytest.mark.parametrize("forgetting", [False, True])
-def test_gamma_and_solver_may_change_between_calls(solver: str, after: str, forgetting: bool) -> None:
+def test_gamma_and_solver_may_change_between_calls(
+    solver: str, after: str, forgetting: bool
+) -> None:
     X, y = classification()
     model = ExactRidgeClassifier(solver=solver, grid=Grid()).fit(X[:50], y[:50])
     model.set_params(gamma=17.0, solver=after, publication_bits=38)
@@ -272,15 +310,17 @@ def test_gamma_and_solver_may_change_between_calls(solver: str, after: str, forg
     else:
         model.partial_fit(X[50:], y[50:])
     kept = slice(0, 40) if forgetting else slice(0, 60)
-    retrained = ExactRidgeClassifier(gamma=17.0, publication_bits=38, grid=Grid()).fit(X[kept], y[kept])
+    retrained = ExactRidgeClassifier(gamma=17.0, publication_bits=38, grid=Grid()).fit(
+        X[kept], y[kept]
+    )
     assert published(model) == published(retrained)
     assert model.head_.diagnostics.method == after
 
 
-# -- documentation ------------------------------------------------------------------------------------------------------
+# -- documentation ---------------------------------------------------------------------------------
 
 
 def test_docstring_examples() -> None:
-    results = doctest.testmod(estimator, optionflags=doctest.ELLIPSIS)
+    results = doctest.testmod(estimators, optionflags=doctest.ELLIPSIS)
     assert results.attempted > 10
     assert results.failed == 0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from estimator_cases import SOLVERS, classification, published, regression, state
 from expunge import ExactRidgeClassifier, ExactRidgeRegressor, Grid, errors
+from support.estimators import SOLVERS, classification, published, regression, state
 
 
 @pytest.mark.parametrize("model", [ExactRidgeClassifier(), ExactRidgeRegressor()])
@@ -75,7 +75,9 @@ def test_an_impossible_deletion_from_a_regressor_changes_nothing(solver: str) ->
     ],
 )
 @pytest.mark.parametrize("fitted", [False, True])
-def test_a_refused_fit_changes_nothing(problem: Any, parameters: dict[str, Any], scale: float, fitted: bool) -> None:
+def test_a_refused_fit_changes_nothing(
+    problem: Any, parameters: dict[str, Any], scale: float, fitted: bool
+) -> None:
     X, y = classification()
     model = ExactRidgeClassifier()
     if fitted:
@@ -90,18 +92,29 @@ def test_a_refused_fit_changes_nothing(problem: Any, parameters: dict[str, Any],
 @pytest.mark.parametrize(
     ("problem", "remedy", "features", "label"),
     [
-        (errors.GridRangeError, "choose grid=.* \\(none was given as grid, so the first batch", [1e6, 0, 0, 0], 0),
+        (
+            errors.GridRangeError,
+            "choose grid=.* \\(none was given as grid, so the first batch",
+            [1e6, 0, 0, 0],
+            0,
+        ),
         (errors.UnknownLabelError, "the label of row 1 .*classes=", [0, 0, 0, 0], 5),
         (ValueError, "3 features, but ExactRidgeClassifier is expecting 4", [0, 0, 0], 0),
         (ValueError, "NaN", [np.nan, 0, 0, 0], 0),
     ],
 )
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_a_refused_batch_changes_nothing(problem: Any, remedy: str, features: list[float], label: int, solver: str) -> None:
+def test_a_refused_batch_changes_nothing(
+    problem: Any, remedy: str, features: list[float], label: int, solver: str
+) -> None:
     X, y = classification()
     model = ExactRidgeClassifier(solver=solver).fit(X, y)
     before = state(model)
-    for change in (model.partial_fit, model.forget) if problem is not errors.GridRangeError else (model.partial_fit,):
+    for change in (
+        (model.partial_fit, model.forget)
+        if problem is not errors.GridRangeError
+        else (model.partial_fit,)
+    ):
         with pytest.raises(problem, match=remedy):
             change([[0.0] * len(features), features], [0, label])
         assert state(model) == before
@@ -135,4 +148,6 @@ def test_what_statistics_depend_on_needs_fit(parameters: dict[str, Any]) -> None
         with pytest.raises(errors.SpecError, match="Call fit to start anew"):
             change(X[:1], y[:1])
         assert state(model) == before
-    assert published(model.fit(X, y)) == published(ExactRidgeClassifier(**{"grid": Grid(), **parameters}).fit(X, y))
+    assert published(model.fit(X, y)) == published(
+        ExactRidgeClassifier(**{"grid": Grid(), **parameters}).fit(X, y)
+    )

@@ -1,4 +1,6 @@
-"""Laws of exported heads: loading gives back the head bit for bit, and files appear whole or not at all."""
+"""Laws of exported heads: loading gives back the head bit for bit, and files appear whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import expunge
-from export_cases import FILES, KINDS, SPECS, make_head, metadata_of, require_same
 from expunge import export
 from expunge.errors import MissingExtraError
+from support.export import FILES, KINDS, SPECS, make_head, metadata_of, require_same
 
 
 @st.composite
 def heads(draw):
-    """Heads of any weights that a publication grid can hold, the largest included; solving is not what is tested here."""
+    """Heads of any weights that a publication grid can hold, the largest included; solving is not
+    what is tested here.
+    """
     spec = draw(st.sampled_from(list(SPECS.values())))(
         dim=draw(st.integers(1, 4)),
         gamma=draw(st.sampled_from([1.0, 0.1, 2.0**-100])),
@@ -39,7 +43,7 @@ def heads(draw):
     return expunge.Head(spec, np.array(values, dtype=np.int64).reshape(shape), bound)
 
 
-# -- the round trip ---------------------------------------------------------------------------------------------------------
+# -- the round trip --------------------------------------------------------------------------------
 
 
 @settings(max_examples=40)
@@ -67,10 +71,15 @@ def test_files_of_solved_heads_round_trip(kind, name, tmp_path):
 def test_safetensors_hold_what_a_linear_layer_has():
     head = make_head(SPECS["names"](dim=4))
     tensors = safetensors.numpy.load(export.to_safetensors(head))
-    assert {name: array.shape for name, array in tensors.items()} == {"weight": (3, 4), "bias": (3,)}
+    assert {name: array.shape for name, array in tensors.items()} == {
+        "weight": (3, 4),
+        "bias": (3,),
+    }
     assert {array.dtype for array in tensors.values()} == {np.dtype(np.float64)}
     features = np.random.default_rng(1).standard_normal((5, 4))
-    np.testing.assert_allclose(features @ tensors["weight"].T + tensors["bias"], head.scores(features), rtol=1e-13)
+    np.testing.assert_allclose(
+        features @ tensors["weight"].T + tensors["bias"], head.scores(features), rtol=1e-13
+    )
     plain = make_head(SPECS["no intercept"](dim=4))
     assert list(safetensors.numpy.load(export.to_safetensors(plain))) == ["weight"]
 
@@ -82,7 +91,9 @@ def test_onnx_scores_are_the_heads_scores(name, dtype):
     data = export.to_onnx(head, input_type=dtype)
     onnx.checker.check_model(onnx.ModelProto.FromString(data), full_check=True)
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    assert [(entry.name, entry.shape) for entry in session.get_inputs()] == [("features", ["batch", 6])]
+    assert [(entry.name, entry.shape) for entry in session.get_inputs()] == [
+        ("features", ["batch", 6])
+    ]
     for rows in (1, 50):
         features = np.random.default_rng(rows).standard_normal((rows, 6)).astype(dtype)
         (scores,) = session.run(["scores"], {"features": features})
@@ -102,7 +113,7 @@ def test_the_metadata_tells_spec_and_digest_to_any_reader():
     assert float.fromhex(told["error_bound"]) == head.error_bound
 
 
-# -- missing libraries ------------------------------------------------------------------------------------------------------
+# -- missing libraries -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -119,18 +130,23 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(kind, monk
 
     monkeypatch.setattr(importlib, "import_module", without)
     for attempt in (lambda: save(head, tmp_path / "new"), lambda: load(tmp_path / "there")):
-        with pytest.raises(MissingExtraError, match=rf"^{kind} is not installed.*pip install 'expunge\[export\]'"):
+        with pytest.raises(
+            MissingExtraError, match=rf"^{kind} is not installed.*pip install 'expunge\[export\]'"
+        ):
             attempt()
     assert os.listdir(tmp_path) == ["there"]
 
 
 def test_the_libraries_are_not_imported_before_they_are_needed():
-    code = "import sys, expunge.export; print(sorted({'onnx', 'safetensors', 'google.protobuf'} & set(sys.modules)))"
+    code = (
+        "import sys, expunge.export; print(sorted({'onnx', 'safetensors', 'google.protobuf'} & "
+        "set(sys.modules)))"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
     assert run.stdout == "[]\n"
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
 class DiskFullError(OSError):

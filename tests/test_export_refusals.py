@@ -12,16 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import expunge
-from export_cases import KINDS, SPECS, header, make_head, require_same
 from expunge import export
 from expunge.errors import FormatError, SpecError
+from support.export import KINDS, SPECS, header, make_head, require_same
 
-# -- altered bytes ----------------------------------------------------------------------------------------------------------
+# -- altered bytes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_altered_bit_is_refused_or_harmless(kind):
-    """One bit at a time, all of them. Harmless are other spellings of the same JSON, such as \\u00D6 for \\u00d6."""
+    """One bit at a time, all of them.
+
+    Harmless are other spellings of the same JSON, such as \\u00D6 for \\u00d6.
+    """
     head = make_head(expunge.Spec(dim=1, labels=("Öl", "ja")))
     write, read = KINDS[kind]
     data = write(head)
@@ -53,11 +56,16 @@ def test_truncated_and_lengthened_bytes_are_refused(kind, data):
 
 
 def retold(head, change, kind="safetensors", *, seal=True):
-    """The bytes of a head whose description `change` altered, with a checksum that fits again if `seal`."""
+    """The bytes of a head whose description `change` altered, with a checksum that fits again if
+    `seal`.
+    """
     content = json.loads(export._description(head))
     del content["checksum"]
     change(content)
-    text = json.dumps({**content, "checksum": export._checksum(content) if seal else "0" * 64}, separators=(",", ":"))
+    text = json.dumps(
+        {**content, "checksum": export._checksum(content) if seal else "0" * 64},
+        separators=(",", ":"),
+    )
     if kind == "safetensors":
         return safetensors.numpy.save(export._tensors(head), metadata={"expunge": text})
     model = onnx.ModelProto.FromString(export.to_onnx(head))
@@ -71,14 +79,34 @@ def retold(head, change, kind="safetensors", *, seal=True):
     [
         (dict.copy, False, "checksum"),
         (lambda content: content.update(error_bound="0x1p-3"), False, "checksum"),
-        (lambda content: content.update(version=2), True, "version 2 cannot be read; this release reads version 1"),
+        (
+            lambda content: content.update(version=2),
+            True,
+            "version 2 cannot be read; this release reads version 1",
+        ),
         (lambda content: content.pop("version"), True, "describes something else"),
         (lambda content: content.update(format="statistics"), True, "describes something else"),
-        (lambda content: content.update(digest="ab" * 32), True, "digest [0-9a-f]{64}, but it says (ab){32}"),
-        (lambda content: content["spec"].update(gamma="0x1.8p0"), True, "digest [0-9a-f]{64}, but it says"),
-        (lambda content: content["spec"].update(labels=["cat", "dog", "cow"]), True, "digest [0-9a-f]{64}, but it says"),
+        (
+            lambda content: content.update(digest="ab" * 32),
+            True,
+            "digest [0-9a-f]{64}, but it says (ab){32}",
+        ),
+        (
+            lambda content: content["spec"].update(gamma="0x1.8p0"),
+            True,
+            "digest [0-9a-f]{64}, but it says",
+        ),
+        (
+            lambda content: content["spec"].update(labels=["cat", "dog", "cow"]),
+            True,
+            "digest [0-9a-f]{64}, but it says",
+        ),
         (lambda content: content["spec"].update(labels=5), True, "not well formed"),
-        (lambda content: content["spec"].update(publication_bits=39), True, "not on its publication grid"),
+        (
+            lambda content: content["spec"].update(publication_bits=39),
+            True,
+            "not on its publication grid",
+        ),
         (lambda content: content["spec"].update(dim=3), True, "where its spec asks for"),
         (lambda content: content["spec"].update(intercept=False), True, "where its spec asks for"),
         (lambda content: content.update(spec=None), True, "not well formed"),
@@ -102,7 +130,9 @@ def test_the_helper_that_retells_is_faithful(kind):
     require_same(KINDS[kind][1](retold(head, dict.copy, kind)), head)
 
 
-@pytest.mark.parametrize("value", [2.0**-41, float("nan"), float("inf"), 1e300, 2.0**14, -0.0, 5e-324])
+@pytest.mark.parametrize(
+    "value", [2.0**-41, float("nan"), float("inf"), 1e300, 2.0**14, -0.0, 5e-324]
+)
 def test_weights_off_the_publication_grid_are_refused(value):
     spec = SPECS["no intercept"](dim=2)
     head = expunge.Head(spec, np.zeros((2, 1), dtype=np.int64), 0.0)
@@ -116,7 +146,10 @@ def test_an_intercept_off_the_publication_grid_is_refused():
     head = expunge.Head(expunge.Spec(dim=1, outputs=2), np.zeros((2, 2), dtype=np.int64), 0.0)
     tensors = {"weight": np.zeros((2, 1)), "bias": np.array([0.0, 2.0**-42])}
     data = safetensors.numpy.save(tensors, metadata={"expunge": export._description(head)})
-    with pytest.raises(FormatError, match=r"the weight 2\.27\S+ of the intercept for column 1 is not on its publication grid"):
+    with pytest.raises(
+        FormatError,
+        match=r"the weight 2\.27\S+ of the intercept for column 1 is not on its publication grid",
+    ):
         export.from_safetensors(data)
 
 
@@ -134,7 +167,9 @@ def test_tensors_of_another_type_are_refused(dtype):
     head = make_head(SPECS["regression"](dim=2))
     tensors = {name: array.astype(dtype) for name, array in export._tensors(head).items()}
     with pytest.raises(FormatError, match="not F64"):
-        export.from_safetensors(safetensors.numpy.save(tensors, metadata={"expunge": export._description(head)}))
+        export.from_safetensors(
+            safetensors.numpy.save(tensors, metadata={"expunge": export._description(head)})
+        )
 
 
 @pytest.mark.parametrize("shape", [(0, 2**40), (0,)])
@@ -145,13 +180,18 @@ def test_empty_tensors_are_refused(shape):
         export.from_safetensors(header({"__metadata__": {"expunge": told}, "weight": entry}))
 
 
-@pytest.mark.parametrize("change", [lambda tensors: tensors.pop("bias"), lambda tensors: tensors.update(more=np.zeros(1))])
+@pytest.mark.parametrize(
+    "change",
+    [lambda tensors: tensors.pop("bias"), lambda tensors: tensors.update(more=np.zeros(1))],
+)
 def test_missing_and_surplus_tensors_are_refused(change):
     head = make_head(SPECS["regression"](dim=2))
     tensors = export._tensors(head)
     change(tensors)
     with pytest.raises(FormatError, match="where its spec asks for"):
-        export.from_safetensors(safetensors.numpy.save(tensors, metadata={"expunge": export._description(head)}))
+        export.from_safetensors(
+            safetensors.numpy.save(tensors, metadata={"expunge": export._description(head)})
+        )
 
 
 def rewired(model):
@@ -177,7 +217,9 @@ def other_opset(model):
 
 @pytest.mark.parametrize("change", [rewired, negated, without_bias, external, other_opset])
 def test_a_model_that_is_not_the_linear_layer_is_refused(change):
-    """The weights may be right and the digest with them, while the graph computes something else."""
+    """The weights may be right and the digest with them, while the graph computes something
+    else.
+    """
     model = onnx.ModelProto.FromString(export.to_onnx(make_head(SPECS["regression"](dim=2))))
     change(model)
     with pytest.raises(FormatError, match="the model around them"):
@@ -195,12 +237,20 @@ def test_onnx_tensors_must_be_plain_float64():
         export.from_onnx(model.SerializeToString())
 
 
-# -- other files ------------------------------------------------------------------------------------------------------------
+# -- other files -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\x00", b"hello, world", b"\xff" * 100, header({}), header(b"[]"), header({"__metadata__": {"expunge": "{"}})]
+    [
+        b"",
+        b"\x00",
+        b"hello, world",
+        b"\xff" * 100,
+        header({}),
+        header(b"[]"),
+        header({"__metadata__": {"expunge": "{"}}),
+    ]
     + [header({"__metadata__": {"expunge": text}}) for text in ("[]", "{}", "null", "[" * 100_000)],
 )
 def test_what_is_no_head_is_refused(data):
@@ -219,7 +269,9 @@ def test_heads_of_one_kind_are_not_heads_of_the_other():
 
 def test_files_of_other_tools_are_refused_for_what_they_are():
     with pytest.raises(FormatError, match="not a head that Expunge wrote"):
-        export.from_safetensors(safetensors.numpy.save({"weight": np.zeros((1, 2))}, metadata={"format": "pt"}))
+        export.from_safetensors(
+            safetensors.numpy.save({"weight": np.zeros((1, 2))}, metadata={"format": "pt"})
+        )
     model = onnx.ModelProto.FromString(export.to_onnx(make_head(SPECS["regression"](dim=2))))
     del model.metadata_props[:]
     with pytest.raises(FormatError, match="not a head that Expunge wrote"):
@@ -229,7 +281,10 @@ def test_files_of_other_tools_are_refused_for_what_they_are():
 def test_metadata_that_other_tools_add_does_no_harm():
     head = make_head(SPECS["regression"](dim=2))
     metadata = {"format": "pt", "expunge": export._description(head)}
-    require_same(export.from_safetensors(safetensors.numpy.save(export._tensors(head), metadata=metadata)), head)
+    require_same(
+        export.from_safetensors(safetensors.numpy.save(export._tensors(head), metadata=metadata)),
+        head,
+    )
 
 
 def test_an_input_type_that_cannot_be_is_refused():
@@ -246,7 +301,7 @@ def test_a_head_too_large_for_onnx_is_refused_with_the_remedy(monkeypatch):
     require_same(export.from_onnx(export.to_onnx(head)), head)
 
 
-# -- what reading a file asks of the spec -----------------------------------------------------------------------------------
+# -- what reading a file asks of the spec ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", [{"labels": 5}, {"labels": "ab"}, {"gamma": "0x1p99999"}])

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 import expunge
-from expunge.__main__ import main
-from expunge.approximation import ApproximateMessage
+from expunge.approximate import ApproximateMessage
+from expunge.cli.main import main
 from fixtures.write import DONE, INCOMPLETE, PATIENT, PHASES, TRIO, Server
 
 VERSIONS = sorted(path.parent for path in Path(__file__).parent.glob("fixtures/*/expected.json"))

@@ -46,7 +46,9 @@ def test_the_runtime_has_no_experiments_in_it(runtime: ZipFile) -> None:
     assert {name.split("/")[0] for name in names} == {"expunge"}
     assert [name for name in names if "experiment" in name or "systems" in name] == []
     baselines = (b"fedavg", b"sisa", b"exactfun")
-    assert [name for name in names if any(word in runtime.read(name).lower() for word in baselines)] == []
+    assert [
+        name for name in names if any(word in runtime.read(name).lower() for word in baselines)
+    ] == []
     assert "matplotlib" not in metadata(runtime, "METADATA")
 
 
@@ -56,13 +58,16 @@ def test_the_experiments_are_a_wheel_of_their_own(runtime: ZipFile, experiments:
     assert {name.split("/")[0] for name in names} == {"expunge_experiments"}
     assert "[expunge.commands]\nexperiment = " in metadata(experiments, "entry_points.txt")
     own = Parser().parsestr(metadata(experiments, "METADATA"))
-    assert own["Version"] == Parser().parsestr(metadata(runtime, "METADATA"))["Version"] == __version__
+    assert (
+        own["Version"] == Parser().parsestr(metadata(runtime, "METADATA"))["Version"] == __version__
+    )
     assert f"expunge=={__version__}" in own.get_all("Requires-Dist")
 
 
 def test_both_are_built_alike() -> None:
     ours, theirs = (
-        tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8")) for folder in (".", "experiments")
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))
+        for folder in (".", "experiments")
     )
     assert ours["build-system"] == theirs["build-system"]
     for name in ("license", "requires-python", "authors"):

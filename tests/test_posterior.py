@@ -1,4 +1,6 @@
-"""Laws of the posterior, against exact rational arithmetic (python-flint), textbook formulas and simulation."""
+"""Laws of the posterior, against exact rational arithmetic (python-flint), textbook formulas and
+simulation.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from expunge.errors import (
     PosteriorError,
 )
 from expunge.posterior import Posterior, estimate_noise
-from posterior_cases import (
+from support.posterior import (
     augmented,
     cases,
     exact_noise,
@@ -24,7 +26,7 @@ from posterior_cases import (
     rational,
 )
 
-# -- mean, covariance, predictions ------------------------------------------------------------------------------------------
+# -- mean, covariance, predictions -----------------------------------------------------------------
 
 
 def test_the_mean_is_the_certified_head():
@@ -48,7 +50,9 @@ def test_covariance_and_std_equal_the_rational_ones(case, sigma):
     assert np.all(np.abs(posterior.covariance - expected) <= 1e-10 * scale)
     assert np.array_equal(posterior.covariance, posterior.covariance.T)
     assert posterior.std.shape == posterior.mean.shape
-    np.testing.assert_allclose(posterior.std, np.sqrt(expected.diagonal())[:, None] * np.ones(spec.columns), rtol=1e-10)
+    np.testing.assert_allclose(
+        posterior.std, np.sqrt(expected.diagonal())[:, None] * np.ones(spec.columns), rtol=1e-10
+    )
     assert np.all(np.abs(posterior.mean - floats(system.solve(moment))) <= 2.0**-40)
 
 
@@ -61,18 +65,29 @@ def test_the_internal_mean_is_exact_however_coarse_the_publication_grid():
 
 
 def test_the_internal_mean_is_exact_where_the_residual_needs_more_than_128_bits():
-    spec = expunge.Spec(dim=1, outputs=1, gamma=0.1 * 2.0**-40, intercept=False, grid=expunge.Grid(2, 0), publication_bits=-10)
+    spec = expunge.Spec(
+        dim=1,
+        outputs=1,
+        gamma=0.1 * 2.0**-40,
+        intercept=False,
+        grid=expunge.Grid(2, 0),
+        publication_bits=-10,
+    )
     features, targets = np.array([[1.0], [1.0]]), np.array([[31.5], [29.25]])
     posterior = Posterior(of(spec, features, targets), sigma=1.0)
     assert not posterior.mean.any()
     system, moment = exact_system(features, targets, spec.gamma)
     np.testing.assert_allclose(posterior._fit.mean, floats(system.solve(moment)), rtol=1e-15)
-    assert estimate_noise(posterior.statistics) == pytest.approx(exact_noise(spec, features, targets), rel=1e-12)
+    assert estimate_noise(posterior.statistics) == pytest.approx(
+        exact_noise(spec, features, targets), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("intercept", [True, False])
 def test_predictions_are_those_of_the_gaussian_process_form(intercept):
-    """The dual formulas: k** - k* (K + sigma^2 I)^-1 k*' with the kernel tau^2 f'f; nothing of them is in the code under test."""
+    """The dual formulas: k** - k* (K + sigma^2 I)^-1 k*' with the kernel tau^2 f'f; nothing of them
+    is in the code under test.
+    """
     spec, features, targets = example(rows=30, intercept=intercept)
     posterior = Posterior(of(spec, features, targets), sigma=0.3)
     new = np.random.default_rng(5).standard_normal((7, 4))
@@ -80,10 +95,21 @@ def test_predictions_are_those_of_the_gaussian_process_form(intercept):
     variance = posterior.tau**2
     kernel = variance * rows @ rows.T + 0.3**2 * np.eye(30)
     cross = variance * ask @ rows.T
-    np.testing.assert_allclose(posterior.predictive_mean(new), cross @ np.linalg.solve(kernel, targets), rtol=1e-9, atol=1e-11)
-    of_weights = variance * (ask**2).sum(axis=1) - np.einsum("ij,ji->i", cross, np.linalg.solve(kernel, cross.T))
-    np.testing.assert_allclose(posterior.predictive_std(new, include_noise=False), np.sqrt(of_weights), rtol=1e-9)
-    np.testing.assert_allclose(posterior.predictive_std(new), np.sqrt(of_weights + 0.3**2), rtol=1e-10)
+    np.testing.assert_allclose(
+        posterior.predictive_mean(new),
+        cross @ np.linalg.solve(kernel, targets),
+        rtol=1e-9,
+        atol=1e-11,
+    )
+    of_weights = variance * (ask**2).sum(axis=1) - np.einsum(
+        "ij,ji->i", cross, np.linalg.solve(kernel, cross.T)
+    )
+    np.testing.assert_allclose(
+        posterior.predictive_std(new, include_noise=False), np.sqrt(of_weights), rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        posterior.predictive_std(new), np.sqrt(of_weights + 0.3**2), rtol=1e-10
+    )
 
 
 def test_predictions_in_blocks_equal_predictions_at_once(monkeypatch):
@@ -106,7 +132,7 @@ def test_without_samples_the_posterior_is_the_prior():
     assert posterior.log_evidence == 0.0
 
 
-# -- sampling ---------------------------------------------------------------------------------------------------------------
+# -- sampling --------------------------------------------------------------------------------------
 
 
 def test_sampled_weights_have_the_posterior_mean_and_covariance():
@@ -118,8 +144,12 @@ def test_sampled_weights_have_the_posterior_mean_and_covariance():
     error = (drawn.mean(axis=0) - posterior.mean) / (posterior.std / np.sqrt(size))
     assert np.abs(error).max() < 5.0
     observed = np.cov(drawn.reshape(size, 10), rowvar=False)
-    expected = np.kron(posterior.covariance, np.eye(2))  # the columns are independent, each with the same covariance
-    spread = np.sqrt(np.outer(expected.diagonal(), expected.diagonal()) + expected**2) / np.sqrt(size)
+    expected = np.kron(
+        posterior.covariance, np.eye(2)
+    )  # the columns are independent, each with the same covariance
+    spread = np.sqrt(np.outer(expected.diagonal(), expected.diagonal()) + expected**2) / np.sqrt(
+        size
+    )
     assert (np.abs(observed - expected) / spread).max() < 5.0
 
 
@@ -133,7 +163,7 @@ def test_sampling_is_a_function_of_the_seed():
     assert posterior.sample(0, 1).shape == (0, 5, 2)
 
 
-# -- noise and evidence -----------------------------------------------------------------------------------------------------
+# -- noise and evidence ----------------------------------------------------------------------------
 
 
 @settings(max_examples=20)
@@ -141,26 +171,41 @@ def test_sampling_is_a_function_of_the_seed():
 def test_the_noise_estimate_equals_residuals_over_degrees_of_freedom(case):
     spec, features, targets = case
     assume(targets.any())
-    assert estimate_noise(of(spec, features, targets)) == pytest.approx(exact_noise(*case), rel=1e-10)
+    assert estimate_noise(of(spec, features, targets)) == pytest.approx(
+        exact_noise(*case), rel=1e-10
+    )
 
 
 @pytest.mark.parametrize("bits", [40, 2, -2])
 def test_the_noise_estimate_does_not_depend_on_the_publication_grid(bits):
     spec, features, targets = example(intercept=False, publication_bits=bits)
-    assert estimate_noise(of(spec, features, targets)) == pytest.approx(exact_noise(spec, features, targets), rel=1e-12)
+    assert estimate_noise(of(spec, features, targets)) == pytest.approx(
+        exact_noise(spec, features, targets), rel=1e-12
+    )
 
 
 def test_the_noise_estimate_keeps_its_digits_where_residuals_are_tiny_beside_targets():
-    """Targets near 2^20 with noise near 2^-15: in float64, Y'Y - 2 W'G + W'SW would have lost every digit."""
+    """Targets near 2^20 with noise near 2^-15: in float64, Y'Y - 2 W'G + W'SW would have lost every
+    digit.
+    """
     generator = np.random.default_rng(4)
     spec = expunge.Spec(
-        dim=2, outputs=1, gamma=2.0**-60, intercept=False, label_grid=expunge.Grid(2, 20), grid=expunge.Grid(2, 30)
+        dim=2,
+        outputs=1,
+        gamma=2.0**-60,
+        intercept=False,
+        label_grid=expunge.Grid(2, 20),
+        grid=expunge.Grid(2, 30),
     )
     features = np.ldexp(np.rint(generator.uniform(-1, 1, (30, 2)) * 2.0**10), -10)
     features = features * 2.0**-12
-    targets = features @ np.array([[2.0**30], [-(2.0**31)]]) + np.ldexp(generator.integers(-40, 40, (30, 1)).astype(float), -20)
+    targets = features @ np.array([[2.0**30], [-(2.0**31)]]) + np.ldexp(
+        generator.integers(-40, 40, (30, 1)).astype(float), -20
+    )
     wide_spec = spec.with_publication_bits(20)
-    assert estimate_noise(of(wide_spec, features, targets)) == pytest.approx(exact_noise(spec, features, targets), rel=1e-9)
+    assert estimate_noise(of(wide_spec, features, targets)) == pytest.approx(
+        exact_noise(spec, features, targets), rel=1e-9
+    )
 
 
 def test_the_noise_estimate_is_unbiased_under_the_model():
@@ -191,7 +236,9 @@ def test_a_posterior_with_estimated_noise_is_the_posterior_with_that_noise():
 def test_noise_cannot_be_estimated_from_too_few_samples(rows):
     spec, features, targets = example(rows=rows, gamma=1e-3, intercept=False)
     for refused in (estimate_noise, Posterior.with_estimated_noise):
-        with pytest.raises(PosteriorError, match=f"{rows} samples leave .* degrees of freedom.*give sigma"):
+        with pytest.raises(
+            PosteriorError, match=f"{rows} samples leave .* degrees of freedom.*give sigma"
+        ):
             refused(of(spec, features, targets))
 
 
@@ -201,18 +248,29 @@ def test_noise_cannot_be_estimated_from_targets_that_are_all_zero():
         estimate_noise(of(spec, features, 0.0 * targets))
 
 
-@pytest.mark.parametrize(("gamma", "sigma", "bits"), [(0.5, 0.3, 40), (20.0, 1.1, 40), (0.5, 0.3, 1)])
+@pytest.mark.parametrize(
+    ("gamma", "sigma", "bits"), [(0.5, 0.3, 40), (20.0, 1.1, 40), (0.5, 0.3, 1)]
+)
 def test_the_evidence_is_the_density_of_the_targets(gamma, sigma, bits):
     spec, features, targets = example(rows=15, gamma=gamma, publication_bits=bits)
     posterior = Posterior(of(spec, features, targets), sigma=sigma)
     rows = augmented(spec, features)
-    marginal = multivariate_normal(np.zeros(15), sigma**2 * np.eye(15) + posterior.tau**2 * rows @ rows.T)
-    assert posterior.log_evidence == pytest.approx(sum(marginal.logpdf(column) for column in targets.T), rel=1e-10)
+    marginal = multivariate_normal(
+        np.zeros(15), sigma**2 * np.eye(15) + posterior.tau**2 * rows @ rows.T
+    )
+    assert posterior.log_evidence == pytest.approx(
+        sum(marginal.logpdf(column) for column in targets.T), rel=1e-10
+    )
 
 
 def test_the_evidence_finds_gamma():
-    """Weights of spread 1 and noise 0.3 mean gamma = 0.09; a hundredfold either way has less evidence."""
+    """Weights of spread 1 and noise 0.3 mean gamma = 0.09; a hundredfold either way has less
+    evidence.
+    """
     spec, features, targets = example(rows=200)
     statistics = of(spec, features, targets)
-    evidence = [Posterior.with_estimated_noise(statistics.under(spec.with_gamma(g))).log_evidence for g in (9e-4, 0.09, 9.0)]
+    evidence = [
+        Posterior.with_estimated_noise(statistics.under(spec.with_gamma(g))).log_evidence
+        for g in (9e-4, 0.09, 9.0)
+    ]
     assert max(evidence) == evidence[1]

@@ -1,4 +1,6 @@
-"""Laws of comparing posteriors: zero divergence from retraining, and deletions that only increase uncertainty."""
+"""Laws of comparing posteriors: zero divergence from retraining, and deletions that only increase
+uncertainty.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 import expunge
 from expunge.posterior import Posterior, _minus_log1p
-from posterior_cases import (
+from support.posterior import (
     cases,
     exact_kl,
     exact_system,
@@ -24,7 +26,7 @@ from posterior_cases import (
     rational,
 )
 
-# -- KL ---------------------------------------------------------------------------------------------------------------------
+# -- KL --------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=20)
@@ -34,7 +36,9 @@ def test_kl_to_retraining_is_exactly_zero(case, random, sigma):
     keep = [index for index in range(len(features)) if random.random() < 0.5]
     deleted = [index for index in range(len(features)) if index not in keep]
     order = random.sample(range(len(features)), len(features))
-    everything = sum((of(spec, features[[i]], targets[[i]]) for i in order), expunge.Statistics.zero(spec))
+    everything = sum(
+        (of(spec, features[[i]], targets[[i]]) for i in order), expunge.Statistics.zero(spec)
+    )
     unlearned = Posterior(everything - of(spec, features[deleted], targets[deleted]), sigma=sigma)
     retrained = Posterior(of(spec, features[keep], targets[keep]), sigma=sigma)
     for pair in ((unlearned, retrained), (retrained, unlearned)):
@@ -59,20 +63,31 @@ def test_kl_equals_the_textbook_formula_in_exact_arithmetic(first, second, sigma
     spec, features, targets = first
     other_spec, more, labels = second
     more = np.resize(more, (len(more), spec.dim)) if more.size else np.zeros((0, spec.dim))
-    labels = np.resize(labels, (len(more), spec.columns)) if labels.size else np.zeros((len(more), spec.columns))
+    labels = (
+        np.resize(labels, (len(more), spec.columns))
+        if labels.size
+        else np.zeros((len(more), spec.columns))
+    )
     other_spec = spec.with_gamma(other_spec.gamma)
     one = Posterior(of(spec, features, targets), sigma=sigma)
     two = Posterior(of(other_spec, more, labels), sigma=other_sigma)
-    systems = [exact_system(features, targets, spec.gamma), exact_system(more, labels, other_spec.gamma)]
+    systems = [
+        exact_system(features, targets, spec.gamma),
+        exact_system(more, labels, other_spec.gamma),
+    ]
     forward = exact_kl(*systems, (sigma, other_sigma))
     assert one.kl_to(two) >= 0.0
     assert one.kl_to(two) == pytest.approx(forward, rel=1e-9, abs=1e-29)
-    assert two.kl_to(one) == pytest.approx(exact_kl(*systems[::-1], (other_sigma, sigma)), rel=1e-9, abs=1e-29)
+    assert two.kl_to(one) == pytest.approx(
+        exact_kl(*systems[::-1], (other_sigma, sigma)), rel=1e-9, abs=1e-29
+    )
 
 
 def test_kl_does_not_depend_on_the_publication_grid():
     spec, features, targets = example(intercept=False, publication_bits=-2)
-    one, two = (Posterior(of(spec, features[start:], targets[start:]), sigma=0.3) for start in (0, 1))
+    one, two = (
+        Posterior(of(spec, features[start:], targets[start:]), sigma=0.3) for start in (0, 1)
+    )
     systems = [exact_system(features[start:], targets[start:], spec.gamma) for start in (0, 1)]
     assert one.kl_to(two) == pytest.approx(exact_kl(*systems, (0.3, 0.3)), rel=1e-11)
     assert two.kl_to(one) == pytest.approx(exact_kl(*systems[::-1], (0.3, 0.3)), rel=1e-11)
@@ -85,10 +100,14 @@ def test_the_logarithm_is_subtracted_without_cancellation():
     np.testing.assert_allclose(_minus_log1p(values), expected, rtol=1e-15)
 
 
-@pytest.mark.parametrize(("doublings", "size"), [(0, 1.0), (20, 1.0), (36, 1.0), (20, 0.0), (36, 0.0)])
+@pytest.mark.parametrize(
+    ("doublings", "size"), [(0, 1.0), (20, 1.0), (36, 1.0), (20, 0.0), (36, 0.0)]
+)
 def test_kl_of_one_deletion_among_very_many_samples_keeps_its_digits(doublings, size):
-    """At 2^36 times seven samples the divergence is near 1e-11, and near 1e-22 where the mean does not move (all targets zero):
-    far below what the difference of two means, of two traces or of two determinants could show."""
+    """At 2^36 times seven samples the divergence is near 1e-11, and near 1e-22 where the mean does
+    not move (all targets zero): far below what the difference of two means, of two traces or of two
+    determinants could show.
+    """
     spec, features, targets = example(rows=7, intercept=False)
     targets = targets * size
     many = of(spec, features, targets)
@@ -104,7 +123,9 @@ def test_kl_of_one_deletion_among_very_many_samples_keeps_its_digits(doublings, 
     expected = exact_kl(*exact, (0.3, 0.3))
     assert 0.0 < expected < 2.0 ** (-doublings if size else -2 * doublings)
     assert before.kl_to(after) == pytest.approx(expected, rel=1e-9, abs=0.0)
-    assert after.kl_to(before) == pytest.approx(exact_kl(*exact[::-1], (0.3, 0.3)), rel=1e-9, abs=0.0)
+    assert after.kl_to(before) == pytest.approx(
+        exact_kl(*exact[::-1], (0.3, 0.3)), rel=1e-9, abs=0.0
+    )
 
 
 def exact_ratios(system, other) -> np.ndarray:
@@ -119,30 +140,45 @@ def test_variance_ratios_keep_their_digits_at_both_ends():
     spec = expunge.Spec(dim=3, outputs=1, gamma=2.0**-20, intercept=False)
     first, second = np.array([[32.0, 1, 2], [1, 40, 3]]), np.array([[1.0, 2, 50], [0.25, 0, 1]])
     labels = np.array([[1.0], [2.0]])
-    one, two = Posterior(of(spec, first, labels), sigma=0.5), Posterior(of(spec, second, labels), sigma=0.25)
+    one, two = (
+        Posterior(of(spec, first, labels), sigma=0.5),
+        Posterior(of(spec, second, labels), sigma=0.25),
+    )
     systems = exact_system(first, labels, spec.gamma), exact_system(second, labels, spec.gamma)
     expected = 4.0 * exact_ratios(systems[0][0], systems[1][0])
     assert expected[0] < 2.0**-25
     assert expected[-1] > 2.0**15
     near = {"rel": 1e-7, "abs": 0.0}  # the condition number is near 2^31
     assert one.variance_ratios(two) == pytest.approx((expected[0], expected[-1]), **near)
-    assert two.variance_ratios(one) == pytest.approx((1.0 / expected[-1], 1.0 / expected[0]), **near)
+    assert two.variance_ratios(one) == pytest.approx(
+        (1.0 / expected[-1], 1.0 / expected[0]), **near
+    )
     assert one.kl_to(two) == pytest.approx(exact_kl(*systems, (0.5, 0.25)), **near)
     assert two.kl_to(one) == pytest.approx(exact_kl(*systems[::-1], (0.25, 0.5)), **near)
 
 
 def test_kl_to_the_prior_keeps_its_digits():
-    """Ratios near 2^-37: seen as 1 + e from one side they would have 16 bits left, and their logarithm with them."""
+    """Ratios near 2^-37: seen as 1 + e from one side they would have 16 bits left, and their
+    logarithm with them.
+    """
     spec = expunge.Spec(dim=3, outputs=1, gamma=2.0**-25, intercept=False)
     features, targets = np.array([[60.0, 1, 0], [2, 50, 3], [0, 1, 55]]), np.zeros((3, 1))
-    posterior, prior = Posterior(of(spec, features, targets), sigma=0.5), Posterior(expunge.Statistics.zero(spec), sigma=0.5)
-    systems = exact_system(features, targets, spec.gamma), exact_system(features[:0], targets[:0], spec.gamma)
+    posterior, prior = (
+        Posterior(of(spec, features, targets), sigma=0.5),
+        Posterior(expunge.Statistics.zero(spec), sigma=0.5),
+    )
+    systems = (
+        exact_system(features, targets, spec.gamma),
+        exact_system(features[:0], targets[:0], spec.gamma),
+    )
     ratios = exact_ratios(systems[0][0], systems[1][0])
     assert posterior.kl_to(prior) == pytest.approx(exact_kl(*systems, (0.5, 0.5)), rel=1e-13)
-    assert posterior.variance_ratios(prior) == pytest.approx((ratios[0], ratios[-1]), rel=1e-12, abs=0.0)
+    assert posterior.variance_ratios(prior) == pytest.approx(
+        (ratios[0], ratios[-1]), rel=1e-12, abs=0.0
+    )
 
 
-# -- deletions only increase uncertainty ------------------------------------------------------------------------------------
+# -- deletions only increase uncertainty -----------------------------------------------------------
 
 
 @settings(max_examples=20)
@@ -153,7 +189,9 @@ def test_valid_deletions_only_increase_uncertainty(case, data):
     split = data.draw(st.integers(0, len(features)))
     before = Posterior(of(spec, features, targets), sigma=0.4)
     after = Posterior(before.statistics - of(spec, features[:split], targets[:split]), sigma=0.4)
-    systems = [exact_system(features[start:], targets[start:], spec.gamma)[0] for start in (0, split)]
+    systems = [
+        exact_system(features[start:], targets[start:], spec.gamma)[0] for start in (0, split)
+    ]
     growth = systems[1].inv() - systems[0].inv()
     assert is_positive_semidefinite(growth)
     assert after.is_no_more_certain_than(before)
@@ -170,7 +208,9 @@ def test_valid_deletions_only_increase_uncertainty(case, data):
 @given(cases(least_rows=2))
 def test_variance_ratios_bound_the_ratio_in_every_direction_and_are_reached(case):
     spec, features, targets = case
-    before, after = (Posterior(of(spec, features[start:], targets[start:]), sigma=1.0) for start in (0, 1))
+    before, after = (
+        Posterior(of(spec, features[start:], targets[start:]), sigma=1.0) for start in (0, 1)
+    )
     smallest, largest = after.variance_ratios(before)
     # H^-1 loses a rank-one Gram: all ratios are 1 but one, which is 1 / (1 - f'H^-1 f), exactly
     deleted = matrix(features[:1])
@@ -186,7 +226,10 @@ def test_one_added_sample_among_many_is_found_to_be_more_certain():
     many = of(spec, features, targets)
     for _ in range(15):
         many = many + many
-    fewer, more = Posterior(many, sigma=0.3), Posterior(many + of(spec, features[:1], targets[:1]), sigma=0.3)
+    fewer, more = (
+        Posterior(many, sigma=0.3),
+        Posterior(many + of(spec, features[:1], targets[:1]), sigma=0.3),
+    )
     assert 0.0 < 1.0 - more.variance_ratios(fewer)[0] < 2e-6
     assert not more.is_no_more_certain_than(fewer)
     assert more.is_no_more_certain_than(fewer, tolerance=2e-6)

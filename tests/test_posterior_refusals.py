@@ -17,14 +17,16 @@ from expunge.errors import (
     SpecMismatchError,
 )
 from expunge.posterior import Posterior, estimate_noise
-from posterior_cases import (
+from support.posterior import (
     example,
     of,
 )
 
 
 @pytest.mark.parametrize("name", ["sigma", "tau"])
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), "0.1", True, 1e-300, 10**400, [0.1]])
+@pytest.mark.parametrize(
+    "value", [0.0, -1.0, float("nan"), float("inf"), "0.1", True, 1e-300, 10**400, [0.1]]
+)
 def test_noise_that_cannot_be_is_refused(name, value):
     spec, features, targets = example()
     with pytest.raises(PosteriorError, match=f"{name}="):
@@ -38,7 +40,10 @@ def test_noise_parameters_follow_from_gamma_or_must_agree_with_it():
     assert Posterior(statistics, tau=0.2).sigma == pytest.approx(0.1)
     both = Posterior(statistics, sigma=0.1, tau=0.2 * (1 + 1e-10))
     assert (both.sigma, both.tau) == (0.1, 0.2 * (1 + 1e-10))
-    with pytest.raises(PosteriorError, match=r"sigma=0.1 and tau=0.3 mean gamma .*0.111.*gamma=0.25.*Leave tau out.*with_gamma"):
+    with pytest.raises(
+        PosteriorError,
+        match=r"sigma=0.1 and tau=0.3 mean gamma .*0.111.*gamma=0.25.*Leave tau out.*with_gamma",
+    ):
         Posterior(statistics, sigma=0.1, tau=0.3)
     with pytest.raises(PosteriorError, match=r"gamma=0.25"):
         Posterior(statistics, sigma=0.1, tau=0.2 * (1 + 1e-8))
@@ -76,7 +81,11 @@ def test_what_solve_refuses_is_refused():
         (np.zeros((3, 5)), ShapeError, r"\(n, 4\)"),
         (np.zeros(4), ShapeError, "reshape"),
         (np.zeros((2, 4), dtype=complex), ShapeError, "real"),
-        ([[0, 0, 0, 0], [0, 0, float("nan"), 0]], NotFiniteError, "row 1, column 2 of the features is nan"),
+        (
+            [[0, 0, 0, 0], [0, 0, float("nan"), 0]],
+            NotFiniteError,
+            "row 1, column 2 of the features is nan",
+        ),
         ([[0, -float("inf"), 0, 0]], NotFiniteError, "row 0, column 1 of the features is -inf"),
     ],
 )
@@ -97,12 +106,17 @@ def test_posteriors_of_other_specs_cannot_be_compared():
         with pytest.raises(SpecMismatchError, match=r"compare posteriors.*intercept"):
             compare(other)
     animals = expunge.Spec(dim=2, labels=("cat",))
-    few, more = (Posterior(expunge.Statistics.zero(s), sigma=1.0) for s in (animals, animals.with_labels("dog")))
+    few, more = (
+        Posterior(expunge.Statistics.zero(s), sigma=1.0)
+        for s in (animals, animals.with_labels("dog"))
+    )
     with pytest.raises(SpecMismatchError, match="labels"):
         few.kl_to(more)
 
 
-@pytest.mark.parametrize(("size", "seed"), [(-1, 0), (1.5, 0), (True, 0), (1, None), (1, -1), (1, "seed"), (1, True)])
+@pytest.mark.parametrize(
+    ("size", "seed"), [(-1, 0), (1.5, 0), (True, 0), (1, None), (1, -1), (1, "seed"), (1, True)]
+)
 def test_draws_that_cannot_be_are_refused(size, seed):
     posterior = Posterior(expunge.Statistics.zero(expunge.Spec(dim=1, outputs=1)), sigma=1.0)
     with pytest.raises(InputError, match="must be"):
@@ -127,5 +141,7 @@ def test_a_posterior_cannot_be_changed():
 
 
 def test_a_posterior_describes_itself():
-    posterior = Posterior(expunge.Statistics.zero(expunge.Spec(dim=1, outputs=2, gamma=4.0)), sigma=1.0)
+    posterior = Posterior(
+        expunge.Statistics.zero(expunge.Spec(dim=1, outputs=2, gamma=4.0)), sigma=1.0
+    )
     assert repr(posterior) == "<Posterior of 0 samples, sigma=1, tau=0.5>"

@@ -13,19 +13,21 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from expunge import Spec, Statistics
+from expunge.crypto import Envelope, SigningKey
 from expunge.evidence import Receipt
 from expunge.exact import wide
-from expunge.privacy.aggregation import Collector, Contribution, Opening
-from expunge.protocol import messages, request, speech
-from expunge.protocol.token import Token
-from expunge.signing import Envelope, SigningKey
+from expunge.secagg import Collector, Contribution, Opening
+from expunge.wire import messages, payloads, request
+from expunge.wire.token import Token
 from golden import CLIENT, FOLDER, MAKERS, SERVER, SPEC, text
-from golden_aggregation import NAMES
+from support.golden_secagg import NAMES
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_file_is_what_the_code_makes(name: str) -> None:
-    assert (FOLDER / f"{name}.json").read_text(encoding="utf-8") == text(name), "renew with: python tests/golden.py"
+    assert (FOLDER / f"{name}.json").read_text(encoding="utf-8") == text(name), (
+        "renew with: python tests/golden.py"
+    )
 
 
 def vector(name: str) -> dict[str, object]:
@@ -44,34 +46,50 @@ def test_requests_can_be_read(name: str) -> None:
     found.verify(CLIENT.public)
     header = found.header
     message = messages.read(SPEC, header.message, header.added, header.deleted, found.message)
-    assert (message.added is None, message.deleted is None) == (header.added == 0, header.deleted == 0)
+    assert (message.added is None, message.deleted is None) == (
+        header.added == 0,
+        header.deleted == 0,
+    )
 
 
 def test_statistics_can_be_read() -> None:
     content = vector("statistics")
-    assert Statistics.from_bytes(SPEC, bytes.fromhex(str(content["statistics"]))).digest == content["digest"]
+    assert (
+        Statistics.from_bytes(SPEC, bytes.fromhex(str(content["statistics"]))).digest
+        == content["digest"]
+    )
 
 
 def test_what_is_said_can_be_heard() -> None:
     content = vector("envelopes")
     for kind in ("enrolment", "question", "command"):
-        speech.heard(kind, str(content[kind]).encode(), CLIENT.public)
+        payloads.open_verified(kind, str(content[kind]).encode(), CLIENT.public)
     assert Token.from_text(str(content["token"])).secret_digest == content["token_secret_digest"]
 
 
 def test_the_receipt_holds() -> None:
-    receipt = Receipt.read(Envelope.from_bytes(str(vector("evidence")["receipt"]).encode(), "receipt"), SERVER.public)
+    receipt = Receipt.read(
+        Envelope.from_bytes(str(vector("evidence")["receipt"]).encode(), "receipt"), SERVER.public
+    )
     assert (receipt.client, receipt.sequence, receipt.logged.index) == ("hospital-a", 1, 1)
 
 
 def test_the_round_of_secure_aggregation_can_be_heard_and_adds_up() -> None:
     content: dict[str, Any] = vector("aggregation")
     spec, opening = Spec.from_dict(content["spec"]), Opening.from_json(content["opening"])
-    keys = {name: SigningKey(bytes.fromhex(seed)).public for name, seed in content["identity_seeds"].items()}
+    keys = {
+        name: SigningKey(bytes.fromhex(seed)).public
+        for name, seed in content["identity_seeds"].items()
+    }
     assert spec.aggregation is not None
     collector = Collector(opening, spec.aggregation, keys.__getitem__)
     told = content["told"]
-    for kind, answered in (("join", None), ("shares", "roster"), ("masked", "deliveries"), ("reveal", "survivors")):
+    for kind, answered in (
+        ("join", None),
+        ("shares", "roster"),
+        ("masked", "deliveries"),
+        ("reveal", "survivors"),
+    ):
         for name, said in content["said"].items():
             if answered is not None and kind in said:
                 expected = told[answered][name] if answered == "deliveries" else told[answered]
@@ -79,9 +97,16 @@ def test_the_round_of_secure_aggregation_can_be_heard_and_adds_up() -> None:
             if kind in said:
                 assert collector.take(bytes.fromhex(said[kind])) == name
         collector.advance()
-    assert [list(one) for one in collector.included] == content["included"] == [["hospital-a", 1], ["hospital-b", 4]]
+    assert (
+        [list(one) for one in collector.included]
+        == content["included"]
+        == [["hospital-a", 1], ["hospital-b", 4]]
+    )
     found = [str(one) for one in wide.to_ints(collector.sum())]
-    plain = [str(int(one) + int(other)) for one, other in zip(*(content["vectors"][name] for name in NAMES[:2]), strict=True)]
+    plain = [
+        str(int(one) + int(other))
+        for one, other in zip(*(content["vectors"][name] for name in NAMES[:2]), strict=True)
+    ]
     assert found == plain == content["sum"]
     together = Contribution.from_vector(spec, collector.sum())
     assert (together.added, together.deleted) == (4, 1)
@@ -93,10 +118,19 @@ def test_a_masked_vector_follows_from_what_the_page_of_the_protocol_says() -> No
     opening, names = content["opening"], list(content["secrets"])
     roster = bytes.fromhex(content["told"]["roster"])
     length = int.from_bytes(roster[14:18], "little")
-    public = {name: roster[18 + length + 128 * place : 18 + length + 128 * (place + 1)] for place, name in enumerate(names)}
+    public = {
+        name: roster[18 + length + 128 * place : 18 + length + 128 * (place + 1)]
+        for place, name in enumerate(names)
+    }
 
     def key(secret: bytes, use: str, *who: str) -> bytes:
-        parts = [use, opening["federation"], opening["round"], hashlib.sha256(roster).hexdigest(), *who]
+        parts = [
+            use,
+            opening["federation"],
+            opening["round"],
+            hashlib.sha256(roster).hexdigest(),
+            *who,
+        ]
         info = b"expunge\0aggregation\0\x01" + json.dumps(parts, separators=(",", ":")).encode()
         return HKDF(hashes.SHA256(), 32, None, info).derive(secret)
 
@@ -108,7 +142,10 @@ def test_a_masked_vector_follows_from_what_the_page_of_the_protocol_says() -> No
     own = {what: bytes.fromhex(text) for what, text in content["secrets"]["hospital-b"].items()}
     private = X25519PrivateKey.from_private_bytes(own["mask"])
     masks = [(1, mask(own["seed"], "self mask", "hospital-b"))]
-    for sign, other in ((-1, "hospital-a"), (1, "hospital-c")):  # the first of a pair by name adds, the second subtracts
+    for sign, other in (
+        (-1, "hospital-a"),
+        (1, "hospital-c"),
+    ):  # the first of a pair by name adds, the second subtracts
         agreed = private.exchange(X25519PublicKey.from_public_bytes(public[other][32:64]))
         masks.append((sign, mask(agreed, "pair mask", *sorted(("hospital-b", other)))))
     expected = [
@@ -117,21 +154,39 @@ def test_a_masked_vector_follows_from_what_the_page_of_the_protocol_says() -> No
     ]
     said = bytes.fromhex(content["said"]["hospital-b"]["masked"])
     body = said[18 + int.from_bytes(said[14:18], "little") + 64 :]
-    assert [int.from_bytes(body[at : at + 16], "little") for at in range(0, len(body), 16)] == expected
+    assert [
+        int.from_bytes(body[at : at + 16], "little") for at in range(0, len(body), 16)
+    ] == expected
 
 
 def test_a_share_follows_from_what_the_page_of_the_protocol_says() -> None:
     content: dict[str, Any] = vector("aggregation")
     opening, derived = content["opening"], content["derived"]
-    parts = ["dealing seed", opening["federation"], opening["round"], derived["roster_digest"], "hospital-a"]
+    parts = [
+        "dealing seed",
+        opening["federation"],
+        opening["round"],
+        derived["roster_digest"],
+        "hospital-a",
+    ]
     info = b"expunge\0aggregation\0\x01" + json.dumps(parts, separators=(",", ":")).encode()
     secrets = {what: bytes.fromhex(text) for what, text in content["secrets"]["hospital-a"].items()}
     stream_key = HKDF(hashes.SHA256(), 32, None, info).derive(secrets["dealing"])
     threshold = content["plan"]["threshold"]
-    stream = Cipher(algorithms.AES(stream_key), modes.CTR(bytes(16))).encryptor().update(bytes(48 * (threshold - 1)))
+    stream = (
+        Cipher(algorithms.AES(stream_key), modes.CTR(bytes(16)))
+        .encryptor()
+        .update(bytes(48 * (threshold - 1)))
+    )
     prime = 2**256 + 297
-    powers = [int.from_bytes(stream[at : at + 48], "little") % prime for at in range(0, len(stream), 48)]
-    powers.append(int.from_bytes(secrets["seed"], "little"))  # the highest power first, the secret last
+    powers = [
+        int.from_bytes(stream[at : at + 48], "little") % prime for at in range(0, len(stream), 48)
+    ]
+    powers.append(
+        int.from_bytes(secrets["seed"], "little")
+    )  # the highest power first, the secret last
     x = 1 + derived["holders_of_hospital_a"].index("hospital-b")
-    value = sum(coefficient * x**power for power, coefficient in enumerate(reversed(powers))) % prime
+    value = (
+        sum(coefficient * x**power for power, coefficient in enumerate(reversed(powers))) % prime
+    )
     assert value.to_bytes(33, "little").hex() == derived["seed_share_of_a_for_b"]

@@ -15,7 +15,17 @@ import numpy as np
 from expunge.errors import InputError
 from expunge_experiments.datasets.catalogue import Library
 from expunge_experiments.report.figures import log_axis, look, name_ends, panels, seeds_line
-from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Key, Report, Results, Table, over_seeds
+from expunge_experiments.runs.base import (
+    Cell,
+    Drawing,
+    Experiment,
+    Finding,
+    Key,
+    Report,
+    Results,
+    Table,
+    over_seeds,
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,13 @@ class Toy(Experiment[ToySettings]):
         keys = [common | {"seed": seed} for seed in settings.seeds]
         cells = [Cell(key, partial(self._measure, key)) for key in keys]
         if settings.flower:
-            cells.append(Cell(common | {"seed": 9, "engine": "flower"}, partial(self._measure, common | {"seed": 9}), "flower"))
+            cells.append(
+                Cell(
+                    common | {"seed": 9, "engine": "flower"},
+                    partial(self._measure, common | {"seed": 9}),
+                    "flower",
+                )
+            )
         return cells
 
     def _measure(self, key: Key, library: Library, report: Report) -> Mapping[str, Any]:
@@ -69,7 +85,9 @@ class Toy(Experiment[ToySettings]):
             raise ZeroDivisionError("this seed is broken")
         self.measured.append(key["seed"])
         report("adding up", 1, 2)
-        total = float(library.load(key["dataset"]).train_features.sum()) * key["factor"] + key["seed"]
+        total = (
+            float(library.load(key["dataset"]).train_features.sum()) * key["factor"] + key["seed"]
+        )
         return {"total": np.float64(total)} if self.result is None else self.result
 
     def tables(self, _: ToySettings, results: Results) -> list[Table]:
@@ -82,7 +100,10 @@ class Toy(Experiment[ToySettings]):
     def findings(self, _: ToySettings, results: Results) -> list[Finding]:
         summary = over_seeds(one.result["total"] for one in results)
         assert summary is not None
-        return [Finding("Totals are positive.", summary.mean > 0), Finding(f"There are {summary.count}.")]
+        return [
+            Finding("Totals are positive.", summary.mean > 0),
+            Finding(f"There are {summary.count}."),
+        ]
 
 
 def _draw(results: Results) -> Any:
@@ -90,7 +111,12 @@ def _draw(results: Results) -> Any:
     for name in ("a_exact", "fedavg", "unheard-of"):
         totals = [[abs(one.result["total"]) + 1e-3, 2.0] for one in results]
         seeds_line(left, range(len(totals)), totals, label=look(name).label, **look(name).line())
-        right.plot(range(1, len(totals) + 1), [0.0, *[1e-9] * (len(totals) - 1)], label=look(name).label, **look(name).line())
+        right.plot(
+            range(1, len(totals) + 1),
+            [0.0, *[1e-9] * (len(totals) - 1)],
+            label=look(name).label,
+            **look(name).line(),
+        )
     log_axis(left)
     log_axis(right, zero=1e-12)
     name_ends(left)

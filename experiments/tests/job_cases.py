@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from expunge.carriers.flower.parcel import Parcel
+from expunge.transport.flower.messages import Parcel
 from expunge_experiments.flower import Job, Request, SharedPool
 from expunge_experiments.flower.node import Run, respond
 from expunge_experiments.pool import Pool
@@ -31,7 +31,9 @@ def shared_pool(clients: int = CLIENTS, size: int = 90) -> SharedPool:
     """Three classes around three points."""
     draw = np.random.default_rng(7)
     labels = draw.integers(3, size=size)
-    features = (2 * draw.normal(size=(3, 6))[labels] + draw.normal(size=(size, 6))).astype(np.float32)
+    features = (2 * draw.normal(size=(3, 6))[labels] + draw.normal(size=(size, 6))).astype(
+        np.float32
+    )
     owners = np.arange(size) % clients
     return SharedPool(Pool(features, labels, owners, 3, clients), features[:30], labels[:30])
 
@@ -39,9 +41,15 @@ def shared_pool(clients: int = CLIENTS, size: int = 90) -> SharedPool:
 def job_of(name: str, *, seed: int = 4) -> Job:
     """A small job: everything that the system can be asked."""
     supported = SYSTEMS[name].find("system").supports
-    requests = [Request(operation, numbers) for operation, numbers in _ASKED.items() if operation in supported]
+    requests = [
+        Request(operation, numbers)
+        for operation, numbers in _ASKED.items()
+        if operation in supported
+    ]
     if "delete" not in supported:  # then nothing can be added that is not left out at first
-        return Job(name, None, seed, tuple(requests), tuple(sorted(set(range(90)) - set(_ASKED["add"]))))
+        return Job(
+            name, None, seed, tuple(requests), tuple(sorted(set(range(90)) - set(_ASKED["add"])))
+        )
     return Job(name, settings_from(name, _SMALL.get(name, {})), seed, tuple(requests))
 
 
@@ -50,7 +58,11 @@ def perform(system: System, job: Job) -> tuple[list[Cost], list[str]]:
     costs = [system.train(None if job.training is None else np.array(job.training))]
     digests = [system.digest]
     for request in job.requests:
-        numbers: Any = request.numbers[0] if request.operation == "delete_client" else np.array(request.numbers)
+        numbers: Any = (
+            request.numbers[0]
+            if request.operation == "delete_client"
+            else np.array(request.numbers)
+        )
         costs.append(getattr(system, request.operation)(numbers))
         digests.append(system.digest)
     return costs, digests

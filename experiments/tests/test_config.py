@@ -1,4 +1,6 @@
-"""Configs: what is written is read again, and whatever is wrong is refused by name, with what would do."""
+"""Configs: what is written is read again, and whatever is wrong is refused by name, with what would
+do.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_settings_of_systems_are_shown_though_they_are_not_in_the_config() -> No
 
 def test_a_table_is_laid_over_the_full_or_the_quick_variant() -> None:
     assert config.settings_of(Toy(), {"factor": 3}, quick=False) == ToySettings(factor=3.0)
-    assert config.settings_of(Toy(), {"factor": 3}, quick=True) == ToySettings(factor=3.0, seeds=(0,))
+    assert config.settings_of(Toy(), {"factor": 3}, quick=True) == ToySettings(
+        factor=3.0, seeds=(0,)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The engine in one process: messages arrive, and what they cost is counted; pools and workers know whose samples are whose."""
+"""The engine in one process: messages arrive, and what they cost is counted; pools and workers know
+whose samples are whose.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,12 @@ def test_answers_come_in_the_order_of_the_letters_and_bytes_are_counted() -> Non
     assert engine.usage.exchanges == 1
     assert engine.usage.bytes_down == sum(len(message.to_bytes()) for _, message in messages)
     assert engine.usage.bytes_up == sum(len(answer.to_bytes()) for answer in answers)
-    assert 0 < engine.usage.busiest_seconds <= engine.usage.client_seconds <= engine.usage.waited_seconds
+    assert (
+        0
+        < engine.usage.busiest_seconds
+        <= engine.usage.client_seconds
+        <= engine.usage.waited_seconds
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +73,9 @@ def test_answers_come_in_the_order_of_the_letters_and_bytes_are_counted() -> Non
         ("add", [1], "add a sample twice"),
     ],
 )
-def test_a_worker_refuses_what_is_not_its_own_and_changes_nothing(task: str, numbers: list[int], words: str) -> None:
+def test_a_worker_refuses_what_is_not_its_own_and_changes_nothing(
+    task: str, numbers: list[int], words: str
+) -> None:
     engine = ProcessEngine(pool_of([0, 0, 1, 1], 2), Counting)
     engine.ask([(0, ArrayMessage("add", {}, {"numbers": np.array([1])}))])
     with pytest.raises(InputError, match=words):

@@ -1,4 +1,6 @@
-"""Grids of experiments: the usual one wherever it will do, and never a coarser one than is needed."""
+"""Grids of experiments: the usual one wherever it will do, and never a coarser one than is
+needed.
+"""
 
 from __future__ import annotations
 

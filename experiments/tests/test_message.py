@@ -13,10 +13,14 @@ from expunge_experiments.message import ArrayMessage
 
 KINDS = st.sampled_from(["<f4", "<f8", "<i8", "<u8", "|b1", "|u1"])
 ARRAYS = st.dictionaries(
-    st.text(max_size=8), KINDS.flatmap(lambda kind: arrays(kind, array_shapes(min_dims=0, min_side=0, max_side=4))), max_size=4
+    st.text(max_size=8),
+    KINDS.flatmap(lambda kind: arrays(kind, array_shapes(min_dims=0, min_side=0, max_side=4))),
+    max_size=4,
 )
 SETTINGS = st.dictionaries(
-    st.text(max_size=8), st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), max_size=4
+    st.text(max_size=8),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    max_size=4,
 )
 
 
@@ -33,7 +37,10 @@ def test_a_letter_is_read_as_it_was_written(task: str, settings: dict, content: 
 
 def test_arrays_of_any_layout_are_written_alike() -> None:
     array = np.arange(12.0).reshape(3, 4)
-    assert ArrayMessage("x", {}, {"a": np.asfortranarray(array)}).to_bytes() == ArrayMessage("x", {}, {"a": array}).to_bytes()
+    assert (
+        ArrayMessage("x", {}, {"a": np.asfortranarray(array)}).to_bytes()
+        == ArrayMessage("x", {}, {"a": array}).to_bytes()
+    )
 
 
 @given(st.data())

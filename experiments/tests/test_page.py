@@ -1,4 +1,6 @@
-"""What is written of outcomes: the same bytes from the same results, and nothing missing in silence."""
+"""What is written of outcomes: the same bytes from the same results, and nothing missing in
+silence.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,14 @@ FILES = ["results.json", "config.toml", "table.md", "toy.png", "toy.svg"]
 def outcome(tmp_path: Path) -> Outcome:
     toy = Toy()
     toy.broken = {2}
-    return Runner(tmp_path / "out", tiny_library(tmp_path)).run(toy, replace(toy.full, flower=True), engines=("process",))
+    return Runner(tmp_path / "out", tiny_library(tmp_path)).run(
+        toy, replace(toy.full, flower=True), engines=("process",)
+    )
 
 
-def test_everything_is_written_and_is_the_same_bytes_again(outcome: Outcome, tmp_path: Path) -> None:
+def test_everything_is_written_and_is_the_same_bytes_again(
+    outcome: Outcome, tmp_path: Path
+) -> None:
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
         write_outcome(outcome, folder)
@@ -50,7 +56,9 @@ def test_results_say_everything(outcome: Outcome, tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(found)
 
 
-def test_the_page_has_claims_tables_figures_and_what_is_missing(outcome: Outcome, tmp_path: Path) -> None:
+def test_the_page_has_claims_tables_figures_and_what_is_missing(
+    outcome: Outcome, tmp_path: Path
+) -> None:
     write_outcome(outcome, tmp_path / "toy")
     text = write_page([outcome], tmp_path).read_text()
     for part in (
@@ -64,7 +72,10 @@ def test_the_page_has_claims_tables_figures_and_what_is_missing(outcome: Outcome
         "- There are 2.",
         "failed: ZeroDivisionError",
         "not run: needs Flower",
-        "`expunge experiment toy --config config.toml`, with the settings in [config.toml](toy/config.toml)",
+        (
+            "`expunge experiment toy --config config.toml`, with the settings in "
+            "[config.toml](toy/config.toml)"
+        ),
         "[results.json](toy/results.json)",
         "not in the paper",
     ):
@@ -82,7 +93,10 @@ def test_the_command_gives_these_very_settings(outcome: Outcome, tmp_path: Path)
     table = config.read(tmp_path / "toy" / "config.toml")["toy"]
     assert config.settings_of(outcome.experiment, table, quick=False) == outcome.settings
     assert command(replace(outcome, settings=outcome.experiment.full)) == "expunge experiment toy"
-    assert command(replace(outcome, settings=outcome.experiment.quick, quick=True)) == "expunge experiment toy --quick"
+    assert (
+        command(replace(outcome, settings=outcome.experiment.quick, quick=True))
+        == "expunge experiment toy --quick"
+    )
 
 
 def test_a_coarser_grid_is_stated(outcome: Outcome, tmp_path: Path) -> None:
@@ -126,7 +140,10 @@ def test_times_in_words(value: float | None, text: str) -> None:
     assert tables.seconds_text(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (512, "512 B"), (1000, "1 kB"), (13_100_000, "13.1 MB"), (5e12, "5 TB")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (512, "512 B"), (1000, "1 kB"), (13_100_000, "13.1 MB"), (5e12, "5 TB")],
+)
 def test_sizes_in_words(value: float, text: str) -> None:
     assert tables.bytes_text(value) == text
 
@@ -159,7 +176,11 @@ def test_the_machine_in_words_names_no_path() -> None:
 
 def test_the_papers_numbers_by_our_names() -> None:
     assert paper.accuracy("cifar10", "central") == 0.9802
-    assert paper.accuracy("digits_by_writer", "b_exact") == paper.accuracy("femnist", "b_float64") == 0.8080
+    assert (
+        paper.accuracy("digits_by_writer", "b_exact")
+        == paper.accuracy("femnist", "b_float64")
+        == 0.8080
+    )
     assert paper.accuracy("cifar10", "sisa") is None
     assert paper.accuracy("mine.npz", "central") is None
     assert paper.invariance("float64", "b", 10) == 6.18e-10

@@ -1,4 +1,6 @@
-"""The runner: nothing is measured twice, an interrupted run goes on, a failing cell stops no other."""
+"""The runner: nothing is measured twice, an interrupted run goes on, a failing cell stops no
+other.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 
 from experiment_cases import Toy, ToySettings, tiny_library
 from expunge.errors import InputError, StoreBusyError
-from expunge.files import FolderLock
+from expunge.storage.files import FolderLock
 from expunge_experiments.runner import Runner, available_engines, cell_name
 from expunge_experiments.runs.base import Cell
 
@@ -71,7 +73,9 @@ def test_a_failing_cell_is_told_of_and_tried_again(runner: Runner) -> None:
     assert [one.key["seed"] for one in outcome.results] == [0, 2]
     (failed,) = outcome.failures
     assert "seed=1" in failed.cell
-    assert failed.error.startswith("ZeroDivisionError: this seed is broken (experiment_cases.py, line ")
+    assert failed.error.startswith(
+        "ZeroDivisionError: this seed is broken (experiment_cases.py, line "
+    )
     toy.broken = set()
     assert not run(runner, toy).failures
     assert toy.measured == [0, 2, 1]
@@ -177,7 +181,9 @@ def test_cells_must_differ_and_name_an_engine(runner: Runner) -> None:
 
 def test_progress_is_reported(tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
-    Runner(tmp_path / "out", tiny_library(tmp_path), lambda *what: told.append(what)).run(Toy(), Toy.quick)
+    Runner(tmp_path / "out", tiny_library(tmp_path), lambda *what: told.append(what)).run(
+        Toy(), Toy.quick
+    )
     name = "dataset=tiny factor=2.0 mode=sum seed=0"
     assert told == [
         ("toy: cells", 0, 1),

@@ -1,4 +1,6 @@
-"""The store: a result counts as long as everything it depends on is the same, and files are whole or absent."""
+"""The store: a result counts as long as everything it depends on is the same, and files are whole
+or absent.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from expunge_experiments.runs.base import Cell
 from expunge_experiments.store import Kept, Store, data_names, plain
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 SAME = {"tiny": {"digest": "d1"}}
@@ -33,7 +39,9 @@ def kept(result: dict[str, Any], **key: Any) -> Kept:
 
 @settings(max_examples=15)  # each writes to disk
 @given(st.dictionaries(st.text(), JSON))
-def test_what_is_kept_is_found(tmp_path_factory: pytest.TempPathFactory, result: dict[str, Any]) -> None:
+def test_what_is_kept_is_found(
+    tmp_path_factory: pytest.TempPathFactory, result: dict[str, Any]
+) -> None:
     store = Store(tmp_path_factory.mktemp("store"), Toy())
     store.keep(kept(result))
     found = store.find(cell(), SAME)
@@ -47,7 +55,9 @@ def test_another_key_version_or_data_is_another_result(tmp_path: Path) -> None:
     store.keep(kept({"total": 1}))
     assert store.find(cell(seed=1), SAME) is None
     assert store.find(cell(), {"tiny": {"digest": "d2"}}) is None
-    assert store.find(cell(), {"tiny": None}) is not None  # data that are not here cannot have changed what was measured
+    assert (
+        store.find(cell(), {"tiny": None}) is not None
+    )  # data that are not here cannot have changed what was measured
     newer = Toy()
     newer.version = 2  # type: ignore[misc]
     assert Store(tmp_path, newer).find(cell(), SAME) is None

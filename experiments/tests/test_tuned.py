@@ -18,8 +18,15 @@ SHARED = ("cifar10", "digits_by_writer", "tweets_by_user")
 
 def results(path: Path, dataset: str = "mine", **settings: Any) -> Path:
     """What a sweep of FedAvg writes."""
-    result = {"settings": settings, "accuracy": 0.5, "points": [{"settings": settings, "accuracy": 0.5}]}
-    content = {"experiment": "sweep", "results": [{"key": {"dataset": dataset, "system": "fedavg"}, "result": result}]}
+    result = {
+        "settings": settings,
+        "accuracy": 0.5,
+        "points": [{"settings": settings, "accuracy": 0.5}],
+    }
+    content = {
+        "experiment": "sweep",
+        "results": [{"key": {"dataset": dataset, "system": "fedavg"}, "result": result}],
+    }
     path.write_text(json.dumps(content))
     return path
 
@@ -55,7 +62,9 @@ def test_all_ridge_systems_share_one_gamma() -> None:
         ("tweets_by_user", (100, 20), (100, 5, 300, 1)),
     ],
 )
-def test_sizes_are_those_of_the_paper(dataset: str, fedavg: tuple[int, ...], fats: tuple[int, ...]) -> None:
+def test_sizes_are_those_of_the_paper(
+    dataset: str, fedavg: tuple[int, ...], fats: tuple[int, ...]
+) -> None:
     for name in ("fedavg", "exactfun"):
         found = tuned.settings_for(dataset, name)
         assert (found.rounds, found.clients_per_round) == fedavg
@@ -67,7 +76,9 @@ def test_sizes_are_those_of_the_paper(dataset: str, fedavg: tuple[int, ...], fat
 def test_originals_borrow_by_name() -> None:
     assert tuned.basis_of("cifar100") == "cifar10"
     assert tuned.basis_of("cifar10") == "cifar10"
-    assert tuned.settings_for("femnist", "fedavg") == tuned.settings_for("digits_by_writer", "fedavg")
+    assert tuned.settings_for("femnist", "fedavg") == tuned.settings_for(
+        "digits_by_writer", "fedavg"
+    )
 
 
 def test_an_unknown_dataset_is_refused_with_what_to_do() -> None:
@@ -83,7 +94,10 @@ def test_a_sweep_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
     assert tuned.basis_of("mine", path) == "mine"
     monkeypatch.setenv(tuned.VARIABLE, str(path))
     assert tuned.settings_for("mine", "fedavg").batch == 8
-    assert tuned.settings_for("cifar10", "fedavg").batch == tuned._packaged()["cifar10"]["fedavg"]["settings"]["batch"]
+    assert (
+        tuned.settings_for("cifar10", "fedavg").batch
+        == tuned._packaged()["cifar10"]["fedavg"]["settings"]["batch"]
+    )
     with pytest.raises(InputError, match="fats for mine"):
         tuned.settings_for("mine", "fats")
 
@@ -105,7 +119,13 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_files_that_are_no_sweep_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="experiment sweep"):
         tuned.read(tmp_path / "missing.json")
-    for content in ("{", "[]", "{}", '{"experiment": "sweep"}', '{"experiment": "sweep", "results": [{}]}'):
+    for content in (
+        "{",
+        "[]",
+        "{}",
+        '{"experiment": "sweep"}',
+        '{"experiment": "sweep", "results": [{}]}',
+    ):
         (tmp_path / "bad.json").write_text(content)
         with pytest.raises(FormatError, match=r"bad.json holds no results of a sweep"):
             tuned.read(tmp_path / "bad.json")

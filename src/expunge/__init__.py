@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from expunge import errors
 from expunge._version import __version__
-from expunge.aggregation import Aggregation
 from expunge.exact import Grid
-from expunge.head import Diagnostics, Head
 from expunge.posterior import Posterior
+from expunge.ridge.head import Diagnostics, Head
+from expunge.ridge.spec import Aggregation, Spec
+from expunge.ridge.statistics import Statistics
 from expunge.solvers import CholeskySolver, WoodburySolver, solve
-from expunge.spec import Spec
-from expunge.statistics import Statistics
 
 if TYPE_CHECKING:
-    from expunge.estimator import ExactRidgeClassifier, ExactRidgeRegressor
+    from expunge.estimators import ExactRidgeClassifier, ExactRidgeRegressor
 
 __all__ = [
     "Aggregation",
@@ -41,11 +40,13 @@ __all__ = [
 ]
 
 
-_LATER = {"ExactRidgeClassifier": "estimator", "ExactRidgeRegressor": "estimator"}
+_LATER = {"ExactRidgeClassifier": "estimators", "ExactRidgeRegressor": "estimators"}
 
 
 def __getattr__(name: str) -> Any:
-    """The estimators, imported when first asked for: scikit-learn takes longer to import than all the rest."""
+    """The estimators, imported when first asked for: scikit-learn takes longer to import than all
+    the rest.
+    """
     if name in _LATER:
         return getattr(import_module(f"expunge.{_LATER[name]}"), name)
     raise AttributeError(f"module 'expunge' has no attribute {name!r}")

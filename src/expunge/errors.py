@@ -1,6 +1,7 @@
 """Every error that Expunge raises on purpose.
 
-Each message says what happened, to which thing, and what to do about it; the object that raised is unchanged afterwards.
+Each message says what happened, to which thing, and what to do about it; the object that raised is
+unchanged afterwards.
 
     ExpungeError
     ├── SpecError                a spec or a grid that cannot be
@@ -112,7 +113,9 @@ class PosteriorError(ExpungeError, ValueError):
 
 
 class InterruptedChangeError(ExpungeError, RuntimeError):
-    """A solver that was interrupted in the middle of a change, and whose sums can no longer be trusted."""
+    """A solver that was interrupted in the middle of a change, and whose sums can no longer be
+    trusted.
+    """
 
 
 class EvidenceError(ExpungeError, ValueError):
@@ -124,7 +127,10 @@ class ProtocolError(ExpungeError, RuntimeError):
 
 
 class RefusedError(ProtocolError):
-    """The server refused: its state is unchanged. `code` is stable and for programs; `details` are JSON values."""
+    """The server refused: its state is unchanged.
+
+    `code` is stable and for programs; `details` are JSON values.
+    """
 
     def __init__(self, code: str, reason: str, **details: object) -> None:
         super().__init__(reason)

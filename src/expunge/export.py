@@ -1,11 +1,13 @@
 """Heads as files that other tools read: safetensors, and ONNX with one linear layer.
 
-Laws: the same head gives the same bytes; loading gives back the head (spec, weights, digest, error bound) bit for bit, or raises
-FormatError. What is stored under the one metadata key "expunge" is described in docs/how-to/export-a-head.md. Diagnostics are
-not stored: they belong to the path, not to the head.
+Laws: the same head gives the same bytes; loading gives back the head (spec, weights, digest, error
+bound) bit for bit, or raises FormatError. What is stored under the one metadata key "expunge" is
+described in docs/how-to/export-a-head.md. Diagnostics are not stored: they belong to the path, not
+to the head.
 
-Both formats hold the weights as a torch.nn.Linear does: `weight` (columns, dim) and, where the spec has an intercept, `bias`
-(columns), in float64, which is exact. The libraries are optional (`expunge[export]`) and imported only when asked for.
+Both formats hold the weights as a torch.nn.Linear does: `weight` (columns, dim) and, where the spec
+has an intercept, `bias` (columns), in float64, which is exact. The libraries are optional
+(`expunge[export]`) and imported only when asked for.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import ExpungeError, FormatError, MissingExtraError
-from expunge.head import Head
-from expunge.spec import Spec
+from expunge.ridge.head import Head
+from expunge.ridge.spec import Spec
 
 Float = NDArray[np.float64]
 InputType = Literal["float64", "float32"]
@@ -48,7 +50,9 @@ def load_safetensors(path: str | os.PathLike[str]) -> Head:
     return from_safetensors(Path(path).read_bytes())
 
 
-def save_onnx(head: Head, path: str | os.PathLike[str], *, input_type: InputType = "float64") -> None:
+def save_onnx(
+    head: Head, path: str | os.PathLike[str], *, input_type: InputType = "float64"
+) -> None:
     """Write `to_onnx(head)`; the file appears whole or not at all."""
     _write(path, to_onnx(head, input_type=input_type))
 
@@ -58,12 +62,14 @@ def load_onnx(path: str | os.PathLike[str]) -> Head:
     return from_onnx(Path(path).read_bytes())
 
 
-# -- safetensors ------------------------------------------------------------------------------------------------------------
+# -- safetensors -----------------------------------------------------------------------------------
 
 
 def to_safetensors(head: Head) -> bytes:
     """The head as safetensors bytes."""
-    data: bytes = _extra("safetensors.numpy").save(_tensors(head), metadata={_KEY: _description(head)})
+    data: bytes = _extra("safetensors.numpy").save(
+        _tensors(head), metadata={_KEY: _description(head)}
+    )
     return data
 
 
@@ -75,35 +81,47 @@ def from_safetensors(data: bytes) -> Head:
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
     except (library.SafetensorError, ValueError) as problem:
-        raise FormatError(f"these bytes are not a whole safetensors file: {problem}; ask for it again") from problem
+        raise FormatError(
+            f"these bytes are not a whole safetensors file: {problem}; ask for it again"
+        ) from problem
     tensors = {}
     for name, entry in entries.items():
         if entry["dtype"] != "F64":
-            _refuse(f"its tensor {name!r} holds {entry['dtype']}, not F64; conversion to another type loses the digest")
+            _refuse(
+                f"its tensor {name!r} holds {entry['dtype']}, not F64; conversion to another type "
+                "loses the digest"
+            )
         tensors[name] = _tensor(name, entry["data"], entry["shape"])
     return _rebuilt(metadata.get(_KEY), tensors)
 
 
-# -- ONNX -------------------------------------------------------------------------------------------------------------------
+# -- ONNX ------------------------------------------------------------------------------------------
 
 
 def to_onnx(head: Head, *, input_type: InputType = "float64") -> bytes:
-    """The head as an ONNX model: input `features` (batch, dim), output `scores` (batch, columns) in float64.
+    """The head as an ONNX model: input `features` (batch, dim), output `scores` (batch, columns) in
+    float64.
 
-    With input_type="float32" the features are cast to float64 first, which is exact; all arithmetic is in float64 either way.
+    With input_type="float32" the features are cast to float64 first, which is exact; all arithmetic
+    is in float64 either way.
     """
     data: bytes = _model(head, input_type).SerializeToString(deterministic=True)
     return data
 
 
 def from_onnx(data: bytes) -> Head:
-    """The inverse of `to_onnx`. The model must be, node for node, what `to_onnx` makes of its head."""
+    """The inverse of `to_onnx`.
+
+    The model must be, node for node, what `to_onnx` makes of its head.
+    """
     onnx = _extra("onnx")
     decode_error: type[Exception] = _extra("google.protobuf.message").DecodeError
     try:
         model = onnx.ModelProto.FromString(bytes(data))
     except decode_error as problem:
-        raise FormatError(f"these bytes are not a whole ONNX model: {problem}; ask for it again") from problem
+        raise FormatError(
+            f"these bytes are not a whole ONNX model: {problem}; ask for it again"
+        ) from problem
     tensors = {}
     for entry in model.graph.initializer:
         if entry.data_type != onnx.TensorProto.DOUBLE:
@@ -113,7 +131,10 @@ def from_onnx(data: bytes) -> Head:
     head = _rebuilt(described[0] if described else None, tensors)
     types = [entry.type.tensor_type.elem_type for entry in model.graph.input]
     if model != _model(head, "float32" if types == [onnx.TensorProto.FLOAT] else "float64"):
-        _refuse("its weights are right, but the model around them is not the one linear layer that was written")
+        _refuse(
+            "its weights are right, but the model around them is not the one linear layer that "
+            "was written"
+        )
     return head
 
 
@@ -123,29 +144,44 @@ def _model(head: Head, input_type: str) -> Any:
         raise FormatError(f"input_type={input_type!r} must be 'float64' or 'float32'")
     if head.integers.nbytes > _MOST_ONNX_BYTES:
         raise FormatError(
-            f"a head of {head.integers.nbytes} bytes is too large for an ONNX file, which must stay below 2 GiB; "
+            f"a head of {head.integers.nbytes} bytes is too large for an ONNX file, which must "
+            "stay below 2 GiB; "
             "use save_safetensors"
         )
     onnx = _extra("onnx")
     make, kinds = onnx.helper, onnx.TensorProto
     source = "features" if input_type == "float64" else "features_float64"
-    casts = [] if input_type == "float64" else [make.make_node("Cast", ["features"], [source], name="cast", to=kinds.DOUBLE)]
+    casts = (
+        []
+        if input_type == "float64"
+        else [make.make_node("Cast", ["features"], [source], name="cast", to=kinds.DOUBLE)]
+    )
     tensors = _tensors(head)
     graph = make.make_graph(
         [*casts, make.make_node("Gemm", [source, *tensors], ["scores"], name="head", transB=1)],
         "expunge_head",
-        [make.make_tensor_value_info("features", kinds.FLOAT if casts else kinds.DOUBLE, ["batch", head.spec.dim])],
+        [
+            make.make_tensor_value_info(
+                "features", kinds.FLOAT if casts else kinds.DOUBLE, ["batch", head.spec.dim]
+            )
+        ],
         [make.make_tensor_value_info("scores", kinds.DOUBLE, ["batch", head.spec.columns])],
-        [make.make_tensor(name, kinds.DOUBLE, array.shape, array.tobytes(), raw=True) for name, array in tensors.items()],
+        [
+            make.make_tensor(name, kinds.DOUBLE, array.shape, array.tobytes(), raw=True)
+            for name, array in tensors.items()
+        ],
     )
     model = make.make_model(
-        graph, opset_imports=[make.make_opsetid("", _ONNX_OPSET)], ir_version=_ONNX_IR, producer_name="expunge"
+        graph,
+        opset_imports=[make.make_opsetid("", _ONNX_OPSET)],
+        ir_version=_ONNX_IR,
+        producer_name="expunge",
     )
     make.set_model_props(model, {_KEY: _description(head)})
     return model
 
 
-# -- what both have in common -----------------------------------------------------------------------------------------------
+# -- what both have in common ----------------------------------------------------------------------
 
 
 def _tensors(head: Head) -> dict[str, Float]:
@@ -181,22 +217,35 @@ def _checksum(content: dict[str, Any]) -> str:
 
 
 def _rebuilt(description: Any, tensors: dict[str, Float]) -> Head:
-    """The head of a description and its tensors, refused unless the digest is that of the weights."""
+    """The head of a description and its tensors, refused unless the digest is that of the
+    weights.
+    """
     spec, digest, error_bound = _described(description)
-    shapes = {"weight": (spec.columns, spec.dim), **({"bias": (spec.columns,)} if spec.intercept else {})}
+    shapes = {
+        "weight": (spec.columns, spec.dim),
+        **({"bias": (spec.columns,)} if spec.intercept else {}),
+    }
     found = {name: array.shape for name, array in tensors.items()}
     if found != shapes:
         _refuse(f"its tensors have the shapes {found}, where its spec asks for {shapes}")
-    weights = np.concatenate([tensors["weight"].T, *([tensors["bias"][None]] if spec.intercept else [])])
+    weights = np.concatenate(
+        [tensors["weight"].T, *([tensors["bias"][None]] if spec.intercept else [])]
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = np.ldexp(weights, spec.publication_bits)
     integers = np.where(np.abs(scaled) <= _MOST_WEIGHT, np.rint(scaled), 0.0).astype(np.int64)
     head = Head(spec, np.ascontiguousarray(integers), error_bound)
-    wrong = np.argwhere(head.weights.view(np.int64) != np.ascontiguousarray(weights, dtype=np.float64).view(np.int64))
+    wrong = np.argwhere(
+        head.weights.view(np.int64)
+        != np.ascontiguousarray(weights, dtype=np.float64).view(np.int64)
+    )
     if wrong.size:
         row, column = (int(index) for index in wrong[0])
         place = "the intercept" if row == spec.dim else f"feature {row}"
-        _refuse(f"the weight {float(weights[row, column])!r} of {place} for column {column} is not on its publication grid")
+        _refuse(
+            f"the weight {float(weights[row, column])!r} of {place} for column {column} is not on "
+            "its publication grid"
+        )
     if head.digest != digest:
         _refuse(f"its weights have the digest {head.digest}, but it says {digest}")
     return head
@@ -205,18 +254,28 @@ def _rebuilt(description: Any, tensors: dict[str, Float]) -> Head:
 def _described(description: Any) -> tuple[Spec, str, float]:
     """Spec, digest and error bound of a description whose version, keys and checksum are right."""
     if not isinstance(description, str):
-        raise FormatError(f"this is not a head that Expunge wrote: its metadata has no key {_KEY!r}")
+        raise FormatError(
+            f"this is not a head that Expunge wrote: its metadata has no key {_KEY!r}"
+        )
     try:
         content = json.loads(description)
     except (ValueError, RecursionError) as problem:
         raise FormatError(
-            f"this head's file has been altered: its metadata is not JSON ({problem}); ask for it again"
+            f"this head's file has been altered: its metadata is not JSON ({problem}); ask for it "
+            "again"
         ) from problem
-    if not isinstance(content, dict) or content.get("format") != _FORMAT or "version" not in content:
-        raise FormatError("this is not a head that Expunge wrote: its metadata describes something else")
+    if (
+        not isinstance(content, dict)
+        or content.get("format") != _FORMAT
+        or "version" not in content
+    ):
+        raise FormatError(
+            "this is not a head that Expunge wrote: its metadata describes something else"
+        )
     if content["version"] != _VERSION:
         raise FormatError(
-            f"a head's file of version {content['version']!r} cannot be read; this release reads version {_VERSION}"
+            f"a head's file of version {content['version']!r} cannot be read; this release reads "
+            f"version {_VERSION}"
         )
     checksum = content.pop("checksum", None)
     if checksum != _checksum(content):
@@ -241,13 +300,16 @@ def _extra(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as problem:
         raise MissingExtraError(
-            f"{module.partition('.')[0]} is not installed, which is needed to read and write this kind of file: "
+            f"{module.partition('.')[0]} is not installed, which is needed to read and write this "
+            "kind of file: "
             "pip install 'expunge[export]'"
         ) from problem
 
 
 def _write(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write beside the path, then move into place: a reader sees the old file or the whole new one, never a part."""
+    """Write beside the path, then move into place: a reader sees the old file or the whole new one,
+    never a part.
+    """
     target = Path(path)
     partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:

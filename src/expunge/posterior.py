@@ -1,11 +1,13 @@
 """Posterior: the distribution of the ridge weights, of which the head is the mean.
 
-With targets y ~ N(W' f, sigma^2 I) and weights vec(W) ~ N(0, tau^2 I), gamma = sigma^2 / tau^2, the posterior of the retained
-samples is matrix-normal, MN(M, sigma^2 H^-1, I), with H = S + gamma I and M = H^-1 G. It is a function of the statistics alone.
-So deleting gives the posterior of retraining and not only its mean: the KL divergence between the two is exactly 0.0.
+With targets y ~ N(W' f, sigma^2 I) and weights vec(W) ~ N(0, tau^2 I), gamma = sigma^2 / tau^2, the
+posterior of the retained samples is matrix-normal, MN(M, sigma^2 H^-1, I), with H = S + gamma I and
+M = H^-1 G. It is a function of the statistics alone. So deleting gives the posterior of retraining
+and not only its mean: the KL divergence between the two is exactly 0.0.
 
-The statistics are exact; what is derived from them here (covariance, KL, noise) is ordinary float64 arithmetic, arranged so
-that differences between posteriors are taken between integers, before anything is rounded.
+The statistics are exact; what is derived from them here (covariance, KL, noise) is ordinary float64
+arithmetic, arranged so that differences between posteriors are taken between integers, before
+anything is rounded.
 """
 
 from __future__ import annotations
@@ -22,31 +24,37 @@ from scipy.linalg.blas import dtrsm
 
 from expunge.errors import InputError, PosteriorError
 from expunge.exact import blas, wide
-from expunge.head import Head
-from expunge.rows import finite_features
+from expunge.ridge.encoding import finite_features
+from expunge.ridge.head import Head
+from expunge.ridge.spec import Spec
+from expunge.ridge.statistics import Statistics
 from expunge.solvers import solve
 from expunge.solvers.system import System
-from expunge.spec import Spec
-from expunge.statistics import Statistics
 
 Float = NDArray[np.float64]
 
 _AGREEMENT = 1e-9  # relative, between gamma and sigma^2 / tau^2
-_MOST_SIGMA_BITS = 200  # with gamma within 2^+-100 no square or ratio of noise parameters can overflow
+_MOST_SIGMA_BITS = (
+    200  # with gamma within 2^+-100 no square or ratio of noise parameters can overflow
+)
 _SERIES_LIMIT = 0.5
 _SERIES_TERMS = 17
 _BLOCK_ROWS = 4096
 
 
 class Posterior:
-    """MN(M, sigma^2 (S + gamma I)^-1, I): columns of the weights are independent, with one covariance.
+    """MN(M, sigma^2 (S + gamma I)^-1, I): columns of the weights are independent, with one
+    covariance.
 
-    Give `sigma` (the noise of a target), `tau` (the spread of a weight before any sample), or both; the missing one follows from
-    gamma = sigma^2 / tau^2, and two that contradict the spec's gamma are refused. A posterior exists where a head does: whatever
-    `solve` refuses is refused here, by the same error.
+    Give `sigma` (the noise of a target), `tau` (the spread of a weight before any sample), or both;
+    the missing one follows from gamma = sigma^2 / tau^2, and two that contradict the spec's gamma
+    are refused. A posterior exists where a head does: whatever `solve` refuses is refused here, by
+    the same error.
     """
 
-    def __init__(self, statistics: Statistics, *, sigma: float | None = None, tau: float | None = None) -> None:
+    def __init__(
+        self, statistics: Statistics, *, sigma: float | None = None, tau: float | None = None
+    ) -> None:
         self._fit = _Fit(statistics)
         self._sigma, self._tau = _checked_noise(self._fit.spec, sigma, tau)
 
@@ -85,28 +93,36 @@ class Posterior:
 
     @property
     def mean(self) -> Float:
-        """The head's weights, shape (width, columns): within 2^-(publication_bits + 1) of the exact mean M."""
+        """The head's weights, shape (width, columns): within 2^-(publication_bits + 1) of the exact
+        mean M.
+        """
         return self.head.weights
 
     @cached_property
     def covariance(self) -> Float:
-        """sigma^2 (S + gamma I)^-1, shape (width, width): the covariance of every column of the weights."""
+        """sigma^2 (S + gamma I)^-1, shape (width, width): the covariance of every column of the
+        weights.
+        """
         covariance = self.sigma**2 * self._fit.inverse
         covariance.flags.writeable = False
         return covariance
 
     @property
     def std(self) -> Float:
-        """The standard deviation of every weight, shape (width, columns), to be read beside `mean`."""
+        """The standard deviation of every weight, shape (width, columns), to be read beside
+        `mean`.
+        """
         deviations = self.sigma * np.sqrt(self._fit.inverse.diagonal())
         return np.broadcast_to(deviations[:, None], (self.spec.width, self.spec.columns))
 
     @property
     def effective_parameters(self) -> float:
-        """tr(S (S + gamma I)^-1): how many of the width parameters the samples determine, rather than the prior."""
+        """tr(S (S + gamma I)^-1): how many of the width parameters the samples determine, rather
+        than the prior.
+        """
         return self._fit.effective_parameters
 
-    # -- predictions ----------------------------------------------------------------------------------------------------
+    # -- predictions -------------------------------------------------------------------------------
 
     def predictive_mean(self, features: Any) -> Float:
         """The expected targets, shape (n, columns): the head's scores."""
@@ -115,8 +131,8 @@ class Posterior:
     def predictive_std(self, features: Any, *, include_noise: bool = True) -> Float:
         """The standard deviation of a target, shape (n,); it is the same for every column.
 
-        sqrt(f' C f + sigma^2) with the covariance C of the weights; without the noise, sqrt(f' C f) is what more samples would
-        lower.
+        sqrt(f' C f + sigma^2) with the covariance C of the weights; without the noise, sqrt(f' C f)
+        is what more samples would lower.
         """
         array = finite_features(self.spec, features)
         result = np.empty(len(array))
@@ -129,25 +145,30 @@ class Posterior:
         return self.sigma * np.sqrt(result + (1.0 if include_noise else 0.0))
 
     def sample(self, size: int, seed: int | np.random.Generator) -> Float:
-        """`size` weights drawn from the posterior, shape (size, width, columns); the randomness is the caller's."""
+        """`size` weights drawn from the posterior, shape (size, width, columns); the randomness is
+        the caller's.
+        """
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
             raise InputError(f"size={size!r} must be the number of draws: an integer, not negative")
         seeded = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool) and seed >= 0
         if not seeded and not isinstance(seed, np.random.Generator):
-            raise InputError(f"seed={seed!r} must be a non-negative integer or a numpy.random.Generator")
+            raise InputError(
+                f"seed={seed!r} must be a non-negative integer or a numpy.random.Generator"
+            )
         width, columns = self.spec.width, self.spec.columns
         noise = np.random.default_rng(seed).standard_normal((int(size), width, columns))
         stacked = np.moveaxis(noise, 0, 1).reshape(width, int(size) * columns)
         spread = _solve_lower(self._fit.factor, stacked, transposed=True)
         return self.mean + self.sigma * np.moveaxis(spread.reshape(width, int(size), columns), 1, 0)
 
-    # -- judging and comparing ------------------------------------------------------------------------------------------
+    # -- judging and comparing ---------------------------------------------------------------------
 
     @cached_property
     def log_evidence(self) -> float:
         """log p(targets | features, gamma, sigma): the marginal likelihood, from statistics alone.
 
-        Larger is better, among posteriors of the same samples: it chooses gamma without held-out samples.
+        Larger is better, among posteriors of the same samples: it chooses gamma without held-out
+        samples.
         """
         fit, count = self._fit, self.statistics.count
         misfit = fit.residual_squares + self.spec.gamma * float(np.square(fit.mean).sum())
@@ -158,23 +179,28 @@ class Posterior:
     def kl_to(self, other: Posterior) -> float:
         """KL(self || other) in nats, for posteriors over the same weights; never negative.
 
-        Law: exactly 0.0 where statistics, gamma and sigma are equal, on whatever path they were reached. For posteriors that
-        are close it keeps its relative accuracy (about the condition number times 2^-53): the statistics are subtracted as
-        integers, and no two large terms cancel. Changes of gamma and sigma that cancel each other are seen to about 2^-100.
+        Law: exactly 0.0 where statistics, gamma and sigma are equal, on whatever path they were
+        reached. For posteriors that are close it keeps its relative accuracy (about the condition
+        number times 2^-53): the statistics are subtracted as integers, and no two large terms
+        cancel. Changes of gamma and sigma that cancel each other are seen to about 2^-100.
         """
         self._require_comparable(other)
         mine, theirs = self._fit, other._fit
         excess, logarithm = _variance_excess(self, other)
         close = np.abs(excess) <= _SERIES_LIMIT
-        spread = np.where(close, _minus_log1p(np.where(close, excess, 0.0)), excess - logarithm).sum()
-        # M - M' = H'^-1 (dH M - dG) with dH and dG exact: the difference of two rounded means would have lost its digits.
+        spread = np.where(
+            close, _minus_log1p(np.where(close, excess, 0.0)), excess - logarithm
+        ).sum()
+        # M - M' = H'^-1 (dH M - dG) with dH and dG exact: the difference of two rounded means would
+        # have lost its digits.
         system, moment = mine.difference(theirs)
         moved = blas.symmetric_multiply(system, mine.mean) - moment
         shift = np.square(_solve_lower(theirs.factor, moved)).sum() / other.sigma**2
         return float(0.5 * (self.spec.columns * spread + shift))
 
     def variance_ratios(self, other: Posterior) -> tuple[float, float]:
-        """The smallest and the largest ratio of this posterior's variance to the other's, over all directions of the weights.
+        """The smallest and the largest ratio of this posterior's variance to the other's, over all
+        directions of the weights.
 
         Both are (1.0, 1.0), exactly, for equal statistics, gamma and sigma.
         """
@@ -184,12 +210,15 @@ class Posterior:
         return float(ratios.min()), float(ratios.max())
 
     def is_no_more_certain_than(self, other: Posterior, *, tolerance: float | None = None) -> bool:
-        """Whether no direction's variance is below (1 - tolerance) times the other's: covariances in the PSD order.
+        """Whether no direction's variance is below (1 - tolerance) times the other's: covariances
+        in the PSD order.
 
-        Law: true of the posterior after a deletion against the one before it (same gamma and sigma), since H only loses a Gram.
-        A deletion leaves most directions as they were, so the true smallest ratio is 1 and float64 finds it a little off; the
-        default tolerance bounds that: width * 2^-50 * trace(H) / gamma, at worst 1/8. So False is a finding, and True says that
-        float64 finds no direction that became more certain. Like every numerical check it cannot prove what was deleted.
+        Law: true of the posterior after a deletion against the one before it (same gamma and
+        sigma), since H only loses a Gram. A deletion leaves most directions as they were, so the
+        true smallest ratio is 1 and float64 finds it a little off; the default tolerance bounds
+        that: width * 2^-50 * trace(H) / gamma, at worst 1/8. So False is a finding, and True says
+        that float64 finds no direction that became more certain. Like every numerical check it
+        cannot prove what was deleted.
         """
         smallest, _ = self.variance_ratios(other)
         if tolerance is None:
@@ -200,34 +229,49 @@ class Posterior:
 
     def _require_comparable(self, other: Posterior) -> None:
         if not isinstance(other, Posterior):
-            raise PosteriorError(f"a posterior can be compared with a Posterior only, got {type(other).__name__}")
+            raise PosteriorError(
+                f"a posterior can be compared with a Posterior only, got {type(other).__name__}"
+            )
         self.spec.require_same_data(other.spec, "compare posteriors of different specs")
 
     def __repr__(self) -> str:
-        return f"<Posterior of {self.statistics.count} samples, sigma={self.sigma:.6g}, tau={self.tau:.6g}>"
+        return (
+            f"<Posterior of {self.statistics.count} samples, sigma={self.sigma:.6g}, "
+            f"tau={self.tau:.6g}>"
+        )
 
 
 def estimate_noise(statistics: Statistics) -> float:
-    """sigma, from statistics alone: the square root of ||Y - F M||^2 / (columns * (n - p)), p = tr(S (S + gamma I)^-1).
+    """sigma, from statistics alone: the square root of ||Y - F M||^2 / (columns * (n - p)), p =
+    tr(S (S + gamma I)^-1).
 
-    The residual sum of squares follows from Y'Y, G, S and M; p is the effective number of parameters, so n - p are the degrees
-    of freedom left to the residuals of each column. Under the model (I - F H^-1 F') is the inverse of the targets' covariance
-    over sigma^2, hence E||Y - F M||^2 = sigma^2 * columns * (n - p): dividing by n - p is unbiased for every gamma. It tends to
-    the classical n - width as gamma tends to 0, and does not take the prior's word for the size of the weights, as the
-    maximum of the evidence would. Refused where less than one degree of freedom is left, and where every target is zero.
+    The residual sum of squares follows from Y'Y, G, S and M; p is the effective number of
+    parameters, so n - p are the degrees of freedom left to the residuals of each column. Under the
+    model (I - F H^-1 F') is the inverse of the targets' covariance over sigma^2, hence E||Y - F
+    M||^2 = sigma^2 * columns * (n - p): dividing by n - p is unbiased for every gamma. It tends to
+    the classical n - width as gamma tends to 0, and does not take the prior's word for the size of
+    the weights, as the maximum of the evidence would. Refused where less than one degree of freedom
+    is left, and where every target is zero.
     """
     return _Fit(statistics).noise()
 
 
 class _Fit:
-    """What follows from the statistics and gamma, whatever the noise. All of it is a cache of the statistics."""
+    """What follows from the statistics and gamma, whatever the noise.
+
+    All of it is a cache of the statistics.
+    """
 
     def __init__(self, statistics: Statistics) -> None:
         if not isinstance(statistics, Statistics):
-            raise PosteriorError(f"a posterior is made from expunge.Statistics, got {type(statistics).__name__}")
+            raise PosteriorError(
+                f"a posterior is made from expunge.Statistics, got {type(statistics).__name__}"
+            )
         self.statistics = statistics
         self.spec = statistics.spec
-        self.head = solve(statistics)  # also the guard: the conditioning rule makes the factorisation below succeed
+        self.head = solve(
+            statistics
+        )  # also the guard: the conditioning rule makes the factorisation below succeed
         system = statistics.gram_float()
         system.flat[:: self.spec.width + 1] += self.spec.gamma
         self.trace = float(system.trace())
@@ -251,7 +295,9 @@ class _Fit:
         bits = max(spec.publication_bits, spec.label_grid.fraction_bits - spec.grid.fraction_bits)
         shift = system.unit(bits) - spec.grid.fraction_bits - spec.label_grid.fraction_bits
         # |R| <= ||H|| ||W - M||; what the sum passes through on the way may wrap around.
-        most = math.frexp(self.trace * self.spec.width)[1] + system.unit(bits) - spec.publication_bits
+        most = (
+            math.frexp(self.trace * self.spec.width)[1] + system.unit(bits) - spec.publication_bits
+        )
         residual = wide.shifted_left(self.statistics.moment, shift, max(2, (most + 2) // 64 + 1))
         system.subtract_product(residual, self.head.integers, bits - spec.publication_bits)
         return residual, system.unit(bits)
@@ -270,33 +316,51 @@ class _Fit:
 
     @cached_property
     def residual_squares(self) -> float:
-        """||Y - F M||^2. Its large terms cancel, so they are summed as integers, for the published W; the rest is small.
+        """||Y - F M||^2.
+
+        Its large terms cancel, so they are summed as integers, for the published W; the rest is
+        small.
 
         With R = G - H W:  ||Y - F W||^2 = tr(Y'Y) - tr(W'(G + R)) - gamma ||W||^2.
         """
         spec, statistics = self.spec, self.statistics
         residual, unit = self._residual
         weights = self.head.integers.ravel().tolist()
-        label, cross = spec.label_grid.fraction_bits, spec.grid.fraction_bits + spec.label_grid.fraction_bits
+        label, cross = (
+            spec.label_grid.fraction_bits,
+            spec.grid.fraction_bits + spec.label_grid.fraction_bits,
+        )
         total = sum(wide.to_ints(statistics.label_gram)[:: spec.columns + 1]) / Fraction(4) ** label
-        for values, bits in ((wide.to_ints(statistics.moment), cross), (wide.to_ints(residual), unit)):
+        for values, bits in (
+            (wide.to_ints(statistics.moment), cross),
+            (wide.to_ints(residual), unit),
+        ):
             total -= _dot(weights, values) / Fraction(2) ** (bits + spec.publication_bits)
         total -= spec.exact_gamma * _dot(weights, weights) / Fraction(4) ** spec.publication_bits
         rounded = self._correction
         linear = float((rounded * wide.to_float(residual, -unit)).sum())
-        return float(total) - linear - spec.gamma * float((rounded * (2.0 * self.head.weights + rounded)).sum())
+        return (
+            float(total)
+            - linear
+            - spec.gamma * float((rounded * (2.0 * self.head.weights + rounded)).sum())
+        )
 
     def noise(self) -> float:
         """What `estimate_noise` promises."""
         count, parameters = self.statistics.count, self.effective_parameters
         if count - parameters < 1.0:
             raise PosteriorError(
-                f"the noise cannot be estimated: {count} samples leave {count - parameters:.3g} degrees of freedom after "
-                f"{parameters:.6g} effective parameters, and at least 1 is needed. Add samples, choose a larger gamma "
+                f"the noise cannot be estimated: {count} samples leave {count - parameters:.3g} "
+                "degrees of freedom after "
+                f"{parameters:.6g} effective parameters, and at least 1 is needed. Add samples, "
+                "choose a larger gamma "
                 "(statistics.under(spec.with_gamma(...))), or give sigma"
             )
         if not self.residual_squares > 0.0:
-            raise PosteriorError("the noise cannot be estimated: the head leaves no residuals (every target is zero); give sigma")
+            raise PosteriorError(
+                "the noise cannot be estimated: the head leaves no residuals (every target is "
+                "zero); give sigma"
+            )
         return math.sqrt(self.residual_squares / (self.spec.columns * (count - parameters)))
 
     def difference(self, other: _Fit) -> tuple[Float, Float]:
@@ -308,7 +372,10 @@ class _Fit:
 
 
 def _solve_lower(factor: Float, right: Float, *, transposed: bool = False) -> Float:
-    """L^-1 @ right, or L^-T @ right. LAPACK's own routine would wake every thread even for the smallest factor."""
+    """L^-1 @ right, or L^-T @ right.
+
+    LAPACK's own routine would wake every thread even for the smallest factor.
+    """
     solution: Float = dtrsm(1.0, factor, right, lower=1, trans_a=int(transposed))
     return solution
 
@@ -318,7 +385,9 @@ def _dot(left: list[int], right: list[int]) -> int:
 
 
 def _minus_log1p(values: Float) -> Float:
-    """x - log(1 + x) for |x| <= 1/2, without cancellation: r x - 2 r^3 (1/3 + r^2/5 + r^4/7 + ...) with r = x / (2 + x)."""
+    """x - log(1 + x) for |x| <= 1/2, without cancellation: r x - 2 r^3 (1/3 + r^2/5 + r^4/7 + ...)
+    with r = x / (2 + x).
+    """
     ratio = values / (2.0 + values)
     series = np.zeros_like(values)
     for place in reversed(range(_SERIES_TERMS)):
@@ -327,7 +396,9 @@ def _minus_log1p(values: Float) -> Float:
 
 
 def _excess(fit: _Fit, other: _Fit) -> Float:
-    """The eigenvalues of H^-1 H' - I, ascending: of L^-1 (H' - H) L^-T for H = L L', with an exact difference."""
+    """The eigenvalues of H^-1 H' - I, ascending: of L^-1 (H' - H) L^-T for H = L L', with an exact
+    difference.
+    """
     difference, _ = fit.difference(other)
     half = _solve_lower(fit.factor, difference)
     relative = _solve_lower(fit.factor, half.T)
@@ -335,10 +406,12 @@ def _excess(fit: _Fit, other: _Fit) -> Float:
 
 
 def _variance_excess(mine: Posterior, theirs: Posterior) -> tuple[Float, Float]:
-    """r - 1 and log(r) for the ratios r of variances, mine to theirs, along the directions in which both are diagonal.
+    """r - 1 and log(r) for the ratios r of variances, mine to theirs, along the directions in which
+    both are diagonal.
 
-    Seen from my factor the error of r is in proportion to the largest r - 1; seen from theirs, that of 1/r to the largest
-    1/r - 1. Where ratios are far from 1, each is taken from the side that gives it more accurately.
+    Seen from my factor the error of r is in proportion to the largest r - 1; seen from theirs, that
+    of 1/r to the largest 1/r - 1. Where ratios are far from 1, each is taken from the side that
+    gives it more accurately.
     """
     up = mine.sigma**2 / theirs.sigma**2
     scale = (mine.sigma - theirs.sigma) * (mine.sigma + theirs.sigma)
@@ -350,7 +423,9 @@ def _variance_excess(mine: Posterior, theirs: Posterior) -> tuple[Float, Float]:
     from_mine = np.square(np.maximum(1.0 + excess, 0.0)) * float(np.abs(inverse).max()) >= largest
     excess = np.where(from_mine, excess, 0.0)
     inverse = np.where(from_mine, 0.0, inverse)
-    return np.where(from_mine, excess, -inverse / (1.0 + inverse)), np.log1p(excess) - np.log1p(inverse)
+    return np.where(from_mine, excess, -inverse / (1.0 + inverse)), np.log1p(excess) - np.log1p(
+        inverse
+    )
 
 
 def _rounding_share(fit: _Fit) -> float:
@@ -364,7 +439,8 @@ def _positive(name: str, value: object) -> float:
     number = math.inf if isinstance(value, int) and abs(value) > 2**1000 else float(value)
     if not 2.0**-_MOST_SIGMA_BITS <= number <= 2.0**_MOST_SIGMA_BITS:
         raise PosteriorError(
-            f"{name}={number!r} is no standard deviation: it must be positive and finite, and lie between 2^-{_MOST_SIGMA_BITS} "
+            f"{name}={number!r} is no standard deviation: it must be positive and finite, and lie "
+            f"between 2^-{_MOST_SIGMA_BITS} "
             f"and 2^{_MOST_SIGMA_BITS} (beyond that, scale the targets)"
         )
     return number
@@ -375,14 +451,16 @@ def _checked_noise(spec: Spec, sigma: object, tau: object) -> tuple[float, float
     root = math.sqrt(spec.gamma)
     if sigma is None and tau is None:
         raise PosteriorError(
-            "a posterior needs the noise: give sigma= (or tau=), or have it estimated: Posterior.with_estimated_noise(statistics)"
+            "a posterior needs the noise: give sigma= (or tau=), or have it estimated: "
+            "Posterior.with_estimated_noise(statistics)"
         )
     noise = _positive("tau", tau) * root if sigma is None else _positive("sigma", sigma)
     spread = noise / root if tau is None else _positive("tau", tau)
     ratio = (noise / spread) ** 2
     if not abs(ratio - spec.gamma) <= _AGREEMENT * spec.gamma:
         raise PosteriorError(
-            f"sigma={noise!r} and tau={spread!r} mean gamma = sigma^2/tau^2 = {ratio!r}, but the spec has gamma={spec.gamma!r}. "
+            f"sigma={noise!r} and tau={spread!r} mean gamma = sigma^2/tau^2 = {ratio!r}, but the "
+            f"spec has gamma={spec.gamma!r}. "
             "Leave tau out to have it derived, or put the statistics under the other gamma: "
             "statistics.under(spec.with_gamma(sigma**2 / tau**2))"
         )

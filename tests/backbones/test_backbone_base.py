@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge import Spec
-from expunge.backbones import Backbone, CallableBackbone, PrecomputedBackbone, check_backbone, require_fingerprint
+from expunge.backbones import (
+    Backbone,
+    CallableBackbone,
+    PrecomputedBackbone,
+    check_backbone,
+    require_fingerprint,
+)
 from expunge.errors import BackboneError
 
 
@@ -37,11 +43,19 @@ def test_features_are_those_of_the_samples_in_order(samples: list[float], batch_
     features = made(squares).features(samples, batch_size=batch_size)
     assert features.dtype == np.float32
     assert features.shape == (len(samples), 2)
-    assert np.array_equal(features, np.array([[x, x * x] for x in samples], np.float32).reshape(-1, 2))
+    assert np.array_equal(
+        features, np.array([[x, x * x] for x in samples], np.float32).reshape(-1, 2)
+    )
 
 
-@given(st.lists(numbers, min_size=1, max_size=12), st.integers(1, 12), st.randoms(use_true_random=False))
-def test_an_independent_feature_has_the_same_bytes_in_any_company(samples: list[float], batch_size: int, random: Any) -> None:
+@given(
+    st.lists(numbers, min_size=1, max_size=12),
+    st.integers(1, 12),
+    st.randoms(use_true_random=False),
+)
+def test_an_independent_feature_has_the_same_bytes_in_any_company(
+    samples: list[float], batch_size: int, random: Any
+) -> None:
     backbone = made(centred)
     assert backbone.independent
     alone = {x.hex(): backbone.features([x]).tobytes() for x in samples}
@@ -66,7 +80,9 @@ def test_batches_hold_at_most_batch_size_and_progress_counts_them(n: int, batch_
         sizes.append(len(samples))
         return squares(samples)
 
-    made(function, together=True).features(map(float, range(n)), batch_size=batch_size, progress=reported.append)
+    made(function, together=True).features(
+        map(float, range(n)), batch_size=batch_size, progress=reported.append
+    )
     assert sizes == [batch_size] * (n // batch_size) + ([n % batch_size] if n % batch_size else [])
     assert reported == list(np.cumsum(sizes))
 
@@ -80,7 +96,9 @@ def test_samples_are_drawn_as_they_are_needed() -> None:
             drawn.append(i)
             yield float(i)
 
-    made(squares).features(stream(), batch_size=3, progress=lambda done: ahead.append(len(drawn) - done))
+    made(squares).features(
+        stream(), batch_size=3, progress=lambda done: ahead.append(len(drawn) - done)
+    )
     assert ahead == [0, 0, 0, 0]
 
 
@@ -133,14 +151,18 @@ def test_an_output_that_cannot_be_is_refused_with_the_sample_named(output: Any, 
 
 def test_the_bad_one_of_a_batch_is_named() -> None:
     with pytest.raises(BackboneError, match=r"^sample 5: its feature has NaN"):
-        made(squares, together=True).features([1.0, 1.0, 1.0, 1.0, 1.0, float("nan"), 1.0], batch_size=4)
+        made(squares, together=True).features(
+            [1.0, 1.0, 1.0, 1.0, 1.0, float("nan"), 1.0], batch_size=4
+        )
 
 
 def test_a_file_is_named_and_a_text_is_not() -> None:
     def function(samples: list[Any]) -> Any:
         raise KeyError("no")
 
-    with pytest.raises(BackboneError, match=r"^sample 0 \(folder/secret.txt\).*'f' failed with KeyError"):
+    with pytest.raises(
+        BackboneError, match=r"^sample 0 \(folder/secret.txt\).*'f' failed with KeyError"
+    ):
         made(function).features([Path("folder/secret.txt")])
     with pytest.raises(BackboneError) as refusal:
         made(function).features(["Jane Roe has measles"])

@@ -1,4 +1,6 @@
-"""Descriptions of backbones: read back as they were written, and refused where they are not understood."""
+"""Descriptions of backbones: read back as they were written, and refused where they are not
+understood.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge import canonical
 from expunge.backbones import CallableBackbone, PrecomputedBackbone, backbone_from
+from expunge.backbones.base import needed
 from expunge.backbones.description import joined, listed, parsed, written
-from expunge.backbones.optional import needed
+from expunge.crypto import canonical
 from expunge.errors import BackboneError, MissingExtraError
 
 MODULE = """
@@ -40,7 +42,11 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "samples_of_mine"
 
 
-@given(st.from_regex(r"[a-z]{1,8}", fullmatch=True), texts, st.dictionaries(texts, texts | st.just(""), max_size=4))
+@given(
+    st.from_regex(r"[a-z]{1,8}", fullmatch=True),
+    texts,
+    st.dictionaries(texts, texts | st.just(""), max_size=4),
+)
 def test_reading_inverts_writing(kind: str, location: str, options: dict[str, str]) -> None:
     assert parsed(written(kind, location, options, {})) == (kind, location, options)
 
@@ -51,7 +57,9 @@ def test_listing_inverts_joining(names: list[str]) -> None:
 
 
 @given(texts, st.integers(1, 999), st.sampled_from(["float32", "float64"]))
-def test_a_precomputed_backbone_opens_from_its_own_description(fingerprint: str, dim: int, dtype: Any) -> None:
+def test_a_precomputed_backbone_opens_from_its_own_description(
+    fingerprint: str, dim: int, dtype: Any
+) -> None:
     backbone = PrecomputedBackbone(fingerprint, dim=dim, dtype=dtype)
     for again in (backbone_from(backbone.text), backbone_from(backbone.describe())):
         assert again.describe() == backbone.describe()
@@ -64,15 +72,23 @@ def test_a_function_opens_from_its_own_description(module: str, tmp_path: Path) 
     plain = backbone_from(text)
     assert plain.text == text
     assert plain.features(["ab", "c"]).tolist() == [[2, 1], [1, 1]]
-    for settings in ({"dtype": "float64"}, {"together": True}, {"weights": [tmp_path / "w 1.bin", tmp_path / "w;&2=%3B?.bin"]}):
+    for settings in (
+        {"dtype": "float64"},
+        {"together": True},
+        {"weights": [tmp_path / "w 1.bin", tmp_path / "w;&2=%3B?.bin"]},
+    ):
         function = backbone_from(text)._function  # type: ignore[attr-defined]
         backbone = CallableBackbone(function, name="lengths", version="1", dim=2, **settings)  # type: ignore[arg-type]
         assert backbone_from(backbone.describe()).describe() == backbone.describe()
-    assert backbone_from(f"callable:{module}:Group.inner?name=x&version=1&dim=2").features(["abc"]).tolist() == [[3, 1]]
+    assert backbone_from(f"callable:{module}:Group.inner?name=x&version=1&dim=2").features(
+        ["abc"]
+    ).tolist() == [[3, 1]]
     assert backbone_from(f"callable:{module}:ready").fingerprint == "ready"
 
 
-def test_a_description_opens_from_any_working_directory(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_description_opens_from_any_working_directory(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "w.bin").write_bytes(b"1")
     models.linear(tmp_path / "m.onnx")
     monkeypatch.chdir(tmp_path)
@@ -93,7 +109,9 @@ def test_a_description_is_json_that_can_be_signed() -> None:
 def test_a_backbone_that_has_changed_since_is_refused(module: str, tmp_path: Path) -> None:
     weights = tmp_path / "w.bin"
     weights.write_bytes(b"1")
-    told = backbone_from(f"callable:{module}:lengths?name=x&version=1&dim=2&weights={weights}").describe()
+    told = backbone_from(
+        f"callable:{module}:lengths?name=x&version=1&dim=2&weights={weights}"
+    ).describe()
     backbone_from(told)
     weights.write_bytes(b"2")
     with pytest.raises(BackboneError, match="have changed"):
@@ -167,9 +185,13 @@ def test_a_missing_library_names_its_extra(
         backbone_from(text.format(folder=tmp_path))
 
 
-def test_a_missing_part_of_a_library_is_told_from_a_missing_library(module: str, tmp_path: Path) -> None:
+def test_a_missing_part_of_a_library_is_told_from_a_missing_library(
+    module: str, tmp_path: Path
+) -> None:
     (tmp_path / "half_there.py").write_text("import not_there_at_all")
-    with pytest.raises(MissingExtraError, match="half_there cannot be imported: No module named 'not_there_at_all'"):
+    with pytest.raises(
+        MissingExtraError, match="half_there cannot be imported: No module named 'not_there_at_all'"
+    ):
         needed("half_there", "timm")
     with pytest.raises(MissingExtraError, match="not_there_at_all is not installed"):
         needed("not_there_at_all", "timm")
@@ -177,7 +199,8 @@ def test_a_missing_part_of_a_library_is_told_from_a_missing_library(module: str,
 
 def test_no_optional_library_is_imported_before_it_is_used() -> None:
     code = (
-        "import expunge.backbones, sys; print(sorted({'PIL', 'onnxruntime', 'torch', 'transformers', 'timm'} & set(sys.modules)))"
+        "import expunge.backbones, sys; print(sorted({'PIL', 'onnxruntime', 'torch', "
+        "'transformers', 'timm'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
     assert done.stdout.strip() == "[]"

@@ -17,7 +17,12 @@ from expunge.errors import BackboneError
 
 SETTINGS = st.dictionaries(
     st.text(max_size=5),
-    st.one_of(st.text(max_size=5), st.integers(-100, 100), st.booleans(), st.tuples(st.floats(allow_nan=False), st.floats(0, 1))),
+    st.one_of(
+        st.text(max_size=5),
+        st.integers(-100, 100),
+        st.booleans(),
+        st.tuples(st.floats(allow_nan=False), st.floats(0, 1)),
+    ),
     max_size=4,
 )
 WEIGHTS = st.dictionaries(st.text(max_size=5), st.text("0123456789abcdef", max_size=4), max_size=3)
@@ -29,21 +34,36 @@ def told_apart(value: Any) -> Any:
 
 
 @given(WEIGHTS, SETTINGS, WEIGHTS, SETTINGS)
-def test_fingerprints_are_equal_exactly_if_all_that_they_cover_is(w1: Any, s1: Any, w2: Any, s2: Any) -> None:
+def test_fingerprints_are_equal_exactly_if_all_that_they_cover_is(
+    w1: Any, s1: Any, w2: Any, s2: Any
+) -> None:
     same = told_apart(w1) == told_apart(w2) and told_apart(s1) == told_apart(s2)
-    assert (fingerprint_of("k", weights=w1, settings=s1) == fingerprint_of("k", weights=w2, settings=s2)) == same
-    assert fingerprint_of("k", weights=w1, settings=s1) == fingerprint_of("k", weights=w1, settings=s1)
-    assert fingerprint_of("k", weights=w1, settings=s1) != fingerprint_of("other", weights=w1, settings=s1)
+    assert (
+        fingerprint_of("k", weights=w1, settings=s1) == fingerprint_of("k", weights=w2, settings=s2)
+    ) == same
+    assert fingerprint_of("k", weights=w1, settings=s1) == fingerprint_of(
+        "k", weights=w1, settings=s1
+    )
+    assert fingerprint_of("k", weights=w1, settings=s1) != fingerprint_of(
+        "other", weights=w1, settings=s1
+    )
 
 
 def test_the_form_is_pinned_because_specs_hold_it() -> None:
     text = b'expunge/backbone/1\n{"kind":"k","settings":{"mean":["0x1.0000000000000p-1"],"size":3},"weights":{"a":"ff"}}'
     expected = f"sha256:{hashlib.sha256(text).hexdigest()}"
-    assert fingerprint_of("k", weights={"a": "ff"}, settings={"size": 3, "mean": (0.5,)}) == expected
+    assert (
+        fingerprint_of("k", weights={"a": "ff"}, settings={"size": 3, "mean": (0.5,)}) == expected
+    )
 
 
 def made(folder: Path, **settings: Any) -> CallableBackbone:
-    given: dict[str, Any] = {"name": "f", "version": "1", "dim": 2, "weights": [folder / "w1", folder / "w2"]}
+    given: dict[str, Any] = {
+        "name": "f",
+        "version": "1",
+        "dim": 2,
+        "weights": [folder / "w1", folder / "w2"],
+    }
     return CallableBackbone(len, **(given | settings))
 
 
@@ -54,13 +74,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("change", [{"name": "g"}, {"version": "2"}, {"dim": 3}, {"dtype": "float64"}, {"weights": []}])
-def test_whatever_a_callable_is_described_by_changes_its_fingerprint(folder: Path, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"name": "g"}, {"version": "2"}, {"dim": 3}, {"dtype": "float64"}, {"weights": []}]
+)
+def test_whatever_a_callable_is_described_by_changes_its_fingerprint(
+    folder: Path, change: dict[str, Any]
+) -> None:
     assert made(folder).fingerprint == made(folder).fingerprint
     assert made(folder).fingerprint != made(folder, **change).fingerprint
 
 
-def test_every_byte_and_the_order_of_the_weights_count_but_not_their_place(folder: Path, tmp_path_factory: Any) -> None:
+def test_every_byte_and_the_order_of_the_weights_count_but_not_their_place(
+    folder: Path, tmp_path_factory: Any
+) -> None:
     before = made(folder).fingerprint
     assert made(folder, weights=[folder / "w2", folder / "w1"]).fingerprint != before
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -90,9 +116,15 @@ def test_the_digest_of_a_file_is_its_sha256(folder: Path) -> None:
 def test_weights_that_change_while_they_are_loaded_are_refused(folder: Path) -> None:
     with unchanged([folder / "w1", folder / "w2"]):
         (folder / "w1").read_bytes()
-    with pytest.raises(BackboneError, match="w1 changed"), unchanged([folder / "w1", folder / "w2"]):
+    with (
+        pytest.raises(BackboneError, match="w1 changed"),
+        unchanged([folder / "w1", folder / "w2"]),
+    ):
         (folder / "w1").write_bytes(b"longer than before")
-    with pytest.raises(BackboneError, match="w2 changed"), unchanged([folder / "w1", folder / "w2"]):
+    with (
+        pytest.raises(BackboneError, match="w2 changed"),
+        unchanged([folder / "w1", folder / "w2"]),
+    ):
         os.remove(folder / "w2")
 
 
@@ -107,7 +139,9 @@ def test_weights_that_change_while_they_are_loaded_are_refused(folder: Path) -> 
         ({"weights": ["nowhere"]}, "nowhere cannot be read"),
     ],
 )
-def test_a_callable_that_cannot_be_described_is_refused(folder: Path, change: dict[str, Any], said: str) -> None:
+def test_a_callable_that_cannot_be_described_is_refused(
+    folder: Path, change: dict[str, Any], said: str
+) -> None:
     with pytest.raises(BackboneError, match=said):
         made(folder, **change)
     with pytest.raises(BackboneError, match="cannot be called"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.backbones.folder import modality_of, model_files, view
+from expunge.backbones.model_files import modality_of, model_files, view
 from expunge.errors import BackboneError
 
 
@@ -45,8 +45,17 @@ def test_safetensors_come_before_pickles_and_each_alone_is_enough(tmp_path: Path
 def test_the_shards_of_an_index_are_all_read(tmp_path: Path) -> None:
     filled(tmp_path, "config.json", "a.safetensors", "b.safetensors", "c.safetensors")
     index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "b.safetensors"}}))
-    assert model_files(tmp_path, "text") == ("config.json", index.name, "a.safetensors", "b.safetensors")
+    index.write_text(
+        json.dumps(
+            {"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "b.safetensors"}}
+        )
+    )
+    assert model_files(tmp_path, "text") == (
+        "config.json",
+        index.name,
+        "a.safetensors",
+        "b.safetensors",
+    )
     for name in ("../a.safetensors", "none.safetensors", 3):
         index.write_text(json.dumps({"weight_map": {"x": name}}))
         with pytest.raises(BackboneError, match="which is not in the folder"):
@@ -66,7 +75,9 @@ def test_an_incomplete_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_a_view_holds_the_named_files_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+def test_a_view_holds_the_named_files_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
     def refused(*_: object) -> None:
         raise OSError("no privilege")
 

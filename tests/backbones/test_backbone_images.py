@@ -13,7 +13,7 @@ from PIL import Image
 
 from expunge.backbones import ImagePreprocessing
 from expunge.backbones.description import Options, parsed, written
-from expunge.backbones.samples import read_image, read_text
+from expunge.backbones.images import read_image, read_text
 from expunge.errors import BackboneError
 
 RAW: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
@@ -30,7 +30,9 @@ def prepared(sample: object, **settings: Any) -> np.ndarray[Any, Any]:
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))
-def test_without_scaling_the_centre_is_cut_out(height: int, width: int, above: int, beside: int) -> None:
+def test_without_scaling_the_centre_is_cut_out(
+    height: int, width: int, above: int, beside: int
+) -> None:
     image = picture(height + above, width + beside)
     array = prepared(image, size=(height, width), resize="none", **RAW)
     top, left = round(above / 2), round(beside / 2)
@@ -56,9 +58,15 @@ def test_mean_and_std_are_of_their_channels_in_every_order_and_layout() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12), st.integers(0, 5))
-def test_the_shape_is_always_the_promised_one(height: int, width: int, size: int, more: int) -> None:
+def test_the_shape_is_always_the_promised_one(
+    height: int, width: int, size: int, more: int
+) -> None:
     image = picture(height, width)
-    for settings in ({"resize": "shortest", "resize_to": size + more}, {"resize": "stretch", "resize_to": size + more}, {}):
+    for settings in (
+        {"resize": "shortest", "resize_to": size + more},
+        {"resize": "stretch", "resize_to": size + more},
+        {},
+    ):
         preprocessing = ImagePreprocessing(size=(size, size), **settings)  # type: ignore[arg-type]
         assert preprocessing(image, 0, extra="onnx").shape == preprocessing.shape == (3, size, size)
     assert prepared(image, size=(size, size + 1)).shape == (3, size, size + 1)
@@ -68,24 +76,33 @@ def test_the_shape_is_always_the_promised_one(height: int, width: int, size: int
 def test_the_shorter_edge_is_scaled_and_the_ratio_kept() -> None:
     image = Image.fromarray(picture(20, 40))
     array = prepared(image, size=(8, 8), resize_to=10, interpolation="bilinear", **RAW)
-    expected = np.asarray(image.resize((20, 10), Image.Resampling.BILINEAR))[1:9, 6:14].astype(np.float32) / np.float32(255)
+    expected = np.asarray(image.resize((20, 10), Image.Resampling.BILINEAR))[1:9, 6:14].astype(
+        np.float32
+    ) / np.float32(255)
     assert np.array_equal(array, expected.transpose(2, 0, 1))
     stretched = prepared(image, size=(8, 8), resize="stretch", interpolation="bicubic", **RAW)
-    expected = np.asarray(image.resize((8, 8), Image.Resampling.BICUBIC)).astype(np.float32) / np.float32(255)
+    expected = np.asarray(image.resize((8, 8), Image.Resampling.BICUBIC)).astype(
+        np.float32
+    ) / np.float32(255)
     assert np.array_equal(stretched, expected.transpose(2, 0, 1))
 
 
 def test_a_path_an_image_and_an_array_of_the_same_picture_are_the_same(tmp_path: Path) -> None:
     image = Image.fromarray(picture(20, 30))
     image.save(tmp_path / "a.png")
-    arrays = [prepared(s, size=(8, 8)) for s in (image, picture(20, 30), tmp_path / "a.png", str(tmp_path / "a.png"))]
+    arrays = [
+        prepared(s, size=(8, 8))
+        for s in (image, picture(20, 30), tmp_path / "a.png", str(tmp_path / "a.png"))
+    ]
     assert all(np.array_equal(array, arrays[0]) for array in arrays)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr"])
 def test_other_kinds_of_eight_bit_pictures_are_converted(mode: str) -> None:
     image = Image.fromarray(picture(6, 6)).convert(mode)
-    assert np.array_equal(np.asarray(read_image(image, 0, extra="onnx")), np.asarray(image.convert("RGB")))
+    assert np.array_equal(
+        np.asarray(read_image(image, 0, extra="onnx")), np.asarray(image.convert("RGB"))
+    )
 
 
 @pytest.mark.parametrize("mode", ["I", "F", "I;16"])
@@ -102,12 +119,16 @@ def test_deep_pictures_are_refused_rather_than_clipped(mode: str, tmp_path: Path
 def test_a_file_that_is_no_picture_is_named(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(data)
     for sample in (tmp_path / "bad.png", str(tmp_path / "bad.png")):
-        with pytest.raises(BackboneError, match=r"sample 7 \(.*bad.png\) cannot be read as an image"):
+        with pytest.raises(
+            BackboneError, match=r"sample 7 \(.*bad.png\) cannot be read as an image"
+        ):
             ImagePreprocessing(size=(2, 2))(sample, 7, extra="onnx")
 
 
 @given(data=st.data())
-def test_a_cut_file_is_refused_or_is_whole(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_cut_file_is_refused_or_is_whole(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.getbasetemp()
     ending = data.draw(st.sampled_from(["png", "jpg", "gif", "bmp"]))
     Image.fromarray(picture(40, 40)).save(folder / f"whole.{ending}")
@@ -117,7 +138,9 @@ def test_a_cut_file_is_refused_or_is_whole(data: st.DataObject, tmp_path_factory
         found = np.asarray(read_image(folder / f"cut.{ending}", 0, extra="onnx"))
     except BackboneError:
         return
-    assert np.array_equal(found, np.asarray(read_image(folder / f"whole.{ending}", 0, extra="onnx")))
+    assert np.array_equal(
+        found, np.asarray(read_image(folder / f"whole.{ending}", 0, extra="onnx"))
+    )
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ import pytest
 from PIL import Image
 
 from expunge import Spec, Statistics, solve
-from expunge.backbones import ImagePreprocessing, OnnxBackbone, backbone_from, check_backbone, require_fingerprint
+from expunge.backbones import (
+    ImagePreprocessing,
+    OnnxBackbone,
+    backbone_from,
+    check_backbone,
+    require_fingerprint,
+)
 from expunge.errors import BackboneError
 
 SMALL = ImagePreprocessing(size=(8, 8), interpolation="bilinear")
@@ -19,7 +25,10 @@ SMALL = ImagePreprocessing(size=(8, 8), interpolation="bilinear")
 
 def pictures(n: int) -> list[np.ndarray[Any, Any]]:
     rng = np.random.default_rng(n)
-    return [rng.integers(0, 256, (rng.integers(8, 30), rng.integers(8, 30), 3), np.uint8) for _ in range(n)]
+    return [
+        rng.integers(0, 256, (rng.integers(8, 30), rng.integers(8, 30), 3), np.uint8)
+        for _ in range(n)
+    ]
 
 
 @pytest.fixture
@@ -39,14 +48,18 @@ def test_features_are_the_outputs_of_the_network(path: Path) -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 7])
-def test_a_model_for_a_fixed_number_of_samples_gets_that_number(tmp_path: Path, together: bool, batch_size: int) -> None:
+def test_a_model_for_a_fixed_number_of_samples_gets_that_number(
+    tmp_path: Path, together: bool, batch_size: int
+) -> None:
     X = np.random.default_rng(0).standard_normal((7, 12)).astype(np.float32)
     backbone = OnnxBackbone(models.linear(tmp_path / "m.onnx", batch=3), together=together)
     assert np.allclose(backbone.features(X, batch_size=batch_size), X @ models.MATRIX, atol=1e-5)
     check_backbone(backbone, X)
 
 
-def test_images_go_through_the_preprocessing_and_the_chosen_output_is_pooled(tmp_path: Path) -> None:
+def test_images_go_through_the_preprocessing_and_the_chosen_output_is_pooled(
+    tmp_path: Path,
+) -> None:
     model = models.convolution(tmp_path / "m.onnx")
     samples = pictures(5)
 
@@ -60,9 +73,16 @@ def test_images_go_through_the_preprocessing_and_the_chosen_output_is_pooled(tmp
     assert np.allclose(pooled, maps.mean(axis=(2, 3)), atol=1e-5)
     assert np.allclose(made(output="tokens", pooling="mean").features(samples), pooled, atol=1e-5)
     assert np.allclose(made(output="maps", pooling="mean").features(samples), pooled, atol=1e-5)
-    assert np.allclose(made(output="tokens", pooling="cls").features(samples), maps[:, :, 0, 0], atol=1e-5)
-    fingerprints = {made(output=output, pooling="mean").fingerprint for output in ("tokens", "maps")}
-    fingerprints |= {made(output="tokens", pooling="cls").fingerprint, made(output="pooled").fingerprint}
+    assert np.allclose(
+        made(output="tokens", pooling="cls").features(samples), maps[:, :, 0, 0], atol=1e-5
+    )
+    fingerprints = {
+        made(output=output, pooling="mean").fingerprint for output in ("tokens", "maps")
+    }
+    fingerprints |= {
+        made(output="tokens", pooling="cls").fingerprint,
+        made(output="pooled").fingerprint,
+    }
     assert len(fingerprints) == 4
     check_backbone(made(output="tokens", pooling="cls"), samples)
 
@@ -80,8 +100,12 @@ def test_images_from_files_train_a_head_that_forgets(tmp_path: Path) -> None:
     require_fingerprint(spec, backbone)
     everything = Statistics.of(spec, backbone.features(files), labels)
     assert list(solve(everything).predict(backbone.features(files))) == labels
-    gone = Statistics.of(spec, backbone.features(files[:1]), labels[:1])  # recomputed alone, and yet the same integers
-    assert solve(everything - gone) == solve(Statistics.of(spec, backbone.features(files[1:]), labels[1:]))
+    gone = Statistics.of(
+        spec, backbone.features(files[:1]), labels[:1]
+    )  # recomputed alone, and yet the same integers
+    assert solve(everything - gone) == solve(
+        Statistics.of(spec, backbone.features(files[1:]), labels[1:])
+    )
 
 
 def test_whatever_makes_the_features_changes_the_fingerprint(path: Path, tmp_path: Path) -> None:
@@ -94,7 +118,11 @@ def test_whatever_makes_the_features_changes_the_fingerprint(path: Path, tmp_pat
         OnnxBackbone(models.linear(tmp_path / "other.onnx", matrix=other)),
         OnnxBackbone(image_model, **one),  # type: ignore[arg-type]
         OnnxBackbone(image_model, output="pooled", preprocessing=ImagePreprocessing(size=(8, 8))),
-        OnnxBackbone(image_model, output="pooled", preprocessing=ImagePreprocessing(size=(9, 9), interpolation="bilinear")),
+        OnnxBackbone(
+            image_model,
+            output="pooled",
+            preprocessing=ImagePreprocessing(size=(9, 9), interpolation="bilinear"),
+        ),
         OnnxBackbone(image_model, output="pooled", dim=6),
     ]
     assert len({backbone.fingerprint for backbone in made}) == len(made)
@@ -113,8 +141,12 @@ def test_name_place_threads_and_batching_do_not(path: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["m.onnx.data", "m.onnx_data", "weights.bin"])
-def test_external_weights_are_part_of_the_fingerprint(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = models.linear(tmp_path / "m.onnx", save_as_external_data=True, location=name, size_threshold=0)
+def test_external_weights_are_part_of_the_fingerprint(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = models.linear(
+        tmp_path / "m.onnx", save_as_external_data=True, location=name, size_threshold=0
+    )
     assert (tmp_path / name).is_file()
     external = () if name.startswith("m.onnx") else (name,)
     X = np.random.default_rng(0).standard_normal((3, 12)).astype(np.float32)
@@ -131,8 +163,12 @@ def test_external_weights_are_part_of_the_fingerprint(tmp_path: Path, name: str,
         OnnxBackbone(path, external=external)
 
 
-def test_external_weights_that_were_not_hashed_are_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = models.linear(tmp_path / "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+def test_external_weights_that_were_not_hashed_are_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = models.linear(
+        tmp_path / "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
     monkeypatch.chdir(tmp_path)  # where ONNX Runtime would look for them on its own
     with pytest.raises(BackboneError, match=r"weights.bin.*name them in external="):
         OnnxBackbone(path)
@@ -146,7 +182,11 @@ def test_a_backbone_opens_from_its_own_description(path: Path, tmp_path: Path) -
         OnnxBackbone(path, threads=2, together=True),
         OnnxBackbone(models.linear(tmp_path / "100% sure?" / "m.onnx")),
         OnnxBackbone(image_model, output="tokens", pooling="cls", preprocessing=SMALL),
-        OnnxBackbone(image_model, output="pooled", preprocessing=ImagePreprocessing(size=(8, 9), resize="stretch")),
+        OnnxBackbone(
+            image_model,
+            output="pooled",
+            preprocessing=ImagePreprocessing(size=(8, 9), resize="stretch"),
+        ),
         OnnxBackbone(image_model, output="pooled", dim=6),
     ]
     for backbone in made:
@@ -174,12 +214,16 @@ def test_nan_from_the_network_is_refused(tmp_path: Path) -> None:
     assert backbone.features([[4, 9]]).tolist() == [[2, 3]]
     for together in (False, True):
         with pytest.raises(BackboneError, match=r"^sample 2: its feature has NaN"):
-            OnnxBackbone(tmp_path / "m.onnx", together=together).features([[4, 9], [1, 1], [1, -1], [0, 0]])
+            OnnxBackbone(tmp_path / "m.onnx", together=together).features(
+                [[4, 9], [1, 1], [1, -1], [0, 0]]
+            )
 
 
 def test_an_unreadable_image_among_others_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"no picture")
-    backbone = OnnxBackbone(models.convolution(tmp_path / "m.onnx"), output="pooled", preprocessing=SMALL)
+    backbone = OnnxBackbone(
+        models.convolution(tmp_path / "m.onnx"), output="pooled", preprocessing=SMALL
+    )
     with pytest.raises(BackboneError, match=r"^sample 2 \(.*bad.png\)"):
         backbone.features([*pictures(2), tmp_path / "bad.png"])
 
@@ -207,7 +251,12 @@ def test_models_that_cannot_be_backbones_are_refused(tmp_path: Path) -> None:
         OnnxBackbone(models.convolution(tmp_path / "m.onnx"), preprocessing=SMALL)
     with pytest.raises(BackboneError, match="no output 'logits'; it has maps, tokens, pooled"):
         OnnxBackbone(tmp_path / "m.onnx", preprocessing=SMALL, output="logits")
-    for output, pooling in (("maps", "none"), ("maps", "cls"), ("pooled", "mean"), ("tokens", "none")):
+    for output, pooling in (
+        ("maps", "none"),
+        ("maps", "cls"),
+        ("pooled", "mean"),
+        ("tokens", "none"),
+    ):
         with pytest.raises(BackboneError, match=f"pooling='{pooling}' does not fit"):
             OnnxBackbone(tmp_path / "m.onnx", preprocessing=SMALL, output=output, pooling=pooling)
     backbone = OnnxBackbone(models.summed(tmp_path / "sum.onnx"), together=True)

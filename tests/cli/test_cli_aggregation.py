@@ -1,4 +1,6 @@
-"""Secure aggregation on the command line: founding, rounds of clients that come one after another, what is told of them."""
+"""Secure aggregation on the command line: founding, rounds of clients that come one after another,
+what is told of them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import Federation, features_of, run, value
-from serve_cases import Server
 
 from expunge import Spec, Statistics, solve
-from printed import WIDE
+from support.cli import Federation, features_of, run, value
+from support.printed import WIDE
+from support.serving import Server
 
 HEADER = "id,subject,label,x,y,z\n"
 ROWS = {
@@ -33,7 +35,9 @@ def place(tmp_path: Path) -> Federation:
 
 @pytest.fixture
 def served(place: Federation) -> Iterator[Federation]:
-    server = Server(place.folder, "--gather-for", "600", "--phase-for", "600")  # a round begins when all clients are in it
+    server = Server(
+        place.folder, "--gather-for", "600", "--phase-for", "600"
+    )  # a round begins when all clients are in it
     yield place
     server.stop()
 
@@ -48,12 +52,18 @@ def joined(place: Federation, *names: str) -> list[Path]:
 
 
 def take_turns(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Let clients sync one after another, without waiting, until nobody has to wait; all that each has done."""
-    done: dict[str, dict[str, Any]] = {folder.name: {"receipts": [], "orders": [], "audits": []} for folder in folders}
+    """Let clients sync one after another, without waiting, until nobody has to wait; all that each
+    has done.
+    """
+    done: dict[str, dict[str, Any]] = {
+        folder.name: {"receipts": [], "orders": [], "audits": []} for folder in folders
+    }
     for _ in range(PHASES):
         waiting = False
         for folder in folders:
-            found = json.loads(run("client", "sync", "--no-wait", "--json", "--dir", folder, code=None).stdout)
+            found = json.loads(
+                run("client", "sync", "--no-wait", "--json", "--dir", folder, code=None).stdout
+            )
             assert "error" not in found, found
             waiting = waiting or bool(found["waiting"])
             for name in ("receipts", "orders", "audits"):
@@ -65,11 +75,18 @@ def take_turns(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 def head_of(*names: str, without: Sequence[str] = ()) -> str:
     """The head of retraining from the rows of some clients, but for some people."""
-    rows = [row for name in names for row in ROWS[name].splitlines()[1:] if row.split(",")[1] not in without]
-    return solve(Statistics.of(SPEC, *features_of(HEADER + "\n".join(rows)), lost_columns="accept")).digest
+    rows = [
+        row
+        for name in names
+        for row in ROWS[name].splitlines()[1:]
+        if row.split(",")[1] not in without
+    ]
+    return solve(
+        Statistics.of(SPEC, *features_of(HEADER + "\n".join(rows)), lost_columns="accept")
+    ).digest
 
 
-# -- founding ---------------------------------------------------------------------------------------------------------------
+# -- founding --------------------------------------------------------------------------------------
 
 
 def test_the_rules_are_those_of_the_options_and_what_follows_is_shown(tmp_path: Path) -> None:
@@ -78,16 +95,33 @@ def test_the_rules_are_those_of_the_options_and_what_follows_is_shown(tmp_path: 
     spec = Spec.from_dict(told["spec"])
     assert spec.messages == ("masked",)
     assert spec.aggregation is not None
-    assert (spec.aggregation.fewest, spec.aggregation.dropouts, spec.aggregation.colluding) == (5, 20, 25)
+    assert (spec.aggregation.fewest, spec.aggregation.dropouts, spec.aggregation.colluding) == (
+        5,
+        20,
+        25,
+    )
     assert told["plan"]["clients"] == 100
     assert 2 < told["plan"]["threshold"] <= told["plan"]["degree"] < 99
     shown = run("init", tmp_path / "b", *MASKED, *rules, "--clients", 100).stdout.words
-    assert "of 5 clients at least; 20 % of them may drop out, 25 % may side with the server" in shown
-    assert f"masks with {told['plan']['degree']} others; {told['plan']['threshold']} shares open a mask" in shown
+    assert (
+        "of 5 clients at least; 20 % of them may drop out, 25 % may side with the server" in shown
+    )
+    assert (
+        f"masks with {told['plan']['degree']} others; {told['plan']['threshold']} shares open a "
+        "mask"
+    ) in shown
     assert f"expunge serve {tmp_path / 'b'}" in shown
     run("server", "spec", "-o", tmp_path / "spec.json", "--office", tmp_path / "a")
-    assert Spec.from_dict(value("init", tmp_path / "c", "--spec", tmp_path / "spec.json")["spec"]) == spec
-    assert value("init", tmp_path / "d", "--dim", 3, "--labels", "cat,dog", "--messages", "masked")["plan"] is None
+    assert (
+        Spec.from_dict(value("init", tmp_path / "c", "--spec", tmp_path / "spec.json")["spec"])
+        == spec
+    )
+    assert (
+        value("init", tmp_path / "d", "--dim", 3, "--labels", "cat,dog", "--messages", "masked")[
+            "plan"
+        ]
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,8 +135,12 @@ def test_the_rules_are_those_of_the_options_and_what_follows_is_shown(tmp_path: 
         (["--secure-aggregation", "--fewest", 1], 2, "--fewest"),
     ],
 )
-def test_rules_that_cannot_be_leave_nothing_behind(tmp_path: Path, options: list[Any], code: int, message: str) -> None:
-    told = run("init", tmp_path / "f", "--dim", 3, "--labels", "cat,dog", *options, code=code).stderr
+def test_rules_that_cannot_be_leave_nothing_behind(
+    tmp_path: Path, options: list[Any], code: int, message: str
+) -> None:
+    told = run(
+        "init", tmp_path / "f", "--dim", 3, "--labels", "cat,dog", *options, code=code
+    ).stderr
     assert message in told
     assert list(tmp_path.iterdir()) == []
 
@@ -113,14 +151,19 @@ def test_rules_that_cannot_be_leave_nothing_behind(tmp_path: Path, options: list
         (["--fewest", 2], "shows each of them the other's part"),
         (["--clients", 2], "No round can be complete with 2 clients"),
         (["--clients", 3], "aborted if any of them drops out"),
-        (["--clients", 4, "--dropouts", 50, "--colluding", 49], "a round withstands 1 that side with the server, not the 2"),
+        (
+            ["--clients", 4, "--dropouts", 50, "--colluding", 49],
+            "a round withstands 1 that side with the server, not the 2",
+        ),
     ],
 )
-def test_rules_that_protect_less_than_they_seem_to_are_pointed_out(tmp_path: Path, options: list[Any], caution: str) -> None:
+def test_rules_that_protect_less_than_they_seem_to_are_pointed_out(
+    tmp_path: Path, options: list[Any], caution: str
+) -> None:
     assert caution in run("init", tmp_path / "f", *MASKED, *options).stderr
 
 
-# -- rounds -----------------------------------------------------------------------------------------------------------------
+# -- rounds ----------------------------------------------------------------------------------------
 
 
 def test_a_change_waits_for_enough_clients_and_then_takes_effect_once(served: Federation) -> None:
@@ -129,11 +172,18 @@ def test_a_change_waits_for_enough_clients_and_then_takes_effect_once(served: Fe
     result = run("client", "add", files["clinic-a"], "--no-wait", "--dir", a, code=7)
     shown = result.stdout.words
     assert "2 samples added to" in shown
-    assert "Pending 2 to be added Because the round has 1 of the 3 clients that it needs: it waits for 2 more" in shown
+    assert (
+        "Pending 2 to be added Because the round has 1 of the 3 clients that it needs: it waits "
+        "for 2 more"
+    ) in shown
     assert f"expunge client sync --dir {a}" in shown
     assert "First let it run" not in shown
     standing = value("client", "status", "--dir", a)
-    assert (standing["adding"], standing["composed"], standing["aggregation"]) == (2, 1, {"in_round": True, "pins": 0})
+    assert (standing["adding"], standing["composed"], standing["aggregation"]) == (
+        2,
+        1,
+        {"in_round": True, "pins": 0},
+    )
     assert "a round is under way" in run("client", "status", "--dir", a).stdout
 
     told = value("client", "add", files["clinic-b"], "--no-wait", "--dir", b, code=7)
@@ -145,9 +195,15 @@ def test_a_change_waits_for_enough_clients_and_then_takes_effect_once(served: Fe
         (receipt,) = one["receipts"]
         assert (receipt["sequence"], receipt["added"], receipt["deleted"]) == (1, None, None)
         together = receipt["aggregation"]
-        assert (together["clients"], together["added"], together["deleted"]) == (["clinic-a", "clinic-b", "clinic-c"], 6, 0)
+        assert (together["clients"], together["added"], together["deleted"]) == (
+            ["clinic-a", "clinic-b", "clinic-c"],
+            6,
+            0,
+        )
     assert value("client", "status", "--dir", a)["aggregation"]["in_round"] is False
-    assert value("client", "sync", "--dir", a)["head"] == head_of("clinic-a", "clinic-b", "clinic-c")
+    assert value("client", "sync", "--dir", a)["head"] == head_of(
+        "clinic-a", "clinic-b", "clinic-c"
+    )
     assert served.samples() == 6
 
 
@@ -159,18 +215,27 @@ def test_an_order_is_answered_without_disclosing_how_many_samples(served: Federa
     assert "carried out: 1 sample found and to be deleted in a round" in waiting
     assert "1 to be deleted, 1 erasure order to be answered" in waiting
     done = take_turns(folders)
-    assert [len(one["receipts"]) for one in done.values()] == [2, 2, 2]  # of the round, and of the answer
+    assert [len(one["receipts"]) for one in done.values()] == [
+        2,
+        2,
+        2,
+    ]  # of the round, and of the answer
 
     found = value("order", "show", order, *office)
     assert (found["state"], [one["found"] for one in found["answers"]]) == ("complete", [None] * 3)
     assert value("order", "list", *office)["orders"] == [found]
     assert run("order", "show", order, *office, env=WIDE).stdout.count("not disclosed") == 3
     assert "not disclosed" in run("order", "list", *office, env=WIDE).stdout
-    assert " -1 " not in run("order", "show", order, *office).stdout + run("order", "list", *office).stdout
+    assert (
+        " -1 "
+        not in run("order", "show", order, *office).stdout + run("order", "list", *office).stdout
+    )
     page = served.path / "order.html"
     assert value("order", "bundle", order, "-o", page, *office)["state"] == "complete"
     run("verify", page, "--key", served.key)
-    assert value("client", "sync", "--dir", folders[0])["head"] == head_of("clinic-a", "clinic-b", "clinic-c", without=["p1"])
+    assert value("client", "sync", "--dir", folders[0])["head"] == head_of(
+        "clinic-a", "clinic-b", "clinic-c", without=["p1"]
+    )
 
     clients = value("server", "clients", *office)["clients"]
     assert {one["samples"] for one in clients if one["role"] == "client"} == {None}
@@ -204,33 +269,50 @@ def test_an_audit_needs_all_clients_and_compares_their_sum(served: Federation) -
     assert "needs all of them at one time" in under_way
     told = value("server", "status", *office)["aggregation"]
     assert (told["wanted"], told["needed"]) == ("audit", ["clinic-a", "clinic-b", "clinic-c"])
-    assert "an audit: needs all of clinic-a, clinic-b, clinic-c" in run("server", "status", *office).stdout
+    assert (
+        "an audit: needs all of clinic-a, clinic-b, clinic-c"
+        in run("server", "status", *office).stdout
+    )
     at_hand = [option for folder in folders for option in ("--client-dir", folder)]
     found = value("audit", *at_hand, *office)  # both audits end in one round
-    assert (found["result"], found["equal"], found["count"]) == ("equal", ["clinic-a", "clinic-b", "clinic-c"], 6)
+    assert (found["result"], found["equal"], found["count"]) == (
+        "equal",
+        ["clinic-a", "clinic-b", "clinic-c"],
+        6,
+    )
     shown = run("audit", "--show", "last", *office).stdout
     assert "Sum of" in shown
     assert "Samples in the ledger" in shown
     assert value("server", "status", *office)["aggregation"]["wanted"] == "change"
 
 
-def test_a_client_is_forgotten_when_the_others_have_added_up_what_they_hold(served: Federation) -> None:
+def test_a_client_is_forgotten_when_the_others_have_added_up_what_they_hold(
+    served: Federation,
+) -> None:
     folders = joined(served, "clinic-a", "clinic-b", "clinic-c", "clinic-d")
     office = ["--office", served.office]
     result = run("server", "forget-client", "clinic-a", "--yes", *office, code=7)
     shown = result.stdout.words
     assert "its samples are in the ledger yet" in shown
-    assert "All other clients (clinic-b, clinic-c, clinic-d) must now add up what they hold" in shown
+    assert (
+        "All other clients (clinic-b, clinic-c, clinic-d) must now add up what they hold" in shown
+    )
     assert served.samples() == 7
     told = value("server", "status", *office)["aggregation"]
-    assert (told["wanted"], told["forgetting"], told["needed"]) == ("rebuild", ["clinic-a"], ["clinic-b", "clinic-c", "clinic-d"])
+    assert (told["wanted"], told["forgetting"], told["needed"]) == (
+        "rebuild",
+        ["clinic-a"],
+        ["clinic-b", "clinic-c", "clinic-d"],
+    )
     assert "a rebuild without clinic-a" in run("server", "status", *office).stdout
     waiting = run("client", "sync", "--no-wait", "--dir", folders[1], code=7).stdout.words
     assert "a round of all clients, in which this one changes nothing" in waiting
     take_turns(folders[1:])
     assert served.samples() == 5
     assert value("server", "status", *office)["aggregation"]["wanted"] == "change"
-    assert value("client", "sync", "--dir", folders[1])["head"] == head_of("clinic-b", "clinic-c", "clinic-d")
+    assert value("client", "sync", "--dir", folders[1])["head"] == head_of(
+        "clinic-b", "clinic-c", "clinic-d"
+    )
 
 
 def test_a_client_has_left_only_when_the_round_is_complete(served: Federation) -> None:
@@ -247,7 +329,9 @@ def test_a_client_has_left_only_when_the_round_is_complete(served: Federation) -
 
 def test_a_client_whose_server_is_not_running_is_told_to_let_it_run(place: Federation) -> None:
     folder = place.enrol("clinic-a")
-    shown = run("client", "add", place.file("a.csv", ROWS["clinic-a"]), "--dir", folder, code=7).stdout  # it does not wait
+    shown = run(
+        "client", "add", place.file("a.csv", ROWS["clinic-a"]), "--dir", folder, code=7
+    ).stdout  # it does not wait
     assert "The server is not running, so clients cannot meet in a round" in shown
     assert f"  expunge serve {place.folder}\n" in shown
     assert value("client", "status", "--dir", folder)["adding"] == 2

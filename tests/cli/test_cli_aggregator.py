@@ -1,4 +1,6 @@
-"""`expunge aggregator`: a group under another server, from the token to a proof that a request has reached the root."""
+"""`expunge aggregator`: a group under another server, from the token to a proof that a request has
+reached the root.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,16 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_cases import ROWS_A, ROWS_B, Federation, run, value
-from serve_cases import Server
+
+from support.cli import ROWS_A, ROWS_B, Federation, run, value
+from support.serving import Server
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Federation:
-    return Federation.found(tmp_path, "--dim", 3, "--labels", "cat,dog", "--messages", "rows,gram,group")
+    return Federation.found(
+        tmp_path, "--dim", 3, "--labels", "cat,dog", "--messages", "rows,gram,group"
+    )
 
 
 def group_under(root: Federation, *options: object) -> Path:
@@ -69,7 +74,10 @@ def test_an_order_of_the_root_reaches_the_group(root: Federation) -> None:
 
 def test_secure_aggregation_within_the_group(root: Federation) -> None:
     group = group_under(root, "--secure-aggregation", "--fewest", 4)
-    assert value("server", "spec", "--office", group / "operator")["spec"]["aggregation"]["fewest"] == 4
+    assert (
+        value("server", "spec", "--office", group / "operator")["spec"]["aggregation"]["fewest"]
+        == 4
+    )
     run("aggregator", "sync", group)
 
 
@@ -81,7 +89,16 @@ def test_refusals(root: Federation) -> None:
     run("aggregator", "found", root.path / "south", token, *mixed, code=2)
     run("aggregator", "found", root.folder, token, code=None)
     run("aggregator", "found", root.path / "south", token)
-    run("aggregator", "passage", root.path / "south", "nobody", 1, "-o", root.path / "p.json", code=None)
+    run(
+        "aggregator",
+        "passage",
+        root.path / "south",
+        "nobody",
+        1,
+        "-o",
+        root.path / "p.json",
+        code=None,
+    )
     assert not (root.path / "p.json").exists()
 
 

@@ -1,4 +1,6 @@
-"""`expunge client`: add, forget, correct, sync, status, leave, receipts; each with its exit codes and its JSON."""
+"""`expunge client`: add, forget, correct, sync, status, leave, receipts; each with its exit codes
+and its JSON.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import ROWS_A, ROWS_B, Federation, features_of, run, value
 
 from expunge import Spec, Statistics, solve
 from expunge.client import ClientStore
+from support.cli import ROWS_A, ROWS_B, Federation, features_of, run, value
 
 SPEC = Spec(dim=3, labels=("cat", "dog"))
 
@@ -24,7 +26,9 @@ def place(tmp_path: Path) -> Federation:
 
 
 def retrained(*texts: str, without: tuple[str, ...] = ()) -> str:
-    rows = [row for text in texts for row in text.splitlines()[1:] if row.split(",")[0] not in without]
+    rows = [
+        row for text in texts for row in text.splitlines()[1:] if row.split(",")[0] not in without
+    ]
     return solve(Statistics.of(SPEC, *features_of("\n".join(["header", *rows])))).digest
 
 
@@ -35,9 +39,13 @@ def test_the_head_is_that_of_retraining_after_every_command(place: Federation) -
     gone = value("client", "forget", "--subject", "p1", "--yes", "--dir", a)
     assert (gone["count"], gone["ids"], gone["pending"]) == (2, ["a1", "a2"], False)
     assert gone["sync"]["head"] == retrained(ROWS_A, ROWS_B, without=("a1", "a2"))
-    corrected = value("client", "correct", "b2", "--label", "cat", "--feature", "1,2,0.5", "--dir", b)
+    corrected = value(
+        "client", "correct", "b2", "--label", "cat", "--feature", "1,2,0.5", "--dir", b
+    )
     head = corrected["sync"]["head"]
-    assert head == retrained(ROWS_A, ROWS_B.replace("b2,p3,dog,2,0,0.25", "b2,p3,cat,1,2,0.5"), without=("a1", "a2"))
+    assert head == retrained(
+        ROWS_A, ROWS_B.replace("b2,p3,dog,2,0,0.25", "b2,p3,cat,1,2,0.5"), without=("a1", "a2")
+    )
     receipt = corrected["sync"]["receipts"][0]
     assert (receipt["added"], receipt["deleted"]) == (1, 1)
     assert value("client", "status", "--dir", b)["head"] == head
@@ -53,8 +61,12 @@ def test_a_dry_run_and_a_no_change_nothing(place: Federation) -> None:
     refused = run("client", "forget", "--all", "--dir", folder, code=1, given="n\n")
     assert "Forget 3 samples? This cannot be undone" in refused.stderr
     assert "not confirmed: nothing was changed" in refused.stderr
-    assert "give --yes" in run("client", "forget", "--all", "--dir", folder, code=1, given="").stderr
-    assert "--yes" in value("client", "forget", "--all", "--dir", folder, code=1)["error"]["message"]
+    assert (
+        "give --yes" in run("client", "forget", "--all", "--dir", folder, code=1, given="").stderr
+    )
+    assert (
+        "--yes" in value("client", "forget", "--all", "--dir", folder, code=1)["error"]["message"]
+    )
     assert value("client", "status", "--dir", folder) == before
     assert place.samples() == 3
     assert run("client", "forget", "--all", "--dir", folder, given="y\n").exit_code == 0
@@ -77,7 +89,9 @@ def test_a_dry_run_and_a_no_change_nothing(place: Federation) -> None:
 def test_what_is_selected(place: Federation, conditions: list[str], going: list[str]) -> None:
     folder = place.enrol("clinic-a")
     run("client", "add", place.file("a.csv", ROWS_A), "--no-sync", "--dir", folder)
-    told = value("client", "forget", *conditions, "--dry-run", "--dir", folder, code=0 if going else 6)
+    told = value(
+        "client", "forget", *conditions, "--dry-run", "--dir", folder, code=0 if going else 6
+    )
     assert told["ids"] == going
     assert told["dry_run"] is True
 
@@ -86,23 +100,41 @@ def test_ids_from_a_file_and_a_subject_from_standard_input(place: Federation) ->
     folder = place.enrol("clinic-a")
     run("client", "add", place.file("a.csv", ROWS_A), "--no-sync", "--dir", folder)
     ids = place.file("ids.txt", "a1\na2\n")
-    assert value("client", "forget", "--ids-from", ids, "--dry-run", "--dir", folder)["ids"] == ["a1", "a2"]
-    assert value("client", "forget", "--subject", "-", "--dry-run", "--dir", folder, given="p2\n")["ids"] == ["a3"]
+    assert value("client", "forget", "--ids-from", ids, "--dry-run", "--dir", folder)["ids"] == [
+        "a1",
+        "a2",
+    ]
+    assert value("client", "forget", "--subject", "-", "--dry-run", "--dir", folder, given="p2\n")[
+        "ids"
+    ] == ["a3"]
 
 
 def test_mistakes_are_named_with_their_remedy(place: Federation) -> None:
     folder = place.client("clinic-a", ROWS_A)
-    assert "the id is not in the store" in run("client", "forget", "--id", "a9", "--yes", "--dir", folder, code=1).stderr
+    assert (
+        "the id is not in the store"
+        in run("client", "forget", "--id", "a9", "--yes", "--dir", folder, code=1).stderr
+    )
     assert "selection is empty" in run("client", "forget", "--yes", "--dir", folder, code=1).stderr
-    assert "must be a time in UTC" in run("client", "forget", "--since", "soon", "--dir", folder, code=1).stderr
+    assert (
+        "must be a time in UTC"
+        in run("client", "forget", "--since", "soon", "--dir", folder, code=1).stderr
+    )
     assert "there is no file" in run("client", "add", "nothing.csv", "--dir", folder, code=1).stderr
     assert (
-        "rows 0, 1, 2 (counted from 0)" in run("client", "add", place.file("again.csv", ROWS_A), "--dir", folder, code=1).stderr
+        "rows 0, 1, 2 (counted from 0)"
+        in run("client", "add", place.file("again.csv", ROWS_A), "--dir", folder, code=1).stderr
     )
     assert "is no client's folder" in run("client", "status", "--dir", place.folder, code=1).stderr
-    assert "give what is to be corrected" in run("client", "correct", "a1", "--dir", folder, code=2).stderr
+    assert (
+        "give what is to be corrected"
+        in run("client", "correct", "a1", "--dir", folder, code=2).stderr
+    )
     assert "--dir" in run("client", "status", code=2).stderr
-    assert value("client", "forget", "--id", "a9", "--yes", "--dir", folder, code=1)["error"]["kind"] == "unknown-sample"
+    assert (
+        value("client", "forget", "--id", "a9", "--yes", "--dir", folder, code=1)["error"]["kind"]
+        == "unknown-sample"
+    )
     assert value("client", "correct", "a1", "--dir", folder, code=2)["error"]["kind"] == "usage"
     assert place.samples() == 3
 
@@ -112,7 +144,9 @@ def test_what_is_not_synced_is_pending_until_the_next_sync(place: Federation) ->
     told = value("client", "add", place.file("a.csv", ROWS_A), "--no-sync", "--dir", folder)
     assert (told["added"], told["pending"], told["sync"]) == (3, True, None)
     assert place.samples() == 0
-    assert value("client", "forget", "--id", "a3", "--yes", "--dir", folder)["sync"] is None  # it never left home
+    assert (
+        value("client", "forget", "--id", "a3", "--yes", "--dir", folder)["sync"] is None
+    )  # it never left home
     synced = value("client", "sync", "--dir", folder)
     assert [one["added"] for one in synced["receipts"]] == [2]
     assert (synced["status"], synced["new_head"]) == ("active", True)
@@ -123,7 +157,12 @@ def test_what_is_not_synced_is_pending_until_the_next_sync(place: Federation) ->
 def test_arrays_and_tables_of_all_kinds_can_be_added(place: Federation) -> None:
     folder = place.enrol("clinic-a")
     features = np.arange(12.0).reshape(4, 3) / 4
-    np.savez(place.path / "one.npz", features=features, labels=np.array([0, 1, 0, 1]), ids=np.array(["n1", "n2", "n3", "n4"]))
+    np.savez(
+        place.path / "one.npz",
+        features=features,
+        labels=np.array([0, 1, 0, 1]),
+        ids=np.array(["n1", "n2", "n3", "n4"]),
+    )
     np.save(place.path / "two.npy", features)
     np.save(place.path / "labels.npy", np.array([0, 1, 1, 1]))
     np.save(place.path / "three.npy", np.hstack([features, [[0], [1], [0], [0]]]))
@@ -137,7 +176,9 @@ def test_arrays_and_tables_of_all_kinds_can_be_added(place: Federation) -> None:
     status = value("client", "status", "--dir", folder)
     assert status["live"] == 13
     assert status["labels"] == {"cat": 6, "dog": 7}
-    assert value("client", "forget", "--subject", "p9", "--dry-run", "--dir", folder)["ids"] == ["f1"]
+    assert value("client", "forget", "--subject", "p9", "--dry-run", "--dir", folder)["ids"] == [
+        "f1"
+    ]
 
 
 def test_a_client_can_leave_and_keeps_the_proof(place: Federation) -> None:
@@ -165,34 +206,67 @@ def test_receipts_are_listed_and_written(place: Federation) -> None:
     assert (place.path / "two.json").read_bytes() == Path(told["files"][1]).read_bytes()
     run("client", "receipts", "last", "-o", place.path / "last.json", "--dir", folder)
     assert (place.path / "last.json").read_bytes() == (place.path / "two.json").read_bytes()
-    assert "there is no receipt '7'; there are 2, 1" in run("client", "receipts", 7, "--dir", folder, code=1).stderr
+    assert (
+        "there is no receipt '7'; there are 2, 1"
+        in run("client", "receipts", 7, "--dir", folder, code=1).stderr
+    )
 
 
-def test_a_store_in_use_is_waited_for_and_then_said_to_be_busy(place: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_in_use_is_waited_for_and_then_said_to_be_busy(
+    place: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = place.client("clinic-a", ROWS_A)
-    monkeypatch.setattr("expunge.cli.reach.PATIENCE", 0.1)
+    monkeypatch.setattr("expunge.cli._connect.PATIENCE", 0.1)
     with ClientStore.open(folder):
-        assert "is in use by process" in run("client", "leave", "--yes", "--dir", folder, code=5).stderr
+        assert (
+            "is in use by process"
+            in run("client", "leave", "--yes", "--dir", folder, code=5).stderr
+        )
         assert value("client", "sync", "--dir", folder, code=5)["error"]["kind"] == "store-busy"
 
 
 def test_without_a_server_everything_stays_pending_and_nothing_is_lost(
     place: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("expunge.cli.reach.ATTEMPTS", 1)
+    monkeypatch.setattr("expunge.cli._connect.ATTEMPTS", 1)
     folder = place.client("clinic-a", ROWS_A)
-    refused = run("client", "forget", "--id", "a1", "--yes", "--dir", folder, "--at", "http://127.0.0.1:9", code=4)
-    assert "The change is safe in the client's folder, pending: expunge client sync" in refused.stderr
+    refused = run(
+        "client",
+        "forget",
+        "--id",
+        "a1",
+        "--yes",
+        "--dir",
+        folder,
+        "--at",
+        "http://127.0.0.1:9",
+        code=4,
+    )
+    assert (
+        "The change is safe in the client's folder, pending: expunge client sync" in refused.stderr
+    )
     assert value("client", "status", "--dir", folder)["deleting"] == 1
     again = value("client", "forget", "--id", "a1", "--yes", "--dir", folder)
     assert (again["count"], again["sync"]["receipts"][0]["deleted"]) == (0, 1)
     run("client", "forget", "--id", "a1", "--yes", "--dir", folder, code=1)
-    assert "Nothing is lost" in run("client", "sync", "--dir", folder, "--at", "http://127.0.0.1:9", code=4).stderr
+    assert (
+        "Nothing is lost"
+        in run("client", "sync", "--dir", folder, "--at", "http://127.0.0.1:9", code=4).stderr
+    )
 
 
 def test_killed_at_any_moment_a_forget_is_finished_by_the_same_command(place: Federation) -> None:
     folder = place.client("clinic-a", ROWS_A)
-    command = [sys.executable, "-c", "from expunge.cli.main import main; main()", "client", "forget", "--subject", "p1", "--yes"]
+    command = [
+        sys.executable,
+        "-c",
+        "from expunge.cli.main import main; main()",
+        "client",
+        "forget",
+        "--subject",
+        "p1",
+        "--yes",
+    ]
     delay = random.SystemRandom().uniform(0.5, 1.0)  # about when it writes
     process = subprocess.Popen(  # noqa: S603 - our own program
         [*command, "--dir", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -204,4 +278,6 @@ def test_killed_at_any_moment_a_forget_is_finished_by_the_same_command(place: Fe
     assert again.exit_code in (0, 6), f"killed after {delay} s: {again.output}"
     assert place.samples() == 1, f"killed after {delay} s"
     status = value("client", "status", "--dir", folder)
-    assert (status["live"], status["deleting"], status["adding"]) == (1, 0, 0), f"killed after {delay} s"
+    assert (status["live"], status["deleting"], status["adding"]) == (1, 0, 0), (
+        f"killed after {delay} s"
+    )

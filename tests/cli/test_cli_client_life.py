@@ -1,4 +1,6 @@
-"""`expunge client` where things go otherwise than planned: forgotten clients, commands given twice, files with surprises."""
+"""`expunge client` where things go otherwise than planned: forgotten clients, commands given twice,
+files with surprises.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import ROWS_A, Federation, run, value
 
 from expunge.client import ClientStore
+from support.cli import ROWS_A, Federation, run, value
 
 
 @pytest.fixture
@@ -45,11 +47,18 @@ class TestAForgottenClient:
         told_leave = value("client", "leave", "--yes", "--dir", folder)
         assert (told_leave["left"], told_leave["count"], keys(folder)) == (True, 2, 0)
         status = value("client", "status", "--dir", folder)
-        assert (status["gone"], status["live"], status["deleting"], status["left"]) == (False, 0, 0, True)
+        assert (status["gone"], status["live"], status["deleting"], status["left"]) == (
+            False,
+            0,
+            0,
+            True,
+        )
         assert value("client", "sync", "--dir", folder)["status"] == "gone"
 
     @pytest.mark.parametrize("command", [["forget", "--all"], ["leave"]])
-    def test_erases_them_without_having_learnt_of_it_before(self, place: Federation, command: list[str]) -> None:
+    def test_erases_them_without_having_learnt_of_it_before(
+        self, place: Federation, command: list[str]
+    ) -> None:
         folder = place.client("clinic-a", ROWS_A)
         forgotten(place, "clinic-a")
         assert value("client", *command, "--yes", "--dir", folder)["count"] == 3
@@ -63,7 +72,9 @@ class TestAForgottenClient:
         assert "Enrol a new client" in run("client", "add", more, "--dir", folder, code=1).stderr
         late = place.file("late.csv", "id,subject,label,x,y,z\nm2,p1,cat,1,2,3\n")
         assert "Enrol a new client" in run("client", "add", late, "--dir", folder, code=1).stderr
-        assert value("client", "list", "--subject", "p1", "--dir", folder)["samples"][-1]["id"] == "m1"
+        assert (
+            value("client", "list", "--subject", "p1", "--dir", folder)["samples"][-1]["id"] == "m1"
+        )
 
 
 class TestAdding:
@@ -79,17 +90,27 @@ class TestAdding:
         assert place.samples() == 3
         assert "in the store already" in run("client", "add", file, "--dir", folder, code=1).stderr
 
-    def test_integers_for_texts_are_refused_unless_they_are_said_to_be_indices(self, place: Federation) -> None:
+    def test_integers_for_texts_are_refused_unless_they_are_said_to_be_indices(
+        self, place: Federation
+    ) -> None:
         folder = place.enrol("clinic-a")
         file = place.file("a.csv", "id,label,x,y,z\na1,1,1,2,3\n")
         assert "(--label-indices)" in run("client", "add", file, "--dir", folder, code=1).stderr
         assert value("client", "add", file, "--label-indices", "--dir", folder)["added"] == 1
         assert value("client", "status", "--dir", folder)["labels"] == {"dog": 1}
-        assert "the label is not in the spec" in run("client", "correct", "a1", "--label", "0", "--dir", folder, code=1).stderr
+        assert (
+            "the label is not in the spec"
+            in run("client", "correct", "a1", "--label", "0", "--dir", folder, code=1).stderr
+        )
 
     def test_what_is_left_out_or_made_up_is_said(self, place: Federation) -> None:
         folder = place.enrol("clinic-a")
-        np.savez(place.path / "x.npz", features=np.eye(3), labels=["cat", "dog", "cat"], patients=["p1", "p2", "p3"])
+        np.savez(
+            place.path / "x.npz",
+            features=np.eye(3),
+            labels=["cat", "dog", "cat"],
+            patients=["p1", "p2", "p3"],
+        )
         told = run("client", "add", place.path / "x.npz", "--no-sync", "--dir", folder).stderr
         assert "not read: 'patients'" in told
         assert "has no ids" in told
@@ -121,7 +142,9 @@ class TestAdding:
 
 
 class TestLabelsThatAreNew:
-    def test_one_that_the_client_has_not_heard_of_is_told_from_an_unknown_one(self, place: Federation) -> None:
+    def test_one_that_the_client_has_not_heard_of_is_told_from_an_unknown_one(
+        self, place: Federation
+    ) -> None:
         folder = place.client("clinic-a", ROWS_A)
         added = place.file("b.csv", "id,subject,label,x,y,z\nb1,p4,otter,1,2,3\n")
         add = ("client", "add", added, "--dir", folder)
@@ -166,9 +189,14 @@ def test_a_correction_that_changes_nothing_makes_no_request(place: Federation) -
 def test_missing_ids_can_be_passed_over(place: Federation) -> None:
     folder = place.client("clinic-a", ROWS_A)
     ids = place.file("ids.txt", "a1\na9\n")
-    assert "--ignore-missing" in run("client", "forget", "--ids-from", ids, "--yes", "--dir", folder, code=1).stderr
+    assert (
+        "--ignore-missing"
+        in run("client", "forget", "--ids-from", ids, "--yes", "--dir", folder, code=1).stderr
+    )
     assert place.samples() == 3
-    told = value("client", "forget", "--ids-from", ids, "--ignore-missing", "--yes", "--dir", folder)
+    told = value(
+        "client", "forget", "--ids-from", ids, "--ignore-missing", "--yes", "--dir", folder
+    )
     assert told["ids"] == ["a1"]
     assert place.samples() == 2
     run("client", "forget", "--ids-from", ids, "--ignore-missing", "--yes", "--dir", folder, code=6)
@@ -186,8 +214,13 @@ def test_samples_are_listed(place: Federation) -> None:
         ("a3", "p2", "cat", "adding"),
     ]
     run("client", "sync", "--dir", folder)
-    assert [one["state"] for one in value("client", "list", "--subject", "p2", "--dir", folder)["samples"]] == ["live"]
-    assert [one["id"] for one in value("client", "list", "--label", "dog", "--dir", folder)["samples"]] == ["a2"]
+    assert [
+        one["state"]
+        for one in value("client", "list", "--subject", "p2", "--dir", folder)["samples"]
+    ] == ["live"]
+    assert [
+        one["id"] for one in value("client", "list", "--label", "dog", "--dir", folder)["samples"]
+    ] == ["a2"]
     assert "a3" in run("client", "list", "--dir", folder).stdout
     run("client", "list", "--subject", "nobody", "--dir", folder, code=6)
 
@@ -217,5 +250,7 @@ def test_a_damaged_token_is_said_to_be_damaged(place: Federation) -> None:
 
 
 def test_the_package_is_a_program() -> None:
-    done = subprocess.run([sys.executable, "-m", "expunge", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "expunge", "--version"], capture_output=True, text=True, check=True
+    )
     assert "expunge" in done.stdout

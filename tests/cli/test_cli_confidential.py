@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from cli_cases import ROWS_A, Federation, run
 from pyarrow import parquet
 
 from expunge.backbones import CallableBackbone
-from expunge.backbones.samples import read_image
+from expunge.backbones.images import read_image
 from expunge.client import ClientStore
 from expunge.errors import BackboneError, FormatError
+from support.cli import ROWS_A, Federation, run
 
 TOLD = "crushing pain in the chest"
 HEADER = "id,subject,label,x,y,z\n"
@@ -48,7 +48,10 @@ def failing_on_texts(samples: list[Any]) -> Any:
     ("rows", "words"),
     [
         (HEADER + GOOD + f"a2,p1,cat,1,{TOLD},3\n", "line 3 of"),
-        (HEADER + f"a8,p,cat,1,2,3\na9,p1,{TOLD},1,2,3\n", "row 1 (counted from 0) cannot be taken"),
+        (
+            HEADER + f"a8,p,cat,1,2,3\na9,p1,{TOLD},1,2,3\n",
+            "row 1 (counted from 0) cannot be taken",
+        ),
         (HEADER + f"{TOLD},p1,cat,1e300,2,3\n", "the sample cannot be taken"),
         (HEADER + f"{TOLD},p1,cat,1,2,3\n" * 2, "rows 0 and 1 (counted from 0) have the same id"),
         (HEADER + f"a7,{TOLD * 400},cat,1,2,3\n", "the subject of row 0"),
@@ -57,7 +60,17 @@ def failing_on_texts(samples: list[Any]) -> Any:
         (f"a1,{TOLD},{TOLD},1,2,3\n", "occurs twice in the first line"),
         (HEADER + f'a7,p,cat,1,2,"{TOLD}" x\n', "cannot be read as CSV"),
     ],
-    ids=["feature", "label", "id", "doubled id", "subject", "other label column", "no header", "no header, doubled", "quotes"],
+    ids=[
+        "feature",
+        "label",
+        "id",
+        "doubled id",
+        "subject",
+        "other label column",
+        "no header",
+        "no header, doubled",
+        "quotes",
+    ],
 )
 def test_a_csv_file_that_is_refused(place: Federation, client: Path, rows: str, words: str) -> None:
     assert words in refused("client", "add", place.file("some.csv", rows), "--dir", client)
@@ -71,7 +84,9 @@ def test_files_that_are_refused_are_named_with_the_row(place: Federation, client
 @pytest.mark.parametrize("command", ["add", "predict"])
 def test_a_parquet_file_that_is_refused(place: Federation, client: Path, command: str) -> None:
     file = place.path / "some.parquet"
-    columns = {"id": ["1"], "x": [1.0], "y": [2.0], "z": [TOLD]} | ({"label": ["cat"]} if command == "add" else {})
+    columns = {"id": ["1"], "x": [1.0], "y": [2.0], "z": [TOLD]} | (
+        {"label": ["cat"]} if command == "add" else {}
+    )
     parquet.write_table(pa.table(columns), file)
     command_words = ("client", "add") if command == "add" else ("predict",)
     assert "column 'z' holds string" in refused(*command_words, file, "--dir", client)
@@ -89,25 +104,47 @@ def test_a_file_of_arrays_that_is_refused(place: Federation, client: Path) -> No
     assert "row 0 of" in refused("client", "add", file, "--dir", client)
 
 
-@pytest.mark.parametrize("rows", [f"id,x,y,z\n1,2,{TOLD},3\n", f"id,x,y,z\n1,2,3\n{TOLD}", f"id,x,y\n{TOLD},1,2\n"])
+@pytest.mark.parametrize(
+    "rows", [f"id,x,y,z\n1,2,{TOLD},3\n", f"id,x,y,z\n1,2,3\n{TOLD}", f"id,x,y\n{TOLD},1,2\n"]
+)
 def test_predictions_that_are_refused(place: Federation, client: Path, rows: str) -> None:
     file = place.file("new.csv", rows)
     assert str(file) in refused("predict", file, "--dir", client)
 
 
 def test_an_id_that_is_not_unicode(client: Path) -> None:
-    with ClientStore.open(client) as store, pytest.raises(FormatError, match="half of a surrogate pair") as caught:
+    with (
+        ClientStore.open(client) as store,
+        pytest.raises(FormatError, match="half of a surrogate pair") as caught,
+    ):
         store.add([f"{TOLD}\ud800"], np.ones((1, 3)), ["cat"], now=1.0)
     assert TOLD not in str(caught.value)
 
 
 def test_samples_that_are_not_there(place: Federation, client: Path) -> None:
     listing = place.file("ids.txt", f"a1\n{TOLD}\n")
-    assert "1 of the 2 ids is not in the store" in refused("client", "forget", "--ids-from", listing, "--dir", client)
+    assert "1 of the 2 ids is not in the store" in refused(
+        "client", "forget", "--ids-from", listing, "--dir", client
+    )
     passed = ("--ignore-missing", "--dry-run", "--dir", client)
-    assert "1 id not in the store" in refused("client", "forget", "--ids-from", listing, *passed, code=0)
-    refused("client", "forget", "--subject", "-", "--yes", "--dir", client, given=f"{TOLD}\n", code=6)
-    refused("client", "export", "--subject", "-", "-o", place.path / "out.csv", "--dir", client, given=f"{TOLD}\n", code=6)
+    assert "1 id not in the store" in refused(
+        "client", "forget", "--ids-from", listing, *passed, code=0
+    )
+    refused(
+        "client", "forget", "--subject", "-", "--yes", "--dir", client, given=f"{TOLD}\n", code=6
+    )
+    refused(
+        "client",
+        "export",
+        "--subject",
+        "-",
+        "-o",
+        place.path / "out.csv",
+        "--dir",
+        client,
+        given=f"{TOLD}\n",
+        code=6,
+    )
 
 
 def test_what_was_typed_about_a_person(place: Federation, client: Path) -> None:
@@ -115,8 +152,12 @@ def test_what_was_typed_about_a_person(place: Federation, client: Path) -> None:
     refused("client", "correct", "a1", "--feature", TOLD, "--dir", client)
 
 
-def test_where_a_backbone_is_pinned_and_none_was_given_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "failing_for_tests.py").write_text("from test_cli_confidential import failing_on_texts\n")
+def test_where_a_backbone_is_pinned_and_none_was_given_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_for_tests.py").write_text(
+        "from test_cli_confidential import failing_on_texts\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     described = "callable:failing_for_tests:failing_on_texts?name=failing&version=1&dim=1"
     place = Federation.found(tmp_path, "--backbone", described, "--labels", "ill,well")
@@ -125,7 +166,10 @@ def test_where_a_backbone_is_pinned_and_none_was_given_it_is_asked_for(tmp_path:
     run("enroll", token, "--dir", place.path / "clinic")
     client = place.path / "clinic"
     run("client", "add", place.file("f.csv", "id,label,x\n1,ill,1\n2,well,2\n"), "--dir", client)
-    for name, rows in (("texts.csv", f"id,text,label\n3,{TOLD},ill\n"), ("notes.csv", f"id,note,label\n3,{TOLD},ill\n")):
+    for name, rows in (
+        ("texts.csv", f"id,text,label\n3,{TOLD},ill\n"),
+        ("notes.csv", f"id,note,label\n3,{TOLD},ill\n"),
+    ):
         file = place.file(name, rows)
         unlabelled = place.file(f"new-{name}", rows.replace(",label", "").replace(",ill", ""))
         for command in (("client", "add", file), ("predict", file), ("predict", unlabelled)):
@@ -133,7 +177,9 @@ def test_where_a_backbone_is_pinned_and_none_was_given_it_is_asked_for(tmp_path:
             assert "this federation pins a backbone" in words.lower()
             assert "--backbone" in words
     given = ("--backbone", described, "--dir", client)
-    assert "failed with ValueError" in refused("client", "add", place.file("l.csv", f"id,text,label\n3,{TOLD},ill\n"), *given)
+    assert "failed with ValueError" in refused(
+        "client", "add", place.file("l.csv", f"id,text,label\n3,{TOLD},ill\n"), *given
+    )
     unlabelled = place.file("u.csv", f"id,text\n{TOLD},1\n")
     assert f"row 0 of {unlabelled} has no label" in refused("client", "add", unlabelled, *given)
 

@@ -1,4 +1,6 @@
-"""`expunge client export`: what is held about a person, counted first, written once, for its owner alone."""
+"""`expunge client export`: what is held about a person, counted first, written once, for its owner
+alone.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import ROWS_A, Federation, run, value
 
 from expunge.client import ClientStore
+from support.cli import ROWS_A, Federation, run, value
 
 
 @pytest.fixture
@@ -37,7 +39,18 @@ def test_what_is_held_of_a_person(folder: Path, tmp_path: Path) -> None:
     }
     assert (
         "2 samples would be exported; nothing was written"
-        in run("client", "export", "--subject", "-", "--dry-run", "--output", out, "--dir", folder, given="p1\n").stdout
+        in run(
+            "client",
+            "export",
+            "--subject",
+            "-",
+            "--dry-run",
+            "--output",
+            out,
+            "--dir",
+            folder,
+            given="p1\n",
+        ).stdout
     )
     assert not out.exists()
     told = value("client", "export", "--subject", "p1", "--output", out, "--dir", folder)
@@ -63,16 +76,22 @@ def test_what_is_held_of_a_person(folder: Path, tmp_path: Path) -> None:
         (["--id", "a9", "--ignore-missing"], 0),
     ],
 )
-def test_the_conditions_are_those_of_forget(folder: Path, tmp_path: Path, conditions: list[str], count: int) -> None:
+def test_the_conditions_are_those_of_forget(
+    folder: Path, tmp_path: Path, conditions: list[str], count: int
+) -> None:
     out = tmp_path / "out.npz"
-    told = value("client", "export", *conditions, "-o", out, "--dir", folder, code=0 if count else 6)
+    told = value(
+        "client", "export", *conditions, "-o", out, "--dir", folder, code=0 if count else 6
+    )
     assert told["count"] == count
     assert out.exists() == bool(count)
     if count:
         assert len(np.load(out)["ids"]) == count
 
 
-def test_a_file_is_overwritten_only_by_force_and_then_for_its_owner_alone(folder: Path, tmp_path: Path) -> None:
+def test_a_file_is_overwritten_only_by_force_and_then_for_its_owner_alone(
+    folder: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "precious.csv"
     out.write_text("precious")
     out.chmod(0o644)
@@ -89,9 +108,16 @@ def test_mistakes_write_nothing(folder: Path, tmp_path: Path) -> None:
     out = ["--output", tmp_path / "out.csv", "--dir", folder]
     assert "--ignore-missing" in run("client", "export", "--id", "a9", *out, code=1).stderr
     assert "selection is empty" in run("client", "export", *out, code=1).stderr
-    assert "ends in .npz, .csv" in run("client", "export", "--all", "--output", "o.xlsx", "--dir", folder, code=1).stderr
-    assert "give the file to write" in run("client", "export", "--all", "--dir", folder, code=2).stderr
-    nowhere = run("client", "export", "--all", "--output", tmp_path / "no" / "o.csv", "--dir", folder, code=1)
+    assert (
+        "ends in .npz, .csv"
+        in run("client", "export", "--all", "--output", "o.xlsx", "--dir", folder, code=1).stderr
+    )
+    assert (
+        "give the file to write" in run("client", "export", "--all", "--dir", folder, code=2).stderr
+    )
+    nowhere = run(
+        "client", "export", "--all", "--output", tmp_path / "no" / "o.csv", "--dir", folder, code=1
+    )
     assert "there is no folder" in nowhere.stderr
     assert sorted(tmp_path.iterdir()) == before
 

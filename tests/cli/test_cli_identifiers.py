@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from expunge.cli.identifiers import Identifier, resolve
+from expunge.cli._identifiers import Identifier, resolve
 from expunge.errors import InputError, UnknownSampleError
 
-ORDERS = [Identifier("ab12", "T-1"), Identifier("ab34"), Identifier("cd56", "ab"), Identifier("ef78", "T-1")]
+ORDERS = [
+    Identifier("ab12", "T-1"),
+    Identifier("ab34"),
+    Identifier("cd56", "ab"),
+    Identifier("ef78", "T-1"),
+]
 
 
 @pytest.mark.parametrize(
@@ -20,13 +25,18 @@ def test_what_fits_one_is_that_one(given: str, found: str) -> None:
 
 @pytest.mark.parametrize(("given", "number"), [("T-1", 2), ("", 4), ("ab", 3)])
 def test_what_fits_several_is_refused_and_they_are_listed(given: str, number: int) -> None:
-    with pytest.raises(InputError, match=f"names {number} orders: .*Give more of the id") as refusal:
+    with pytest.raises(
+        InputError, match=f"names {number} orders: .*Give more of the id"
+    ) as refusal:
         resolve(given, ORDERS, "order")
     assert "ab12 (T-1)" in str(refusal.value)
 
 
 def test_a_whole_id_is_never_doubtful() -> None:
-    assert resolve("ab", [Identifier("ab"), Identifier("ab1"), Identifier("cd", "ab")], "order") == "ab"
+    assert (
+        resolve("ab", [Identifier("ab"), Identifier("ab1"), Identifier("cd", "ab")], "order")
+        == "ab"
+    )
 
 
 def test_numbers_are_not_abbreviated() -> None:
@@ -37,9 +47,13 @@ def test_numbers_are_not_abbreviated() -> None:
 
 
 def test_what_is_unknown_names_what_there_is_newest_first() -> None:
-    with pytest.raises(UnknownSampleError, match=r"there is no order 'zz'; there are ef78 \(T-1\), cd56"):
+    with pytest.raises(
+        UnknownSampleError, match=r"there is no order 'zz'; there are ef78 \(T-1\), cd56"
+    ):
         resolve("zz", ORDERS, "order")
-    with pytest.raises(UnknownSampleError, match="there is no audit 'last'; there are no audits yet"):
+    with pytest.raises(
+        UnknownSampleError, match="there is no audit 'last'; there are no audits yet"
+    ):
         resolve("last", [], "audit")
     with pytest.raises(UnknownSampleError, match=r"are 9, 8, 7, 6, 5, 4, 3, 2, \.\.\."):
         resolve("x", [Identifier(str(number)) for number in range(10)], "receipt")

@@ -7,10 +7,13 @@ import shlex
 from pathlib import Path
 
 import pytest
-from cli_cases import run
+
+from support.cli import run
 
 
-def test_it_forgets_a_person_in_a_round_and_equals_retraining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_forgets_a_person_in_a_round_and_equals_retraining(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     printed = run("demo", "--secure-aggregation", "--keep", "demo").stdout
     assert "Forgotten and retrained are equal, bit for bit." in printed

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from cli_cases import ROWS_A, Federation, run, value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.cli.options import seconds
+from expunge.cli._options import seconds
 from expunge.client import ClientStore
 from expunge.errors import InputError
+from support.cli import ROWS_A, Federation, run, value
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp()
 
@@ -42,10 +42,21 @@ def test_the_same_moment_in_every_zone(local: datetime, minutes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["soon", "", "2026-11-15+02:00", "2026-11-15T12", "2026-13-01", "2026-11-15T12:00 CET", "12:00Z"]
+    "text",
+    [
+        "soon",
+        "",
+        "2026-11-15+02:00",
+        "2026-11-15T12",
+        "2026-13-01",
+        "2026-11-15T12:00 CET",
+        "12:00Z",
+    ],
 )
 def test_anything_else_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(InputError, match=r"--until .* must be a time in UTC such as .* or one with its offset"):
+    with pytest.raises(
+        InputError, match=r"--until .* must be a time in UTC such as .* or one with its offset"
+    ):
         seconds(text, "--until")
 
 
@@ -64,4 +75,9 @@ def test_offsets_select(tmp_path: Path) -> None:
     run("client", "add", place.file("a.csv", ROWS_A), "--no-sync", "--dir", folder)
     until = ["--until", "2026-11-15T14:00:01+02:00", "--dry-run", "--dir", folder]
     assert value("client", "forget", "--since", "2026-11-15T14:00:00+02:00", *until)["ids"] == ["a"]
-    assert value("client", "forget", "--since", "2026-11-15T14:00:00+01:59", *until, code=1)["error"]["kind"] == "input"
+    assert (
+        value("client", "forget", "--since", "2026-11-15T14:00:00+01:59", *until, code=1)["error"][
+            "kind"
+        ]
+        == "input"
+    )

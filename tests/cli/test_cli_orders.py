@@ -1,4 +1,6 @@
-"""`expunge order` and `expunge audit`: from a person's request to evidence, and from the clients back to a lost server."""
+"""`expunge order` and `expunge audit`: from a person's request to evidence, and from the clients
+back to a lost server.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from cli_cases import ROWS_A, ROWS_B, Federation, run, value
 
 from expunge.client import ClientStore, Selection
 from expunge.server.service import Service
+from support.cli import ROWS_A, ROWS_B, Federation, run, value
 
 
 @pytest.fixture
@@ -40,7 +42,9 @@ def test_an_order_from_filing_to_closing(place: Federation) -> None:
     run("verify", page, "--key", place.key)
     assert b"p1" in page.read_bytes()
     assert value("order", "close", order, "--yes", *officer) == {"order": order}
-    assert "has been forgotten" in run("order", "bundle", order, "-o", page, *officer, code=1).stderr
+    assert (
+        "has been forgotten" in run("order", "bundle", order, "-o", page, *officer, code=1).stderr
+    )
     assert place.samples() == 2
 
 
@@ -51,8 +55,14 @@ def test_a_reference_is_shown_beside_the_order_and_in_its_bundle(place: Federati
     assert "Reference" not in run("order", "list", *office).stdout
     assert "Reference" not in run("order", "show", "last", *office).stdout
     filed = run("order", "file", "p1", "--reference", "DPO-2026/0815", *office).stdout
-    order = next(one for one in value("order", "list", *office)["orders"] if one["reference"])["order"]
-    for shown in (filed, run("order", "list", *office).stdout, run("order", "show", order, *office).stdout):
+    order = next(one for one in value("order", "list", *office)["orders"] if one["reference"])[
+        "order"
+    ]
+    for shown in (
+        filed,
+        run("order", "list", *office).stdout,
+        run("order", "show", order, *office).stdout,
+    ):
         assert "Reference" in shown
         assert "DPO-2026/0815" in shown
     run("client", "sync", "--dir", folder)
@@ -65,18 +75,32 @@ def test_a_reference_is_shown_beside_the_order_and_in_its_bundle(place: Federati
     assert "Nothing personal" in run("order", "file", "--help").stdout
 
 
-def test_subjects_may_have_other_names_at_some_clients_and_come_by_standard_input(place: Federation) -> None:
+def test_subjects_may_have_other_names_at_some_clients_and_come_by_standard_input(
+    place: Federation,
+) -> None:
     a, b = place.client("clinic-a", ROWS_A), place.client("clinic-b", ROWS_B)
-    order = value("order", "file", "-", "--known-as", "clinic-b=p3", "--office", place.office, given="p2\n")["order"]
+    order = value(
+        "order", "file", "-", "--known-as", "clinic-b=p3", "--office", place.office, given="p2\n"
+    )["order"]
     assert value("client", "sync", "--dir", a)["orders"] == [{"order": order, "found": 1}]
     assert value("client", "sync", "--dir", b)["orders"] == [{"order": order, "found": 1}]
     wrong = run("order", "file", "p1", "--known-as", "clinic-b", "--office", place.office, code=1)
     assert "must be CLIENT=SUBJECT" in wrong.stderr
-    assert "not enrolled: nobody" in run("order", "file", "p1", "--known-as", "nobody=x", "--office", place.office, code=1).stderr
-    assert "the subject is empty" in run("order", "file", "-", "--office", place.office, code=1, given="\n").stderr
+    assert (
+        "not enrolled: nobody"
+        in run(
+            "order", "file", "p1", "--known-as", "nobody=x", "--office", place.office, code=1
+        ).stderr
+    )
+    assert (
+        "the subject is empty"
+        in run("order", "file", "-", "--office", place.office, code=1, given="\n").stderr
+    )
 
 
-def test_overdue_orders_come_first_and_make_a_script_notice(place: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overdue_orders_come_first_and_make_a_script_notice(
+    place: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert value("order", "list", "--office", place.office) == {"orders": [], "unknown": []}
     assert "No orders yet" in run("order", "list", "--office", place.office).stdout
     place.client("clinic-a", ROWS_A)
@@ -94,7 +118,10 @@ def test_overdue_orders_come_first_and_make_a_script_notice(place: Federation, m
 def test_orders_are_named_by_the_beginning_of_their_ids(place: Federation) -> None:
     first = value("order", "file", "p1", "--office", place.office)["order"]
     assert value("order", "show", first[:5], "--office", place.office)["order"] == first
-    assert "there is no order 'zz'" in run("order", "show", "zz", "--office", place.office, code=1).stderr
+    assert (
+        "there is no order 'zz'"
+        in run("order", "show", "zz", "--office", place.office, code=1).stderr
+    )
     value("order", "file", "p2", "--office", place.office)
     assert "'' names 2 orders" in run("order", "show", "", "--office", place.office, code=1).stderr
 
@@ -114,7 +141,9 @@ def test_orders_are_named_by_their_reference_in_every_command(place: Federation)
     assert third[:8] in refused
 
 
-def test_the_order_filed_last_is_last_even_within_one_second(place: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_filed_last_is_last_even_within_one_second(
+    place: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = time.time()
     monkeypatch.setitem(Service.open.__func__.__kwdefaults__, "clock", lambda: now)  # type: ignore[attr-defined]
     for number in range(6):
@@ -122,16 +151,20 @@ def test_the_order_filed_last_is_last_even_within_one_second(place: Federation, 
         assert value("order", "show", "last", "--office", place.office)["order"] == filed
 
 
-# -- audits -----------------------------------------------------------------------------------------------------------------
+# -- audits ----------------------------------------------------------------------------------------
 
 
 def test_an_audit_waits_for_clients_and_then_finds_the_ledger_equal(place: Federation) -> None:
     a, b = place.client("clinic-a", ROWS_A), place.client("clinic-b", ROWS_B)
     told = value("audit", "--client-dir", a, "--office", place.office, code=7)
-    assert (told["result"], told["equal"], told["waiting"]) == ("under way", ["clinic-a"], ["clinic-b"])
-    assert value("audit", "--show", "last", "--wait", "--timeout", 0.3, "--office", place.office, code=7)["waiting"] == [
-        "clinic-b"
-    ]
+    assert (told["result"], told["equal"], told["waiting"]) == (
+        "under way",
+        ["clinic-a"],
+        ["clinic-b"],
+    )
+    assert value(
+        "audit", "--show", "last", "--wait", "--timeout", 0.3, "--office", place.office, code=7
+    )["waiting"] == ["clinic-b"]
     run("client", "sync", "--dir", b)
     told = value("audit", "--show", told["audit"][:6], "--office", place.office)
     assert (told["result"], told["count"]) == ("equal", 5)
@@ -141,9 +174,21 @@ def test_while_it_waits_clients_of_the_same_machine_can_answer(place: Federation
     folder = place.client("clinic-a", ROWS_A)
     started = value("audit", "--office", place.office, code=7)["audit"]
     results = []
-    waiting = Thread(target=lambda: results.append(value("audit", "--show", started, "--wait", "--office", place.office)))
+    waiting = Thread(
+        target=lambda: results.append(
+            value("audit", "--show", started, "--wait", "--office", place.office)
+        )
+    )
     waiting.start()
-    sync = [sys.executable, "-c", "from expunge.cli.main import main; main()", "client", "sync", "--dir", str(folder)]
+    sync = [
+        sys.executable,
+        "-c",
+        "from expunge.cli.main import main; main()",
+        "client",
+        "sync",
+        "--dir",
+        str(folder),
+    ]
     subprocess.run(sync, check=True, capture_output=True)  # noqa: S603 - our own program
     waiting.join()
     assert results[0]["result"] == "equal"
@@ -154,7 +199,10 @@ def test_an_audit_is_named_in_later_certificates(place: Federation) -> None:
     shown = run("audit", "--client-dir", a, "--client-dir", b, "--office", place.office).stdout
     assert "The ledger is, bit for bit, the sum of what all clients hold" in shown
     assert value("head", "--office", place.office)["audit"]["result"] == "equal"
-    assert "there is no audit 'zz'" in run("audit", "--show", "zz", "--office", place.office, code=1).stderr
+    assert (
+        "there is no audit 'zz'"
+        in run("audit", "--show", "zz", "--office", place.office, code=1).stderr
+    )
 
 
 def test_an_audit_names_the_client_whose_store_is_not_what_the_server_holds(
@@ -170,10 +218,14 @@ def test_an_audit_names_the_client_whose_store_is_not_what_the_server_holds(
 
     monkeypatch.setattr(ClientStore, "statistics", altered)
     told = value("audit", "--client-dir", a, "--client-dir", b, "--office", place.office, code=3)
-    assert (told["result"], told["equal"], told["different"]) == ("different", ["clinic-a"], ["clinic-b"])
+    assert (told["result"], told["equal"], told["different"]) == (
+        "different",
+        ["clinic-a"],
+        ["clinic-b"],
+    )
 
 
-# -- rebuilding -------------------------------------------------------------------------------------------------------------
+# -- rebuilding ------------------------------------------------------------------------------------
 
 
 def test_a_lost_server_is_rebuilt_from_its_clients_with_the_same_head(place: Federation) -> None:
@@ -184,8 +236,15 @@ def test_a_lost_server_is_rebuilt_from_its_clients_with_the_same_head(place: Fed
     new = place.path / "rebuilt"
     told = value("audit", "--rebuild", new, "--client-dir", a, "--client-dir", b)
     assert (told["verdict"], told["head"], told["samples"]) == ("equal", head, 4)
-    assert value("audit", "--client-dir", a, "--client-dir", b, "--office", new)["result"] == "equal"
-    assert value("client", "forget", "--id", "b2", "--yes", "--dir", b)["sync"]["receipts"][0]["deleted"] == 1
+    assert (
+        value("audit", "--client-dir", a, "--client-dir", b, "--office", new)["result"] == "equal"
+    )
+    assert (
+        value("client", "forget", "--id", "b2", "--yes", "--dir", b)["sync"]["receipts"][0][
+            "deleted"
+        ]
+        == 1
+    )
     receipts = value("client", "receipts", "--dir", a)["receipts"]  # of both servers
     assert [one["reset"] for one in receipts][:3] == [False, False, True]
     assert value("key", a)["key"] == told_key(new)
@@ -195,7 +254,9 @@ def told_key(folder: Path) -> str:
     return str(value("key", folder)["key"])
 
 
-def test_clients_elsewhere_rejoin_by_a_token_and_until_then_the_head_is_not_called_equal(place: Federation) -> None:
+def test_clients_elsewhere_rejoin_by_a_token_and_until_then_the_head_is_not_called_equal(
+    place: Federation,
+) -> None:
     a, b = place.client("clinic-a", ROWS_A), place.client("clinic-b", ROWS_B)
     run("client", "sync", "--dir", a)
     shutil.rmtree(place.folder)
@@ -210,9 +271,13 @@ def test_clients_elsewhere_rejoin_by_a_token_and_until_then_the_head_is_not_call
 def test_as_many_samples_with_another_head_are_called_different(place: Federation) -> None:
     a, b = place.client("clinic-a", ROWS_A), place.client("clinic-b", ROWS_B)
     run("client", "correct", "a1", "--label", "dog", "--dir", a)
-    (a / "head").unlink()  # so that the head known to clinic-b, from before, is all there is to compare with
+    (
+        a / "head"
+    ).unlink()  # so that the head known to clinic-b, from before, is all there is to compare with
     shutil.rmtree(place.folder)
-    refused = run("audit", "--rebuild", place.path / "new", "--client-dir", a, "--client-dir", b, code=3)
+    refused = run(
+        "audit", "--rebuild", place.path / "new", "--client-dir", a, "--client-dir", b, code=3
+    )
     assert "as many samples and clients as the lost one, but another head" in refused.stderr
 
 
@@ -226,10 +291,24 @@ def test_pending_deletions_are_not_brought_back_by_a_rebuild(place: Federation) 
     assert value("client", "status", "--dir", a)["deleting"] == 0
 
 
-def test_a_rebuild_needs_clients_and_clients_of_one_federation(place: Federation, tmp_path: Path) -> None:
-    assert "give at least one, --client-dir DIR" in run("audit", "--rebuild", place.path / "new", code=1).stderr
+def test_a_rebuild_needs_clients_and_clients_of_one_federation(
+    place: Federation, tmp_path: Path
+) -> None:
+    assert (
+        "give at least one, --client-dir DIR"
+        in run("audit", "--rebuild", place.path / "new", code=1).stderr
+    )
     other = Federation.found(tmp_path / "elsewhere", "--dim", 2, "--labels", "cat,dog")
     stranger, ours = other.enrol("stranger"), place.client("clinic-a", ROWS_A)
-    refused = run("audit", "--rebuild", place.path / "new", "--client-dir", ours, "--client-dir", stranger, code=1)
+    refused = run(
+        "audit",
+        "--rebuild",
+        place.path / "new",
+        "--client-dir",
+        ours,
+        "--client-dir",
+        stranger,
+        code=1,
+    )
     assert "stranger is of another federation" in refused.stderr
     assert not (place.path / "new").exists()

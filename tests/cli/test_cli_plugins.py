@@ -8,9 +8,9 @@ from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
-from cli_cases import run, value
 
 from expunge.cli import plugins
+from support.cli import run, value
 
 GREETING = """
 import click
@@ -64,7 +64,11 @@ def test_a_broken_command_says_so_and_breaks_no_other(
     install(monkeypatch, greet=source)
     assert "greet" in run("--help").stdout
     assert run("completion", "bash").stdout
-    environment = {"_EXPUNGE_COMPLETE": "bash_complete", "COMP_WORDS": "expunge ", "COMP_CWORD": "1"}
+    environment = {
+        "_EXPUNGE_COMPLETE": "bash_complete",
+        "COMP_WORDS": "expunge ",
+        "COMP_CWORD": "1",
+    }
     assert {"plain,greet", "plain,demo"} <= set(run(env=environment).stdout.splitlines())
     refused = value("greet", "--whatever", code=1)["error"]
     assert refused["kind"] == "plug-in"
@@ -72,7 +76,9 @@ def test_a_broken_command_says_so_and_breaks_no_other(
     assert "pip uninstall" in refused["message"]
 
 
-def test_no_distribution_takes_a_command_of_ours(greeting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_distribution_takes_a_command_of_ours(
+    greeting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(monkeypatch, demo=f"{greeting}:greet")
     assert "expunge demo" in run("demo", "--help").stdout
     assert greeting not in sys.modules
@@ -94,7 +100,8 @@ def test_help_imports_nothing_of_the_experiments() -> None:
     code = (
         "import sys\nfrom expunge.cli.main import main\n"
         "try:\n    main(['--help'])\n"
-        "finally:\n    print([name for name in sys.modules if name.startswith('expunge_experiments')])\n"
+        "finally:\n    print([name for name in sys.modules if "
+        "name.startswith('expunge_experiments')])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own Python
     assert plugins.OURS["experiment"][1].split(":")[0] in done.stdout

@@ -7,24 +7,17 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from cli_cases import ROWS_A, Federation, run, value
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from expunge.cli.screen import (
-    Screen,
-    bullets,
-    facts,
-    line,
-    next_steps,
-    table,
-    title,
-    unwrapped,
-)
+from expunge.cli._output import Screen, bullets, facts, line, next_steps, table, title, unwrapped
+from support.cli import ROWS_A, Federation, run, value
 
 WIDTHS = (1, 20, 40, 80, 200)
 DIGEST = "0123456789abcdef" * 4
-SENTENCE = "The ledger is empty until all clients have sent what they hold, which is at their next sync."
+SENTENCE = (
+    "The ledger is empty until all clients have sent what they hold, which is at their next sync."
+)
 PATHS = [
     Path("/t/a"),
     Path("/a-folder-with-a-rather-long-name" * 5),
@@ -112,7 +105,9 @@ def test_errors_and_notes_are_one_line_each_and_their_commands_can_be_copied(
     width: int, colours: dict[str, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "a folder that is not there, whatever the terminal is like"
-    refused = run("client", "sync", "--dir", folder, code=None, env={"COLUMNS": str(width), **colours})
+    refused = run(
+        "client", "sync", "--dir", folder, code=None, env={"COLUMNS": str(width), **colours}
+    )
     assert refused.exit_code == 1
     (message,) = refused.stderr.splitlines()
     assert str(folder) in message
@@ -125,19 +120,25 @@ def test_colours_change_no_word(colours: dict[str, str], tmp_path: Path) -> None
     shown = run(*command, env={"TERM": "xterm", **colours}).stdout
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     assert plain.split() == run(*command).stdout.split()
-    coloured = colours.get("FORCE_COLOR") == "1" and "NO_COLOR" not in colours and "TERM" not in colours
+    coloured = (
+        colours.get("FORCE_COLOR") == "1" and "NO_COLOR" not in colours and "TERM" not in colours
+    )
     assert (re.search(r"\x1b\[[0-9;]*3[0-9]", shown) is not None) <= coloured
     assert ("\x1b" in shown) or not coloured
 
 
 @pytest.mark.parametrize("width", [40, 200])
-def test_all_that_people_copy_is_whole_in_the_narrowest_terminal(width: int, tmp_path: Path) -> None:
+def test_all_that_people_copy_is_whole_in_the_narrowest_terminal(
+    width: int, tmp_path: Path
+) -> None:
     """From founding to a restored server, in a folder whose name has spaces."""
     wide, narrow = {"COLUMNS": "1000"}, {"COLUMNS": str(width)}
     above = tmp_path / "a folder with spaces, and a name that is longer than a terminal is wide"
     place = Federation(above)
     above.mkdir()
-    made = run("init", place.folder, "--dim", 3, "--labels", "cat,dog", env=narrow).stdout.splitlines()
+    made = run(
+        "init", place.folder, "--dim", 3, "--labels", "cat,dog", env=narrow
+    ).stdout.splitlines()
     for path in (place.office, place.key, place.folder / "server" / "server.key"):
         assert any(str(path) in text for text in made)
     folder = place.client("clinic-a", ROWS_A)

@@ -1,4 +1,6 @@
-"""`expunge serve`: a real process with TLS, spoken to by other commands; stopped, killed, restarted."""
+"""`expunge serve`: a real process with TLS, spoken to by other commands; stopped, killed,
+restarted.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from pathlib import Path
 
 import click
 import pytest
-from cli_cases import ROWS_A, ROWS_B, Federation, run, value
-from serve_cases import Server
 
 from expunge.cli.serve import serve
 from expunge.server.http.logs import LEVELS
+from support.cli import ROWS_A, ROWS_B, Federation, run, value
+from support.serving import Server
 
 
 @pytest.fixture
@@ -31,7 +33,9 @@ def server(place: Federation) -> Iterator[Server]:
 
 def test_clients_and_operators_speak_to_it_over_tls(place: Federation, server: Server) -> None:
     assert server.url.startswith("https://")
-    status = run("server", "status", "--office", place.office)  # whose address is the folder, which the server holds
+    status = run(
+        "server", "status", "--office", place.office
+    )  # whose address is the folder, which the server holds
     assert f"is being served: speaking to {server.url}" in status.stderr
     a, b = place.client("clinic-a", ROWS_A), place.client("clinic-b", ROWS_B)
     assert value("client", "status", "--dir", a)["address"] == server.url
@@ -44,7 +48,9 @@ def test_clients_and_operators_speak_to_it_over_tls(place: Federation, server: S
     assert '"actor": "clinic-a"' in log
     assert '"event": "stopped"' in log
     assert "p1" not in log
-    assert value("head", "--office", place.office)["digest"] == head  # without a server, by the local carrier
+    assert (
+        value("head", "--office", place.office)["digest"] == head
+    )  # without a server, by the local carrier
     assert not (place.folder / "server" / "serving.json").exists()
 
 
@@ -52,7 +58,9 @@ def test_the_log_begins_at_the_chosen_level(place: Federation) -> None:
     server = Server(place.folder, "--log-level", "warning")
     try:
         run("server", "status", "--office", place.office)
-        refused = run("server", "forget-client", "nobody", "--yes", "--office", place.office, code=1)
+        refused = run(
+            "server", "forget-client", "nobody", "--yes", "--office", place.office, code=1
+        )
         assert "nobody" in refused.stderr
     finally:
         log = server.stop()
@@ -79,13 +87,19 @@ def test_an_office_on_another_machine_is_told_the_url_once(place: Federation) ->
         server.stop()
 
 
-def test_killed_and_started_again_nothing_is_lost(place: Federation, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("expunge.cli.reach.ATTEMPTS", 1)
+def test_killed_and_started_again_nothing_is_lost(
+    place: Federation, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("expunge.cli._connect.ATTEMPTS", 1)
     folder = place.client("clinic-a", ROWS_A)
     server.stop(signal.SIGKILL)
     assert (place.folder / "server" / "serving.json").exists()
-    assert "is being served" not in run("server", "status", "--office", place.office).stderr  # a note of the dead
-    assert "pending" in run("client", "forget", "--id", "a1", "--yes", "--dir", folder, code=4).stderr
+    assert (
+        "is being served" not in run("server", "status", "--office", place.office).stderr
+    )  # a note of the dead
+    assert (
+        "pending" in run("client", "forget", "--id", "a1", "--yes", "--dir", folder, code=4).stderr
+    )
     port = server.url.rpartition(":")[2]
     again = Server(place.folder, "--port", port)
     try:
@@ -98,14 +112,18 @@ def test_killed_and_started_again_nothing_is_lost(place: Federation, server: Ser
 def test_a_second_server_on_the_same_folder_is_refused(place: Federation, server: Server) -> None:
     began = time.monotonic()
     assert "is in use by process" in run("serve", place.folder, code=5).stderr
-    assert f"speaking to {server.url}" in run("server", "status", "--office", place.office).stderr  # the first is still known
+    assert (
+        f"speaking to {server.url}" in run("server", "status", "--office", place.office).stderr
+    )  # the first is still known
     assert time.monotonic() - began < 30
 
 
 def test_what_serve_refuses(place: Federation) -> None:
     assert "belong together" in run("serve", place.folder, "--tls-cert", place.key, code=2).stderr
     assert "there is no federation in" in run("serve", place.path / "nowhere", code=1).stderr
-    refused = run("serve", place.folder, "--tls-cert", place.key, "--tls-key", place.key, code=1).stderr
+    refused = run(
+        "serve", place.folder, "--tls-cert", place.key, "--tls-key", place.key, code=1
+    ).stderr
     assert "cannot be used" in refused
     assert "stopped" not in refused  # it never began
     run("server", "status", "--office", place.office)  # nothing was left locked

@@ -1,4 +1,6 @@
-"""`expunge statistics`: the digest of one machine, whatever the data are cut into; refusals name the shard."""
+"""`expunge statistics`: the digest of one machine, whatever the data are cut into; refusals name
+the shard.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import run, value
 
 from expunge import Spec, Statistics
+from support.cli import run, value
 
 SPEC = Spec(dim=3, labels=("cat", "dog"))
 FEATURES = np.random.default_rng(5).standard_normal((20, 3))
@@ -35,13 +37,17 @@ def shards(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_the_statistics_are_written_and_their_digest_is_shown(tmp_path: Path, spec: Path, shards: list[Path]) -> None:
+def test_the_statistics_are_written_and_their_digest_is_shown(
+    tmp_path: Path, spec: Path, shards: list[Path]
+) -> None:
     out = tmp_path / "statistics.expunge"
     shown = run("statistics", *shards, "--spec", spec, "-o", out).output
     assert EXPECTED.digest in shown
     assert "20 samples in 3 shards" in shown
     assert Statistics.from_bytes(SPEC, out.read_bytes()) == EXPECTED
-    found: dict[str, Any] = value("statistics", tmp_path / "*.npz", "--spec", spec, "--on", "processes", "--workers", 1)
+    found: dict[str, Any] = value(
+        "statistics", tmp_path / "*.npz", "--spec", spec, "--on", "processes", "--workers", 1
+    )
     assert (found["digest"], found["samples"], found["shards"]) == (EXPECTED.digest, 20, 3)
     assert (found["labels"], found["file"]) == ({"cat": 10, "dog": 10}, None)
 
@@ -51,7 +57,10 @@ def test_columns_by_other_names(tmp_path: Path, spec: Path) -> None:
     options = ("--spec", spec, "--feature-column", "vector", "--label-column", "kind")
     told = value("statistics", tmp_path / "other.npz", *options, code=1)
     assert "--label-indices" in told["error"]["message"]
-    assert value("statistics", tmp_path / "other.npz", *options, "--label-indices")["digest"] == EXPECTED.digest
+    assert (
+        value("statistics", tmp_path / "other.npz", *options, "--label-indices")["digest"]
+        == EXPECTED.digest
+    )
     np.save(tmp_path / "vector-1.npy", FEATURES)
     np.save(tmp_path / "kind-1.npy", LABELS)
     assert value("statistics", tmp_path / "vector-*.npy", *options)["digest"] == EXPECTED.digest
@@ -62,11 +71,19 @@ def test_a_regression_has_no_labels(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(json.dumps(real.to_dict()))
     np.savez(tmp_path / "a.npz", features=FEATURES, labels=targets)
     found = value("statistics", tmp_path / "a.npz", "--spec", tmp_path / "spec.json")
-    assert (found["digest"], found["labels"]) == (Statistics.of(real, FEATURES, targets).digest, None)
-    assert "Labels" not in run("statistics", tmp_path / "a.npz", "--spec", tmp_path / "spec.json").output
+    assert (found["digest"], found["labels"]) == (
+        Statistics.of(real, FEATURES, targets).digest,
+        None,
+    )
+    assert (
+        "Labels"
+        not in run("statistics", tmp_path / "a.npz", "--spec", tmp_path / "spec.json").output
+    )
 
 
-def test_a_bad_shard_is_named_and_nothing_is_written(tmp_path: Path, spec: Path, shards: list[Path]) -> None:
+def test_a_bad_shard_is_named_and_nothing_is_written(
+    tmp_path: Path, spec: Path, shards: list[Path]
+) -> None:
     shards[1].write_bytes(shards[1].read_bytes()[:300])
     out = tmp_path / "statistics.expunge"
     told = value("statistics", *shards, "--spec", spec, "--output", out, code=1)

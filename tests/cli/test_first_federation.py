@@ -1,11 +1,13 @@
-"""The pages that lead to a first federation, and to one with secure aggregation, are run as they stand."""
+"""The pages that lead to a first federation, and to one with secure aggregation, are run as they
+stand.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from page_cases import HOW_TO, run_page
+from support.pages import HOW_TO, run_page
 
 
 def test_every_command_of_the_first_page_works(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_cases import Home
+
+from support.agents import Home
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from agent_cases import Home
 
 from expunge.client import ClientStore, enrol
+from expunge.crypto import Envelope
 from expunge.errors import (
     BackboneError,
     CarrierError,
@@ -16,9 +16,9 @@ from expunge.errors import (
     RefusedError,
     StoreError,
 )
-from expunge.protocol.token import Token
-from expunge.signing import Envelope
-from federation import SPEC, make_key
+from expunge.wire.token import Token
+from support.agents import Home
+from support.federation import SPEC, make_key
 
 
 def _refusing(code: str) -> Callable[[bytes], bytes]:
@@ -32,7 +32,11 @@ class TestEnrolment:
     def test_a_new_client(self, home: Home) -> None:
         assert (home.store.name, home.store.spec, home.store.message) == ("ward-3", SPEC, "rows")
         assert home.store.server == home.federation.first_key.public
-        assert (home.store.address, home.store.ca, home.store.status().enrolled) == ("https://x", "", True)
+        assert (home.store.address, home.store.ca, home.store.status().enrolled) == (
+            "https://x",
+            "",
+            True,
+        )
         assert home.federation.service.core.actor("ward-3").key == home.store.key.public
 
     @pytest.mark.parametrize("lost", ["before", "after"])
@@ -59,7 +63,9 @@ class TestEnrolment:
         assert not (home.path / "ward-5").exists()
 
     @pytest.mark.parametrize("code", ["too-many", "bad-token", "storage"])
-    def test_an_enrolment_that_may_have_taken_effect_keeps_its_key(self, home: Home, code: str) -> None:
+    def test_an_enrolment_that_may_have_taken_effect_keeps_its_key(
+        self, home: Home, code: str
+    ) -> None:
         token = home.token("ward-4")
         home.way.lost = ["", "after"]
         with pytest.raises(CarrierError):
@@ -71,7 +77,9 @@ class TestEnrolment:
         with enrol(home.path / "ward-4", token, home.way) as store:
             assert home.agent_of(store).sync().status == "active"
 
-    def test_an_enrolment_that_took_effect_is_not_thrown_away_when_a_later_question_is_refused(self, home: Home) -> None:
+    def test_an_enrolment_that_took_effect_is_not_thrown_away_when_a_later_question_is_refused(
+        self, home: Home
+    ) -> None:
         token = home.token("ward-4")
         passing: list[str] = []
 
@@ -109,14 +117,21 @@ class TestEnrolment:
             enrol(home.path / "ward-4", other, home.way)
 
     @pytest.mark.parametrize("wrong", ["key", "name"])
-    def test_an_enrolment_that_the_server_did_not_sign_is_not_believed(self, home: Home, wrong: str) -> None:
+    def test_an_enrolment_that_the_server_did_not_sign_is_not_believed(
+        self, home: Home, wrong: str
+    ) -> None:
         def changed(data: bytes) -> bytes:
             content = Envelope.from_bytes(data, "enrolled").unverified()
             key = make_key() if wrong == "key" else home.federation.server_key
-            return Envelope.signed("enrolled", content | ({"name": "eve"} if wrong == "name" else {}), key).to_bytes()
+            return Envelope.signed(
+                "enrolled", content | ({"name": "eve"} if wrong == "name" else {}), key
+            ).to_bytes()
 
         home.way.change["enrol"] = changed
-        with pytest.raises(EvidenceError, match="is signed by key" if wrong == "key" else "the server enrolled 'eve'"):
+        with pytest.raises(
+            EvidenceError,
+            match="is signed by key" if wrong == "key" else "the server enrolled 'eve'",
+        ):
             enrol(home.path / "ward-4", home.token("ward-4"), home.way)
         with ClientStore.open(home.path / "ward-4") as store:
             assert not store.status().enrolled

@@ -1,4 +1,7 @@
-"""Faults: killed processes, failing writes, full disks, old copies. And the law of erasure, by a scan of raw bytes."""
+"""Faults: killed processes, failing writes, full disks, old copies.
+
+And the law of erasure, by a scan of raw bytes.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client_cases import NOW, SPEC, Server, deliver, features, found_in, ids, make_store, traces
-from crash_runner import REPEATED, Accepting, attempt, check, count_down_in, steps
 
 from expunge import Statistics
 from expunge.client import ClientStore, Selection
+from expunge.crypto.vault import Vault
 from expunge.errors import ShreddedError, StoreError
-from expunge.vault import Vault
+from support.clients import NOW, SPEC, Server, deliver, features, found_in, ids, make_store, traces
+from support.killable_client import REPEATED, Accepting, attempt, check, count_down_in, steps
 
 RUNNER = Path(__file__).with_name("crash_runner.py")
 
@@ -28,15 +31,23 @@ RUNNER = Path(__file__).with_name("crash_runner.py")
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_applied_twice(tmp_path: Path) -> None:
     seed = int(os.environ.get("EXPUNGE_SEED", secrets.randbelow(1 << 30)))
     command = [sys.executable, str(RUNNER), str(tmp_path), str(seed), "14"]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {
+        **os.environ,
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603 - our own program
     assert run.returncode == 0, f"EXPUNGE_SEED={seed}\n{run.stderr}"
     assert len(run.stdout.split()) == 14
 
 
 @pytest.mark.parametrize("start", range(0, 150, 10))
-def test_a_write_that_fails_leaves_a_store_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int) -> None:
-    """Each write fails once, before or after it took effect; the store is used on without being opened again."""
+def test_a_write_that_fails_leaves_a_store_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int
+) -> None:
+    """Each write fails once, before or after it took effect; the store is used on without being
+    opened again.
+    """
     point = start + secrets.randbelow(10)
     make_store(tmp_path).close()
     left = [point]
@@ -73,7 +84,9 @@ class TestErasure:
         monkeypatch.setattr(Vault, "shred", failing)
 
     @pytest.mark.parametrize("before", [True, False])
-    def test_an_erasure_that_failed_is_made_up_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    def test_an_erasure_that_failed_is_made_up_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+    ) -> None:
         server = Server()
         with make_store(tmp_path) as store:
             store.add(ids(3), features(3), [0, 1, 2], now=NOW)
@@ -86,10 +99,15 @@ class TestErasure:
             with pytest.raises(StoreError, match="the disk failed"):
                 store.settle(2, receipt)
             store.settle(2, receipt)
-            assert store._folder.vault.live() == {0, *(row[0] for row in store._database.rows("SELECT slot FROM samples"))}
+            assert store._folder.vault.live() == {
+                0,
+                *(row[0] for row in store._database.rows("SELECT slot FROM samples")),
+            }
 
     @pytest.mark.parametrize("before", [True, False])
-    def test_a_slot_in_use_again_is_not_destroyed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    def test_a_slot_in_use_again_is_not_destroyed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+    ) -> None:
         with make_store(tmp_path) as store:
             store.add(ids(3), features(3), [0, 1, 2], now=NOW)
             self.failing_once(monkeypatch, before=before)
@@ -115,28 +133,46 @@ class TestErasure:
         server = Server()
         needles = traces([*ids(5), "ann", "/pictures/1"], features(5))
         with make_store(tmp_path) as store:
-            store.add(ids(5), features(5), [0, 1, 2, 0, 1], subjects=["ann"] * 5, sources=["/pictures/1"] * 5, now=NOW)
+            store.add(
+                ids(5),
+                features(5),
+                [0, 1, 2, 0, 1],
+                subjects=["ann"] * 5,
+                sources=["/pictures/1"] * 5,
+                now=NOW,
+            )
             assert store.preview(Selection(subject="ann")).count == 5
             assert found_in(tmp_path, needles) == []
             deliver(store, server)
             store.forget(Selection(ids=["sample-3"]))
             composition = store.compose()
             assert composition is not None
-            assert found_in(tmp_path, [*needles, composition.nonce, composition.nonce.hex().encode()]) == []
+            assert (
+                found_in(tmp_path, [*needles, composition.nonce, composition.nonce.hex().encode()])
+                == []
+            )
 
     @pytest.mark.parametrize("message", ["rows", "gram"])
     def test_after_the_receipt_no_copy_can_be_opened(self, tmp_path: Path, message: str) -> None:
         server = Server()
         with make_store(tmp_path, message=message) as store:
-            store.add(ids(5), features(5), [0, 1, 2, 0, 1], subjects=["ann", "ben"] * 2 + ["ann"], now=NOW)
+            store.add(
+                ids(5), features(5), [0, 1, 2, 0, 1], subjects=["ann", "ben"] * 2 + ["ann"], now=NOW
+            )
             deliver(store, server)
             store.forget(Selection(subject="ann"))
             store.compose()
             old = {
-                row[0]: row[1:] for row in store._database.rows("SELECT slot, id_tag, commitment, names, content FROM samples")
+                row[0]: row[1:]
+                for row in store._database.rows(
+                    "SELECT slot, id_tag, commitment, names, content FROM samples"
+                )
             }
             nonce = store._database.row("SELECT slot, sealed FROM compositions")
-            doomed = {row[0] for row in store._database.rows("SELECT slot FROM samples WHERE state = 'deleting'")}
+            doomed = {
+                row[0]
+                for row in store._database.rows("SELECT slot FROM samples WHERE state = 'deleting'")
+            }
             assert len(doomed) == 3
             assert nonce is not None
             receipt = server.offer(store.encode(store.composed()))  # type: ignore[arg-type]
@@ -152,7 +188,9 @@ class TestErasure:
                     with pytest.raises(ShreddedError):
                         store._folder.vault.unseal(slot, names, b"names\0" + id_tag)
                     with pytest.raises(ShreddedError):
-                        store._folder.vault.unseal(slot, content, b"content\0" + id_tag + commitment)
+                        store._folder.vault.unseal(
+                            slot, content, b"content\0" + id_tag + commitment
+                        )
                 else:
                     assert all(part in raw for part in (id_tag, commitment, names))
                     store._folder.vault.unseal(slot, names, b"names\0" + id_tag)
@@ -162,8 +200,13 @@ class TestErasure:
             store.add(ids(3), features(3), [0, 1, 2], now=NOW)
             deliver(store, server := Server())
             content = (store.path / "client.vault").read_bytes()
-            keys = {slot: content[64 + 32 * slot : 96 + 32 * slot] for slot in store._folder.vault.live()}
-            (doomed,) = (row[0] for row in store._database.rows("SELECT slot FROM samples WHERE label = 1"))
+            keys = {
+                slot: content[64 + 32 * slot : 96 + 32 * slot]
+                for slot in store._folder.vault.live()
+            }
+            (doomed,) = (
+                row[0] for row in store._database.rows("SELECT slot FROM samples WHERE label = 1")
+            )
             store.forget(Selection(label="dog"))
             deliver(store, server)
             assert found_in(tmp_path, [keys.pop(doomed)]) == []
@@ -226,7 +269,11 @@ class TestOldCopies:
         with pytest.raises(StoreError, match=r"older copy.*restored=True"):
             ClientStore.open(tmp_path / "store")
         with ClientStore.open(tmp_path / "store", restored=True) as store:
-            assert set(store.preview(Selection(everything=True)).ids) == {"sample-0", "sample-2", "sample-4"}
+            assert set(store.preview(Selection(everything=True)).ids) == {
+                "sample-0",
+                "sample-2",
+                "sample-4",
+            }
             assert store.recall("rejoin") == "1"
             header = deliver(store, server, reset=True, sequence=3)
             assert header is not None
@@ -241,7 +288,10 @@ class TestOldCopies:
         with closing(sqlite3.connect(tmp_path / "store" / "client.db")) as database:
             database.execute("UPDATE samples SET commitment = zeroblob(32) WHERE label = 0")
             database.commit()
-        with ClientStore.open(tmp_path / "store") as store, pytest.raises(StoreError, match="altered"):
+        with (
+            ClientStore.open(tmp_path / "store") as store,
+            pytest.raises(StoreError, match="altered"),
+        ):
             store.statistics()
 
     def test_a_lost_vault_comes_back_from_its_mirror(self, tmp_path: Path) -> None:

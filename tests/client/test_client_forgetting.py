@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_cases import NOW, SPEC, Server, deliver, features, ids, make_store
 
 from expunge import Statistics
 from expunge.client import Selection
 from expunge.errors import InputError, StoreError, UnknownSampleError
+from support.clients import NOW, SPEC, Server, deliver, features, ids, make_store
 
 
 class TestForgetting:
@@ -171,7 +171,9 @@ class TestCorrecting:
     def test_the_id_of_a_corrected_sample_is_taken(self, tmp_path: Path) -> None:
         with make_store(tmp_path) as store:
             store.add(["z", "a"], features(2), [0, 0], now=NOW)
-            store.forget(Selection(ids=["z"]))  # so that the corrected sample gets a lower slot than the one that it replaces
+            store.forget(
+                Selection(ids=["z"])
+            )  # so that the corrected sample gets a lower slot than the one that it replaces
             deliver(store, Server())
             store.correct("a", label=1)
             with pytest.raises(InputError, match=r"row 0 .*is in the store already"):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client_cases import NOW, SPEC, Server, deliver, features, make_store
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,11 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from expunge import Statistics
 from expunge.client import ClientStore, Composition, Selection
 from expunge.errors import InputError, RefusedError, UnknownSampleError
-from expunge.protocol import request
+from expunge.wire import request
+from support.clients import NOW, SPEC, Server, deliver, features, make_store
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Any order of operations, refusals, crashes and resets ends where retraining on the model's samples would."""
+    """Any order of operations, refusals, crashes and resets ends where retraining on the model's
+    samples would.
+    """
 
     @initialize(message=st.sampled_from(["rows", "gram"]))
     def begin(self, message: str) -> None:
@@ -34,17 +36,28 @@ class StoreMachine(RuleBasedStateMachine):
         self.seed += 1
         return self.seed
 
-    @rule(names=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=3, unique=True), label=st.integers(0, 2))
+    @rule(
+        names=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=3, unique=True),
+        label=st.integers(0, 2),
+    )
     def add(self, names: list[str], label: int) -> None:
         seeds = [self.fresh() for _ in names]
         rows = np.concatenate([features(1, seed) for seed in seeds])
-        here = [name for name in names if self.store._database.value("SELECT 1 FROM samples WHERE id_tag = ?", (self.tag(name),))]
+        here = [
+            name
+            for name in names
+            if self.store._database.value(
+                "SELECT 1 FROM samples WHERE id_tag = ?", (self.tag(name),)
+            )
+        ]
         if here:
             with pytest.raises(InputError):
                 self.store.add(names, rows, [label] * len(names), now=NOW)
         else:
             self.store.add(names, rows, [label] * len(names), now=NOW)
-            self.model.update((name, (seed, label)) for name, seed in zip(names, seeds, strict=True))
+            self.model.update(
+                (name, (seed, label)) for name, seed in zip(names, seeds, strict=True)
+            )
 
     def tag(self, name: str) -> bytes:
         return self.store._folder.id_tag(name)
@@ -80,7 +93,9 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.settle(composition.sequence, receipt)
             self.data = None
 
-    @precondition(lambda self: self.data is not None and self.outstanding().sequence > self.server.sequence)
+    @precondition(
+        lambda self: self.data is not None and self.outstanding().sequence > self.server.sequence
+    )
     @rule()
     def refuse(self) -> None:
         self.store.abandon(self.outstanding().sequence, "refused")
@@ -105,7 +120,10 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def the_vault_holds_what_the_database_refers_to(self) -> None:
         query = "SELECT slot FROM samples UNION SELECT slot FROM compositions"
-        assert self.store._folder.vault.live() == {0, *(row[0] for row in self.store._database.rows(query))}
+        assert self.store._folder.vault.live() == {
+            0,
+            *(row[0] for row in self.store._database.rows(query)),
+        }
 
     @invariant()
     def the_model_is_what_is_there(self) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agent_cases import Home, add
-from client_cases import features, ids
 
 from expunge import Statistics
 from expunge.client import Selection
 from expunge.errors import CommitmentError, ProtocolError
-from expunge.server.core import Settings
 from expunge.server.service import Service
-from federation import SPEC, Party
+from expunge.server.state import Settings
+from support.agents import Home, add
+from support.clients import features, ids
+from support.federation import SPEC, Party
 
 
 class TestOrders:
@@ -28,11 +28,16 @@ class TestOrders:
         officer: Party = home.federation.officer()
         shown = officer.command("order", subject="ann", subjects={"ward-4": "a-17"})
         synced = home.agent.sync()
-        assert [(order, preview.ids) for order, preview in synced.orders] == [(shown["order"], ("sample-0", "sample-2"))]
+        assert [(order, preview.ids) for order, preview in synced.orders] == [
+            (shown["order"], ("sample-0", "sample-2"))
+        ]
         assert officer.ask("show-order", order=shown["order"])["waiting"] == ["ward-4"]
         home.agent_of(other).sync()
         shown = officer.ask("show-order", order=shown["order"])
-        assert (shown["state"], [answer["found"] for answer in shown["answers"]]) == ("complete", [2, 4])
+        assert (shown["state"], [answer["found"] for answer in shown["answers"]]) == (
+            "complete",
+            [2, 4],
+        )
         assert home.ledger == Statistics.of(SPEC, features(4)[[1, 3]], [1, 0])
         assert home.agent.sync().orders == ()
         other.close()
@@ -43,10 +48,14 @@ class TestOrders:
         assert home.agent.sync().orders[0][1].count == 0
         assert officer.ask("show-order", order=order)["state"] == "complete"
 
-    def test_an_order_that_cannot_be_carried_out_holds_up_nothing_else(self, tmp_path: Path) -> None:
+    def test_an_order_that_cannot_be_carried_out_holds_up_nothing_else(
+        self, tmp_path: Path
+    ) -> None:
         home = Home(tmp_path, mode="recompute")
         rows = {f"file-{number}": row for number, row in enumerate(features(4))}
-        agent = home.agent_of(home.store, recompute=lambda sources: np.stack([rows[source] for source in sources]))
+        agent = home.agent_of(
+            home.store, recompute=lambda sources: np.stack([rows[source] for source in sources])
+        )
         add(home.store, subjects=["ann", "ben", "ann", None], sources=list(rows))
         agent.push()
         officer = home.federation.officer()
@@ -75,10 +84,15 @@ class TestOrders:
         home.store.compose()
         order = home.federation.officer().command("order", subject="ann")["order"]
         synced = home.agent.sync()
-        assert [receipt.logged.entry["orders"] for receipt in synced.receipts] == [[], [{"found": 4, "order": order}]]
+        assert [receipt.logged.entry["orders"] for receipt in synced.receipts] == [
+            [],
+            [{"found": 4, "order": order}],
+        ]
         assert home.ledger == Statistics.zero(SPEC)
 
-    def test_an_order_too_large_for_rows_tells_how_many_samples_were_found(self, tmp_path: Path) -> None:
+    def test_an_order_too_large_for_rows_tells_how_many_samples_were_found(
+        self, tmp_path: Path
+    ) -> None:
         home = Home(tmp_path, settings=Settings(largest_request=4000))
         add(home.store, 60, subjects=["ann"] * 50 + [None] * 10)
         home.agent.sync()
@@ -86,10 +100,15 @@ class TestOrders:
         (receipt,) = home.agent.sync().receipts
         assert (receipt.logged.entry["message"], receipt.logged.entry["deleted"]) == ("gram", 50)
         (answer,) = home.federation.operator.ask("show-order", order=order)["answers"]
-        assert (answer["found"], home.ledger) == (50, Statistics.of(SPEC, features(60)[50:], np.arange(50, 60) % 3))
+        assert (answer["found"], home.ledger) == (
+            50,
+            Statistics.of(SPEC, features(60)[50:], np.arange(50, 60) % 3),
+        )
         home.close()
 
-    def test_two_orders_for_one_subject_are_not_answered_before_its_samples_are_deleted(self, tmp_path: Path) -> None:
+    def test_two_orders_for_one_subject_are_not_answered_before_its_samples_are_deleted(
+        self, tmp_path: Path
+    ) -> None:
         home = Home(tmp_path, settings=Settings(largest_request=4000))
         add(home.store, 60, subjects=["ann"] * 50 + [None] * 10)
         home.agent.sync()
@@ -109,7 +128,9 @@ class TestOrders:
         assert sorted(found) == [0, 50]
         home.close()
 
-    def test_an_order_beyond_what_the_server_takes_waits_until_it_takes_more(self, tmp_path: Path) -> None:
+    def test_an_order_beyond_what_the_server_takes_waits_until_it_takes_more(
+        self, tmp_path: Path
+    ) -> None:
         home = Home(tmp_path, settings=Settings(largest_request=4000))
         add(home.store, 200, subjects=["ann"] * 150 + [None] * 50)
         home.agent.sync()
@@ -120,7 +141,10 @@ class TestOrders:
         assert home.ledger.count == 201, "the rest is not held up"
         home.federation.close()
         home.federation.service = Service.open(
-            home.federation.path, settings=Settings(largest_request=9000), clock=home.federation.clock, upkeep=False
+            home.federation.path,
+            settings=Settings(largest_request=9000),
+            clock=home.federation.clock,
+            upkeep=False,
         )
         home.agent.sync()
         (answer,) = home.federation.operator.ask("show-order", order=order)["answers"]
@@ -142,7 +166,11 @@ class TestAudits:
         assert home.agent_of(other).sync().audits == (audit,)
         home.federation.service.upkeep.run_due()
         shown = home.federation.operator.ask("show-audit", audit=audit)
-        assert (shown["result"], shown["equal"], shown["count"]) == ("equal", ["ward-3", "ward-4"], 601)
+        assert (shown["result"], shown["equal"], shown["count"]) == (
+            "equal",
+            ["ward-3", "ward-4"],
+            601,
+        )
         assert home.store.answered(audit)
         assert home.agent.sync().audits == ()
         other.close()

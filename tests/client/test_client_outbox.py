@@ -1,4 +1,6 @@
-"""The outbox: one request at a time, the same bytes each time; answers to orders and audits; resets."""
+"""The outbox: one request at a time, the same bytes each time; answers to orders and audits;
+resets.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client_cases import NOW, SPEC, Server, deliver, features, ids, make_store
 
 from expunge import Statistics
 from expunge.client import ClientStore, Selection
-from expunge.client.sizes import request_bytes
 from expunge.errors import InputError, ProtocolError, StoreError
-from expunge.protocol.request import AuditAnswer, OrderAnswer
+from expunge.wire.messages import request_bytes
+from expunge.wire.request import AuditAnswer, OrderAnswer
+from support.clients import NOW, SPEC, Server, deliver, features, ids, make_store
 
 ORDER = "ab" * 16
 
@@ -127,7 +129,10 @@ class TestSettling:
             status = store.status()
             assert (status.adding, status.deleting, status.live, status.composed) == (2, 2, 1, None)
             assert status.refusal == "the labels have been amended"
-            assert store._folder.vault.live() == {0, *(row[0] for row in store._database.rows("SELECT slot FROM samples"))}
+            assert store._folder.vault.live() == {
+                0,
+                *(row[0] for row in store._database.rows("SELECT slot FROM samples")),
+            }
             header = deliver(store, server)
             assert header is not None
             assert (header.sequence, header.added, header.deleted) == (2, 2, 2)
@@ -154,7 +159,11 @@ class TestOrders:
             assert store.forget(Selection(subject="cyd"), order=ORDER).count == 0
             header = deliver(store, Server())
             assert header is not None
-            assert (header.orders, header.message, header.deleted) == ((OrderAnswer(ORDER, 0),), "none", 0)
+            assert (header.orders, header.message, header.deleted) == (
+                (OrderAnswer(ORDER, 0),),
+                "none",
+                0,
+            )
 
     def test_the_answer_waits_for_the_request_that_deletes(self, tmp_path: Path) -> None:
         server = Server()
@@ -189,12 +198,17 @@ class TestOrders:
             store.forget(Selection(subject="ann"), order="cd" * 16)
             header = deliver(store, server)
             assert header is not None
-            assert {answer.order: answer.found for answer in header.orders} == {ORDER: 2, "cd" * 16: 0}
+            assert {answer.order: answer.found for answer in header.orders} == {
+                ORDER: 2,
+                "cd" * 16: 0,
+            }
 
     def test_what_an_order_deletes_is_never_divided(self, tmp_path: Path) -> None:
         server = Server()
         with make_store(tmp_path) as store:
-            store.add(ids(5), features(5), [0] * 5, subjects=["ann", "ben", "ben", "ben", "ann"], now=NOW)
+            store.add(
+                ids(5), features(5), [0] * 5, subjects=["ann", "ben", "ben", "ben", "ann"], now=NOW
+            )
             deliver(store, server)
             store.forget(Selection(subject="ann"))
             store.forget(Selection(subject="ben"), order=ORDER)
@@ -220,9 +234,14 @@ class TestOrders:
             store.forget(Selection(subject="ann"), order=other)
             header = deliver(store, server, most=1)
             assert header is not None
-            assert (header.deleted, header.orders) == (5, (OrderAnswer(other, 2), OrderAnswer(ORDER, 3)))
+            assert (header.deleted, header.orders) == (
+                5,
+                (OrderAnswer(other, 2), OrderAnswer(ORDER, 3)),
+            )
 
-    def test_a_sample_of_an_order_that_is_not_waited_for_counts_for_the_next_one(self, tmp_path: Path) -> None:
+    def test_a_sample_of_an_order_that_is_not_waited_for_counts_for_the_next_one(
+        self, tmp_path: Path
+    ) -> None:
         server = Server()
         with make_store(tmp_path) as store:
             store.add(ids(2), features(2), [0] * 2, subjects=["ann"] * 2, now=NOW)
@@ -235,7 +254,9 @@ class TestOrders:
             assert header.orders == (OrderAnswer(ORDER, 2),)
 
     @pytest.mark.parametrize("kind", ["rows", "gram"])
-    def test_an_order_too_large_for_rows_goes_as_statistics(self, tmp_path: Path, kind: str) -> None:
+    def test_an_order_too_large_for_rows_goes_as_statistics(
+        self, tmp_path: Path, kind: str
+    ) -> None:
         server = Server()
         with make_store(tmp_path) as store:
             store.add(ids(40), features(40), [0] * 40, subjects=["ann"] * 40, now=NOW)
@@ -243,10 +264,16 @@ class TestOrders:
             store.forget(Selection(subject="ann"), order=ORDER)
             header = deliver(store, server, most=5, largest=request_bytes(SPEC, kind, 0, 40, 1))
             assert header is not None
-            assert (header.message, header.deleted, header.orders) == (kind, 40, (OrderAnswer(ORDER, 40),))
+            assert (header.message, header.deleted, header.orders) == (
+                kind,
+                40,
+                (OrderAnswer(ORDER, 40),),
+            )
             assert server.statistics == Statistics.zero(SPEC)
 
-    def test_an_order_too_large_for_anything_is_named_and_holds_up_nothing_else(self, tmp_path: Path) -> None:
+    def test_an_order_too_large_for_anything_is_named_and_holds_up_nothing_else(
+        self, tmp_path: Path
+    ) -> None:
         server = Server()
         largest = request_bytes(SPEC, "gram", 0, 40, 1) - 1
         with make_store(tmp_path) as store:
@@ -257,8 +284,15 @@ class TestOrders:
             store.add(["new"], features(1, 1), [0], now=NOW)
             header = deliver(store, server, most=5, largest=largest)
             assert header is not None
-            assert (header.added, header.deleted, header.orders) == (1, 1, (OrderAnswer("cd" * 16, 1),))
-            with pytest.raises(ProtocolError, match=rf"the 40 samples .* order {ORDER} .*takes {largest}.*largest-request"):
+            assert (header.added, header.deleted, header.orders) == (
+                1,
+                1,
+                (OrderAnswer("cd" * 16, 1),),
+            )
+            with pytest.raises(
+                ProtocolError,
+                match=rf"the 40 samples .* order {ORDER} .*takes {largest}.*largest-request",
+            ):
                 store.compose(most=5, largest=largest)
             header = deliver(store, server, most=5, largest=largest + 1)
             assert header is not None
@@ -299,8 +333,14 @@ class TestReset:
             assert header is not None
             assert (header.reset, header.added, header.deleted, store.sequence) == (True, 4, 0, 7)
             rows = np.concatenate([features(4)[1:], features(1, 1)])
-            assert server.statistics == Statistics.of(SPEC, rows, [2, 2, 0, 1]) == store.statistics()
-            assert (store.status().live, store.status().deleting, store.status().adding) == (4, 0, 0)
+            assert (
+                server.statistics == Statistics.of(SPEC, rows, [2, 2, 0, 1]) == store.statistics()
+            )
+            assert (store.status().live, store.status().deleting, store.status().adding) == (
+                4,
+                0,
+                0,
+            )
             store.forget(Selection(everything=True))
             deliver(store, server)
             assert server.account.count == 0
@@ -334,7 +374,9 @@ class TestReset:
             assert server.statistics == Statistics.of(SPEC, features(40), [0] * 40)
 
     @pytest.mark.parametrize("refused", [False, True])
-    def test_what_a_reset_leaves_out_is_added_afterwards(self, tmp_path: Path, refused: bool) -> None:
+    def test_what_a_reset_leaves_out_is_added_afterwards(
+        self, tmp_path: Path, refused: bool
+    ) -> None:
         with make_store(tmp_path) as store:
             store.add(ids(9), features(9), [0] * 9, now=NOW)
             deliver(store, Server())
@@ -343,19 +385,29 @@ class TestReset:
             composition = store.compose(reset=True, sequence=7, most=3, largest=100)
             assert composition is not None
             assert (composition.kind, composition.added) == ("rows", 3)
-            store.forget(Selection(ids=["sample-0", "sample-7"]))  # the one goes with the reset, the other was left out
+            store.forget(
+                Selection(ids=["sample-0", "sample-7"])
+            )  # the one goes with the reset, the other was left out
             if refused:
                 store.abandon(7, "no")
                 assert store.status().live == 6
                 deliver(store, server, reset=True, sequence=7)
             else:
                 deliver(store, server)
-                assert (store.status().live, store.status().adding, store.status().deleting) == (2, 5, 1)
+                assert (store.status().live, store.status().adding, store.status().deleting) == (
+                    2,
+                    5,
+                    1,
+                )
                 assert store.statistics().count == server.statistics.count == 3
             while deliver(store, server, most=3) is not None:
                 pass
             rows = features(9)[[1, 2, 3, 4, 5, 6, 8]]
-            assert server.statistics == Statistics.of(SPEC, rows, [2, 0, 0, 0, 0, 0, 0]) == store.statistics()
+            assert (
+                server.statistics
+                == Statistics.of(SPEC, rows, [2, 0, 0, 0, 0, 0, 0])
+                == store.statistics()
+            )
 
     def test_an_empty_reset_is_a_request(self, tmp_path: Path) -> None:
         with make_store(tmp_path) as store:

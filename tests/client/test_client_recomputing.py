@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_cases import NOW, SPEC, Server, deliver, features, ids, make_store
 from numpy.typing import NDArray
 
 from expunge import Statistics
 from expunge.client import ClientStore, Selection
 from expunge.errors import CommitmentError, InputError
+from support.clients import NOW, SPEC, Server, deliver, features, ids, make_store
 
 
 class Pictures:
@@ -44,7 +44,9 @@ class TestRecomputing:
         slots = [row[0] for row in store._database.rows("SELECT slot FROM samples")]
         return sum(one.content.feature is not None for one in store._samples.open(slots))
 
-    def test_features_are_kept_until_the_receipt_only(self, store: ClientStore, pictures: Pictures) -> None:
+    def test_features_are_kept_until_the_receipt_only(
+        self, store: ClientStore, pictures: Pictures
+    ) -> None:
         assert self.kept(store) == 4
         server = Server()
         deliver(store, server)
@@ -54,7 +56,9 @@ class TestRecomputing:
         with pytest.raises(InputError, match="not kept"):
             store.statistics()
 
-    def test_a_deletion_needs_the_very_feature(self, store: ClientStore, pictures: Pictures) -> None:
+    def test_a_deletion_needs_the_very_feature(
+        self, store: ClientStore, pictures: Pictures
+    ) -> None:
         server = Server()
         deliver(store, server)
         with pytest.raises(InputError, match="not kept"):
@@ -79,24 +83,38 @@ class TestRecomputing:
         deliver(store, server)
         store.correct("sample-0", label="dog", recompute=pictures)
         deliver(store, server)
-        assert server.statistics == Statistics.of(SPEC, features(4), [1, 1, 2, 0]) == store.statistics(recompute=pictures)
+        assert (
+            server.statistics
+            == Statistics.of(SPEC, features(4), [1, 1, 2, 0])
+            == store.statistics(recompute=pictures)
+        )
         before = store.status(), store._database.rows("SELECT content FROM samples ORDER BY slot")
         assert store.correct("sample-0", label="dog", recompute=pictures) is False
         source = pictures.sources[0]
         same = {"feature": features(4)[0], "source": source, "recompute": pictures}
         assert store.correct("sample-0", **same) is False
-        assert (store.status(), store._database.rows("SELECT content FROM samples ORDER BY slot")) == before
+        assert (
+            store.status(),
+            store._database.rows("SELECT content FROM samples ORDER BY slot"),
+        ) == before
         with pytest.raises(InputError, match="source="):
             store.correct("sample-0", feature=features(1)[0], recompute=pictures)
         np.save(pictures.sources[0], features(1, 5)[0])
         with pytest.raises(CommitmentError):
-            store.correct("sample-0", feature=features(1, 5)[0], source=pictures.sources[0], recompute=pictures)
+            store.correct(
+                "sample-0",
+                feature=features(1, 5)[0],
+                source=pictures.sources[0],
+                recompute=pictures,
+            )
 
     def test_sources_are_needed(self, store: ClientStore) -> None:
         with pytest.raises(InputError, match="sources="):
             store.add(["x"], features(1), [0], now=NOW)
 
-    def test_a_reset_computes_everything_again(self, store: ClientStore, pictures: Pictures) -> None:
+    def test_a_reset_computes_everything_again(
+        self, store: ClientStore, pictures: Pictures
+    ) -> None:
         deliver(store, Server())
         composition = store.compose(reset=True)
         assert composition is not None
@@ -107,5 +125,7 @@ class TestRecomputing:
 
     def test_a_wrong_number_of_features_is_refused(self, store: ClientStore) -> None:
         deliver(store, Server())
-        with pytest.raises(InputError, match="1 features were to be computed again, but 2 came back"):
+        with pytest.raises(
+            InputError, match="1 features were to be computed again, but 2 came back"
+        ):
             store.forget(Selection(ids=["sample-0"]), recompute=lambda _: features(2))

@@ -7,27 +7,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from agent_cases import Home, add, of
-from client_cases import features
 
-from expunge import Spec, Statistics, canonical
+from expunge import Spec, Statistics
 from expunge.client import ClientStore, Selection
+from expunge.crypto import Envelope, canonical
 from expunge.errors import (
     CarrierError,
     EvidenceError,
     RefusedError,
     StoreError,
 )
-from expunge.server.backup import write_backup
-from expunge.server.core import Settings
-from expunge.server.founding import restore
+from expunge.server.backup import restore, write_backup
 from expunge.server.service import Service
-from expunge.signing import Envelope
-from federation import SPEC
+from expunge.server.state import Settings
+from support.agents import Home, add, of
+from support.clients import features
+from support.federation import SPEC
 
 
 class TestRejoining:
-    def restored(self, home: Home, settings: Settings | None = None, place: Path | None = None) -> None:
+    def restored(
+        self, home: Home, settings: Settings | None = None, place: Path | None = None
+    ) -> None:
         """The server's disk is lost; a backup from before the last requests is put in its place."""
         core = home.federation.service.core
         backup, key = core.folder.path / "backups" / "b", core.folder.key
@@ -35,13 +36,20 @@ class TestRejoining:
         home.federation.close()
         restore(place, backup, key, clock=home.federation.clock)
         home.federation.path = place
-        home.federation.service = Service.open(place, settings=settings, clock=home.federation.clock, upkeep=False)
+        home.federation.service = Service.open(
+            place, settings=settings, clock=home.federation.clock, upkeep=False
+        )
 
     @pytest.mark.parametrize(("messages", "requests"), [(("rows", "gram"), 1), (("rows",), 4)])
     def test_everything_is_sent_again_though_it_never_fitted_one_request(
         self, tmp_path: Path, messages: tuple[str, ...], requests: int
     ) -> None:
-        spec = Spec(**{**{name: getattr(SPEC, name) for name in SPEC.__dataclass_fields__}, "messages": messages})
+        spec = Spec(
+            **{
+                **{name: getattr(SPEC, name) for name in SPEC.__dataclass_fields__},
+                "messages": messages,
+            }
+        )
         home = Home(tmp_path, spec, settings=Settings(largest_request=4000), message="rows")
         add(home.store, 60)
         assert len(home.agent.sync().receipts) == 4
@@ -64,14 +72,18 @@ class TestRejoining:
         home.agent.sync(accept_restored=True)
         assert (home.ledger, home.store.status().live) == (of(40), 40)
 
-    def test_a_reset_whose_answer_was_lost_is_settled_though_its_number_is_far_ahead(self, home: Home) -> None:
+    def test_a_reset_whose_answer_was_lost_is_settled_though_its_number_is_far_ahead(
+        self, home: Home
+    ) -> None:
         add(home.store)
         for number in range(3):
             add(home.store, 1, f"more-{number}", number + 1)
             home.agent.push()
         write_backup(home.federation.service.core.folder, "b")
         self.restored(home)
-        home.store.remember({"sequence": "1", "rejoin": "1"})  # as an old copy of the store would be
+        home.store.remember(
+            {"sequence": "1", "rejoin": "1"}
+        )  # as an old copy of the store would be
         home.way.lost = ["", "", *["after"] * 4]
         with pytest.raises(CarrierError):
             home.agent.sync(accept_restored=True)
@@ -80,7 +92,9 @@ class TestRejoining:
         assert (home.store.sequence, home.ledger) == (4, home.store.statistics())
 
     def test_a_reset_that_was_lost_with_the_next_server_is_made_again(self, home: Home) -> None:
-        """The second server knows the receipt of the reset from its backup, but holds nothing of it."""
+        """The second server knows the receipt of the reset from its backup, but holds nothing of
+        it.
+        """
         add(home.store)
         home.agent.push()
         write_backup(home.federation.service.core.folder, "b")
@@ -151,7 +165,9 @@ class TestRejoining:
         home.agent.push()
         assert (home.ledger, home.store.sequence, home.store.status().live) == (of(), 1, 4)
 
-    def test_an_order_that_was_answered_before_the_backup_was_restored_is_answered_again(self, home: Home) -> None:
+    def test_an_order_that_was_answered_before_the_backup_was_restored_is_answered_again(
+        self, home: Home
+    ) -> None:
         add(home.store, subjects=["ann", "ben", "cyd", None])
         home.agent.push()
         officer = home.federation.officer()
@@ -162,7 +178,11 @@ class TestRejoining:
         shutil.copy(vault, home.path / "vault")
         home.agent.sync()
         core = home.federation.service.core
-        backup, key, place = core.folder.path / "backups" / "b", core.folder.key, home.path / "restored"
+        backup, key, place = (
+            core.folder.path / "backups" / "b",
+            core.folder.key,
+            home.path / "restored",
+        )
         home.federation.close()
         restore(place, backup, key, vault=home.path / "vault", clock=home.federation.clock)
         home.federation.path = place
@@ -201,6 +221,8 @@ class TestRejoining:
     def test_a_server_that_forgot_what_it_receipted_is_found_out(self, home: Home) -> None:
         add(home.store)
         home.agent.push()
-        home.federation.service.core.database.rows("UPDATE actors SET sequence = 0 WHERE name = 'ward-3'")
+        home.federation.service.core.database.rows(
+            "UPDATE actors SET sequence = 0 WHERE name = 'ward-3'"
+        )
         with pytest.raises(EvidenceError, match="forgotten requests"):
             home.agent.sync()

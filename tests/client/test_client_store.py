@@ -1,4 +1,6 @@
-"""The client's store: what is put in comes out as the same integers, and what is wrong is refused whole and by name."""
+"""The client's store: what is put in comes out as the same integers, and what is wrong is refused
+whole and by name.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_cases import CLIENT, FEDERATION, NOW, SERVER, SPEC, Server, deliver, features, ids, make_store
 
 from expunge import Grid, Spec, Statistics
 from expunge.client import ClientStore, Selection
@@ -30,6 +31,18 @@ from expunge.errors import (
     UnknownLabelError,
     UnknownSampleError,
 )
+from support.clients import (
+    CLIENT,
+    FEDERATION,
+    NOW,
+    SERVER,
+    SPEC,
+    Server,
+    deliver,
+    features,
+    ids,
+    make_store,
+)
 
 
 class TestFolder:
@@ -39,8 +52,17 @@ class TestFolder:
             before = store.status()
         with ClientStore.open(tmp_path / "store") as store:
             assert store.status() == before
-            assert (store.name, store.federation, store.message, store.mode) == ("ward-3", FEDERATION, "gram", "cached")
-            assert (store.server, store.key.public, store.spec) == (SERVER.public, CLIENT.public, SPEC)
+            assert (store.name, store.federation, store.message, store.mode) == (
+                "ward-3",
+                FEDERATION,
+                "gram",
+                "cached",
+            )
+            assert (store.server, store.key.public, store.spec) == (
+                SERVER.public,
+                CLIENT.public,
+                SPEC,
+            )
             assert store.recall("address") == "https://example.org"
 
     def test_only_the_owner_can_read_it(self, tmp_path: Path) -> None:
@@ -71,7 +93,9 @@ class TestFolder:
         with pytest.raises(SpecError, match="message='factor'"):
             make_store(tmp_path, message="factor")
         with pytest.raises(FormatError, match="federation"):
-            ClientStore.create(tmp_path / "s", federation="?", name="a", server=SERVER.public, spec=SPEC)
+            ClientStore.create(
+                tmp_path / "s", federation="?", name="a", server=SERVER.public, spec=SPEC
+            )
         (tmp_path / "mirror").write_bytes(b"precious")
         with pytest.raises(StoreError, match="exists already"):
             make_store(tmp_path, mirrors=[tmp_path / "mirror"])
@@ -102,7 +126,8 @@ class TestFolder:
         with make_store(tmp_path):
             code = (
                 "import sys; from pathlib import Path\n"
-                "from expunge.client import ClientStore; from expunge.errors import StoreBusyError\n"
+                "from expunge.client import ClientStore; from expunge.errors import "
+                "StoreBusyError\n"
                 "try: ClientStore.open(Path(sys.argv[1]), timeout=0.1)\n"
                 "except StoreBusyError as problem: sys.exit(str(problem))"
             )
@@ -128,13 +153,19 @@ class TestFolder:
         with ClientStore.open(tmp_path / "store") as store:
             store.add(ids(3), features(3), [0, 1, 2], now=NOW)
             store.forget(Selection(ids=["sample-1"]))
-        assert (tmp_path / "mirror").read_bytes() == (tmp_path / "store" / "client.vault").read_bytes()
+        assert (tmp_path / "mirror").read_bytes() == (
+            tmp_path / "store" / "client.vault"
+        ).read_bytes()
 
 
 class TestAdding:
-    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.int64, ">f4", bool])
+    @pytest.mark.parametrize(
+        "dtype", [np.float16, np.float32, np.float64, np.int8, np.int64, ">f4", bool]
+    )
     @pytest.mark.parametrize("message", ["rows", "gram"])
-    def test_the_server_gets_the_integers_that_the_statistics_have(self, tmp_path: Path, dtype: Any, message: str) -> None:
+    def test_the_server_gets_the_integers_that_the_statistics_have(
+        self, tmp_path: Path, dtype: Any, message: str
+    ) -> None:
         rows = features(7, dtype=np.float64)
         rows = (rows > 0 if dtype is bool else rows * 3).astype(dtype)
         server = Server()
@@ -200,10 +231,17 @@ class TestAdding:
         server = Server()
         rows = features(1203)
         with make_store(tmp_path) as store:
-            assert store.add(range(1203), rows, np.arange(1203) % 3, now=NOW, progress=seen.append) == 1203
+            assert (
+                store.add(range(1203), rows, np.arange(1203) % 3, now=NOW, progress=seen.append)
+                == 1203
+            )
             deliver(store, server)
             assert seen == [500, 1000, 1203]
-            assert store.statistics(recounted.append) == server.statistics == Statistics.of(SPEC, rows, np.arange(1203) % 3)
+            assert (
+                store.statistics(recounted.append)
+                == server.statistics
+                == Statistics.of(SPEC, rows, np.arange(1203) % 3)
+            )
             assert recounted == [500, 1000, 1203]
 
     @pytest.mark.parametrize(
@@ -214,7 +252,9 @@ class TestAdding:
             ((9, None, 3), UnknownLabelError, "^row 9 .*the label is not a class index"),
         ],
     )
-    def test_one_bad_sample_refuses_the_batch_by_its_row(self, tmp_path: Path, change: Any, error: Any, text: str) -> None:
+    def test_one_bad_sample_refuses_the_batch_by_its_row(
+        self, tmp_path: Path, change: Any, error: Any, text: str
+    ) -> None:
         rows, labels = features(700, dtype=np.float64), np.arange(700) % 3
         row, column, value = change
         if column is None:
@@ -242,10 +282,16 @@ class TestAdding:
             ((["a", "b"], features(2), [0]), ShapeError, "2 ids need as many labels, got 1"),
             ((["a"], features(1, dim=5), [0]), ShapeError, r"\(n, 4\)"),
             ((["a"], [["x"] * 4], [0]), ShapeError, "real numbers"),
-            ((["a"], features(1), ["cow"]), UnknownLabelError, "^the sample cannot be taken.*the label is not in the spec"),
+            (
+                (["a"], features(1), ["cow"]),
+                UnknownLabelError,
+                "^the sample cannot be taken.*the label is not in the spec",
+            ),
         ],
     )
-    def test_what_does_not_fit_is_refused(self, tmp_path: Path, arguments: Any, error: Any, text: str) -> None:
+    def test_what_does_not_fit_is_refused(
+        self, tmp_path: Path, arguments: Any, error: Any, text: str
+    ) -> None:
         with make_store(tmp_path) as store:
             with pytest.raises(error, match=text):
                 store.add(*arguments, now=NOW)
@@ -253,7 +299,10 @@ class TestAdding:
             assert store._folder.vault.live() == {0}
 
     def test_subjects_must_be_as_many(self, tmp_path: Path) -> None:
-        with make_store(tmp_path) as store, pytest.raises(ShapeError, match="2 ids need as many subjects, got 1"):
+        with (
+            make_store(tmp_path) as store,
+            pytest.raises(ShapeError, match="2 ids need as many subjects, got 1"),
+        ):
             store.add(["a", "b"], features(2), [0, 1], subjects=["p"], now=NOW)
 
     def test_an_id_is_taken_once(self, tmp_path: Path) -> None:
@@ -285,8 +334,16 @@ class TestSelecting:
     @pytest.fixture
     def store(self, tmp_path: Path) -> Any:
         with make_store(tmp_path) as store:
-            store.add(ids(6), features(6), [0, 1, 2, 0, 1, 2], subjects=["ann", "ben", None] * 2, now=NOW)
-            store.add(["late-0", "late-1"], features(2), ["cat", "dog"], subjects=["ann", "ann"], now=NOW + 100)
+            store.add(
+                ids(6), features(6), [0, 1, 2, 0, 1, 2], subjects=["ann", "ben", None] * 2, now=NOW
+            )
+            store.add(
+                ["late-0", "late-1"],
+                features(2),
+                ["cat", "dog"],
+                subjects=["ann", "ann"],
+                now=NOW + 100,
+            )
             yield store
 
     @pytest.mark.parametrize(
@@ -304,7 +361,9 @@ class TestSelecting:
             ({"everything": True}, {*ids(6), "late-0", "late-1"}),
         ],
     )
-    def test_conditions_are_joined_by_and(self, store: ClientStore, selection: Any, expected: set[str]) -> None:
+    def test_conditions_are_joined_by_and(
+        self, store: ClientStore, selection: Any, expected: set[str]
+    ) -> None:
         preview = store.preview(Selection(**selection))
         assert set(preview.ids) == expected
         assert preview.count == len(expected) == preview.unsent
@@ -318,7 +377,9 @@ class TestSelecting:
         assert store.status() == before
 
     def test_what_is_not_there_is_named(self, store: ClientStore) -> None:
-        with pytest.raises(UnknownSampleError, match=r"^2 of the 3 ids are not in the store, such as number 2:"):
+        with pytest.raises(
+            UnknownSampleError, match=r"^2 of the 3 ids are not in the store, such as number 2:"
+        ):
             store.forget(Selection(ids=["sample-0", "nothing", "nobody"]))
         with pytest.raises(UnknownSampleError, match="no sample of that subject"):
             store.forget(Selection(subject="cyd"))
@@ -343,7 +404,9 @@ class TestSelecting:
             Selection(**arguments)
 
     @pytest.mark.parametrize("label", [1, "1"])
-    def test_labels_without_names_are_found_by_their_number(self, tmp_path: Path, label: int | str) -> None:
+    def test_labels_without_names_are_found_by_their_number(
+        self, tmp_path: Path, label: int | str
+    ) -> None:
         with make_store(tmp_path / "numbers", Spec(dim=4, labels=(0, 1, 2))) as store:
             store.add(ids(3), features(3), [0, 1, 2], now=NOW)
             assert store.preview(Selection(label=label)).ids == ("sample-1",)
@@ -368,9 +431,9 @@ class TestStanding:
             server = Server(grown, sequence=1)
             deliver(store, server, reset=True)
             padded = Statistics.of(grown, features(1, 1), [[*soft[0], 0]])
-            assert server.statistics == Statistics.of(grown, features(1), [2]) + padded + Statistics.of(
-                grown, features(1, 2), [3]
-            )
+            assert server.statistics == Statistics.of(
+                grown, features(1), [2]
+            ) + padded + Statistics.of(grown, features(1, 2), [3])
             store.correct("b", feature=features(1, 5)[0])
             store.forget(Selection(ids=["a", "c"]))
             deliver(store, server)

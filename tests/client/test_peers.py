@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from expunge.client.peers import Peers, pins_text, read_pins, trusted
+from expunge.client.trust import Peers, pins_text, read_pins, trusted
+from expunge.crypto import SigningKey
 from expunge.errors import EvidenceError, FormatError, InputError
 from expunge.evidence import make_entry
-from expunge.evidence.frontier import Frontier
-from expunge.signing import SigningKey
+from expunge.evidence.log import Frontier
 
 TIME = "2026-11-15T09:30:00Z"
-KEYS = {name: SigningKey(bytes([number]) * 32).public.text for number, name in enumerate(("a", "b", "c", "other"), start=1)}
+KEYS = {
+    name: SigningKey(bytes([number]) * 32).public.text
+    for number, name in enumerate(("a", "b", "c", "other"), start=1)
+}
 D = "0" * 64
 
 
@@ -20,7 +23,9 @@ def enrolled(name: str, key: str | None = None, role: str = "client") -> bytes:
 
 
 def forgotten(name: str) -> bytes:
-    return make_entry("forgotten", TIME, client=name, count=1, ledger_before=D, ledger_after=D, head="")
+    return make_entry(
+        "forgotten", TIME, client=name, count=1, ledger_before=D, ledger_after=D, head=""
+    )
 
 
 def read(log: list[bytes], known: Peers | None = None, root: bytes | None = None) -> Peers:
@@ -29,7 +34,15 @@ def read(log: list[bytes], known: Peers | None = None, root: bytes | None = None
 
 
 def test_all_clients_are_learnt_and_nobody_else() -> None:
-    peers = read([enrolled("a"), enrolled("other", role="officer"), enrolled("b"), enrolled("c"), forgotten("b")])
+    peers = read(
+        [
+            enrolled("a"),
+            enrolled("other", role="officer"),
+            enrolled("b"),
+            enrolled("c"),
+            forgotten("b"),
+        ]
+    )
     assert dict(peers.keys) == {name: KEYS[name] for name in "abc"}
     assert peers.active == {"a", "c"}
 
@@ -43,7 +56,10 @@ def test_reading_on_is_reading_all() -> None:
 
 def test_entries_of_another_log_are_refused() -> None:
     with pytest.raises(EvidenceError, match="root is another"):
-        read([enrolled("a"), enrolled("b")], root=Frontier().extended([enrolled("a"), enrolled("c")]).root)
+        read(
+            [enrolled("a"), enrolled("b")],
+            root=Frontier().extended([enrolled("a"), enrolled("c")]).root,
+        )
 
 
 def test_entries_that_are_kept_back_are_noticed() -> None:
@@ -99,7 +115,13 @@ def test_after_a_restore_clients_are_away_until_they_are_heard_of() -> None:
 
 def test_a_client_is_gone_from_the_command_on_that_forgets_it() -> None:
     command = make_entry(
-        "commanded", TIME, actor="op", sequence=1, command=D, action="forget-client", summary={"client": "a", "count": -1}
+        "commanded",
+        TIME,
+        actor="op",
+        sequence=1,
+        command=D,
+        action="forget-client",
+        summary={"client": "a", "count": -1},
     )
     assert read([enrolled("a"), enrolled("b"), command]).active == {"b"}
 

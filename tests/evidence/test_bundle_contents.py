@@ -1,4 +1,6 @@
-"""What a bundle holds must hold together: with the log, with its receipts, with its certificate, whoever signed it."""
+"""What a bundle holds must hold together: with the log, with its receipts, with its certificate,
+whoever signed it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,24 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from evidence_cases import NEW, OLD, SALT, SPEC, Log, Story, altered, at, changed, digest, receipt, story
 
+from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import Bundle, Logged, bundle_content, receipt_content, subject_digest
-from expunge.signing import Envelope
+from support.evidence import (
+    NEW,
+    OLD,
+    SALT,
+    SPEC,
+    Log,
+    Story,
+    altered,
+    at,
+    changed,
+    digest,
+    receipt,
+    story,
+)
 
 Change = Callable[[dict[str, Any]], object]
 BUNDLE = story().bundle()
@@ -52,14 +67,19 @@ CONTRADICTIONS: list[tuple[Change, str]] = [
     (lambda c: drop(c, "changed"), "has no log entry of its request"),
     (lambda c: c["receipts"].pop(), "no receipt for the change"),
     (lambda c: c["receipts"].append(c["receipts"][0]), "does not prove the same entry there"),
-    (lambda c: c["receipts"].__setitem__(0, c["receipts"][1]), "does not prove the same entry there"),
+    (
+        lambda c: c["receipts"].__setitem__(0, c["receipts"][1]),
+        "does not prove the same entry there",
+    ),
     (lambda c: c.update(rotations=[]), "nor linked"),
     (lambda c: c.update(time=at(39)), "not in use before"),
 ]
 
 
 @pytest.mark.parametrize(("change", "reason"), CONTRADICTIONS)
-def test_a_bundle_that_contradicts_itself_is_refused_though_the_server_signed_it(change: Change, reason: str) -> None:
+def test_a_bundle_that_contradicts_itself_is_refused_though_the_server_signed_it(
+    change: Change, reason: str
+) -> None:
     with pytest.raises(EvidenceError, match=reason):
         Bundle.read(altered(BUNDLE, NEW, change), NEW.public)
 
@@ -95,7 +115,9 @@ def inner(name: str, change: Change, key: Any) -> Change:
     def apply(content: dict[str, Any]) -> None:
         value = content[name][0] if name == "receipts" else content[name]
         envelope = altered(Envelope.from_json(value, name.removesuffix("s")), key, change)
-        content[name] = [envelope.to_json(), *content[name][1:]] if name == "receipts" else envelope.to_json()
+        content[name] = (
+            [envelope.to_json(), *content[name][1:]] if name == "receipts" else envelope.to_json()
+        )
 
     return apply
 
@@ -103,12 +125,30 @@ def inner(name: str, change: Change, key: Any) -> Change:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (inner("receipts", lambda c: c["log"]["proof"].reverse(), OLD), "does not lead to the root"),
-        (inner("receipts", lambda c: c["entry"].update(deleted=9), OLD), "does not lead to the root"),
-        (inner("certificate", lambda c: c["checkpoint"].update(size=3), NEW), "beyond its checkpoint"),
-        (inner("certificate", lambda c: c.update(audit=None), NEW), "not the one that the certificate names"),
-        (inner("certificate", lambda c: c["audit"].update(time=at(71)), NEW), "not the one that the certificate names"),
-        (inner("certificate", lambda c: c["checkpoint"].update(root=digest("x")), NEW), "another state of the log"),
+        (
+            inner("receipts", lambda c: c["log"]["proof"].reverse(), OLD),
+            "does not lead to the root",
+        ),
+        (
+            inner("receipts", lambda c: c["entry"].update(deleted=9), OLD),
+            "does not lead to the root",
+        ),
+        (
+            inner("certificate", lambda c: c["checkpoint"].update(size=3), NEW),
+            "beyond its checkpoint",
+        ),
+        (
+            inner("certificate", lambda c: c.update(audit=None), NEW),
+            "not the one that the certificate names",
+        ),
+        (
+            inner("certificate", lambda c: c["audit"].update(time=at(71)), NEW),
+            "not the one that the certificate names",
+        ),
+        (
+            inner("certificate", lambda c: c["checkpoint"].update(root=digest("x")), NEW),
+            "another state of the log",
+        ),
         (inner("certificate", lambda c: c.update(time=at(30)), NEW), "not in use before"),
         (inner("certificate", lambda c: c.update(count=3), OLD), "another server key|retired at"),
     ],
@@ -119,7 +159,9 @@ def test_nested_evidence_is_verified_in_full(change: Change, reason: str) -> Non
 
 
 def test_a_receipt_of_another_log_is_refused() -> None:
-    """The receipt holds by itself, and its key is right; but the bundle's log has another entry at its place."""
+    """The receipt holds by itself, and its key is right; but the bundle's log has another entry at
+    its place.
+    """
     told = Story()
     elsewhere = Log()
     for data in told.log.entries[: told.places["changed north"]]:
@@ -133,37 +175,73 @@ def test_a_receipt_of_another_log_is_refused() -> None:
 
 def test_a_certificate_of_an_earlier_log_is_refused() -> None:
     told = Story()
-    early = told.certificate(checkpoint=told.log.checkpoint(at(80), len(told.log.entries) - 1), audit=None)
+    early = told.certificate(
+        checkpoint=told.log.checkpoint(at(80), len(told.log.entries) - 1), audit=None
+    )
     entries = [logged for logged in told.bundle_entries() if logged.entry["kind"] != "audited"]
     with pytest.raises(EvidenceError, match="another state of the log"):
         Bundle.read(told.bundle(certificate=early, entries=entries), NEW.public)
 
 
 LOGS: list[tuple[Callable[[Log], object], str]] = [
-    (lambda log: log.append("answered", at(21), order="order-1", client="west", found=0, sequence=2), "was not asked"),
-    (lambda log: log.append("answered", at(21), order="order-1", client="north", found=0, sequence=2), "two answers"),
-    (lambda log: log.append("completed", at(21), order="order-1"), "must have one log entry of kind 'completed'"),
-    (lambda log: log.append("answered", at(21), order="order-7", client="north", found=0, sequence=2), "of order order-7"),
     (
-        lambda log: log.append("ordered", at(9), order="order-1", subject=digest("s"), deadline=at(99), clients=[]),
+        lambda log: log.append(
+            "answered", at(21), order="order-1", client="west", found=0, sequence=2
+        ),
+        "was not asked",
+    ),
+    (
+        lambda log: log.append(
+            "answered", at(21), order="order-1", client="north", found=0, sequence=2
+        ),
+        "two answers",
+    ),
+    (
+        lambda log: log.append("completed", at(21), order="order-1"),
+        "must have one log entry of kind 'completed'",
+    ),
+    (
+        lambda log: log.append(
+            "answered", at(21), order="order-7", client="north", found=0, sequence=2
+        ),
+        "of order order-7",
+    ),
+    (
+        lambda log: log.append(
+            "ordered", at(9), order="order-1", subject=digest("s"), deadline=at(99), clients=[]
+        ),
         "must have one log entry of kind 'ordered'",
     ),
 ]
 
 
 @pytest.mark.parametrize(("more", "reason"), LOGS)
-def test_the_builder_refuses_a_log_that_tells_no_single_story(more: Callable[[Log], object], reason: str) -> None:
+def test_the_builder_refuses_a_log_that_tells_no_single_story(
+    more: Callable[[Log], object], reason: str
+) -> None:
     told = Story()
     more(told.log)
     with pytest.raises(EvidenceError, match=reason):
         told.bundle_content()
 
 
-def small(answer: dict[str, Any], request: dict[str, Any], order: tuple[int, ...] = (0, 1, 2, 3)) -> tuple[Log, dict[str, Any]]:
-    """The smallest log (an order for one client, its request, its answer, the end), in this order, and its bundle's content."""
+def small(
+    answer: dict[str, Any], request: dict[str, Any], order: tuple[int, ...] = (0, 1, 2, 3)
+) -> tuple[Log, dict[str, Any]]:
+    """The smallest log (an order for one client, its request, its answer, the end), in this order,
+    and its bundle's content.
+    """
     log = Log()
     steps: list[tuple[str, dict[str, Any]]] = [
-        ("ordered", {"order": "o", "subject": subject_digest(SALT, "s", {}), "deadline": at(9), "clients": ["north"]}),
+        (
+            "ordered",
+            {
+                "order": "o",
+                "subject": subject_digest(SALT, "s", {}),
+                "deadline": at(9),
+                "clients": ["north"],
+            },
+        ),
         ("changed", changed("north", 1, **request)),
         ("answered", {"order": "o", "client": "north", "found": 2, "sequence": 1, **answer}),
         ("completed", {"order": "o"}),
@@ -192,8 +270,15 @@ GOOD = {"deleted": 2, "orders": [{"order": "o", "found": 2}]}
 def test_an_answer_must_be_what_the_request_says() -> None:
     for request in (GOOD, {**GOOD, "deleted": 0, "reset": True}):
         content = small({}, request)[1]
-        assert Bundle.read(Envelope.signed("bundle", content, OLD), OLD.public).order.state == "complete"
-    for answer, request in (({"found": 1}, GOOD), ({}, {**GOOD, "orders": []}), ({}, {**GOOD, "deleted": 1})):
+        assert (
+            Bundle.read(Envelope.signed("bundle", content, OLD), OLD.public).order.state
+            == "complete"
+        )
+    for answer, request in (
+        ({"found": 1}, GOOD),
+        ({}, {**GOOD, "orders": []}),
+        ({}, {**GOOD, "deleted": 1}),
+    ):
         with pytest.raises(EvidenceError, match="its request does not"):
             small(answer, request)
     with pytest.raises(EvidenceError, match="has no log entry of its request"):
@@ -211,7 +296,14 @@ def test_a_receipt_of_another_federation_is_refused_though_its_log_begins_alike(
     log, content = small({}, GOOD)
     elsewhere = replace(log.checkpoint(at(3), 2), federation="f" * 32)
     proof = log.logged(1, 2).proof
-    stranger = receipt_content(server=OLD.public.id, entry=log.entries[1], index=1, proof=proof, checkpoint=elsewhere, spec=SPEC)
+    stranger = receipt_content(
+        server=OLD.public.id,
+        entry=log.entries[1],
+        index=1,
+        proof=proof,
+        checkpoint=elsewhere,
+        spec=SPEC,
+    )
     content["receipts"] = [Envelope.signed("receipt", stranger, OLD).to_json()]
     with pytest.raises(EvidenceError, match="a receipt of another federation"):
         Bundle.read(Envelope.signed("bundle", content, OLD), OLD.public)
@@ -221,7 +313,10 @@ def test_only_entries_that_belong_to_a_bundle_have_a_place_in_it() -> None:
     told = story()
     for name in ("rotated", "commanded"):
         with pytest.raises(FormatError, match=f"kind '{name}' has no place there"):
-            Bundle.read(told.bundle(entries=[*told.bundle_entries(), told.log.logged(told.places[name])]), NEW.public)
+            Bundle.read(
+                told.bundle(entries=[*told.bundle_entries(), told.log.logged(told.places[name])]),
+                NEW.public,
+            )
 
 
 @pytest.mark.parametrize("salt", [b"", b"\0" * 31])

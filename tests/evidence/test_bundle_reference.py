@@ -1,4 +1,6 @@
-"""The case reference of an order in its bundle: shown by template 2, and nowhere else a trace of it."""
+"""The case reference of an order in its bundle: shown by template 2, and nowhere else a trace of
+it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ import hashlib
 from typing import Any
 
 import pytest
-from evidence_cases import NEW, SPEC, altered, story
 
 from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import Bundle, read_bundle, render_bundle, verify
+from support.evidence import NEW, SPEC, altered, story
 
 REFERENCE = "DPO-2026/0815 <b>&"
 PLAIN, REFERRED = story().bundle(), story().bundle(reference=REFERENCE)
@@ -28,9 +30,13 @@ def test_a_bundle_with_a_reference_is_template_2_and_one_without_is_as_it_always
 
 def test_the_page_shows_it_harmlessly_and_can_be_read_back() -> None:
     page = render_bundle(REFERRED)
-    row = b'<tr><th scope="row">Reference</th><td><bdi>DPO-2026/0815 &lt;b&gt;&amp;</bdi></td></tr>\n'
+    row = (
+        b'<tr><th scope="row">Reference</th><td><bdi>DPO-2026/0815 &lt;b&gt;&amp;</bdi></td></tr>\n'
+    )
     assert page.count(row) == 1
-    assert page.replace(row, b"").replace(REFERRED.to_bytes(), b"") == render_bundle(PLAIN).replace(PLAIN.to_bytes(), b"")
+    assert page.replace(row, b"").replace(REFERRED.to_bytes(), b"") == render_bundle(PLAIN).replace(
+        PLAIN.to_bytes(), b""
+    )
     assert read_bundle(page) == REFERRED
     assert dict(verify(page, NEW.public).facts)["Reference"] == REFERENCE
     assert "Reference" not in dict(verify(render_bundle(PLAIN), NEW.public).facts)
@@ -39,7 +45,10 @@ def test_the_page_shows_it_harmlessly_and_can_be_read_back() -> None:
 
 
 def test_template_2_never_changes() -> None:
-    """Pages that were handed out must verify for ever. If this fails, undo the change to the page or make another template."""
+    """Pages that were handed out must verify for ever.
+
+    If this fails, undo the change to the page or make another template.
+    """
     root = REFERRED.unverified()["checkpoint"]["root"].encode()
     page = render_bundle(REFERRED)
     for varying in (REFERRED.to_bytes(), root, SPEC.digest.encode()):

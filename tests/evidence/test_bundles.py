@@ -1,4 +1,6 @@
-"""Bundles: one HTML file that follows from its signed content, and content that follows from the log."""
+"""Bundles: one HTML file that follows from its signed content, and content that follows from the
+log.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from evidence_cases import NEW, OLD, SPEC, Story, a_head, at, changed, digest, receipt, story
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import Bundle, read_bundle, render_bundle, verify
-from expunge.signing import Envelope
+from support.evidence import NEW, OLD, SPEC, Story, a_head, at, changed, digest, receipt, story
 
 Change = Callable[[dict[str, Any]], object]
 BUNDLE = story().bundle()
@@ -53,7 +55,9 @@ PAGES: dict[str, Callable[[], Envelope]] = {
     "overdue": lambda: Story(answered=0, erased=False).bundle(time="2027-01-01T00:00:00Z"),
     "promised": lambda: Story(erased=False).bundle(salt=None),
     "headless": lambda: story().bundle(certificate=None),
-    "float64": lambda: story().bundle(certificate=story().certificate(bound=None, deviation="a little")),
+    "float64": lambda: story().bundle(
+        certificate=story().certificate(bound=None, deviation="a little")
+    ),
     "left": lambda: departed("left", True).bundle(),
     "forgotten": lambda: departed("forgotten", True).bundle(),
 }
@@ -71,10 +75,18 @@ GOLDEN: dict[str, str] = {
 
 @pytest.mark.parametrize("name", PAGES)
 def test_template_1_never_changes(name: str) -> None:
-    """Pages that were handed out must verify for ever. If this fails, undo the change to the page or make it template 2."""
+    """Pages that were handed out must verify for ever.
+
+    If this fails, undo the change to the page or make it template 2.
+    """
     envelope = PAGES[name]()
     root, inside = envelope.unverified()["checkpoint"]["root"].encode(), envelope.to_bytes()
-    page = render_bundle(envelope).replace(inside, b"").replace(root, b"").replace(SPEC.digest.encode(), b"")
+    page = (
+        render_bundle(envelope)
+        .replace(inside, b"")
+        .replace(root, b"")
+        .replace(SPEC.digest.encode(), b"")
+    )
     assert hashlib.sha256(page).hexdigest() == GOLDEN[name]
 
 
@@ -84,7 +96,17 @@ def test_the_page_runs_nothing_and_loads_nothing() -> None:
     scripts = [attributes for tag, attributes in tags if tag == "script"]
     assert scripts == [(("type", "application/json"), ("id", "evidence"))]
     names = {name for _, attributes in tags for name, _ in attributes}
-    assert names == {"lang", "charset", "http-equiv", "content", "name", "class", "scope", "type", "id"}
+    assert names == {
+        "lang",
+        "charset",
+        "http-equiv",
+        "content",
+        "name",
+        "class",
+        "scope",
+        "type",
+        "id",
+    }
     assert not {"a", "img", "link", "iframe", "form", "object", "base"} & {tag for tag, _ in tags}
     assert b"default-src 'none'" in PAGE
     assert b"url(" not in PAGE
@@ -120,21 +142,30 @@ def test_the_page_tells_the_story() -> None:
 def test_no_subject_can_do_harm(subject: str, other: str) -> None:
     told = Story(subject=subject, subjects={"south": other})
     page = render_bundle(told.bundle())
-    assert [tag for tag in Reader(page).tags if tag[0] != "bdi"] == [tag for tag in Reader(PAGE).tags if tag[0] != "bdi"]
+    assert [tag for tag in Reader(page).tags if tag[0] != "bdi"] == [
+        tag for tag in Reader(PAGE).tags if tag[0] != "bdi"
+    ]
     assert page.isascii()
     finding = verify(page, NEW.public)
     for _, value in finding.facts:
-        assert not any(ord(letter) < 32 or 0xD800 <= ord(letter) < 0xE000 or letter == "\u202e" for letter in value)
+        assert not any(
+            ord(letter) < 32 or 0xD800 <= ord(letter) < 0xE000 or letter == "\u202e"
+            for letter in value
+        )
         value.encode("utf-8")
     assert Bundle.read(read_bundle(page), NEW.public).order.subject == subject
 
 
 def test_printable_subjects_are_shown_as_they_are() -> None:
-    assert "患者 — Größe 🦉 </script><b>" in seen(render_bundle(Story(subject="患者 — Größe 🦉 </script><b>").bundle()))
+    assert "患者 — Größe 🦉 </script><b>" in seen(
+        render_bundle(Story(subject="患者 — Größe 🦉 </script><b>").bundle())
+    )
 
 
 def test_what_has_no_picture_is_written_out() -> None:
-    assert "a\\u{202e}b\\u{ffff}\\u{0}" in seen(render_bundle(Story(subject="a\u202eb\uffff\0").bundle()))
+    assert "a\\u{202e}b\\u{ffff}\\u{0}" in seen(
+        render_bundle(Story(subject="a\u202eb\uffff\0").bundle())
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +178,9 @@ def test_what_has_no_picture_is_written_out() -> None:
         (2, "2027-12-15T00:10:01Z", "complete", "None is left to answer"),
     ],
 )
-def test_the_state_of_an_order_follows_from_the_log_and_the_time(answered: int, time: str, state: str, said: str) -> None:
+def test_the_state_of_an_order_follows_from_the_log_and_the_time(
+    answered: int, time: str, state: str, said: str
+) -> None:
     told = Story(answered=answered)
     page = render_bundle(told.bundle(time=time))
     assert Bundle.read(read_bundle(page), OLD.public).order.state == state
@@ -178,7 +211,9 @@ def test_only_a_later_and_sufficient_shredding_counts(generation: int, shredded:
 
 
 def departed(kind: str, logged_answer: bool) -> Story:
-    """south does not answer, but is gone with all that it had; the server may log an answer of 0 in its place."""
+    """south does not answer, but is gone with all that it had; the server may log an answer of 0 in
+    its place.
+    """
     told = Story(answered=1)
     if kind == "left":
         index = told.log.append("changed", at(75), **changed("south", 2, deleted=12, leave=True))
@@ -186,18 +221,28 @@ def departed(kind: str, logged_answer: bool) -> Story:
         told.receipts.append(receipt(told.log, index, NEW, at(75)))
     else:
         told.places["changed south"] = told.log.append(
-            "forgotten", at(75), client="south", count=12, ledger_before=digest("a"), ledger_after=digest("b"), head=""
+            "forgotten",
+            at(75),
+            client="south",
+            count=12,
+            ledger_before=digest("a"),
+            ledger_after=digest("b"),
+            head="",
         )
     if logged_answer:
         sequence = 2 if kind == "left" else 0
-        told.log.append("answered", at(75), order="order-1", client="south", found=0, sequence=sequence)
+        told.log.append(
+            "answered", at(75), order="order-1", client="south", found=0, sequence=sequence
+        )
     told.log.append("completed", at(76), order="order-1")
     return told
 
 
 @pytest.mark.parametrize("logged_answer", [False, True])
 @pytest.mark.parametrize("kind", ["left", "forgotten"])
-def test_a_client_that_is_gone_needs_no_answer_and_is_not_said_to_have_given_one(kind: str, logged_answer: bool) -> None:
+def test_a_client_that_is_gone_needs_no_answer_and_is_not_said_to_have_given_one(
+    kind: str, logged_answer: bool
+) -> None:
     page = render_bundle(departed(kind, logged_answer).bundle())
     finding = verify(page, NEW.public)
     assert ("State", "complete") in finding.facts
@@ -209,7 +254,9 @@ def test_a_client_that_is_gone_needs_no_answer_and_is_not_said_to_have_given_one
 
 def test_nobody_can_say_for_a_client_that_is_gone_what_it_found() -> None:
     told = Story(answered=1)
-    told.places["changed south"] = told.log.append("changed", at(75), **changed("south", 2, deleted=12, leave=True))
+    told.places["changed south"] = told.log.append(
+        "changed", at(75), **changed("south", 2, deleted=12, leave=True)
+    )
     told.log.append("answered", at(75), order="order-1", client="south", found=1, sequence=2)
     with pytest.raises(EvidenceError, match="its request does not"):
         told.bundle_content()
@@ -244,10 +291,19 @@ def test_a_certificate_in_float64_or_with_a_failed_audit_is_said_to_be() -> None
     certificate = story().certificate(bound=None, deviation="about <1e-9>")
     page = render_bundle(story().bundle(certificate=certificate))
     assert "no: about <1e-9>" in seen(page)
-    assert any("not claimed to be exact" in sentence for sentence in verify(page, NEW.public).proved)
-    audit = {"audit": "audit-1", "time": at(70), "result": "different", "index": story().places["audited"]}
+    assert any(
+        "not claimed to be exact" in sentence for sentence in verify(page, NEW.public).proved
+    )
+    audit = {
+        "audit": "audit-1",
+        "time": at(70),
+        "result": "different",
+        "index": story().places["audited"],
+    }
     entries = [logged for logged in story().bundle_entries() if logged.entry["kind"] != "audited"]
-    page = render_bundle(story().bundle(certificate=story().certificate(audit=audit), entries=entries))
+    page = render_bundle(
+        story().bundle(certificate=story().certificate(audit=audit), entries=entries)
+    )
     assert "DIFFERENT" in seen(page)
     assert any("FOUND A DIFFERENCE" in sentence for sentence in verify(page, NEW.public).not_proved)
 
@@ -266,7 +322,9 @@ def test_a_file_that_is_cut_off_within_its_evidence_is_said_to_be() -> None:
         PAGE + b"\n",
         PAGE.replace(b"Complete", b"complete", 1),
         PAGE.replace(b'id="evidence">', b'id="evidence">[]', 1),
-        PAGE.replace(b"</body>", b'<script type="application/json" id="evidence">{}</script></body>'),
+        PAGE.replace(
+            b"</body>", b'<script type="application/json" id="evidence">{}</script></body>'
+        ),
         PAGE.replace(b"</main>", b"<p>All is well.</p></main>"),
     ],
 )

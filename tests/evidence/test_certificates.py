@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from evidence_cases import NEW, OLD, SPEC, a_head, altered, at, digest, story
 
+from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import Certificate
 from expunge.evidence.certificate import ASSUMPTIONS
-from expunge.signing import Envelope
+from support.evidence import NEW, OLD, SPEC, a_head, altered, at, digest, story
 
 Change = Callable[[dict[str, Any]], object]
 CERTIFICATE = story().certificate()
@@ -46,7 +46,9 @@ def test_a_certificate_is_of_one_head() -> None:
 
 
 def test_a_head_in_float64_promises_less() -> None:
-    envelope = story().certificate(bound=None, deviation="relative deviation 3e-12 at the last audit")
+    envelope = story().certificate(
+        bound=None, deviation="relative deviation 3e-12 at the last audit"
+    )
     read = Certificate.read(envelope, NEW.public)
     assert not read.exact
     assert read.bound is None
@@ -76,7 +78,9 @@ CONTRADICTIONS: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "reason"), CONTRADICTIONS)
-def test_a_certificate_that_contradicts_itself_is_refused_though_the_server_signed_it(change: Change, reason: str) -> None:
+def test_a_certificate_that_contradicts_itself_is_refused_though_the_server_signed_it(
+    change: Change, reason: str
+) -> None:
     with pytest.raises(EvidenceError, match=reason):
         Certificate.read(altered(CERTIFICATE, NEW, change), NEW.public)
 
@@ -114,4 +118,6 @@ def test_publication_bits_are_an_integer_and_not_merely_equal_to_one() -> None:
     content = story().certificate_content(spec=spec)
     assert Certificate.read(Envelope.signed("certificate", content, NEW), NEW.public).spec == spec
     with pytest.raises(EvidenceError, match="publication bits"):
-        Certificate.read(Envelope.signed("certificate", {**content, "publication_bits": True}, NEW), NEW.public)
+        Certificate.read(
+            Envelope.signed("certificate", {**content, "publication_bits": True}, NEW), NEW.public
+        )

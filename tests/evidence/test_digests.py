@@ -24,7 +24,9 @@ def test_the_bytes_of_a_salted_digest(kind: str, salt: bytes, value: bytes) -> N
 
 
 @given(st.tuples(kinds, hashes, hashes), st.tuples(kinds, hashes, hashes))
-def test_salted_digests_are_equal_only_for_equal_parts(one: tuple[str, bytes, bytes], two: tuple[str, bytes, bytes]) -> None:
+def test_salted_digests_are_equal_only_for_equal_parts(
+    one: tuple[str, bytes, bytes], two: tuple[str, bytes, bytes]
+) -> None:
     same = salted(one[0], one[1], one[2].hex()) == salted(two[0], two[1], two[2].hex())
     assert same == (one == two)
 
@@ -51,10 +53,15 @@ def test_malformed_parts_are_refused(kind: str, salt: bytes, value: str) -> None
 
 @given(st.lists(hashes, max_size=9))
 def test_a_commitments_root_is_the_merkle_root_of_its_leaves(commitments: list[bytes]) -> None:
-    assert commitments_root(commitments) == merkle.root_of([merkle.leaf_hash(each) for each in commitments]).hex()
+    assert (
+        commitments_root(commitments)
+        == merkle.root_of([merkle.leaf_hash(each) for each in commitments]).hex()
+    )
     if len(set(commitments)) > 1:
         turned = [*commitments[1:], commitments[0]]
-        assert (commitments_root(turned) == commitments_root(commitments)) == (turned == commitments)
+        assert (commitments_root(turned) == commitments_root(commitments)) == (
+            turned == commitments
+        )
 
 
 def test_the_root_of_no_commitments_is_the_hash_of_nothing() -> None:
@@ -68,7 +75,12 @@ def test_a_commitment_of_another_size_is_refused(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [Spec(dim=3, labels=("a", "b")), Spec(dim=1, outputs=2, gamma=2.0), Spec(dim=3, labels=("a",), backbone="x")]
+    "spec",
+    [
+        Spec(dim=3, labels=("a", "b")),
+        Spec(dim=1, outputs=2, gamma=2.0),
+        Spec(dim=3, labels=("a",), backbone="x"),
+    ],
 )
 def test_a_specs_digest_follows_from_its_four_parts(spec: Spec) -> None:
     assert whole_spec_digest(spec_digests(spec)) == spec.digest

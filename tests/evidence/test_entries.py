@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from evidence_cases import CLIENT_KEY, FEDERATION, NEW, OLD, SPEC, at, changed, digest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge import canonical
+from expunge.crypto import canonical
 from expunge.errors import FormatError
 from expunge.evidence import make_entry, read_entry
-from expunge.evidence.entry import KINDS
-from expunge.evidence.fields import UNDISCLOSED
+from expunge.evidence.log import ENTRY_KINDS
+from expunge.wire.schema import UNDISCLOSED
+from support.evidence import CLIENT_KEY, FEDERATION, NEW, OLD, SPEC, at, changed, digest
 
 D = digest("any")
 CONTENT: dict[str, dict[str, Any]] = {
@@ -25,10 +25,15 @@ CONTENT: dict[str, dict[str, Any]] = {
         "solver": "woodbury",
     },
     "enrolled": {"name": "north", "role": "client", "key": CLIENT_KEY.text},
-    "changed": changed("north", 3, added=2, orders=[{"order": "o", "found": 1}], audits=["a"], head=""),
+    "changed": changed(
+        "north", 3, added=2, orders=[{"order": "o", "found": 1}], audits=["a"], head=""
+    ),
     "aggregated": {
         "aggregation": "f" * 32,
-        "clients": [{"client": "north", "sequence": 3, "request": D}, {"client": "south", "sequence": 1, "request": D}],
+        "clients": [
+            {"client": "north", "sequence": 3, "request": D},
+            {"client": "south", "sequence": 1, "request": D},
+        ],
         "added": 5,
         "deleted": 1,
         "round": 4,
@@ -40,13 +45,32 @@ CONTENT: dict[str, dict[str, Any]] = {
         "generation": 2,
     },
     "forwarded": {"client": "north", "sequence": 3, "size": 40, "root": D},
-    "commanded": {"actor": "op", "sequence": 1, "command": D, "action": "set-gamma", "summary": {"gamma": "0x1p+0", "n": -1}},
-    "amended": {"spec_before": D, "spec_after": digest("b"), "actor": "op", "ledger": D, "head": ""},
+    "commanded": {
+        "actor": "op",
+        "sequence": 1,
+        "command": D,
+        "action": "set-gamma",
+        "summary": {"gamma": "0x1p+0", "n": -1},
+    },
+    "amended": {
+        "spec_before": D,
+        "spec_after": digest("b"),
+        "actor": "op",
+        "ledger": D,
+        "head": "",
+    },
     "erased": {"first": 0, "generation": 0, "round": 7},
     "ordered": {"order": "o", "subject": D, "deadline": at(9), "clients": ["north"]},
     "answered": {"order": "o", "client": "north", "found": 0, "sequence": 5},
     "completed": {"order": "o"},
-    "audited": {"audit": "a", "result": "different", "clients": ["north"], "ledger": D, "recomputed": D, "count": 1},
+    "audited": {
+        "audit": "a",
+        "result": "different",
+        "clients": ["north"],
+        "ledger": D,
+        "recomputed": D,
+        "count": 1,
+    },
     "forgotten": {"client": "north", "count": 4, "ledger_before": D, "ledger_after": D, "head": D},
     "rotated": {"old": OLD.public.id, "new": NEW.public.id, "key": NEW.public.text},
     "restored": {"size": 12, "withheld": []},
@@ -54,7 +78,7 @@ CONTENT: dict[str, dict[str, Any]] = {
 
 
 def test_every_kind_has_a_case() -> None:
-    assert set(CONTENT) == set(KINDS)
+    assert set(CONTENT) == set(ENTRY_KINDS)
 
 
 @pytest.mark.parametrize("kind", CONTENT)
@@ -68,15 +92,30 @@ def test_reading_and_making_are_inverse(kind: str) -> None:
 def test_a_missing_or_an_unknown_field_is_refused_by_name(kind: str) -> None:
     for name in CONTENT[kind]:
         with pytest.raises(FormatError, match=rf"missing: .*{name}"):
-            make_entry(kind, at(1), **{key: value for key, value in CONTENT[kind].items() if key != name})
+            make_entry(
+                kind, at(1), **{key: value for key, value in CONTENT[kind].items() if key != name}
+            )
     with pytest.raises(FormatError, match=r"unknown: .*feature"):
         make_entry(kind, at(1), **CONTENT[kind], feature="0.25")
 
 
-WRONG: tuple[Any, ...] = (None, 1.5, -2, b"x", "UPPER case !", "x" * 2000, [1.5], {"a": 1.5}, ["not a name!"], {"A!": 1})
+WRONG: tuple[Any, ...] = (
+    None,
+    1.5,
+    -2,
+    b"x",
+    "UPPER case !",
+    "x" * 2000,
+    [1.5],
+    {"a": 1.5},
+    ["not a name!"],
+    {"A!": 1},
+)
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, content in CONTENT.items() for name in content])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, content in CONTENT.items() for name in content]
+)
 def test_no_field_takes_a_value_of_another_form(kind: str, name: str) -> None:
     for wrong in WRONG:
         if name == "solver" and wrong == "UPPER case !":
@@ -86,7 +125,12 @@ def test_no_field_takes_a_value_of_another_form(kind: str, name: str) -> None:
 
 
 def test_only_what_secure_aggregation_hides_may_be_undisclosed() -> None:
-    for kind, names in (("answered", {"found"}), ("forgotten", {"count"}), ("aggregated", set()), ("changed", set())):
+    for kind, names in (
+        ("answered", {"found"}),
+        ("forgotten", {"count"}),
+        ("aggregated", set()),
+        ("changed", set()),
+    ):
         for name, value in CONTENT[kind].items():
             if isinstance(value, int) and not isinstance(value, bool):
                 hidden = {**CONTENT[kind], name: UNDISCLOSED}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.errors import FormatError
-from expunge.evidence.frontier import Frontier
+from expunge.evidence.log import Frontier
 from expunge.evidence.merkle import leaf_hash, root_of
 
 entries = st.lists(st.binary(max_size=4), max_size=40)

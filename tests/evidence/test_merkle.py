@@ -1,4 +1,6 @@
-"""The Merkle tree against RFC 9162's recursive definition, certificate transparency's reference vectors, and altered proofs."""
+"""The Merkle tree against RFC 9162's recursive definition, certificate transparency's reference
+vectors, and altered proofs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from expunge.evidence import merkle
 MOST = 70
 LEAVES = [merkle.leaf_hash(b"entry %d" % number) for number in range(MOST)]
 
-# The test tree of the certificate transparency projects: entries, and the roots of its first n of them.
+# The test tree of the certificate transparency projects: entries, and the roots of its first n of
+# them.
 ENTRIES = [
     bytes.fromhex(text)
     for text in (
@@ -134,7 +137,9 @@ def test_consistency_proofs_follow_the_definition_at_every_pair_of_sizes() -> No
     for second in range(MOST + 1):
         for first in range(second + 1):
             proof = merkle.consistency_proof(first, second, TREE)
-            assert proof == (naive_subproof(first, LEAVES[:second], True) if 0 < first < second else [])
+            assert proof == (
+                naive_subproof(first, LEAVES[:second], True) if 0 < first < second else []
+            )
             merkle.verify_consistency(first, roots[first], second, roots[second], proof)
 
 
@@ -142,9 +147,15 @@ sizes = st.integers(1, MOST)
 
 
 @given(sizes.flatmap(lambda size: st.tuples(st.just(size), st.integers(0, size - 1))), st.data())
-def test_any_altered_part_of_an_inclusion_proof_is_refused(case: tuple[int, int], data: st.DataObject) -> None:
+def test_any_altered_part_of_an_inclusion_proof_is_refused(
+    case: tuple[int, int], data: st.DataObject
+) -> None:
     size, index = case
-    proof, root, leaf = merkle.inclusion_proof(index, size, TREE), merkle.root(size, TREE), LEAVES[index]
+    proof, root, leaf = (
+        merkle.inclusion_proof(index, size, TREE),
+        merkle.root(size, TREE),
+        LEAVES[index],
+    )
     other_index = data.draw(st.integers(-2, size + 2).filter(lambda value: value != index))
     with pytest.raises(EvidenceError):
         merkle.verify_inclusion(leaf, other_index, size, proof, root)
@@ -160,18 +171,24 @@ def test_any_altered_part_of_an_inclusion_proof_is_refused(case: tuple[int, int]
 
 
 def test_an_inclusion_proof_is_for_one_size_only_where_its_shape_differs() -> None:
-    """A proof binds leaf and root; of the size it binds what decides its shape, and the root is signed with its size."""
+    """A proof binds leaf and root; of the size it binds what decides its shape, and the root is
+    signed with its size.
+    """
     for size in range(1, 40):
         for index in range(size):
             proof, root = merkle.inclusion_proof(index, size, TREE), merkle.root(size, TREE)
             for other in (-1, 0, index, 2 * size + 2):
-                if len(naive_path(index, LEAVES[:other]) if index < other else [None] * 99) != len(proof):
+                if len(naive_path(index, LEAVES[:other]) if index < other else [None] * 99) != len(
+                    proof
+                ):
                     with pytest.raises(EvidenceError):
                         merkle.verify_inclusion(LEAVES[index], index, other, proof, root)
 
 
 @given(st.tuples(sizes, sizes).map(sorted), st.data())
-def test_any_altered_part_of_a_consistency_proof_is_refused(pair: list[int], data: st.DataObject) -> None:
+def test_any_altered_part_of_a_consistency_proof_is_refused(
+    pair: list[int], data: st.DataObject
+) -> None:
     first, second = pair
     proof = merkle.consistency_proof(first, second, TREE)
     parts = [merkle.root(first, TREE), merkle.root(second, TREE), *proof]
@@ -191,7 +208,12 @@ def test_any_altered_part_of_a_consistency_proof_is_refused(pair: list[int], dat
 def test_another_history_is_not_consistent(pair: list[int], data: st.DataObject) -> None:
     first, second = pair
     changed = data.draw(st.integers(0, first - 1))
-    other = Stored([merkle.leaf_hash(b"another") if number == changed else leaf for number, leaf in enumerate(LEAVES[:second])])
+    other = Stored(
+        [
+            merkle.leaf_hash(b"another") if number == changed else leaf
+            for number, leaf in enumerate(LEAVES[:second])
+        ]
+    )
     with pytest.raises(EvidenceError):
         merkle.verify_consistency(
             first,
@@ -249,7 +271,9 @@ def test_a_subtree_cannot_pass_for_an_entry() -> None:
 
 
 class Imagined:
-    """A log of 2^40 + 12345 equal entries: every subtree of a level has the same hash, so none need be stored."""
+    """A log of 2^40 + 12345 equal entries: every subtree of a level has the same hash, so none need
+    be stored.
+    """
 
     def __init__(self) -> None:
         self.levels = [merkle.leaf_hash(b"same")]

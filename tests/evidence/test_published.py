@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from evidence_cases import NEW, a_head, story
 
 from expunge.errors import FormatError, TruncatedError
-from expunge.evidence import published
+from expunge.evidence import published_head
+from support.evidence import NEW, a_head, story
 
-FILE = published.write(story().certificate(), a_head())
+FILE = published_head.write(story().certificate(), a_head())
 
 
 def test_a_head_that_is_cut_short_anywhere_is_said_to_be() -> None:
-    assert published.read(FILE, NEW.public)[0] == a_head()
+    assert published_head.read(FILE, NEW.public)[0] == a_head()
     for size in range(len(FILE)):
         with pytest.raises(TruncatedError, match="fetch it again"):
-            published.read(FILE[:size], NEW.public)
+            published_head.read(FILE[:size], NEW.public)
 
 
 @pytest.mark.parametrize(
@@ -25,5 +25,5 @@ def test_a_head_that_is_cut_short_anywhere_is_said_to_be() -> None:
 )
 def test_what_is_no_such_head_is_not_said_to_be_cut_short(data: bytes) -> None:
     with pytest.raises(FormatError) as problem:
-        published.read(data, NEW.public)
+        published_head.read(data, NEW.public)
     assert not isinstance(problem.value, TruncatedError)

@@ -6,11 +6,32 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from evidence_cases import FEDERATION, NEW, OLD, OTHER, SPEC, Log, Story, altered, at, changed, digest, receipt, story
 
+from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, FormatError
-from expunge.evidence import KeyChain, Receipt, Result, receipt_content, result_content, spec_digests
-from expunge.signing import Envelope
+from expunge.evidence import (
+    KeyChain,
+    Receipt,
+    Result,
+    receipt_content,
+    result_content,
+    spec_digests,
+)
+from support.evidence import (
+    FEDERATION,
+    NEW,
+    OLD,
+    OTHER,
+    SPEC,
+    Log,
+    Story,
+    altered,
+    at,
+    changed,
+    digest,
+    receipt,
+    story,
+)
 
 Change = Callable[[dict[str, Any]], object]
 BEFORE, AFTER = story().receipts  # signed by the old key, and by the new one
@@ -44,7 +65,9 @@ def test_a_receipt_that_a_retired_key_signed_later_is_refused() -> None:
     index = told.places["changed south"]
     for key, time, reason in ((OLD, at(50), "retired at"), (NEW, at(39), "not in use before")):
         with pytest.raises(EvidenceError, match=reason):
-            Receipt.read(receipt(told.log, index, key, time), KeyChain(OLD.public, [told.rotation()]))
+            Receipt.read(
+                receipt(told.log, index, key, time), KeyChain(OLD.public, [told.rotation()])
+            )
 
 
 def flip(text: str) -> str:
@@ -57,14 +80,23 @@ CONTRADICTIONS: list[tuple[Change, str]] = [
     (lambda c: c.update(server=NEW.public.id), "another server key"),
     (lambda c: c.update(federation="f" * 32), "different federations"),
     (lambda c: c["checkpoint"].update(federation="f" * 32), "different federations"),
-    (lambda c: c["checkpoint"].update(root=flip(c["checkpoint"]["root"])), "does not lead to the root"),
-    (lambda c: c["checkpoint"].update(size=c["checkpoint"]["size"] + 1), "is not in the log as claimed"),
+    (
+        lambda c: c["checkpoint"].update(root=flip(c["checkpoint"]["root"])),
+        "does not lead to the root",
+    ),
+    (
+        lambda c: c["checkpoint"].update(size=c["checkpoint"]["size"] + 1),
+        "is not in the log as claimed",
+    ),
     (lambda c: c["checkpoint"].update(size=c["log"]["index"]), "cannot be in a log of"),
     (lambda c: c["log"].update(index=c["log"]["index"] - 1), "is not in the log as claimed"),
     (lambda c: c["log"].update(index=c["log"]["index"] + 1), "cannot be in a log of"),
     (lambda c: c["log"]["proof"].pop(), "must have 3 hashes"),
     (lambda c: c["log"]["proof"].append(c["log"]["proof"][0]), "must have 3 hashes"),
-    (lambda c: c["log"]["proof"].__setitem__(1, flip(c["log"]["proof"][1])), "does not lead to the root"),
+    (
+        lambda c: c["log"]["proof"].__setitem__(1, flip(c["log"]["proof"][1])),
+        "does not lead to the root",
+    ),
     (lambda c: c["entry"].update(deleted=4), "does not lead to the root"),
     (lambda c: c["entry"].update(time=at(21)), "does not lead to the root"),
     (lambda c: c["entry"].update(erased_by=at(900)), "does not lead to the root"),
@@ -73,7 +105,9 @@ CONTRADICTIONS: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "reason"), CONTRADICTIONS)
-def test_a_receipt_that_contradicts_itself_is_refused_though_the_server_signed_it(change: Change, reason: str) -> None:
+def test_a_receipt_that_contradicts_itself_is_refused_though_the_server_signed_it(
+    change: Change, reason: str
+) -> None:
     with pytest.raises(EvidenceError, match=reason):
         Receipt.read(altered(BEFORE, OLD, change), OLD.public)
 
@@ -115,9 +149,18 @@ def test_a_receipt_is_for_a_change_only() -> None:
 def test_the_builder_takes_bytes_of_an_entry_only() -> None:
     log = Log()
     log.append("changed", at(1), **changed("north", 1, added=1))
-    given = {"server": OLD.public.id, "index": 0, "proof": [], "checkpoint": log.checkpoint(at(1)), "spec": SPEC}
+    given = {
+        "server": OLD.public.id,
+        "index": 0,
+        "proof": [],
+        "checkpoint": log.checkpoint(at(1)),
+        "spec": SPEC,
+    }
     content = receipt_content(entry=log.entries[0], **given)
-    assert Receipt.read(Envelope.signed("receipt", content, OLD), OLD.public).logged.entry["added"] == 1
+    assert (
+        Receipt.read(Envelope.signed("receipt", content, OLD), OLD.public).logged.entry["added"]
+        == 1
+    )
     with pytest.raises(FormatError):
         receipt_content(entry=log.entries[0][:-1], **given)
 
@@ -131,7 +174,13 @@ def test_a_result_of_a_command_stands_in_the_log() -> None:
 
 def test_the_result_of_a_question_has_no_place_in_the_log() -> None:
     content = result_content(
-        federation=FEDERATION, server=OLD.public.id, actor="op", sequence=0, action="status", result=[1, None], time=at(1)
+        federation=FEDERATION,
+        server=OLD.public.id,
+        actor="op",
+        sequence=0,
+        action="status",
+        result=[1, None],
+        time=at(1),
     )
     read = Result.read(Envelope.signed("result", content, OLD), OLD.public)
     assert read.logged is None

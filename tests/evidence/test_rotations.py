@@ -6,11 +6,11 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from evidence_cases import FEDERATION, NEW, OLD, OTHER, altered, at
 
+from expunge.crypto import Envelope, SigningKey
 from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import KeyChain, Rotation, rotate
-from expunge.signing import Envelope, SigningKey
+from support.evidence import FEDERATION, NEW, OLD, OTHER, altered, at
 
 FIRST = rotate(FEDERATION, OLD, NEW, at(10), 3)
 SECOND = rotate(FEDERATION, NEW, OTHER, at(20), 5)
@@ -28,7 +28,9 @@ def claims(content: Any) -> tuple[str, str]:
 
 @pytest.mark.parametrize("pinned", [OLD, NEW, OTHER])
 @pytest.mark.parametrize("rotations", list(permutations([FIRST, SECOND])))
-def test_trust_flows_both_ways_from_any_pinned_key(pinned: SigningKey, rotations: tuple[Envelope, ...]) -> None:
+def test_trust_flows_both_ways_from_any_pinned_key(
+    pinned: SigningKey, rotations: tuple[Envelope, ...]
+) -> None:
     chain = KeyChain(pinned.public, rotations)
     spans = {OLD: (0, 10), NEW: (10, 20), OTHER: (20, 99)}
     for key, (start, end) in spans.items():
@@ -38,7 +40,9 @@ def test_trust_flows_both_ways_from_any_pinned_key(pinned: SigningKey, rotations
                 assert chain.verify(note, claims) == {"federation": FEDERATION, "time": at(minute)}
                 assert chain.key(key.public.id, at(minute)) == key.public
             else:
-                with pytest.raises(EvidenceError, match="retired at" if minute > end else "not in use before"):
+                with pytest.raises(
+                    EvidenceError, match="retired at" if minute > end else "not in use before"
+                ):
                     chain.verify(note, claims)
                 with pytest.raises(EvidenceError):
                     chain.key(key.public.id, at(minute))
@@ -73,7 +77,14 @@ def test_evidence_of_another_federation_than_the_rotations_is_refused() -> None:
 
 def test_a_rotation_must_be_signed_by_both_in_their_order() -> None:
     content = FIRST.unverified()
-    for keys in ((OLD,), (NEW,), (NEW, OLD), (OLD, STRANGER), (STRANGER, NEW), (OLD, NEW, STRANGER)):
+    for keys in (
+        (OLD,),
+        (NEW,),
+        (NEW, OLD),
+        (OLD, STRANGER),
+        (STRANGER, NEW),
+        (OLD, NEW, STRANGER),
+    ):
         with pytest.raises(EvidenceError, match="is signed by key"):
             KeyChain(OLD.public, [Envelope.signed("rotation", content, *keys)])
 
@@ -101,7 +112,9 @@ def test_a_heir_whom_the_old_key_did_not_name_is_refused() -> None:
         ([FIRST, rotate(ELSEWHERE, NEW, OTHER, at(20), 5)], "one after the other"),
     ],
 )
-def test_rotations_that_are_not_one_line_are_refused(rotations: list[Envelope], reason: str) -> None:
+def test_rotations_that_are_not_one_line_are_refused(
+    rotations: list[Envelope], reason: str
+) -> None:
     for pinned in (OLD, NEW):
         with pytest.raises(EvidenceError, match=f"{reason}|is not linked"):
             KeyChain(pinned.public, rotations)
@@ -126,7 +139,14 @@ def test_a_rotation_to_itself_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("time", "yesterday"), ("index", -1), ("index", True), ("old", "AAAA"), ("new", None), ("federation", "x")],
+    [
+        ("time", "yesterday"),
+        ("index", -1),
+        ("index", True),
+        ("old", "AAAA"),
+        ("new", None),
+        ("federation", "x"),
+    ],
 )
 def test_malformed_rotations_are_refused(name: str, value: object) -> None:
     with pytest.raises(FormatError, match=f"'{name}' of a rotation"):

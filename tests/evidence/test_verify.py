@@ -1,22 +1,40 @@
-"""Offline verification: what holds is told in plain words, and no altered byte, wrong key or wrong head passes."""
+"""Offline verification: what holds is told in plain words, and no altered byte, wrong key or wrong
+head passes.
+"""
 
 from __future__ import annotations
 
 import pytest
-from evidence_cases import FEDERATION, NEW, OLD, OTHER, Log, a_head, altered, at, changed, files, receipt, story
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge import canonical
+from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError, FormatError
-from expunge.evidence import Finding, published, render_bundle, result_content, rotate, verify
-from expunge.signing import Envelope
+from expunge.evidence import Finding, published_head, render_bundle, result_content, rotate, verify
+from support.evidence import (
+    FEDERATION,
+    NEW,
+    OLD,
+    OTHER,
+    Log,
+    a_head,
+    altered,
+    at,
+    changed,
+    files,
+    receipt,
+    story,
+)
 
 KINDS = [*files(), "head"]
 
 
 def file(kind: str) -> tuple[bytes, object]:
-    return (published.write(story().certificate(), a_head()), NEW.public) if kind == "head" else files()[kind]
+    return (
+        (published_head.write(story().certificate(), a_head()), NEW.public)
+        if kind == "head"
+        else files()[kind]
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,7 +82,12 @@ def test_anything_cut_off_inserted_or_appended_is_refused(kind: str, data: st.Da
     content, key = file(kind)
     place = data.draw(st.integers(0, len(content) - 1))
     more = data.draw(st.binary(min_size=1, max_size=3))
-    cases = [content[:place], content + more, content[:place] + more + content[place:], content[:place] + content[place + 1 :]]
+    cases = [
+        content[:place],
+        content + more,
+        content[:place] + more + content[place:],
+        content[:place] + content[place + 1 :],
+    ]
     holds = {content}
     if content.removesuffix(b"\n").endswith(b"}"):
         holds = {content.removesuffix(b"\n"), content.removesuffix(b"\n") + b"\n"}
@@ -99,7 +122,13 @@ def test_a_json_file_ends_with_one_newline_and_nothing_else(tail: bytes) -> None
         b"<html>",
         b"\xff\xfe{}",
         b"expunge\0published\0",
-        canonical.encode({"payload": "", "payloadType": "application/vnd.expunge.receipt.v1+json", "signatures": []}),
+        canonical.encode(
+            {
+                "payload": "",
+                "payloadType": "application/vnd.expunge.receipt.v1+json",
+                "signatures": [],
+            }
+        ),
         Envelope.signed("gossip", {}, OLD).to_bytes(),
         Envelope.signed("receipt", {}, OLD).to_bytes(),
         Envelope.signed("receipt", [], OLD).to_bytes(),
@@ -114,7 +143,9 @@ def test_what_is_no_evidence_is_refused(data: bytes) -> None:
 def test_evidence_under_another_kind_is_refused() -> None:
     for kind in ("certificate", "result", "checkpoint", "rotation"):
         with pytest.raises(FormatError):
-            verify(Envelope.signed(kind, story().receipts[0].unverified(), OLD).to_bytes(), OLD.public)
+            verify(
+                Envelope.signed(kind, story().receipts[0].unverified(), OLD).to_bytes(), OLD.public
+            )
 
 
 def sentences(finding: Finding) -> str:
@@ -124,7 +155,10 @@ def sentences(finding: Finding) -> str:
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        (None, "promised that the request itself is erased at rest by 15 November 2026, 02:00:00 UTC"),
+        (
+            None,
+            "promised that the request itself is erased at rest by 15 November 2026, 02:00:00 UTC",
+        ),
         (at(119), "will be erased at rest by 15 November 2026, 02:00:00 UTC"),
         (at(120), "was due to be erased at rest by 15 November 2026, 02:00:00 UTC"),
         (at(121), "was due to be erased at rest by 15 November 2026, 02:00:00 UTC"),
@@ -173,12 +207,22 @@ def test_a_bundle_brings_its_rotations_with_it() -> None:
 def test_a_rotation_holds_under_either_of_its_keys_and_further_along_the_chain() -> None:
     data = files()["rotation"][0]
     further = rotate(FEDERATION, NEW, OTHER, at(90), 99)
-    assert verify(data, OLD.public) == verify(data, NEW.public) == verify(data, OTHER.public, rotations=[further])
+    assert (
+        verify(data, OLD.public)
+        == verify(data, NEW.public)
+        == verify(data, OTHER.public, rotations=[further])
+    )
 
 
 def test_a_question_is_told_as_a_question() -> None:
     content = result_content(
-        federation=FEDERATION, server=OLD.public.id, actor="op", sequence=0, action="status", result="\x1b[2J\u202e", time=at(1)
+        federation=FEDERATION,
+        server=OLD.public.id,
+        actor="op",
+        sequence=0,
+        action="status",
+        result="\x1b[2J\u202e",
+        time=at(1),
     )
     finding = verify(Envelope.signed("result", content, OLD).to_bytes(), OLD.public)
     assert ("Command", "none: a question") in finding.facts
@@ -215,7 +259,9 @@ def test_a_certificate_tells_of_audits_that_are_missing_or_failed() -> None:
 
 
 def test_a_certificate_in_float64_does_not_claim_exactness() -> None:
-    finding = verify(story().certificate(bound=None, deviation="\x1babout 1e-9").to_bytes(), NEW.public)
+    finding = verify(
+        story().certificate(bound=None, deviation="\x1babout 1e-9").to_bytes(), NEW.public
+    )
     assert ("Exact", "no: \\u{1b}about 1e-9") in finding.facts
     assert "bit for bit" not in sentences(finding)
 

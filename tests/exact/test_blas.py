@@ -44,7 +44,9 @@ def test_general_products(rows: int, inner: int, columns: int, seed: int) -> Non
 
 
 @given(st.integers(0, 9), SIZES, st.integers(0, 2**32 - 1), st.sampled_from([1, -1, 3]))
-def test_add_gram_adds_to_the_upper_triangle_only(rows: int, width: int, seed: int, factor: int) -> None:
+def test_add_gram_adds_to_the_upper_triangle_only(
+    rows: int, width: int, seed: int, factor: int
+) -> None:
     matrix, total = integers((rows, width), seed), integers((width, width), seed + 1)
     start = total.copy()
     blas.add_gram(matrix, total, factor)
@@ -53,7 +55,9 @@ def test_add_gram_adds_to_the_upper_triangle_only(rows: int, width: int, seed: i
 
 
 @given(SIZES, SIZES, st.integers(0, 2**32 - 1))
-def test_symmetric_multiply_never_reads_below_the_diagonal(size: int, columns: int, seed: int) -> None:
+def test_symmetric_multiply_never_reads_below_the_diagonal(
+    size: int, columns: int, seed: int
+) -> None:
     upper, right = np.triu(integers((size, size), seed)), integers((size, columns), seed + 1)
     full = upper + np.triu(upper, 1).T
     upper[np.tril_indices(size, -1)] = np.nan
@@ -85,7 +89,11 @@ def test_smallest_eigenvalue_of_a_known_matrix() -> None:
 
 def test_products_in_place_refuse_arrays_they_would_misread() -> None:
     good, total = np.ones((3, 2)), np.zeros((2, 2))
-    bads: list[NDArray[Any]] = [np.ones((2, 3)).T, np.ones((3, 4))[:, ::2], np.ones((3, 2), dtype=np.float32)]
+    bads: list[NDArray[Any]] = [
+        np.ones((2, 3)).T,
+        np.ones((3, 4))[:, ::2],
+        np.ones((3, 2), dtype=np.float32),
+    ]
     for bad in bads:
         with pytest.raises(TypeError, match="contiguous row-major float64"):
             blas.add_gram(bad, total)
@@ -94,7 +102,7 @@ def test_products_in_place_refuse_arrays_they_would_misread() -> None:
     assert not total.any()
 
 
-# -- the self-test ------------------------------------------------------------------------------------------------------
+# -- the self-test ---------------------------------------------------------------------------------
 
 
 def test_this_machine_is_exact() -> None:
@@ -113,21 +121,27 @@ def last_bit_lost(result: Float) -> Float:
 
 
 def assert_refused() -> None:
-    with pytest.raises(PlatformError, match=r"BLAS does not multiply small integers exactly.*Install scipy") as caught:
+    with pytest.raises(
+        PlatformError, match=r"BLAS does not multiply small integers exactly.*Install scipy"
+    ) as caught:
         blas.require_exact.__wrapped__()
     assert isinstance(caught.value, ExpungeError)
 
 
 @pytest.mark.parametrize("fault", [one_off, last_bit_lost])
 @pytest.mark.parametrize("name", ["multiply_transposed", "symmetric_multiply"])
-def test_a_wrong_product_is_refused(name: str, fault: Callable[[Float], Float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_product_is_refused(
+    name: str, fault: Callable[[Float], Float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest = getattr(blas, name)
     monkeypatch.setattr(blas, name, lambda left, right: fault(honest(left, right)))
     assert_refused()
 
 
 @pytest.mark.parametrize("fault", [one_off, last_bit_lost])
-def test_a_wrong_gram_is_refused(fault: Callable[[Float], Float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_gram_is_refused(
+    fault: Callable[[Float], Float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest = blas.add_gram
 
     def wrong(rows: Float, total: Float, factor: float = 1.0) -> None:
@@ -142,7 +156,12 @@ def strassen(left: Float, right: Float) -> Float:
     """One level of Strassen's multiplication, which forms sums of blocks first."""
     rows, inner, columns = left.shape[0] // 2, left.shape[1] // 2, right.shape[1] // 2
     a, b, c, d = left[:rows, :inner], left[:rows, inner:], left[rows:, :inner], left[rows:, inner:]
-    e, f, g, h = right[:inner, :columns], right[:inner, columns:], right[inner:, :columns], right[inner:, columns:]
+    e, f, g, h = (
+        right[:inner, :columns],
+        right[:inner, columns:],
+        right[inner:, :columns],
+        right[inner:, columns:],
+    )
     p1, p2, p3, p4 = a @ (f - h), (a + b) @ h, (c + d) @ e, d @ (g - e)
     p5, p6, p7 = (a + d) @ (e + h), (b - d) @ (g + h), (a - c) @ (e + f)
     return np.block([[p5 + p4 - p2 + p6, p1 + p2], [p3 + p4, p1 + p5 - p3 - p7]])
@@ -156,18 +175,26 @@ def in_single_precision(left: Float, right: Float) -> Float:
 
 
 @pytest.mark.parametrize("method", [strassen, in_single_precision])
-def test_a_blas_that_is_not_plain_is_refused(method: Callable[[Float, Float], Float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blas_that_is_not_plain_is_refused(
+    method: Callable[[Float, Float], Float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = integers((4, 6), 1), integers((6, 4), 2)
     assert same(method(*small), small[0] @ small[1]), "the method is right where numbers are small"
     monkeypatch.setattr(blas, "multiply_transposed", lambda left, right: method(left.T, right))
     assert_refused()
 
 
-def test_sums_cannot_be_made_on_a_machine_that_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_cannot_be_made_on_a_machine_that_is_not_exact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def failing() -> None:
         raise PlatformError("not exact")
 
     monkeypatch.setattr(blas, "require_exact", failing)
-    for make in (lambda: GramSum(1), lambda: CrossSum(1, 1), lambda: SymmetricWords(wide.zeros((1,)), 1, keep=False)):
+    for make in (
+        lambda: GramSum(1),
+        lambda: CrossSum(1, 1),
+        lambda: SymmetricWords(wide.zeros((1,)), 1, keep=False),
+    ):
         with pytest.raises(PlatformError):
             make()

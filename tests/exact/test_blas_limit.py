@@ -15,5 +15,7 @@ print({one["num_threads"] for one in threadpool_info() if one["user_api"] == "bl
 
 
 def test_the_limit_outlives_what_is_limited_for_a_while() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)  # noqa: S603 - our own script
+    done = subprocess.run(  # noqa: S603 - our own script
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "{1}"

@@ -20,7 +20,9 @@ MOST = {1: (1 << 20) - 1, 2: (1 << 41) - 1}
 def product_of(left: Float, right: Float) -> Matrix:
     """left.T @ right by Python's integers."""
     one, other = left.astype(object), right.astype(object)
-    return [[sum(int(a) * int(b) for a, b in zip(x, y, strict=True)) for y in other.T] for x in one.T]
+    return [
+        [sum(int(a) * int(b) for a, b in zip(x, y, strict=True)) for y in other.T] for x in one.T
+    ]
 
 
 def upper_of(matrix: Matrix) -> list[int]:
@@ -42,17 +44,23 @@ def flat(matrix: Matrix) -> list[int]:
     return [value for row in matrix for value in row]
 
 
-# -- digits -------------------------------------------------------------------------------------------------------------
+# -- digits ----------------------------------------------------------------------------------------
 
 
 @given(
-    st.lists(st.one_of(st.integers(-MOST[2], MOST[2]), st.integers(-(1 << 21), 1 << 21)), max_size=20), st.sampled_from([1, 2])
+    st.lists(
+        st.one_of(st.integers(-MOST[2], MOST[2]), st.integers(-(1 << 21), 1 << 21)), max_size=20
+    ),
+    st.sampled_from([1, 2]),
 )
 def test_digits_reconstruct_within_their_bounds(values: list[int], count: int) -> None:
     kept = [value for value in values if abs(value) <= MOST[count]]
     integers = np.array(kept, dtype=np.float64).reshape(-1, 1)
     digits = digits_of(integers, count)
-    totals = [sum(int(part[row, 0]) << (21 * place) for place, part in enumerate(digits.parts)) for row in range(len(kept))]
+    totals = [
+        sum(int(part[row, 0]) << (21 * place) for place, part in enumerate(digits.parts))
+        for row in range(len(kept))
+    ]
     assert totals == kept
     assert len(digits) == len(kept)
     for part, bound in zip(digits.parts, digits.bounds, strict=True):
@@ -61,11 +69,16 @@ def test_digits_reconstruct_within_their_bounds(values: list[int], count: int) -
         assert count == 1 or largest_of(integers) <= 1 << 20
 
 
-@pytest.mark.parametrize("value", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20, (3 << 20) - 1, (3 << 20) + 1, MOST[2]])
+@pytest.mark.parametrize(
+    "value", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20, (3 << 20) - 1, (3 << 20) + 1, MOST[2]]
+)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_digits_at_half_way_points(value: int, sign: int) -> None:
     digits = digits_of(np.array([[float(sign * value)]]), 2)
-    assert sum(int(part[0, 0]) << (21 * place) for place, part in enumerate(digits.parts)) == sign * value
+    assert (
+        sum(int(part[0, 0]) << (21 * place) for place, part in enumerate(digits.parts))
+        == sign * value
+    )
     assert all(abs(part[0, 0]) <= 1 << 20 for part in digits.parts)
     assert len(digits.parts) == (1 if value <= 1 << 20 else 2)
 
@@ -75,7 +88,9 @@ def test_digits_in_given_memory_and_across_internal_blocks() -> None:
     integers = random.integers(-MOST[2], MOST[2], (3000, 20)).astype(np.float64)
     memory = [np.full((3500, 20), np.nan), np.full((3500, 20), np.nan)]
     digits = digits_of(integers, 2, float(MOST[2]), memory)
-    assert all(np.shares_memory(part, space) for part, space in zip(digits.parts, memory, strict=True))
+    assert all(
+        np.shares_memory(part, space) for part, space in zip(digits.parts, memory, strict=True)
+    )
     assert np.array_equal(digits.parts[1] * 2.0**21 + digits.parts[0], integers)
     for part, other in zip(digits.parts, digits_of(integers, 2).parts, strict=True):
         assert np.array_equal(part, other)
@@ -85,7 +100,10 @@ def test_a_slice_of_digits_is_the_digits_of_the_slice() -> None:
     integers = np.array([[1.0], [float(1 << 30)], [-5.0]])
     part = digits_of(integers, 2)[1:]
     assert len(part) == 2
-    assert [int(high) * (1 << 21) + int(low) for low, high in zip(part.parts[0][:, 0], part.parts[1][:, 0], strict=True)] == [
+    assert [
+        int(high) * (1 << 21) + int(low)
+        for low, high in zip(part.parts[0][:, 0], part.parts[1][:, 0], strict=True)
+    ] == [
         1 << 30,
         -5,
     ]
@@ -97,7 +115,7 @@ def test_largest_of() -> None:
     assert largest_of(np.zeros((0, 4))) == 0.0
 
 
-# -- the Gram -----------------------------------------------------------------------------------------------------------
+# -- the Gram --------------------------------------------------------------------------------------
 
 
 def rows_of(kind: str, count: int, width: int, digits: int, seed: int = 0) -> Float:
@@ -108,7 +126,9 @@ def rows_of(kind: str, count: int, width: int, digits: int, seed: int = 0) -> Fl
         return np.full((count, width), float(most))
     if kind == "largest, mixed signs":
         return np.where(random.random((count, width)) < 0.5, -1.0, 1.0) * most
-    if kind == "largest digits":  # of one sign, so that q1 + q0 is close to 2^21; of any parity, so that a lost bit shows
+    if (
+        kind == "largest digits"
+    ):  # of one sign, so that q1 + q0 is close to 2^21; of any parity, so that a lost bit shows
         low, high = ((1 << 20) - random.integers(1, 9, (count, width)) for _ in range(2))
         return (low if digits == 1 else high * (1 << 21) + low).astype(np.float64)
     if kind == "odd":
@@ -136,9 +156,12 @@ def test_gram_beyond_the_guard_drains_midway(kind: str, digits: int) -> None:
 
 @pytest.mark.parametrize("count", [2047, 2048, 2049])
 def test_gram_exactly_at_the_guard(count: int) -> None:
-    # |q0 + q1| = 2^21 is reached with q = 2^41 + 2^20, which the grid's own limit forbids but the guard must survive.
+    # |q0 + q1| = 2^21 is reached with q = 2^41 + 2^20, which the grid's own limit forbids but the
+    # guard must survive.
     rows = np.full((count, 1), float((1 << 20) * (1 << 21) + (1 << 20)))
-    digits = Digits([np.full((count, 1), 2.0**20), np.full((count, 1), 2.0**20)], [2.0**20, 2.0**20])
+    digits = Digits(
+        [np.full((count, 1), 2.0**20), np.full((count, 1), 2.0**20)], [2.0**20, 2.0**20]
+    )
     target, total = wide.zeros((1,)), GramSum(1)
     total.add(digits, target)
     assert target.any() == (count > 2048)
@@ -148,7 +171,10 @@ def test_gram_exactly_at_the_guard(count: int) -> None:
 
 @pytest.mark.parametrize("digits", [1, 2])
 def test_deleting_rows_is_the_inverse_of_adding_them(digits: int) -> None:
-    rows, others = rows_of("odd", 900, 3, digits, 1), rows_of("largest, mixed signs", 3000, 3, digits, 2)
+    rows, others = (
+        rows_of("odd", 900, 3, digits, 1),
+        rows_of("largest, mixed signs", 3000, 3, digits, 2),
+    )
     target, total = wide.zeros((6,)), GramSum(3)
     total.add(digits_of(others, digits), target, -1)
     total.add(digits_of(rows, digits), target)
@@ -160,11 +186,19 @@ def test_deleting_rows_is_the_inverse_of_adding_them(digits: int) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(KINDS), st.sampled_from([1, 2]), st.integers(0, 40), st.sampled_from([1, -1]), st.booleans()),
+        st.tuples(
+            st.sampled_from(KINDS),
+            st.sampled_from([1, 2]),
+            st.integers(0, 40),
+            st.sampled_from([1, -1]),
+            st.booleans(),
+        ),
         max_size=7,
     )
 )
-def test_gram_of_any_mixture_of_digits_signs_and_drains(steps: list[tuple[str, int, int, int, bool]]) -> None:
+def test_gram_of_any_mixture_of_digits_signs_and_drains(
+    steps: list[tuple[str, int, int, int, bool]],
+) -> None:
     target, total = wide.zeros((6,)), GramSum(3)
     expected = [0] * 6
     for index, (kind, digits, count, sign, drain) in enumerate(steps):
@@ -218,13 +252,15 @@ def test_sums_of_many_grams_need_more_than_64_bits() -> None:
     assert wide.to_ints(target)[0] > 1 << 94
 
 
-# -- cross products -----------------------------------------------------------------------------------------------------
+# -- cross products --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("left_digits", [1, 2])
 @pytest.mark.parametrize("right_digits", [1, 2])
 @pytest.mark.parametrize("kind", ["largest", "largest, mixed signs", "largest digits", "odd"])
-def test_cross_product_beyond_the_guard_drains_midway(kind: str, left_digits: int, right_digits: int) -> None:
+def test_cross_product_beyond_the_guard_drains_midway(
+    kind: str, left_digits: int, right_digits: int
+) -> None:
     count = 8192 * 2 + 11
     left, right = rows_of(kind, count, 1, left_digits, 1), rows_of(kind, count, 2, right_digits, 2)
     target, total = wide.zeros((1, 2)), CrossSum(1, 2)
@@ -249,11 +285,16 @@ def test_cross_product_beyond_the_guard_drains_midway(kind: str, left_digits: in
         max_size=7,
     )
 )
-def test_cross_products_of_any_mixture_of_digits_signs_and_drains(steps: list[tuple[str, int, int, int, int, bool]]) -> None:
+def test_cross_products_of_any_mixture_of_digits_signs_and_drains(
+    steps: list[tuple[str, int, int, int, int, bool]],
+) -> None:
     target, total = wide.zeros((2, 3)), CrossSum(2, 3)
     expected = [0] * 6
     for index, (kind, left_digits, right_digits, count, sign, drain) in enumerate(steps):
-        left, right = rows_of(kind, count, 2, left_digits, index), rows_of(kind, count, 3, right_digits, 99 + index)
+        left, right = (
+            rows_of(kind, count, 2, left_digits, index),
+            rows_of(kind, count, 3, right_digits, 99 + index),
+        )
         total.add(digits_of(left, 2), digits_of(right, 2), target, sign)
         expected = summed((1, expected), (sign, flat(product_of(left, right))))
         if drain:

@@ -19,7 +19,11 @@ from numpy.typing import NDArray
 from expunge.errors import GridRangeError, NotFiniteError, SpecError
 from expunge.exact import Grid
 
-GRIDS = st.builds(Grid, st.sampled_from([1, 2]), st.one_of(st.integers(-20, 45), st.sampled_from([-100, -1, 0, 35, 100])))
+GRIDS = st.builds(
+    Grid,
+    st.sampled_from([1, 2]),
+    st.one_of(st.integers(-20, 45), st.sampled_from([-100, -1, 0, 35, 100])),
+)
 
 
 def put(grid: Grid, values: NDArray[Any], **names: Any) -> tuple[NDArray[np.float64], float]:
@@ -43,7 +47,9 @@ def named_grid(text: str) -> Grid:
 def values_on(draw: st.DrawFn) -> tuple[Grid, list[float]]:
     grid = draw(GRIDS)
     most = 2.0**grid.bits - 1
-    halves = st.integers(-int(2 * most), int(2 * most)).map(lambda twice: math.ldexp(twice / 2, -grid.fraction_bits))
+    halves = st.integers(-int(2 * most), int(2 * most)).map(
+        lambda twice: math.ldexp(twice / 2, -grid.fraction_bits)
+    )
     scaled = st.floats(-most, most).map(lambda value: math.ldexp(value, -grid.fraction_bits))
     return grid, draw(st.lists(st.one_of(halves, scaled, st.just(0.0)), max_size=12))
 
@@ -66,7 +72,9 @@ def test_put_takes_every_kind_of_real_number(dtype: str) -> None:
         values = values / np.array(64, dtype=dtype)
     grid = Grid(2, 20)
     out, largest = put(grid, values)
-    assert out.tolist() == [[float(on_grid(grid, float(value))) for value in row] for row in values.tolist()]
+    assert out.tolist() == [
+        [float(on_grid(grid, float(value))) for value in row] for row in values.tolist()
+    ]
     assert largest == np.abs(out).max()
 
 
@@ -90,7 +98,10 @@ def test_half_way_values_round_to_even() -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("grid", [Grid(1, 10), Grid(1, 20), Grid(2, 35), Grid(2, 0), Grid(2, -7), Grid(2, 100), Grid(1, -100)])
+@pytest.mark.parametrize(
+    "grid",
+    [Grid(1, 10), Grid(1, 20), Grid(2, 35), Grid(2, 0), Grid(2, -7), Grid(2, 100), Grid(1, -100)],
+)
 def test_the_largest_allowed_value_and_the_smallest_refused(grid: Grid, sign: int) -> None:
     whole = 2.0**grid.bits
     last = math.ldexp(math.nextafter(whole - 0.5, 0.0), -grid.fraction_bits)
@@ -98,7 +109,12 @@ def test_the_largest_allowed_value_and_the_smallest_refused(grid: Grid, sign: in
         out, largest = put(grid, np.array([[sign * value]]))
         assert out[0, 0] == sign * (whole - 1)
         assert largest == whole - 1
-    for refused in (whole - 0.5, whole, whole + 1, 4 * whole):  # the first is half-way, and rounds to 2^bits
+    for refused in (
+        whole - 0.5,
+        whole,
+        whole + 1,
+        4 * whole,
+    ):  # the first is half-way, and rounds to 2^bits
         with pytest.raises(GridRangeError):
             put(grid, np.array([[sign * math.ldexp(refused, -grid.fraction_bits)]]))
     assert grid.limit == math.ldexp(whole, -grid.fraction_bits)
@@ -111,7 +127,9 @@ def test_the_largest_allowed_value_and_the_smallest_refused(grid: Grid, sign: in
     st.integers(0, 1000),
     st.sampled_from([0.0, 1.0, -63.0]),
 )
-def test_refusals_name_row_and_column(value: float, row: int, column: int, first: int, others: float) -> None:
+def test_refusals_name_row_and_column(
+    value: float, row: int, column: int, first: int, others: float
+) -> None:
     values = np.full((8, 3), others)
     values[row, column] = value
     kind = GridRangeError if math.isfinite(value) else NotFiniteError
@@ -139,7 +157,9 @@ def test_refusals_count_rows_across_internal_blocks(row: int, value: float) -> N
 def test_the_first_bad_value_is_named() -> None:
     values = np.ones((4, 3))
     values[1, 2], values[2, 0], values[3, 1] = 99.0, math.inf, 1e9
-    with pytest.raises(GridRangeError, match=r"row 1, column 2 of the features is beyond the range"):
+    with pytest.raises(
+        GridRangeError, match=r"row 1, column 2 of the features is beyond the range"
+    ):
         put(Grid(), values)
 
 
@@ -168,7 +188,9 @@ def test_remedies_at_the_extremes(value: float) -> None:
 @given(st.integers(-(2**60), 2**60))
 def test_integers_are_read_as_float64_whatever_their_size(value: int) -> None:
     integers = np.array([[value]], dtype=np.int64)
-    assert np.array_equal(put(Grid(2, -20), integers)[0], put(Grid(2, -20), integers.astype(np.float64))[0])
+    assert np.array_equal(
+        put(Grid(2, -20), integers)[0], put(Grid(2, -20), integers.astype(np.float64))[0]
+    )
 
 
 @given(st.floats(2.0**-58, 2.0**60), st.sampled_from([1, 2]), st.integers(0, 6))
@@ -190,7 +212,9 @@ def test_covering_holds_one_where_asked(largest: float, digits: int, headroom: i
         assert grid == free
 
 
-@pytest.mark.parametrize("largest", [1.0, 0.75, math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0), 2.0**-90, 1e25])
+@pytest.mark.parametrize(
+    "largest", [1.0, 0.75, math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0), 2.0**-90, 1e25]
+)
 @pytest.mark.parametrize("digits", [1, 2])
 def test_covering_holds_the_value_it_covers(largest: float, digits: int) -> None:
     for headroom in (0, 1):
@@ -206,11 +230,23 @@ def test_covering_of_the_extremes_is_a_grid() -> None:
 
 def test_properties_of_the_default() -> None:
     grid = Grid()
-    assert (grid.digits, grid.fraction_bits, grid.bits, grid.limit, grid.step) == (2, 35, 41, 64.0, 2.0**-35)
+    assert (grid.digits, grid.fraction_bits, grid.bits, grid.limit, grid.step) == (
+        2,
+        35,
+        41,
+        64.0,
+        2.0**-35,
+    )
     assert grid.holds_one
-    for value in (2.0**-12, -np.float32(2.0**-12) * np.float32(1 + 2**-23), np.nextafter(np.float32(64), np.float32(0))):
+    for value in (
+        2.0**-12,
+        -np.float32(2.0**-12) * np.float32(1 + 2**-23),
+        np.nextafter(np.float32(64), np.float32(0)),
+    ):
         out, _ = put(grid, np.array([[value]], dtype=np.float32))
-        assert out[0, 0] * grid.step == np.float32(value), "float32 from 2^-12 to 64 is kept to its last bit"
+        assert out[0, 0] * grid.step == np.float32(value), (
+            "float32 from 2^-12 to 64 is kept to its last bit"
+        )
 
 
 @pytest.mark.parametrize(
@@ -236,7 +272,10 @@ def test_holds_one_says_whether_one_can_be_put(digits: int, fraction: int, holds
         ({"digits": 2.0}, r"digits=2.0\): digits must be an integer"),
         ({"digits": True}, r"digits=True\): digits must be an integer"),
         ({"digits": "2"}, r"digits='2'\): digits must be an integer"),
-        ({"fraction_bits": 101}, r"fraction_bits=101\): fraction_bits must lie between -100 and 100; scale"),
+        (
+            {"fraction_bits": 101},
+            r"fraction_bits=101\): fraction_bits must lie between -100 and 100; scale",
+        ),
         ({"fraction_bits": -101}, r"fraction_bits must lie between"),
         ({"fraction_bits": None}, r"fraction_bits must be an integer"),
         ({"fraction_bits": False}, r"fraction_bits must be an integer"),

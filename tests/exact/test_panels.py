@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from expunge import CholeskySolver, Spec, Statistics, WoodburySolver, solve
-from expunge import sums as sums_module
 from expunge.exact import blas, wide
 from expunge.exact import panels as panels_module
 from expunge.exact.gram import digits_of
 from expunge.exact.panels import PanelGramSum, panels, unpacked
 from expunge.exact.symmetric import SymmetricWords
+from expunge.ridge import sums as sums_module
 from expunge.solvers import system as system_module
 
 Float = NDArray[np.float64]
@@ -55,7 +55,15 @@ def test_panels_cover_the_packed_triangle_in_order(size: int) -> None:
 @settings(max_examples=60)
 @given(
     st.integers(1, 8),
-    st.lists(st.tuples(st.integers(0, 12), st.sampled_from([3, LARGEST]), st.sampled_from([1, -1]), st.booleans()), max_size=5),
+    st.lists(
+        st.tuples(
+            st.integers(0, 12),
+            st.sampled_from([3, LARGEST]),
+            st.sampled_from([1, -1]),
+            st.booleans(),
+        ),
+        max_size=5,
+    ),
     st.integers(0, 2**32 - 1),
 )
 def test_the_gram_of_any_mixture_of_digits_signs_and_drains(
@@ -76,7 +84,9 @@ def test_the_gram_of_any_mixture_of_digits_signs_and_drains(
 
 
 @pytest.mark.parametrize("count", [2047, 2048, 2049, 5000])
-def test_sums_as_large_as_the_guard_allows_stay_exact(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_as_large_as_the_guard_allows_stay_exact(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(panels_module, "_MOST_WAITING", 1 << 20)
     rows = np.full((count, 2), float(LARGEST))
     rows[:, 1] -= np.arange(count) % 7
@@ -101,7 +111,12 @@ def test_a_panel_product_refuses_arrays_it_would_misread() -> None:
 def test_copied_words_do_not_see_later_changes(bits: int) -> None:
     random = np.random.default_rng(bits)
     size = 7
-    packed = wide.from_ints([int(value) << (bits - 62) for value in random.integers(-(2**62), 2**62, blas.packed_length(size))])
+    packed = wide.from_ints(
+        [
+            int(value) << (bits - 62)
+            for value in random.integers(-(2**62), 2**62, blas.packed_length(size))
+        ]
+    )
     digits = [random.integers(-1000, 1000, (size, 2)).astype(np.float64)]
     expected, found = wide.zeros((size, 2), 3), wide.zeros((size, 2), 3)
     SymmetricWords(packed, size, keep=True).subtract_product(expected, digits, 5)
@@ -116,7 +131,10 @@ def test_wide_solvers_publish_the_same_heads(
     variant: type[CholeskySolver | WoodburySolver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = np.random.default_rng(4)
-    features, labels = random.standard_normal((40, 11)).astype(np.float32), random.integers(0, 3, 40)
+    features, labels = (
+        random.standard_normal((40, 11)).astype(np.float32),
+        random.integers(0, 3, 40),
+    )
     spec = Spec(dim=11, labels=(0, 1, 2), gamma=0.5)
     retrained = solve(Statistics.of(spec, features[6:], labels[6:]))
     monkeypatch.setattr(sums_module, "_PANEL_WIDTH", 0)

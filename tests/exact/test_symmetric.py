@@ -22,9 +22,13 @@ def reduced(values: list[int], limbs: int) -> list[int]:
     return [(value + modulus // 2) % modulus - modulus // 2 for value in values]
 
 
-def matrix(draw: Callable[[st.SearchStrategy[list[int]]], list[int]], rows: int, columns: int, bits: int) -> Objects:
+def matrix(
+    draw: Callable[[st.SearchStrategy[list[int]]], list[int]], rows: int, columns: int, bits: int
+) -> Objects:
     most = (1 << bits) - 1
-    entries = st.one_of(st.integers(-most - 1, most), st.sampled_from([0, 1, -1, most, -most - 1, most - 1]))
+    entries = st.one_of(
+        st.integers(-most - 1, most), st.sampled_from([0, 1, -1, most, -most - 1, most - 1])
+    )
     values = draw(st.lists(entries, min_size=rows * columns, max_size=rows * columns))
     result = np.empty(rows * columns, dtype=object)
     result[:] = values
@@ -50,12 +54,22 @@ def systems(draw: st.DrawFn) -> tuple[Objects, Objects, int, int, bool]:
     full = matrix(draw, size, size, bits)
     rows, columns = np.triu_indices(size)
     full[columns, rows] = full[rows, columns]
-    right = matrix(draw, size, draw(st.integers(1, 3)), draw(st.sampled_from([1, 30, 61, 100, 126])))
-    return full, right, draw(st.sampled_from([0, 1, 31, 64, 100])), draw(st.integers(3, 6)), draw(st.booleans())
+    right = matrix(
+        draw, size, draw(st.integers(1, 3)), draw(st.sampled_from([1, 30, 61, 100, 126]))
+    )
+    return (
+        full,
+        right,
+        draw(st.sampled_from([0, 1, 31, 64, 100])),
+        draw(st.integers(3, 6)),
+        draw(st.booleans()),
+    )
 
 
 @given(systems(), st.data())
-def test_subtract_product_is_exact(case: tuple[Objects, Objects, int, int, bool], data: st.DataObject) -> None:
+def test_subtract_product_is_exact(
+    case: tuple[Objects, Objects, int, int, bool], data: st.DataObject
+) -> None:
     full, right, shift, limbs, keep = case
     size = len(full)
     words = SymmetricWords(wide.from_ints(full[np.triu_indices(size)].tolist()), size, keep=keep)
@@ -70,7 +84,8 @@ def test_subtract_product_is_exact(case: tuple[Objects, Objects, int, int, bool]
 @pytest.mark.parametrize("size", [1, 2, 127, 128, 129])
 @pytest.mark.parametrize("columns", [1, 2])
 def test_subtract_product_at_its_guard(size: int, columns: int, keep: bool) -> None:
-    # Words of 2^32 - 1 times digits of -2^(bits - 1), with one sign throughout: the largest sums there can be.
+    # Words of 2^32 - 1 times digits of -2^(bits - 1), with one sign throughout: the largest sums
+    # there can be.
     entry = (1 << 127) - 1
     words = SymmetricWords(wide.from_ints([entry] * blas.packed_length(size)), size, keep=keep)
     assert size * (2**32 - 1) * 2 ** (words.digit_bits - 1) <= 2**53
@@ -98,7 +113,10 @@ def test_kept_words_are_a_cache() -> None:
 
 
 def test_no_digits_mean_a_product_of_zero() -> None:
-    words, target = SymmetricWords(wide.from_ints([5]), 1, keep=True), wide.from_ints([9]).reshape(2, 1, 1)
+    words, target = (
+        SymmetricWords(wide.from_ints([5]), 1, keep=True),
+        wide.from_ints([9]).reshape(2, 1, 1),
+    )
     words.subtract_product(target, [], 3)
     assert wide.to_ints(target) == [9]
 
@@ -106,7 +124,9 @@ def test_no_digits_mean_a_product_of_zero() -> None:
 @st.composite
 def integer_rows(draw: st.DrawFn, least: int) -> Objects:
     bits = draw(st.sampled_from([1, 20, 41]))
-    return matrix(draw, draw(st.integers(least, 6)), draw(st.integers(1, 6)), bits - 1 if bits == 1 else bits)
+    return matrix(
+        draw, draw(st.integers(least, 6)), draw(st.integers(1, 6)), bits - 1 if bits == 1 else bits
+    )
 
 
 def digits_for(rows: Objects) -> NDArray[np.float64]:
@@ -125,8 +145,16 @@ def test_rows_times_is_exact(raw: Objects, bits: int, limbs: int, data: st.DataO
 
 
 @settings(max_examples=40)
-@given(integer_rows(1), st.sampled_from([1, 62, 100, 126, 190]), st.sampled_from([1, -1]), st.integers(0, 130), st.data())
-def test_add_transposed_product_is_exact(raw: Objects, bits: int, sign: int, shift: int, data: st.DataObject) -> None:
+@given(
+    integer_rows(1),
+    st.sampled_from([1, 62, 100, 126, 190]),
+    st.sampled_from([1, -1]),
+    st.integers(0, 130),
+    st.data(),
+)
+def test_add_transposed_product_is_exact(
+    raw: Objects, bits: int, sign: int, shift: int, data: st.DataObject
+) -> None:
     rows = digits_for(raw)
     limbs, columns = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3))
     right = matrix(data.draw, len(rows), columns, bits)
@@ -141,12 +169,17 @@ def test_add_transposed_product_is_exact(raw: Objects, bits: int, sign: int, shi
 @pytest.mark.parametrize("length", [1, 127, 255, 256])
 @pytest.mark.parametrize("bits", range(18, 36))
 def test_products_with_rows_at_their_guard(length: int, bits: int) -> None:
-    """Whatever the radix is, one of these has all digits close to their largest, of one sign and of any parity."""
+    """Whatever the radix is, one of these has all digits close to their largest, of one sign and of
+    any parity.
+    """
     random = np.random.default_rng(bits)
 
     def large(size: int, digit_bits: int, digits: int) -> list[int]:
         parts = (1 << (digit_bits - 1)) - random.integers(1, 9, (size, digits))
-        return [sum(int(part) << (digit_bits * place) for place, part in enumerate(row)) for row in parts]
+        return [
+            sum(int(part) << (digit_bits * place) for place, part in enumerate(row))
+            for row in parts
+        ]
 
     rows = np.array(large(length, 21, 2), dtype=np.float64)
     values = large(length, bits, 120 // bits)

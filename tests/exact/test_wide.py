@@ -25,7 +25,9 @@ def signed(value: int, limbs: int) -> int:
 def extremes(limbs: int) -> list[int]:
     """Values at which carries, borrows and signs go wrong first."""
     top = 1 << (64 * limbs - 1)
-    edges = [1 << (64 * limb) for limb in range(limbs)] + [1 << (64 * limb + 63) for limb in range(limbs)]
+    edges = [1 << (64 * limb) for limb in range(limbs)] + [
+        1 << (64 * limb + 63) for limb in range(limbs)
+    ]
     near = [sign * edge + step for edge in edges for sign in (1, -1) for step in (-1, 0, 1)]
     return sorted({signed(value, limbs) for value in [0, 1, -1, top - 1, -top, -top + 1, *near]})
 
@@ -37,7 +39,9 @@ def integers(limbs: int) -> st.SearchStrategy[int]:
     patterns = st.lists(limb, min_size=limbs, max_size=limbs).map(
         lambda parts: signed(sum(part << (64 * place) for place, part in enumerate(parts)), limbs)
     )
-    return st.one_of(st.integers(-top, top - 1), patterns, st.integers(-3, 3), st.sampled_from(extremes(limbs)))
+    return st.one_of(
+        st.integers(-top, top - 1), patterns, st.integers(-3, 3), st.sampled_from(extremes(limbs))
+    )
 
 
 @st.composite
@@ -64,11 +68,17 @@ def test_from_ints_and_to_ints_are_inverses(case: tuple[int, list[int]]) -> None
 
 
 @given(pairs())
-def test_add_subtract_and_negate_are_those_of_integers(case: tuple[int, list[int], list[int]]) -> None:
+def test_add_subtract_and_negate_are_those_of_integers(
+    case: tuple[int, list[int], list[int]],
+) -> None:
     limbs, left, right = case
     one, other = wide.from_ints(left, limbs), wide.from_ints(right, limbs)
-    assert wide.to_ints(wide.add(one, other)) == [signed(a + b, limbs) for a, b in zip(left, right, strict=True)]
-    assert wide.to_ints(wide.subtract(one, other)) == [signed(a - b, limbs) for a, b in zip(left, right, strict=True)]
+    assert wide.to_ints(wide.add(one, other)) == [
+        signed(a + b, limbs) for a, b in zip(left, right, strict=True)
+    ]
+    assert wide.to_ints(wide.subtract(one, other)) == [
+        signed(a - b, limbs) for a, b in zip(left, right, strict=True)
+    ]
     assert wide.to_ints(wide.negated(one)) == [signed(-a, limbs) for a in left]
     assert (wide.to_ints(one), wide.to_ints(other)) == (left, right), "operands are left alone"
 
@@ -79,8 +89,12 @@ def test_add_and_subtract_for_every_pair_of_extremes(limbs: int) -> None:
     left = [a for a in values for _ in values]
     right = [b for _ in values for b in values]
     one, other = wide.from_ints(left, limbs), wide.from_ints(right, limbs)
-    assert wide.to_ints(wide.add(one, other)) == [signed(a + b, limbs) for a, b in zip(left, right, strict=True)]
-    assert wide.to_ints(wide.subtract(one, other)) == [signed(a - b, limbs) for a, b in zip(left, right, strict=True)]
+    assert wide.to_ints(wide.add(one, other)) == [
+        signed(a + b, limbs) for a, b in zip(left, right, strict=True)
+    ]
+    assert wide.to_ints(wide.subtract(one, other)) == [
+        signed(a - b, limbs) for a, b in zip(left, right, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("limbs", [1, 2, 3, 4, 5])
@@ -103,7 +117,8 @@ def test_subtracting_undoes_adding(case: tuple[int, list[int], list[int]]) -> No
 
 
 INT64 = st.one_of(
-    st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([0, 1, -1, (1 << 63) - 1, -(1 << 63), 1 << 62, -(1 << 62)])
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.sampled_from([0, 1, -1, (1 << 63) - 1, -(1 << 63), 1 << 62, -(1 << 62)]),
 )
 
 
@@ -113,7 +128,9 @@ def test_add_shifted(case: tuple[int, list[int]], shift: int, data: st.DataObjec
     values = data.draw(st.lists(INT64, min_size=len(start), max_size=len(start)))
     target = wide.from_ints(start, limbs)
     wide.add_shifted(target, np.array(values, dtype=np.int64), shift)
-    assert wide.to_ints(target) == [signed(a + (b << shift), limbs) for a, b in zip(start, values, strict=True)]
+    assert wide.to_ints(target) == [
+        signed(a + (b << shift), limbs) for a, b in zip(start, values, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("limbs", [1, 2, 3, 4, 5])
@@ -123,14 +140,18 @@ def test_add_shifted_carries_through_every_limb(limbs: int, shift: int) -> None:
     starts = extremes(limbs)
     target = wide.from_ints([start for start in starts for _ in values], limbs)
     wide.add_shifted(target, np.array(values * len(starts), dtype=np.int64), shift)
-    assert wide.to_ints(target) == [signed(start + (value << shift), limbs) for start in starts for value in values]
+    assert wide.to_ints(target) == [
+        signed(start + (value << shift), limbs) for start in starts for value in values
+    ]
 
 
 @given(arrays(), st.integers(0, 400), st.integers(1, 7))
 def test_shifted_left_multiplies(case: tuple[int, list[int]], bits: int, result_limbs: int) -> None:
     limbs, values = case
     array = wide.from_ints(values, limbs)
-    assert wide.to_ints(wide.shifted_left(array, bits)) == [signed(value << bits, limbs) for value in values]
+    assert wide.to_ints(wide.shifted_left(array, bits)) == [
+        signed(value << bits, limbs) for value in values
+    ]
     moved = wide.shifted_left(array, bits, result_limbs)
     assert wide.to_ints(moved) == [signed(value << bits, result_limbs) for value in values]
     assert wide.to_ints(array) == values
@@ -147,9 +168,13 @@ def test_shifted_right_is_the_floor(case: tuple[int, list[int]], bits: int) -> N
 
 
 @given(arrays(), st.integers(1, 7))
-def test_extended_keeps_values_and_narrowing_keeps_them_modulo(case: tuple[int, list[int]], more: int) -> None:
+def test_extended_keeps_values_and_narrowing_keeps_them_modulo(
+    case: tuple[int, list[int]], more: int
+) -> None:
     limbs, values = case
-    assert wide.to_ints(wide.extended(wide.from_ints(values, limbs), more)) == [signed(value, more) for value in values]
+    assert wide.to_ints(wide.extended(wide.from_ints(values, limbs), more)) == [
+        signed(value, more) for value in values
+    ]
 
 
 @given(arrays(), st.data())
@@ -167,7 +192,9 @@ def test_to_int64_is_the_value_where_it_fits(values: list[int], limbs: int) -> N
 
 
 def below_the_top(values: list[int], limbs: int, bits: int) -> list[int]:
-    """The values that are at least 2^bits smaller than the largest; those beyond have a test of their own."""
+    """The values that are at least 2^bits smaller than the largest; those beyond have a test of
+    their own.
+    """
     return [value for value in values if value < (1 << (64 * limbs - 1)) - (1 << bits)]
 
 
@@ -178,7 +205,9 @@ def assert_close_floats(values: list[int], floats: NDArray[np.float64], exponent
 
 
 @given(arrays(), st.integers(-150, 150))
-def test_to_float_is_within_one_part_in_two_to_the_51(case: tuple[int, list[int]], exponent: int) -> None:
+def test_to_float_is_within_one_part_in_two_to_the_51(
+    case: tuple[int, list[int]], exponent: int
+) -> None:
     limbs, everything = case
     values = below_the_top(everything, limbs, 64 * limbs - 64)
     assert_close_floats(values, wide.to_float(wide.from_ints(values, limbs), exponent), exponent)
@@ -242,7 +271,9 @@ def test_balanced_digits_reconstruct(case: tuple[int, list[int]], bits: int) -> 
     half = 1 << (bits - 1)
     columns = [[int(digit[index]) for digit in digits] for index in range(len(values))]
     assert all(-half <= digit <= half for column in columns for digit in column)
-    totals = [sum(digit << (bits * place) for place, digit in enumerate(column)) for column in columns]
+    totals = [
+        sum(digit << (bits * place) for place, digit in enumerate(column)) for column in columns
+    ]
     assert totals == values
 
 
@@ -264,7 +295,15 @@ def test_balanced_digits_reconstruct_the_largest_values() -> None:
 def test_balanced_digits_are_as_many_as_needed() -> None:
     assert wide.balanced_digits(wide.zeros((3, 2)), 21) == []
     assert wide.balanced_digits(wide.zeros((0, 2)), 21) == []
-    for value, expected in [(1, 1), (-1, 1), ((1 << 20) - 1, 1), (-(1 << 20), 1), (1 << 20, 2), (1 << 41, 3), (1 << 100, 5)]:
+    for value, expected in [
+        (1, 1),
+        (-1, 1),
+        ((1 << 20) - 1, 1),
+        (-(1 << 20), 1),
+        (1 << 20, 2),
+        (1 << 41, 3),
+        (1 << 100, 5),
+    ]:
         assert len(wide.balanced_digits(wide.from_ints([0, value, 1]), 21)) == expected, value
 
 
@@ -302,7 +341,8 @@ def test_unsigned_digits_reconstruct_the_values(bits: int, limbs: int) -> None:
     for chosen in (values, [0, 0], [1], [-1], [3, -4]):
         parts = wide.digits(wide.from_ints(chosen, limbs), bits)
         assert [
-            sum(int(part[place]) << (bits * index) for index, part in enumerate(parts)) for place in range(len(chosen))
+            sum(int(part[place]) << (bits * index) for index, part in enumerate(parts))
+            for place in range(len(chosen))
         ] == chosen
         assert all(part.min() >= 0 and part.max() < 2.0**bits for part in parts[:-1])
         assert all(abs(part).max() <= 2.0**bits for part in parts)

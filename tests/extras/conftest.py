@@ -1,7 +1,8 @@
 """Tests that need torch and its kin: all of this folder, and only in `make test-extras`.
 
-Nothing here imports them when tests are collected, so `make test` can deselect these tests without having the libraries. A test
-that runs and lacks its library fails: it imports with `library`, never with importorskip, which would pass in silence.
+Nothing here imports them when tests are collected, so `make test` can deselect these tests without
+having the libraries. A test that runs and lacks its library fails: it imports with `library`, never
+with importorskip, which would pass in silence.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extras_environment import dinov2, library, mark, minilm, offline, torch
+from support.extras_environment import dinov2, library, mark, minilm, offline, torch
 
 __all__ = ["dinov2", "library", "minilm", "offline", "torch"]  # fixtures of tests here
 
@@ -41,17 +42,29 @@ def sentences() -> list[str]:
 
 @pytest.fixture(scope="session")
 def roberta(library: Any, torch: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """RoBERTa with random weights and a tokenizer of its own, saved as for masked words: so it has no pooler."""
+    """RoBERTa with random weights and a tokenizer of its own, saved as for masked words: so it has
+    no pooler.
+    """
     transformers, tokenizers = library("transformers"), library("tokenizers")
     folder = tmp_path_factory.mktemp("roberta")
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     bytes_to_words = tokenizers.ByteLevelBPETokenizer()
-    bytes_to_words.train_from_iterator(SENTENCES, vocab_size=320, special_tokens=special, show_progress=False)
+    bytes_to_words.train_from_iterator(
+        SENTENCES, vocab_size=320, special_tokens=special, show_progress=False
+    )
     made = tokenizers.Tokenizer.from_str(bytes_to_words.to_str())
     made.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "cls_token": "<s>"}
+    names = {
+        "bos_token": "<s>",
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "cls_token": "<s>",
+    }
     names |= {"sep_token": "</s>"}
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=60, **names)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, model_max_length=60, **names
+    )
     tokenizer.save_pretrained(folder)
     config = transformers.RobertaConfig(
         vocab_size=made.get_vocab_size(),
@@ -72,4 +85,7 @@ def pictures() -> list[np.ndarray[Any, Any]]:
     """Pictures of several sizes."""
     rng = np.random.default_rng(3)
     sizes = [(50, 70), (42, 42), (90, 60), (48, 48), (20, 31)]
-    return [np.kron(rng.integers(0, 256, (10, 10, 3)), np.ones((10, 10, 1)))[:h, :w].astype(np.uint8) for h, w in sizes]
+    return [
+        np.kron(rng.integers(0, 256, (10, 10, 3)), np.ones((10, 10, 1)))[:h, :w].astype(np.uint8)
+        for h, w in sizes
+    ]

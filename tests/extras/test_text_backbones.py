@@ -1,4 +1,6 @@
-"""Texts through transformers: a sentence encoder with its real weights, and RoBERTa with random ones."""
+"""Texts through transformers: a sentence encoder with its real weights, and RoBERTa with random
+ones.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ import numpy as np
 import pytest
 
 from expunge import Spec, Statistics, solve
-from expunge.backbones import HuggingFaceBackbone, backbone_from, check_backbone, require_fingerprint
+from expunge.backbones import (
+    HuggingFaceBackbone,
+    backbone_from,
+    check_backbone,
+    require_fingerprint,
+)
 from expunge.errors import BackboneError
 
 Array = np.ndarray[Any, Any]
@@ -38,9 +45,14 @@ def cosines(features: Array) -> Array:
 def by_hand(library: Any, folder: Path, texts: list[str]) -> Array:
     """Mean pooling without padding, in transformers' own words."""
     torch, transformers = library("torch"), library("transformers")
-    tokenizer, model = transformers.AutoTokenizer.from_pretrained(folder), transformers.AutoModel.from_pretrained(folder).eval()
+    tokenizer, model = (
+        transformers.AutoTokenizer.from_pretrained(folder),
+        transformers.AutoModel.from_pretrained(folder).eval(),
+    )
     with torch.no_grad():
-        hidden = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
+        hidden = [
+            model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts
+        ]
     return np.stack([one.mean(dim=0).numpy() for one in hidden])
 
 
@@ -49,12 +61,16 @@ def test_real_sentences_keep_the_laws(encoder: HuggingFaceBackbone, sentences: l
     check_backbone(encoder, sentences)
 
 
-def test_features_are_what_transformers_computes(encoder: HuggingFaceBackbone, library: Any, sentences: list[str]) -> None:
+def test_features_are_what_transformers_computes(
+    encoder: HuggingFaceBackbone, library: Any, sentences: list[str]
+) -> None:
     expected = by_hand(library, encoder._folder, sentences)
     assert np.allclose(encoder.features(sentences), expected, atol=1e-5)
 
 
-def test_sentences_of_like_meaning_are_nearest(encoder: HuggingFaceBackbone, sentences: list[str]) -> None:
+def test_sentences_of_like_meaning_are_nearest(
+    encoder: HuggingFaceBackbone, sentences: list[str]
+) -> None:
     near = cosines(encoder.features(sentences))
     np.fill_diagonal(near, -1)
     assert list(near[:6].argmax(axis=1)) == [1, 0, 3, 2, 5, 4]
@@ -71,15 +87,21 @@ def test_a_batch_together_differs_in_the_last_bits_at_most(
     check_backbone(together, sentences)
 
 
-def test_another_process_computes_the_same_bytes(encoder: HuggingFaceBackbone, sentences: list[str], tmp_path: Path) -> None:
+def test_another_process_computes_the_same_bytes(
+    encoder: HuggingFaceBackbone, sentences: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "sentence.txt").write_text(sentences[2], encoding="utf-8")
     code = (
-        "import sys, pathlib; from expunge.backbones import backbone_from; b = backbone_from(sys.argv[1]);"
+        "import sys, pathlib; from expunge.backbones import backbone_from; b = "
+        "backbone_from(sys.argv[1]);"
         "print(b.fingerprint, b.features([pathlib.Path(sys.argv[2])]).tobytes().hex())"
     )
     given = [sys.executable, "-c", code, encoder.text, str(tmp_path / "sentence.txt")]
     done = subprocess.run(given, capture_output=True, text=True, check=True)  # noqa: S603 - our own code
-    assert done.stdout.split() == [encoder.fingerprint, encoder.features(sentences)[2].tobytes().hex()]
+    assert done.stdout.split() == [
+        encoder.fingerprint,
+        encoder.features(sentences)[2].tobytes().hex(),
+    ]
     assert done.stderr == ""  # only the command line prints
 
 
@@ -99,18 +121,27 @@ def test_a_head_on_sentences_learns_and_forgets(encoder: HuggingFaceBackbone) ->
     require_fingerprint(spec, encoder)
 
     def summed(which: Sequence[int]) -> Statistics:
-        # Two of this encoder's 384 columns are dead: about 1e-32 for every text, which is zero on any grid.
+        # Two of this encoder's 384 columns are dead: about 1e-32 for every text, which is zero on
+        # any grid.
         features = encoder.features([texts[i] for i in which])
         return Statistics.of(spec, features, [labels[i] for i in which], lost_columns="accept")
 
     everything = summed(range(8))
-    unseen = encoder.features(["Bake the bread in a hot oven.", "The referee showed the player a red card."])
+    unseen = encoder.features(
+        ["Bake the bread in a hot oven.", "The referee showed the player a red card."]
+    )
     assert list(solve(everything).predict(unseen)) == ["kitchen", "sport"]
-    assert solve(everything - summed([2])) == solve(summed([0, 1, 3, 4, 5, 6, 7]))  # computed alone, and among others
+    assert solve(everything - summed([2])) == solve(
+        summed([0, 1, 3, 4, 5, 6, 7])
+    )  # computed alone, and among others
 
 
 def test_the_spec_of_another_pooling_is_refused(minilm: Path, encoder: HuggingFaceBackbone) -> None:
-    spec = Spec(dim=384, outputs=1, backbone=HuggingFaceBackbone(minilm, max_length=128, pooling="cls").fingerprint)
+    spec = Spec(
+        dim=384,
+        outputs=1,
+        backbone=HuggingFaceBackbone(minilm, max_length=128, pooling="cls").fingerprint,
+    )
     with pytest.raises(BackboneError, match="the spec pins sha256:"):
         require_fingerprint(spec, encoder)
 
@@ -122,7 +153,13 @@ def test_the_callers_settings_of_torch_change_nothing_and_are_not_changed(
     seen: set[Any] = set()
 
     def look(*_: Any) -> None:
-        seen.add((torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()))
+        seen.add(
+            (
+                torch.get_num_threads(),
+                torch.get_float32_matmul_precision(),
+                torch.are_deterministic_algorithms_enabled(),
+            )
+        )
         seen.add((torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()))
 
     hook = encoder._model.register_forward_pre_hook(look)
@@ -143,15 +180,23 @@ def test_the_callers_settings_of_torch_change_nothing_and_are_not_changed(
     assert found == expected
 
 
-def test_long_texts_are_cut_at_max_length(minilm: Path, encoder: HuggingFaceBackbone, sentences: list[str]) -> None:
+def test_long_texts_are_cut_at_max_length(
+    minilm: Path, encoder: HuggingFaceBackbone, sentences: list[str]
+) -> None:
     short = HuggingFaceBackbone(minilm, max_length=6)
     assert short.fingerprint != encoder.fingerprint
-    first, second = short.features([sentences[0], sentences[0].replace("windowsill", "roof")])  # differ in a later token
+    first, second = short.features(
+        [sentences[0], sentences[0].replace("windowsill", "roof")]
+    )  # differ in a later token
     assert first.tobytes() == second.tobytes()
-    assert not np.array_equal(*encoder.features([sentences[0], sentences[0].replace("windowsill", "roof")]))
+    assert not np.array_equal(
+        *encoder.features([sentences[0], sentences[0].replace("windowsill", "roof")])
+    )
 
 
-def test_roberta_keeps_the_laws_with_every_pooling_it_has(roberta: Path, library: Any, sentences: list[str]) -> None:
+def test_roberta_keeps_the_laws_with_every_pooling_it_has(
+    roberta: Path, library: Any, sentences: list[str]
+) -> None:
     mean, cls = HuggingFaceBackbone(roberta), HuggingFaceBackbone(roberta, pooling="cls")
     for backbone in (mean, cls):
         check_backbone(backbone, sentences)
@@ -162,7 +207,9 @@ def test_roberta_keeps_the_laws_with_every_pooling_it_has(roberta: Path, library
     assert mean.fingerprint != cls.fingerprint
 
 
-def test_a_description_opens_from_any_working_directory(roberta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_description_opens_from_any_working_directory(
+    roberta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(roberta.parent)
     described = HuggingFaceBackbone(roberta.name).describe()
     monkeypatch.chdir(tmp_path)
@@ -175,7 +222,9 @@ def test_padding_is_not_part_of_the_mean(roberta: Path, sentences: list[str]) ->
 
 
 def test_weights_that_the_files_lack_are_refused_where_they_would_be_random(roberta: Path) -> None:
-    with pytest.raises(BackboneError, match=r"pooler\.dense\.bias, pooler\.dense\.weight\. Choose another pooling"):
+    with pytest.raises(
+        BackboneError, match=r"pooler\.dense\.bias, pooler\.dense\.weight\. Choose another pooling"
+    ):
         HuggingFaceBackbone(roberta, pooling="pooler")
 
 
@@ -183,7 +232,9 @@ def test_every_file_that_is_read_counts_and_no_other(copied: Path, sentences: li
     before = HuggingFaceBackbone(copied)
     features = before.features(sentences).tobytes()
     (copied / "README.md").write_text("hello")
-    (copied / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere/entirely", "peft_type": "LORA"}')
+    (copied / "adapter_config.json").write_text(
+        '{"base_model_name_or_path": "elsewhere/entirely", "peft_type": "LORA"}'
+    )
     (copied / "pytorch_model.bin").write_bytes(b"never read, as there are safetensors")
     after = HuggingFaceBackbone(copied)
     assert after.fingerprint == before.fingerprint
@@ -198,7 +249,9 @@ def test_every_file_that_is_read_counts_and_no_other(copied: Path, sentences: li
 
 def test_weights_that_were_not_hashed_are_not_found(copied: Path) -> None:
     config = json.loads((copied / "config.json").read_text())
-    (copied / "config.json").write_text(json.dumps(config | {"transformers_weights": "other.safetensors"}))
+    (copied / "config.json").write_text(
+        json.dumps(config | {"transformers_weights": "other.safetensors"})
+    )
     (copied / "other.safetensors").write_bytes((copied / "model.safetensors").read_bytes())
     with pytest.raises(BackboneError, match="cannot be loaded"):
         HuggingFaceBackbone(copied)
@@ -211,15 +264,24 @@ def test_a_space_in_a_settings_file_is_another_fingerprint(copied: Path, name: s
     assert HuggingFaceBackbone(copied).fingerprint != before
 
 
-def test_shards_and_pickles_are_read(roberta: Path, library: Any, torch: Any, tmp_path: Path, sentences: list[str]) -> None:
+def test_shards_and_pickles_are_read(
+    roberta: Path, library: Any, torch: Any, tmp_path: Path, sentences: list[str]
+) -> None:
     expected = HuggingFaceBackbone(roberta).features(sentences)
     tokens = shutil.ignore_patterns("*.safetensors")
     model = library("transformers").AutoModelForMaskedLM.from_pretrained(roberta)
-    model.save_pretrained(shutil.copytree(roberta, tmp_path / "shards", ignore=tokens), max_shard_size="60KB")
+    model.save_pretrained(
+        shutil.copytree(roberta, tmp_path / "shards", ignore=tokens), max_shard_size="60KB"
+    )
     assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 1
-    torch.save(model.state_dict(), Path(shutil.copytree(roberta, tmp_path / "pickle", ignore=tokens)) / "pytorch_model.bin")
+    torch.save(
+        model.state_dict(),
+        Path(shutil.copytree(roberta, tmp_path / "pickle", ignore=tokens)) / "pytorch_model.bin",
+    )
     for name in ("shards", "pickle"):
-        assert HuggingFaceBackbone(tmp_path / name).features(sentences).tobytes() == expected.tobytes()
+        assert (
+            HuggingFaceBackbone(tmp_path / name).features(sentences).tobytes() == expected.tobytes()
+        )
     shard = sorted((tmp_path / "shards").glob("model-*.safetensors"))[-1]
     before = HuggingFaceBackbone(tmp_path / "shards").fingerprint
     data = bytearray(shard.read_bytes())
@@ -244,9 +306,13 @@ def test_no_code_in_a_folder_is_run(copied: Path, torch: Any, tmp_path: Path) ->
     with pytest.raises(BackboneError, match="cannot be loaded"):
         HuggingFaceBackbone(copied)
     assert not (tmp_path / "pickle-ran").exists()
-    own = '{"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}}'
+    own = (
+        '{"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}}'
+    )
     (copied / "config.json").write_text(own)
-    (copied / "own.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'code-ran')!r}).touch()")
+    (copied / "own.py").write_text(
+        f"import pathlib; pathlib.Path({str(tmp_path / 'code-ran')!r}).touch()"
+    )
     with pytest.raises(BackboneError, match="cannot be loaded"):
         HuggingFaceBackbone(copied)
     assert not (tmp_path / "code-ran").exists()
@@ -295,7 +361,9 @@ def test_settings_that_cannot_be_are_refused(roberta: Path, settings: Any, said:
 def test_a_tokenizer_without_a_limit_needs_one(copied: Path) -> None:
     config = (copied / "tokenizer_config.json").read_text()
     assert '"model_max_length": 60' in config
-    (copied / "tokenizer_config.json").write_text(config.replace('"model_max_length": 60', f'"model_max_length": {10**30}'))
+    (copied / "tokenizer_config.json").write_text(
+        config.replace('"model_max_length": 60', f'"model_max_length": {10**30}')
+    )
     with pytest.raises(BackboneError, match="give max_length="):
         HuggingFaceBackbone(copied)
     assert HuggingFaceBackbone(copied, max_length=32).dim == 48

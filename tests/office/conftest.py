@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from office_cases import Place
+
+from support.offices import Place
 
 
 @pytest.fixture

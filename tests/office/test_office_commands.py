@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from office_cases import Place
 
+from expunge import office as office_folder
 from expunge.errors import CarrierError, ProtocolError, RefusedError, StoreBusyError, StoreError
 from expunge.office import Office
-from expunge.office import folder as office_folder
+from support.offices import Place
 
 
 def test_commands_are_numbered_and_questions_change_nothing(place: Place) -> None:
@@ -26,7 +26,9 @@ def test_commands_are_numbered_and_questions_change_nothing(place: Place) -> Non
 
 @pytest.mark.parametrize("lost", ["before", "after"])
 @pytest.mark.parametrize("crash", [False, True])
-def test_a_command_whose_answer_was_lost_is_offered_again_and_takes_effect_once(place: Place, lost: str, crash: bool) -> None:
+def test_a_command_whose_answer_was_lost_is_offered_again_and_takes_effect_once(
+    place: Place, lost: str, crash: bool
+) -> None:
     place.carrier.lose = lost
     with pytest.raises(CarrierError):
         place.office.do("order", {"subject": "p-1"})
@@ -42,7 +44,9 @@ def test_a_command_whose_answer_was_lost_is_offered_again_and_takes_effect_once(
 
 
 @pytest.mark.parametrize("cut", ["there", "back"])
-def test_a_command_that_was_cut_short_is_offered_again_and_takes_effect_once(place: Place, cut: str) -> None:
+def test_a_command_that_was_cut_short_is_offered_again_and_takes_effect_once(
+    place: Place, cut: str
+) -> None:
     place.carrier.cut = cut
     with pytest.raises(CarrierError):
         place.office.ask("status", {})
@@ -62,7 +66,9 @@ def test_another_command_first_brings_the_one_under_way_to_its_end(place: Place)
     place.carrier.lose = ""
     place.office.do("order", {"subject": "p-2"})
     assert place.orders() == 2
-    assert place.office.notices == ["the earlier command order, which had no answer, has been carried out, once"]
+    assert place.office.notices == [
+        "the earlier command order, which had no answer, has been carried out, once"
+    ]
 
 
 def test_a_refused_command_under_way_does_not_stand_in_the_way_of_another(place: Place) -> None:
@@ -72,14 +78,19 @@ def test_a_refused_command_under_way_does_not_stand_in_the_way_of_another(place:
     place.carrier.lose = ""
     place.office.do("order", {"subject": "p-2"})
     assert place.orders() == 1
-    assert "close-order, which had no answer, was refused: there is no order" in place.office.notices[0]
+    assert (
+        "close-order, which had no answer, was refused: there is no order"
+        in place.office.notices[0]
+    )
 
 
-def test_a_crash_between_the_result_and_its_note_does_no_harm(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_the_result_and_its_note_does_no_harm(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def die(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(office_folder.Folder, "drop_command", die)
+    monkeypatch.setattr(office_folder.OfficeFolder, "drop_command", die)
     with pytest.raises(KeyboardInterrupt):
         place.office.do("order", {"subject": "p-1"})
     monkeypatch.undo()
@@ -97,7 +108,9 @@ def test_a_refusal_ends_the_command_and_the_next_one_is_fine(place: Place) -> No
 
 
 @pytest.mark.parametrize("code", ["storage", "too-many", "malformed", "too-large"])
-def test_a_command_in_doubt_is_kept_when_a_repetition_is_turned_away(place: Place, code: str) -> None:
+def test_a_command_in_doubt_is_kept_when_a_repetition_is_turned_away(
+    place: Place, code: str
+) -> None:
     place.carrier.lose = "after"
     with pytest.raises(CarrierError):
         place.office.do("order", {"subject": "p-1"})
@@ -124,12 +137,18 @@ def test_no_other_command_is_begun_while_one_is_in_doubt(place: Place, code: str
     place.carrier.refuse = ""
     place.office.do("order", {"subject": "p-2"})
     assert place.orders() == 2
-    assert place.office.notices == ["the earlier command order, which had no answer, has been carried out, once"]
+    assert place.office.notices == [
+        "the earlier command order, which had no answer, has been carried out, once"
+    ]
 
 
 @pytest.mark.parametrize(("lost", "orders"), [("before", 1), ("after", 2)])
-def test_a_command_in_doubt_that_is_not_taken_any_more_makes_way_by_its_number(place: Place, lost: str, orders: int) -> None:
-    """Of two commands of one number at most one takes effect: the other command is sent under the next one if need be."""
+def test_a_command_in_doubt_that_is_not_taken_any_more_makes_way_by_its_number(
+    place: Place, lost: str, orders: int
+) -> None:
+    """Of two commands of one number at most one takes effect: the other command is sent under the
+    next one if need be.
+    """
     place.carrier.lose = lost
     with pytest.raises(CarrierError):
         place.office.do("order", {"subject": "p-1"})
@@ -153,7 +172,9 @@ def test_a_command_in_doubt_that_is_not_taken_any_more_makes_way_by_its_number(p
 
 
 @pytest.mark.parametrize("code", ["too-many", "malformed"])
-def test_a_command_that_was_turned_away_at_once_is_not_carried_out_later(place: Place, code: str) -> None:
+def test_a_command_that_was_turned_away_at_once_is_not_carried_out_later(
+    place: Place, code: str
+) -> None:
     place.carrier.refuse = code
     with pytest.raises(RefusedError):
         place.office.do("order", {"subject": "p-1"})
@@ -175,7 +196,9 @@ def test_no_file_names_a_subject_afterwards(place: Place, monkeypatch: pytest.Mo
     with pytest.raises(CarrierError):
         place.office.do("order", {"subject": "alice-liddell"})
     content = (folder / "command").read_bytes()
-    (place.path / "disk").hardlink_to(folder / "command")  # what a look at the disk itself would find
+    (place.path / "disk").hardlink_to(
+        folder / "command"
+    )  # what a look at the disk itself would find
     place.carrier.lose = ""
     place.office.do("order", {"subject": "alice-liddell"})
     assert (place.path / "disk").read_bytes() == bytes(len(content))
@@ -185,10 +208,17 @@ def test_no_file_names_a_subject_afterwards(place: Place, monkeypatch: pytest.Mo
             place.office.do("order", {"subject": "alice-liddell"})
     assert (folder / "command.part").exists()
     place.reopened()
-    assert sorted(file.name for file in folder.iterdir()) == ["lock", "office.json", "office.key", "orders"]
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "lock",
+        "office.json",
+        "office.key",
+        "orders",
+    ]
 
 
-def test_orders_filed_from_here_are_remembered_by_their_ids_until_they_are_closed(place: Place) -> None:
+def test_orders_filed_from_here_are_remembered_by_their_ids_until_they_are_closed(
+    place: Place,
+) -> None:
     place.carrier.lose = "after"
     with pytest.raises(CarrierError):
         place.office.do("order", {"subject": "p-1"})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from office_cases import Place
 
+from expunge.crypto import SigningKey
 from expunge.errors import CarrierError, EvidenceError, ProtocolError, RefusedError, StoreError
 from expunge.office import Office
-from expunge.protocol.token import Token
-from expunge.signing import SigningKey
+from expunge.wire.token import Token
+from support.offices import Place
 
 
 @pytest.mark.parametrize("role", ["officer", "operator"])
@@ -22,7 +22,9 @@ def test_enrolment_by_token(place: Place, role: str) -> None:
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])
-def test_an_enrolment_whose_answer_was_lost_is_finished_by_the_same_call(place: Place, lost: str) -> None:
+def test_an_enrolment_whose_answer_was_lost_is_finished_by_the_same_call(
+    place: Place, lost: str
+) -> None:
     token = place.token("privacy-office", "officer")
     place.carrier.lose = lost
     with pytest.raises(CarrierError):
@@ -31,7 +33,10 @@ def test_an_enrolment_whose_answer_was_lost_is_finished_by_the_same_call(place: 
         Office.open(place.path / "office", place.carrier)
     place.carrier.lose = ""
     Office.enrol(place.path / "office", token, place.carrier).close()
-    assert [one["name"] for one in place.office.ask("clients", {})] == ["operator", "privacy-office"]
+    assert [one["name"] for one in place.office.ask("clients", {})] == [
+        "operator",
+        "privacy-office",
+    ]
 
 
 @pytest.mark.parametrize("code", ["too-many", "bad-token"])
@@ -48,7 +53,9 @@ def test_an_enrolment_that_may_have_taken_effect_keeps_its_key(place: Place, cod
         assert office.do("order", {"subject": "p-1"})["state"] == "complete"
 
 
-def test_an_enrolment_that_took_effect_is_kept_when_a_later_question_is_refused(place: Place) -> None:
+def test_an_enrolment_that_took_effect_is_kept_when_a_later_question_is_refused(
+    place: Place,
+) -> None:
     token = place.token("privacy-office", "officer")
     place.office.do("rotate-key", {})  # so that the office has to ask which key signed
 
@@ -88,6 +95,13 @@ def test_enrolment_after_a_rotation_and_by_a_false_server(place: Place) -> None:
     with Office.enrol(place.path / "office", token, place.carrier) as office:
         assert office.server == place.server_key.public
     other = place.token("other-office", "officer")
-    false = Token(other.federation, other.name, other.role, other.secret, SigningKey(bytes(32)).public, other.urls)
+    false = Token(
+        other.federation,
+        other.name,
+        other.role,
+        other.secret,
+        SigningKey(bytes(32)).public,
+        other.urls,
+    )
     with pytest.raises(EvidenceError, match=r"not linked to the given key|nor linked to it"):
         Office.enrol(place.path / "other", false, place.carrier)

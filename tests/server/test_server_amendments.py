@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_cases import refused
 
 from expunge import Spec, solve
+from expunge.crypto import Envelope
 from expunge.errors import RefusedError
-from expunge.signing import Envelope
-from federation import Clock, Federation
-from samples import SPEC
+from support.commands import refused
+from support.federation import Clock, Federation
+from support.samples import SPEC
 
 DAY = 86400
 
@@ -30,13 +30,17 @@ def amended(federation: Federation, **arguments: Any) -> None:
     federation.spec = Spec.from_dict(told["spec"])
     heard = next(iter(federation.clients.values())).sync()
     assert Spec.from_dict(heard["spec"]) == federation.spec
-    last = Envelope.from_json(heard["amendments"][-1], "amendment").verify(federation.server_key.public)
+    last = Envelope.from_json(heard["amendments"][-1], "amendment").verify(
+        federation.server_key.public
+    )
     assert Spec.from_dict(last["spec"]) == federation.spec
     command = Envelope.from_json(last["command"], "command").verify(federation.operator.key.public)
     assert command["arguments"] == arguments
 
 
-def test_gamma_and_publication_bits_are_amended_and_the_ledger_stays(federation: Federation) -> None:
+def test_gamma_and_publication_bits_are_amended_and_the_ledger_stays(
+    federation: Federation,
+) -> None:
     client = federation.clients["clinic"]
     before = federation.service.core.books.solver.statistics.digest
     amended(federation, gamma=(4.0).hex())
@@ -75,11 +79,22 @@ def test_labels_are_appended_with_data_in_flight(federation: Federation) -> None
 
 
 def test_a_request_read_before_an_amendment_is_judged_after_it(federation: Federation) -> None:
-    """Offered before, taken up after: under a new gamma it still holds, under new labels it does not."""
-    client, operator, service = federation.clients["clinic"], federation.operator, federation.service
+    """Offered before, taken up after: under a new gamma it still holds, under new labels it does
+    not.
+    """
+    client, operator, service = (
+        federation.clients["clinic"],
+        federation.operator,
+        federation.service,
+    )
     gone = list(client.retained)
-    for arguments, code in (({"gamma": (2.0).hex()}, None), ({"labels": ["cat", "dog", "eel", "fox"]}, "wrong-spec")):
-        data = client.request((), gone, "gram") if code is None else client.request(federation.draw(1))
+    for arguments, code in (
+        ({"gamma": (2.0).hex()}, None),
+        ({"labels": ["cat", "dog", "eel", "fox"]}, "wrong-spec"),
+    ):
+        data = (
+            client.request((), gone, "gram") if code is None else client.request(federation.draw(1))
+        )
         offer = service._rounds.take(data)
         operator.command("amend", **arguments)
         (answer,) = [service._queue.offer(offer)]
@@ -115,7 +130,9 @@ def test_a_request_read_before_an_amendment_is_judged_after_it(federation: Feder
         ({"publication_bits": 10**9}, "malformed"),
     ],
 )
-def test_amendments_that_are_refused(federation: Federation, arguments: dict[str, Any], code: str) -> None:
+def test_amendments_that_are_refused(
+    federation: Federation, arguments: dict[str, Any], code: str
+) -> None:
     federation.fold()
     refused(federation, code, federation.operator.command, "amend", **arguments)
     federation.clients["clinic"].send(federation.draw(1))
@@ -126,7 +143,12 @@ def test_kinds_of_messages_can_be_forbidden_and_allowed_again(federation: Federa
     client = federation.clients["clinic"]
     client.send(federation.draw(1), kind="gram")
     amended(federation, messages=["rows"])
-    refused(federation, "not-allowed", federation.service.request, client.request(federation.draw(1), kind="gram"))
+    refused(
+        federation,
+        "not-allowed",
+        federation.service.request,
+        client.request(federation.draw(1), kind="gram"),
+    )
     federation.reopen()
     client.send(federation.draw(1))
     amended(federation, messages=["gram", "rows"])

@@ -1,4 +1,6 @@
-"""Audits: the sum of what clients recompute from their own stores must be the ledger, and whoever differs is named."""
+"""Audits: the sum of what clients recompute from their own stores must be the ledger, and whoever
+differs is named.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from typing import Any
 import pytest
 
 from expunge.errors import RefusedError
-from expunge.evidence import published, salted
-from expunge.protocol.messages import GramPart, Message
-from federation import Client, Federation
-from samples import SPEC, Sample, statistics_of
+from expunge.evidence import published_head, salted
+from expunge.wire.messages import GramPart, Message
+from support.federation import Client, Federation
+from support.samples import SPEC, Sample, statistics_of
 
 
 @pytest.fixture
@@ -45,13 +47,23 @@ def test_an_audit_of_honest_clients_finds_both_sums_equal(federation: Federation
     assert finish(federation, audit)["result"] == "under way"
     lab.answer_audits()
     told = finish(federation, audit)
-    assert (told["result"], told["equal"], told["different"], told["waiting"]) == ("equal", ["clinic", "lab"], [], [])
+    assert (told["result"], told["equal"], told["different"], told["waiting"]) == (
+        "equal",
+        ["clinic", "lab"],
+        [],
+        [],
+    )
     assert told["count"] == 7
     (entry,) = federation.entries("audited")
     assert entry["ledger"] == entry["recomputed"]
     assert (entry["result"], entry["count"], entry["clients"]) == ("equal", 7, ["clinic", "lab"])
-    _, certificate = published.read(federation.service.head() or b"", federation.chain())
-    assert certificate.audit == {"audit": audit, "index": told["index"], "result": "equal", "time": told["finished"]}
+    _, certificate = published_head.read(federation.service.head() or b"", federation.chain())
+    assert certificate.audit == {
+        "audit": audit,
+        "index": told["index"],
+        "result": "equal",
+        "time": told["finished"],
+    }
     federation.check()
 
 
@@ -76,7 +88,7 @@ def test_a_client_that_holds_something_else_is_found(federation: Federation) -> 
     lab.answer_audits()
     told = finish(federation, audit)
     assert (told["result"], told["equal"], told["different"]) == ("different", ["lab"], ["clinic"])
-    _, certificate = published.read(federation.service.head() or b"", federation.chain())
+    _, certificate = published_head.read(federation.service.head() or b"", federation.chain())
     assert certificate.audit is not None
     assert certificate.audit["result"] == "different"
     again = start(federation)
@@ -98,7 +110,11 @@ def test_a_client_whose_gram_was_not_of_its_samples_is_found(federation: Federat
     liar = federation.enrol("liar")
     mine, told = federation.draw(3), federation.draw(3)
     told = [Sample(one.features, other.target) for one, other in zip(told, mine, strict=True)]
-    data = liar.request(mine, kind="gram", message=Message("gram", GramPart(statistics_of(SPEC, told))).to_bytes(SPEC))
+    data = liar.request(
+        mine,
+        kind="gram",
+        message=Message("gram", GramPart(statistics_of(SPEC, told))).to_bytes(SPEC),
+    )
     liar.settled(federation.service.request(data), mine)
     audit = start(federation)
     for client in federation.clients.values():
@@ -117,7 +133,9 @@ def _is_forgotten(federation: Federation, lab: Client) -> None:
 
 @pytest.mark.parametrize("goes", [_leaves, _is_forgotten])
 @pytest.mark.parametrize("answered", [False, True])
-def test_a_client_that_goes_during_an_audit_does_not_hold_it_up(federation: Federation, goes: Any, answered: bool) -> None:
+def test_a_client_that_goes_during_an_audit_does_not_hold_it_up(
+    federation: Federation, goes: Any, answered: bool
+) -> None:
     audit = start(federation)
     clinic, lab = federation.clients.values()
     if answered:
@@ -154,7 +172,10 @@ def test_answers_that_nobody_waits_for_are_refused(federation: Federation) -> No
     answer = clinic.audit_answer(clinic.sync()["audits"][0])
     clinic.send(audits=(answer,))
     before = federation.dump()
-    for data in (clinic.request(audits=(answer,)), clinic.request(audits=(replace(answer, audit="ab" * 16),))):
+    for data in (
+        clinic.request(audits=(answer,)),
+        clinic.request(audits=(replace(answer, audit="ab" * 16),)),
+    ):
         with pytest.raises(RefusedError) as refusal:
             federation.service.request(data)
         assert refusal.value.code == "unknown-audit"
@@ -167,7 +188,9 @@ def test_an_answer_given_twice_in_one_request_is_refused(federation: Federation)
     clinic = federation.clients["clinic"]
     answer = clinic.audit_answer(clinic.sync()["audits"][0])
     with pytest.raises(RefusedError) as refusal:
-        federation.service.request(clinic.request(audits=(replace(answer, digest="0" * 64), answer)))
+        federation.service.request(
+            clinic.request(audits=(replace(answer, digest="0" * 64), answer))
+        )
     assert refusal.value.code == "unknown-audit"
 
 
@@ -197,9 +220,15 @@ def test_a_client_that_enrolls_during_an_audit_must_answer_it_too(federation: Fe
     assert federation.entries("audited")[0]["clients"] == ["clinic", "lab", "late"]
 
 
-def test_what_an_audit_logs_is_salted_by_a_salt_that_no_client_knows(federation: Federation) -> None:
+def test_what_an_audit_logs_is_salted_by_a_salt_that_no_client_knows(
+    federation: Federation,
+) -> None:
     audit = start(federation)
-    known = [bytes.fromhex(one["salt"]) for client in federation.clients.values() for one in client.sync()["audits"]]
+    known = [
+        bytes.fromhex(one["salt"])
+        for client in federation.clients.values()
+        for one in client.sync()["audits"]
+    ]
     for client in federation.clients.values():
         client.answer_audits()
     assert finish(federation, audit)["result"] == "equal"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_cases import refused
 
+from expunge.crypto import Envelope, SigningKey
 from expunge.errors import EvidenceError, StoreError
 from expunge.evidence import KeyChain, Receipt, Rotation, verify
-from expunge.protocol import speech
-from expunge.protocol.names import time_text
-from expunge.server.core import Settings
 from expunge.server.service import Service
-from expunge.signing import Envelope, SigningKey
-from federation import NOW, Clock, Federation, Party, make_key, together
+from expunge.server.state import Settings
+from expunge.wire import payloads
+from expunge.wire.schema import time_text
+from support.commands import refused
+from support.federation import NOW, Clock, Federation, Party, make_key, together
 
 DAY = 86400
 
@@ -55,8 +55,12 @@ def test_commands_are_carried_out_once_each_in_their_order(federation: Federatio
     number = operator.sequence
     service = federation.service
     again = operator.envelope("audit", {}, number)
-    assert refused(federation, "sequence-reused", service.command, again).details == {"expected": number + 1}
-    gap = refused(federation, "sequence-gap", service.command, operator.envelope("audit", {}, number + 2))
+    assert refused(federation, "sequence-reused", service.command, again).details == {
+        "expected": number + 1
+    }
+    gap = refused(
+        federation, "sequence-gap", service.command, operator.envelope("audit", {}, number + 2)
+    )
     assert gap.details == {"expected": number + 1}
     assert len(federation.operator.ask("audits")) == 1
     assert verify(answer, federation.first_key.public).kind == "result"
@@ -68,12 +72,25 @@ def test_what_nobody_knows_is_refused(federation: Federation) -> None:
     refused(federation, "unknown-action", operator.ask, "reboot")
     refused(federation, "unknown-action", operator.ask, "audit")  # a command, not a question
     refused(federation, "unknown-action", operator.command, "status")
-    content = {"action": 7, "actor": "operator", "arguments": [], "federation": federation.id, "sequence": 1}
+    content = {
+        "action": 7,
+        "actor": "operator",
+        "arguments": [],
+        "federation": federation.id,
+        "sequence": 1,
+    }
     wrong = Envelope.signed("command", content | {"nonce": "0" * 64}, operator.key).to_bytes()
     refused(federation, "malformed", federation.service.command, wrong)
-    elsewhere = speech.said(
+    elsewhere = payloads.sign(
         "command",
-        {"action": "audit", "actor": "operator", "arguments": {}, "federation": "0" * 32, "nonce": "0" * 64, "sequence": 3},
+        {
+            "action": "audit",
+            "actor": "operator",
+            "arguments": {},
+            "federation": "0" * 32,
+            "nonce": "0" * 64,
+            "sequence": 3,
+        },
         operator.key,
     )
     refused(federation, "wrong-federation", federation.service.command, elsewhere)
@@ -105,7 +122,9 @@ def test_when_each_was_last_seen(federation: Federation) -> None:
     assert [name for name, when in seen.items() if when] == [client.name]
 
 
-def test_a_sync_is_answered_though_nothing_can_be_written(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_is_answered_though_nothing_can_be_written(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: str) -> None:
         raise OSError(28, "no space left")
 
@@ -126,7 +145,7 @@ def test_the_solver_may_be_chosen_at_every_start(federation: Federation) -> None
     federation.service = federation.opened()
 
 
-# -- clients that vanish ----------------------------------------------------------------------------------------------------
+# -- clients that vanish ---------------------------------------------------------------------------
 
 
 def test_a_client_is_forgotten(federation: Federation) -> None:
@@ -143,8 +162,12 @@ def test_a_client_is_forgotten(federation: Federation) -> None:
     refused(federation, "gone", federation.service.request, lab.request(federation.draw(1)))
     refused(federation, "gone", federation.operator.command, "forget-client", client="lab")
     assert lab.sync()["status"] == "gone"
-    refused(federation, "unknown-actor", federation.operator.command, "forget-client", client="nobody")
-    refused(federation, "not-allowed", federation.operator.command, "forget-client", client="operator")
+    refused(
+        federation, "unknown-actor", federation.operator.command, "forget-client", client="nobody"
+    )
+    refused(
+        federation, "not-allowed", federation.operator.command, "forget-client", client="operator"
+    )
     refused(federation, "malformed", federation.operator.command, "forget-client")
     receipt = federation.clients["clinic"].send(federation.draw(1))
     assert receipt.logged.entry["ledger_before"] == entry["ledger_after"]
@@ -159,10 +182,12 @@ def test_a_client_that_never_sent_anything_is_forgotten_too(federation: Federati
     federation.check()
 
 
-# -- keys -------------------------------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
-def test_after_a_rotation_old_receipts_verify_with_the_new_key_and_new_ones_with_the_old(federation: Federation) -> None:
+def test_after_a_rotation_old_receipts_verify_with_the_new_key_and_new_ones_with_the_old(
+    federation: Federation,
+) -> None:
     clock, client = federation.clock, federation.clients["clinic"]
     assert isinstance(clock, Clock)
     old = federation.server_key.public
@@ -185,7 +210,9 @@ def test_after_a_rotation_old_receipts_verify_with_the_new_key_and_new_ones_with
         for answer in (before, after):
             Receipt.read(Envelope.from_bytes(answer, "receipt"), chain)
     with pytest.raises(EvidenceError):
-        Receipt.read(Envelope.from_bytes(after, "receipt"), old)  # without the rotation, the new key is a stranger
+        Receipt.read(
+            Envelope.from_bytes(after, "receipt"), old
+        )  # without the rotation, the new key is a stranger
     heard = client.sync()
     assert [Envelope.from_json(one, "rotation") for one in heard["rotations"]] == rotations
     federation.reopen()

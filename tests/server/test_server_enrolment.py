@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_cases import refused
 
 from expunge import Spec
 from expunge.errors import RefusedError
-from expunge.protocol import speech
-from expunge.protocol.token import secret_digest
-from federation import Clock, Federation, make_key
-from samples import SPEC
+from expunge.wire import payloads
+from expunge.wire.token import secret_digest
+from support.commands import refused
+from support.federation import Clock, Federation, make_key
+from support.samples import SPEC
 
 DAY = 86400
 
@@ -29,12 +29,25 @@ def federation(tmp_path: Path):
 def test_an_enrolment_may_be_repeated_and_is_logged_once(federation: Federation) -> None:
     key, secret = make_key(), federation.token("lab")
     data = federation.enrolment("lab", key, secret, SPEC.data_digest)
-    first = speech.heard("enrolled", federation.service.enrol(data), federation.server_key.public)
-    assert (first["name"], first["role"], first["key"], first["sequence"]) == ("lab", "client", key.public.text, 0)
+    first = payloads.open_verified(
+        "enrolled", federation.service.enrol(data), federation.server_key.public
+    )
+    assert (first["name"], first["role"], first["key"], first["sequence"]) == (
+        "lab",
+        "client",
+        key.public.text,
+        0,
+    )
     assert Spec.from_dict(first["spec"]) == SPEC
-    again = speech.heard("enrolled", federation.service.enrol(data), federation.server_key.public)
+    again = payloads.open_verified(
+        "enrolled", federation.service.enrol(data), federation.server_key.public
+    )
     assert again == first
-    assert [entry["name"] for entry in federation.entries("enrolled")] == ["operator", "clinic", "lab"]
+    assert [entry["name"] for entry in federation.entries("enrolled")] == [
+        "operator",
+        "clinic",
+        "lab",
+    ]
 
 
 def test_enrolments_that_are_refused(federation: Federation) -> None:
@@ -46,17 +59,33 @@ def test_enrolments_that_are_refused(federation: Federation) -> None:
         ("bad-token", federation.enrolment("lab", key, other, data)),
         ("bad-token", federation.enrolment("ward", key, secret, data)),
         ("wrong-spec", federation.enrolment("lab", key, secret, "")),
-        ("wrong-spec", federation.enrolment("lab", key, secret, Spec(dim=9, labels=("a",)).data_digest)),
+        (
+            "wrong-spec",
+            federation.enrolment("lab", key, secret, Spec(dim=9, labels=("a",)).data_digest),
+        ),
         ("name-taken", federation.enrolment("clinic", key, secret, data)),
         ("name-taken", federation.enrolment("lab", federation.clients["clinic"].key, secret, data)),
         ("malformed", federation.enrolment("The Lab", key, secret, data)),
     ]
     for code, enrolment in cases:
         refused(federation, code, enrol, enrolment)
-    content = {"federation": federation.id, "key": key.public.text, "name": "lab", "spec": data, "token": secret}
-    refused(federation, "bad-signature", enrol, speech.said("enrolment", content, make_key()))
-    refused(federation, "wrong-federation", enrol, speech.said("enrolment", content | {"federation": "0" * 32}, key))
-    refused(federation, "malformed", enrol, speech.said("enrolment", content | {"key": "AAAA"}, key))
+    content = {
+        "federation": federation.id,
+        "key": key.public.text,
+        "name": "lab",
+        "spec": data,
+        "token": secret,
+    }
+    refused(federation, "bad-signature", enrol, payloads.sign("enrolment", content, make_key()))
+    refused(
+        federation,
+        "wrong-federation",
+        enrol,
+        payloads.sign("enrolment", content | {"federation": "0" * 32}, key),
+    )
+    refused(
+        federation, "malformed", enrol, payloads.sign("enrolment", content | {"key": "AAAA"}, key)
+    )
     enrol(federation.enrolment("lab", key, secret, data))
     refused(federation, "name-taken", enrol, federation.enrolment("lab", make_key(), secret, data))
 
@@ -86,9 +115,13 @@ def test_a_token_expires_and_a_new_one_takes_its_place(federation: Federation) -
     first = federation.token("lab")
     second = federation.token("lab")
     enrol, key = federation.service.enrol, make_key()
-    refused(federation, "bad-token", enrol, federation.enrolment("lab", key, first, SPEC.data_digest))
+    refused(
+        federation, "bad-token", enrol, federation.enrolment("lab", key, first, SPEC.data_digest)
+    )
     clock.now += 7 * DAY + 1
-    refused(federation, "bad-token", enrol, federation.enrolment("lab", key, second, SPEC.data_digest))
+    refused(
+        federation, "bad-token", enrol, federation.enrolment("lab", key, second, SPEC.data_digest)
+    )
     enrol(federation.enrolment("lab", key, federation.token("lab"), SPEC.data_digest))
 
 
@@ -104,7 +137,9 @@ def test_a_token_expires_and_a_new_one_takes_its_place(federation: Federation) -
         ({"name": "clinic", "role": "client"}, "name-taken"),
     ],
 )
-def test_tokens_that_are_refused(federation: Federation, arguments: dict[str, Any], code: str) -> None:
+def test_tokens_that_are_refused(
+    federation: Federation, arguments: dict[str, Any], code: str
+) -> None:
     given = {"secret": secret_digest(secrets.token_hex(32))} | arguments
     refused(federation, code, federation.operator.command, "token", **given)
 

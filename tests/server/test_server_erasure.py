@@ -1,7 +1,9 @@
-"""Erasure at rest: after a deletion is receipted and folded, nothing that the server ever wrote gives the sample back.
+"""Erasure at rest: after a deletion is receipted and folded, nothing that the server ever wrote
+gives the sample back.
 
-Not the files as they are, not old copies of them (backups, write-ahead logs, freed pages) with the keys that are left, and not
-the digests in log and receipts, even for whoever has the current ledger and a list of candidates.
+Not the files as they are, not old copies of them (backups, write-ahead logs, freed pages) with the
+keys that are left, and not the digests in log and receipts, even for whoever has the current ledger
+and a list of candidates.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from remains import found_in, needles, raw_bytes
 
 from expunge import solve
+from expunge.crypto import Envelope
+from expunge.crypto.vault import Vault
 from expunge.errors import ShreddedError
 from expunge.evidence import salted
-from expunge.protocol.request import OrderAnswer
-from expunge.protocol.token import secret_digest
-from expunge.server import books
-from expunge.signing import Envelope
-from expunge.vault import Vault
-from federation import Federation, read_message
-from samples import SPEC, Sample, commitments_of, statistics_of
+from expunge.server import ledger
+from expunge.wire.request import OrderAnswer
+from expunge.wire.token import secret_digest
+from support.federation import Federation, read_message
+from support.raw_bytes import found_in, needles, raw_bytes
+from support.samples import SPEC, Sample, commitments_of, statistics_of
 
 
 class Sealed(NamedTuple):
@@ -46,22 +48,38 @@ def sealed_in(folder: Path) -> list[Sealed]:
             "SELECT generation, client, sequence, sealed, file FROM journal"
         ):
             data = sealed if file is None else (folder / "sealed" / file).read_bytes()
-            found.append(Sealed("message", slots[generation], data, f"journal:{client}:{sequence}".encode()))
+            found.append(
+                Sealed("message", slots[generation], data, f"journal:{client}:{sequence}".encode())
+            )
         for slot, file in database.execute("SELECT slot, file FROM ledger"):
             found.append(Sealed("ledger", slot, (folder / "sealed" / file).read_bytes(), b"ledger"))
-        for client, slot, file, account in database.execute("SELECT client, slot, file, account FROM subledgers"):
-            found.append(Sealed("share", slot, (folder / "sealed" / file).read_bytes(), b"subledger:" + client.encode()))
+        for client, slot, file, account in database.execute(
+            "SELECT client, slot, file, account FROM subledgers"
+        ):
+            found.append(
+                Sealed(
+                    "share",
+                    slot,
+                    (folder / "sealed" / file).read_bytes(),
+                    b"subledger:" + client.encode(),
+                )
+            )
             found.append(Sealed("account", slot, account, b"account:" + client.encode()))
         generation, salt = database.execute("SELECT generation, salt FROM state").fetchone()
         found.append(Sealed("salt", slots[generation], salt, b"salt"))
         for table, column in (("orders", "sealed"), ("audits", "salt")):
             query = f"SELECT id, slot, {column} FROM {table} WHERE slot IS NOT NULL"  # noqa: S608 - our own names
-            found += [Sealed(table, slot, data, f"{table[:-1]}:{name}".encode()) for name, slot, data in database.execute(query)]
+            found += [
+                Sealed(table, slot, data, f"{table[:-1]}:{name}".encode())
+                for name, slot, data in database.execute(query)
+            ]
     return found
 
 
 def copied(federation: Federation, name: str) -> Path:
-    """A copy of all that is on the disk now, as a backup program or a snapshot would have it; the vault apart."""
+    """A copy of all that is on the disk now, as a backup program or a snapshot would have it; the
+    vault apart.
+    """
     place = federation.path.parent / name
     shutil.copytree(federation.path, place)
     (place / "server.vault").rename(place.with_suffix(".vault"))
@@ -77,7 +95,10 @@ def opens(vault: Vault, sealed: Sealed) -> bool:
 
 
 def shredded(federation: Federation, copy: Path, *still: str) -> list[str]:
-    """What in an old copy the present keys do not open any more. That the keys of then open everything is seen first."""
+    """What in an old copy the present keys do not open any more.
+
+    That the keys of then open everything is seen first.
+    """
     everything = sealed_in(copy)
     with Vault.open(copy.with_suffix(".vault")) as vault:
         assert all(opens(vault, one) for one in everything)
@@ -91,7 +112,7 @@ def shredded(federation: Federation, copy: Path, *still: str) -> list[str]:
 def federation(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """Two clients; messages in the journal itself, or in files of their own as large ones are."""
     if request.param == "in files":
-        monkeypatch.setattr(books, "_LARGE", 1)
+        monkeypatch.setattr(ledger, "_LARGE", 1)
     with Federation(tmp_path / "server", seed=3) as federation:
         federation.enrol("clinic").send(federation.draw(6))
         federation.enrol("lab").send(federation.draw(4), kind="gram")
@@ -104,7 +125,9 @@ def test_no_file_holds_what_was_deleted(federation: Federation, kind: str) -> No
     gone = client.retained[:1]
     wanted = needles(SPEC, gone)
     data = client.request((), gone, kind)
-    assert any(needle in data for needle in wanted.values())  # the needles are good: the request itself has them
+    assert any(
+        needle in data for needle in wanted.values()
+    )  # the needles are good: the request itself has them
     client.settled(federation.service.request(data), (), gone)
     assert found_in(federation.path, wanted) == []
     federation.fold()
@@ -116,7 +139,9 @@ def test_no_file_holds_what_was_deleted(federation: Federation, kind: str) -> No
 
 
 def test_not_even_what_is_retained_lies_open(federation: Federation) -> None:
-    """The ledger of one sample is that sample's Gram: it is nowhere in plain, and the message in the journal neither."""
+    """The ledger of one sample is that sample's Gram: it is nowhere in plain, and the message in
+    the journal neither.
+    """
     for name in ("clinic", "lab"):
         client = federation.clients[name]
         client.send((), client.retained[1:] if name == "clinic" else list(client.retained))
@@ -135,7 +160,13 @@ def test_old_copies_do_not_open_with_the_keys_that_are_left(federation: Federati
     folded = copied(federation, "folded")
     client.send((), client.retained[:1])
     deleted = copied(federation, "deleted")
-    assert {one.what for one in sealed_in(deleted)} == {"message", "ledger", "share", "account", "salt"}
+    assert {one.what for one in sealed_in(deleted)} == {
+        "message",
+        "ledger",
+        "share",
+        "account",
+        "salt",
+    }
     federation.fold()
     assert shredded(federation, added) == ["message", "salt"]
     # The share of the client that did not change stays in force, and with it its key.
@@ -151,7 +182,11 @@ def test_the_log_says_when_it_is_done_and_keeps_its_word(federation: Federation)
     entry = receipt.logged.entry
     federation.fold()
     erased = federation.entries("erased")
-    assert [one for one in erased if one["generation"] >= entry["generation"] and one["round"] >= entry["round"]]
+    assert [
+        one
+        for one in erased
+        if one["generation"] >= entry["generation"] and one["round"] >= entry["round"]
+    ]
     assert entry["erased_by"] >= erased[-1]["time"]
     assert federation.service.core.vault.live() == {one.slot for one in sealed_in(federation.path)}
 
@@ -173,7 +208,9 @@ def test_a_round_after_the_generation_ended_is_not_said_to_be_erased(
     federation.check()
 
 
-def test_a_forgotten_client_is_erased_without_waiting_for_another_request(federation: Federation) -> None:
+def test_a_forgotten_client_is_erased_without_waiting_for_another_request(
+    federation: Federation,
+) -> None:
     federation.fold()
     before = copied(federation, "before")
     wanted = needles(SPEC, federation.clients["lab"].retained)
@@ -183,11 +220,15 @@ def test_a_forgotten_client_is_erased_without_waiting_for_another_request(federa
     assert {one.context for one in still} == {b"subledger:clinic", b"account:clinic"}
     assert found_in(federation.path, wanted) == []
     federation.check()
-    assert federation.entries("erased")[-1]["generation"] == federation.service.core.state("generation") - 1
+    assert (
+        federation.entries("erased")[-1]["generation"]
+        == federation.service.core.state("generation") - 1
+    )
 
 
 def candidates_in(federation: Federation, deleted: Sample, count: int = 200) -> list[str]:
-    """Which digests that fit the deleted sample, or any of many others, stand in the server's files, as text or as bytes.
+    """Which digests that fit the deleted sample, or any of many others, stand in the server's
+    files, as text or as bytes.
 
     Whoever has the ledger could recognise the sample by them.
     """
@@ -195,19 +236,29 @@ def candidates_in(federation: Federation, deleted: Sample, count: int = 200) -> 
     current, salt = core.books.solver.statistics, core.salt()
     content = b"".join(raw_bytes(federation.path).values())
     logged = b"".join(federation.service.entries(0, core.log.size))
-    present = {bytes.fromhex(text.decode()) for text in re.findall(rb"[0-9a-f]{64}", content + logged)}
+    present = {
+        bytes.fromhex(text.decode()) for text in re.findall(rb"[0-9a-f]{64}", content + logged)
+    }
     found = []
     for sample in [deleted, *federation.draw(count - 1)]:
         one = statistics_of(federation.spec, [sample])
         ledger, head = (current + one).digest, solve(current + one).digest
         plain = {"sample": one.digest, "ledger": ledger, "head": head}
         plain |= {f"salted {kind}": salted(kind, salt, plain[kind]) for kind in ("ledger", "head")}
-        found += [kind for kind, digest in plain.items() if bytes.fromhex(digest) in present or bytes.fromhex(digest) in content]
+        found += [
+            kind
+            for kind, digest in plain.items()
+            if bytes.fromhex(digest) in present or bytes.fromhex(digest) in content
+        ]
     return found
 
 
-def test_neither_log_nor_receipts_pick_the_deleted_sample_out_of_candidates(federation: Federation) -> None:
-    """Also when that sample's head was current while the spec was amended, an audit ran and heads were published."""
+def test_neither_log_nor_receipts_pick_the_deleted_sample_out_of_candidates(
+    federation: Federation,
+) -> None:
+    """Also when that sample's head was current while the spec was amended, an audit ran and heads
+    were published.
+    """
     operator, client = federation.operator, federation.clients["clinic"]
     operator.command("amend", gamma=(0.75).hex())
     federation.spec = federation.spec.with_gamma(0.75)
@@ -221,7 +272,9 @@ def test_neither_log_nor_receipts_pick_the_deleted_sample_out_of_candidates(fede
     client.send((), gone)
     federation.fold()
     federation.check()
-    assert while_it_was_there == solve(statistics_of(federation.spec, [*federation.retained(), *gone]))
+    assert while_it_was_there == solve(
+        statistics_of(federation.spec, [*federation.retained(), *gone])
+    )
     assert candidates_in(federation, gone[0]) == []
 
 
@@ -229,23 +282,34 @@ def test_a_plain_digest_would_be_found(federation: Federation) -> None:
     """The test above can fail: it looks into rows, envelopes and files."""
     gone = federation.clients["clinic"].retained[0]
     federation.clients["clinic"].send((), [gone])
-    before = solve(federation.service.core.books.solver.statistics + statistics_of(SPEC, [gone])).digest
+    before = solve(
+        federation.service.core.books.solver.statistics + statistics_of(SPEC, [gone])
+    ).digest
     hidden = Envelope.signed("result", {"head": before}, federation.server_key).to_bytes()
     with federation.service.core.database.transaction() as connection:
-        connection.execute("UPDATE answers SET answer = ? WHERE actor = 'operator' AND sequence = 1", (hidden,))
+        connection.execute(
+            "UPDATE answers SET answer = ? WHERE actor = 'operator' AND sequence = 1", (hidden,)
+        )
     assert candidates_in(federation, gone, 2) == ["head"]
 
 
-def test_the_salt_of_current_digests_is_there_for_auditors_and_opens_them(federation: Federation) -> None:
+def test_the_salt_of_current_digests_is_there_for_auditors_and_opens_them(
+    federation: Federation,
+) -> None:
     core = federation.service.core
     head = core.head
     assert head is not None
     for _ in range(2):
-        assert core.state("ledger_digest") == salted("ledger", core.salt(), core.books.solver.statistics.digest)
+        assert core.state("ledger_digest") == salted(
+            "ledger", core.salt(), core.books.solver.statistics.digest
+        )
         assert core.state("head_digest") == salted("head", core.salt(), head.digest)
         federation.fold()  # which seals the same salt anew
     entry = federation.entries("changed")[-1]
-    assert (entry["ledger_after"], entry["head"]) == (core.state("ledger_digest"), core.state("head_digest"))
+    assert (entry["ledger_after"], entry["head"]) == (
+        core.state("ledger_digest"),
+        core.state("head_digest"),
+    )
 
 
 def test_an_audits_salt_is_gone_once_it_no_longer_fits(federation: Federation) -> None:
@@ -260,7 +324,9 @@ def test_an_audits_salt_is_gone_once_it_no_longer_fits(federation: Federation) -
     assert "audits" in shredded(federation, during)
 
 
-def test_who_an_order_is_about_stays_sealed_and_is_gone_when_it_is_closed(federation: Federation) -> None:
+def test_who_an_order_is_about_stays_sealed_and_is_gone_when_it_is_closed(
+    federation: Federation,
+) -> None:
     subject, at_lab = "Ada Byron, 1815-12-10", "patient 0042"
     order = federation.operator.command("order", subject=subject, subjects={"lab": at_lab})["order"]
     wanted = {"subject": subject.encode(), "at the lab": at_lab.encode()}
@@ -272,13 +338,17 @@ def test_who_an_order_is_about_stays_sealed_and_is_gone_when_it_is_closed(federa
     federation.fold()
     before = copied(federation, "before")
     federation.operator.command("close-order", order=order)
-    assert [one.what for one in sealed_in(before) if not opens(federation.service.core.vault, one)] == ["orders"]
+    assert [
+        one.what for one in sealed_in(before) if not opens(federation.service.core.vault, one)
+    ] == ["orders"]
     assert found_in(federation.path, wanted) == []
 
 
 def test_the_secret_of_a_token_is_not_kept(federation: Federation) -> None:
     secret = federation.token("ward")
-    assert found_in(federation.path, {"text": secret.encode(), "bytes": bytes.fromhex(secret)}) == []
+    assert (
+        found_in(federation.path, {"text": secret.encode(), "bytes": bytes.fromhex(secret)}) == []
+    )
     assert found_in(federation.path, {"digest": secret_digest(secret).encode()}) != []
 
 
@@ -292,7 +362,10 @@ def test_a_backup_holds_nothing_that_must_be_forgettable(federation: Federation)
     assert found_in(backups, needles(SPEC, federation.retained())) == []
     with closing(sqlite3.connect(backups / "first")) as database:
         tables = ("ledger", "subledgers", "journal", "commitments", "generations", "tokens")
-        counts = {table: database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}  # noqa: S608
+        counts = {
+            table: database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
+            for table in tables
+        }
         assert counts == dict.fromkeys(tables, 0)
         assert database.execute("SELECT salt FROM state").fetchone() == (b"",)
 
@@ -304,7 +377,20 @@ def test_receipts_and_logs_have_counts_and_digests_and_no_more(federation: Feder
     answer = federation.service.request(data)
     entry = Envelope.from_bytes(answer, "receipt").unverified()["entry"]
     assert message.added is not None
-    fixed = {"kind", "time", "client", "sequence", "request", "message", "added", "deleted", "leave", "reset", "round", "spec"}
+    fixed = {
+        "kind",
+        "time",
+        "client",
+        "sequence",
+        "request",
+        "message",
+        "added",
+        "deleted",
+        "leave",
+        "reset",
+        "round",
+        "spec",
+    }
     digests = {"added_commitments", "deleted_commitments", "ledger_before", "ledger_after", "head"}
     assert set(entry) == fixed | digests | {"orders", "audits", "erased_by", "generation"}
     assert all(re.fullmatch(r"[0-9a-f]{64}", entry[name]) for name in digests | {"request"})

@@ -1,9 +1,10 @@
-"""A store that fails at any write, before or after it persisted: nothing is lost, nothing is applied twice, and what was durable
-is answered by its receipt.
+"""A store that fails at any write, before or after it persisted: nothing is lost, nothing is
+applied twice, and what was durable is answered by its receipt.
 
-Each story is told once for every write in it. At the n-th write an error is raised; whoever asked then offers the very same
-bytes again, to the same service or to one opened anew, until an answer comes. At the end the ledger must be that of retraining,
-in memory and at rest, and the log must hold everything exactly once.
+Each story is told once for every write in it. At the n-th write an error is raised; whoever asked
+then offers the very same bytes again, to the same service or to one opened anew, until an answer
+comes. At the end the ledger must be that of retraining, in memory and at rest, and the log must
+hold everything exactly once.
 """
 
 from __future__ import annotations
@@ -20,23 +21,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from remains import nothing_lingers
 
+from expunge.crypto.vault import _File
 from expunge.errors import CarrierError, RefusedError, StoreError
-from expunge.evidence import published
-from expunge.files import write_whole
-from expunge.protocol.request import OrderAnswer
-from expunge.protocol.token import secret_digest
-from expunge.server import books, folder, founding
-from expunge.vault import _File
-from federation import Client, Federation, Party, Ticking, make_key, scratch, together
-from samples import Sample
+from expunge.evidence import published_head
+from expunge.server import backup, ledger, storage
+from expunge.storage.files import write_whole
+from expunge.wire.request import OrderAnswer
+from expunge.wire.token import secret_digest
+from support.federation import Client, Federation, Party, Ticking, make_key, scratch, together
+from support.raw_bytes import nothing_lingers
+from support.samples import Sample
 
 Answer = TypeVar("Answer")
 
 
 class Faults:
-    """Counts writes, and fails at one of them: database, sealed files (by the hook), vault and signing key."""
+    """Counts writes, and fails at one of them: database, sealed files (by the hook), vault and
+    signing key.
+    """
 
     def __init__(self) -> None:
         self.writes = 0
@@ -69,8 +72,8 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
         faults("after key")
 
     monkeypatch.setattr(_File, "write", failing)
-    monkeypatch.setattr(folder, "write_whole", failing_whole)
-    monkeypatch.setattr(books, "_LARGE", 200)  # so that a few rows have a file of their own
+    monkeypatch.setattr(storage, "write_whole", failing_whole)
+    monkeypatch.setattr(ledger, "_LARGE", 200)  # so that a few rows have a file of their own
     return faults
 
 
@@ -86,11 +89,18 @@ class Teller:
         """Another server from a backup of this one: its own writes do not count."""
         federation, (writes, fail_at) = self.federation, (self._faults.writes, self._faults.fail_at)
         self._faults.fail_at = 0
-        founding.restore(federation.path.parent / "again", federation.path / "backups" / name, federation.server_key)
+        backup.restore(
+            federation.path.parent / "again",
+            federation.path / "backups" / name,
+            federation.server_key,
+        )
         self._faults.writes, self._faults.fail_at = writes, fail_at
 
     def insist(self, ask: Callable[[], Answer], *, upkeep: bool = False) -> Answer:
-        """Ask until there is an answer. The service refuses for want of storage, or has no answer; only upkeep may just fail."""
+        """Ask until there is an answer.
+
+        The service refuses for want of storage, or has no answer; only upkeep may just fail.
+        """
         for _ in range(4):
             try:
                 return ask()
@@ -111,7 +121,14 @@ class Teller:
         data = party.envelope(action, arguments, party.sequence + 1)
         return self.insist(lambda: party.offer(data))
 
-    def send(self, client: Client, added: list[Sample], deleted: list[Sample], kind: str = "rows", **changes: Any) -> None:
+    def send(
+        self,
+        client: Client,
+        added: list[Sample],
+        deleted: list[Sample],
+        kind: str = "rows",
+        **changes: Any,
+    ) -> None:
         data = client.request(added, deleted, kind, **changes)
         answer = self.insist(lambda: self.federation.service.request(data))
         client.settled(answer, added, deleted)
@@ -119,7 +136,9 @@ class Teller:
 
     def enrol(self, name: str) -> Client:
         key, secret, federation = make_key(), "ab" * 32, self.federation
-        self.command(federation.operator, "token", name=name, role="client", secret=secret_digest(secret))
+        self.command(
+            federation.operator, "token", name=name, role="client", secret=secret_digest(secret)
+        )
         data = federation.enrolment(name, key, secret, federation.spec.data_digest)
         self.insist(lambda: federation.service.enrol(data))
         federation.clients[name] = Client(federation, name, key)
@@ -130,7 +149,9 @@ class Teller:
 
 
 def stream(tell: Teller) -> None:
-    """A client joins, adds, deletes as rows and as a Gram, and leaves; the journal is folded in between."""
+    """A client joins, adds, deletes as rows and as a Gram, and leaves; the journal is folded in
+    between.
+    """
     draw = tell.federation.draw
     client = tell.enrol("new")
     tell.send(client, draw(4), [])
@@ -142,7 +163,9 @@ def stream(tell: Teller) -> None:
 
 
 def orders(tell: Teller) -> None:
-    """An order is filed, answered by deletion, and closed; an audit is asked for, answered and finished."""
+    """An order is filed, answered by deletion, and closed; an audit is asked for, answered and
+    finished.
+    """
     federation = tell.federation
     (client,) = federation.clients.values()
     order = tell.command(federation.operator, "order", subject="somebody")["order"]
@@ -155,7 +178,9 @@ def orders(tell: Teller) -> None:
     assert federation.operator.ask("show-audit", audit=audit)["result"] == "equal"
     tell.command(federation.operator, "close-order", order=order)
     tell.fold()
-    assert [len(federation.entries(kind)) for kind in ("ordered", "answered", "completed", "audited")] == [1, 1, 1, 1]
+    assert [
+        len(federation.entries(kind)) for kind in ("ordered", "answered", "completed", "audited")
+    ] == [1, 1, 1, 1]
 
 
 def reign(tell: Teller) -> None:
@@ -163,7 +188,9 @@ def reign(tell: Teller) -> None:
     federation = tell.federation
     (client,) = federation.clients.values()
     tell.send(client, federation.draw(1), [])
-    tell.command(federation.operator, "amend", gamma=(2.0).hex(), labels=["cat", "dog", "eel", "fox"])
+    tell.command(
+        federation.operator, "amend", gamma=(2.0).hex(), labels=["cat", "dog", "eel", "fox"]
+    )
     federation.spec = federation.spec.with_gamma(2.0).with_labels("fox")
     tell.send(client, [], client.retained[:1], "gram")
     tell.command(federation.operator, "forget-client", client=client.name)
@@ -172,7 +199,9 @@ def reign(tell: Teller) -> None:
 
 
 def keys(tell: Teller) -> None:
-    """The server changes its key, twice, and makes a backup in between, from which another server can be restored."""
+    """The server changes its key, twice, and makes a backup in between, from which another server
+    can be restored.
+    """
     federation = tell.federation
     (client,) = federation.clients.values()
     tell.command(federation.operator, "rotate-key")
@@ -188,12 +217,20 @@ STORIES = {story.__name__: story for story in (stream, orders, reign, keys)}
 
 
 def everything_once(federation: Federation) -> None:
-    """The log has each request and each command once, in order, and every answer in store is one of them."""
+    """The log has each request and each command once, in order, and every answer in store is one of
+    them.
+    """
     counted: Counter[tuple[str, int]] = Counter()
     for entry in federation.entries():
         if entry["kind"] in ("changed", "commanded"):
-            counted[entry["client" if entry["kind"] == "changed" else "actor"], entry["sequence"]] += 1
-    expected = {(client.name, number + 1) for client in federation.clients.values() for number in range(client.sequence)}
+            counted[
+                entry["client" if entry["kind"] == "changed" else "actor"], entry["sequence"]
+            ] += 1
+    expected = {
+        (client.name, number + 1)
+        for client in federation.clients.values()
+        for number in range(client.sequence)
+    }
     expected |= {("operator", number + 1) for number in range(federation.operator.sequence)}
     assert counted == Counter(expected)
     assert {row[:2] for row in federation.dump()["answers"]} == expected
@@ -201,7 +238,14 @@ def everything_once(federation: Federation) -> None:
     assert times == sorted(times)
 
 
-def tell(story: Callable[[Teller], None], base: Federation, faults: Faults, fail_at: int, *, reopens: bool) -> bool:
+def tell(
+    story: Callable[[Teller], None],
+    base: Federation,
+    faults: Faults,
+    fail_at: int,
+    *,
+    reopens: bool,
+) -> bool:
     """Tell a story with one failing write; returns whether that write was ever reached."""
     faults.fail_at, faults.struck = 0, ""
     federation = base.twin(base.path.parent / f"twin-{fail_at}" / "server")
@@ -215,10 +259,18 @@ def tell(story: Callable[[Teller], None], base: Federation, faults: Faults, fail
         federation.check()
         federation.fold()
         federation.check()
-        published.read(federation.service.head() or b"", federation.chain())
+        published_head.read(federation.service.head() or b"", federation.chain())
         nothing_lingers(federation)
         leftovers = {file.name for file in federation.path.iterdir()} - {"backups"}
-        assert leftovers <= {"lock", "sealed", "server.db", "server.db-shm", "server.db-wal", "server.key", "server.vault"}
+        assert leftovers <= {
+            "lock",
+            "sealed",
+            "server.db",
+            "server.db-shm",
+            "server.db-wal",
+            "server.key",
+            "server.vault",
+        }
     finally:
         federation.service.close()
         shutil.rmtree(federation.path.parent)
@@ -237,8 +289,12 @@ def base(faults: Faults) -> Iterator[Federation]:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_write_that_fails_loses_nothing_and_repeats_nothing(name: str, base: Federation, faults: Faults) -> None:
-    """Every other write is followed by opening the server anew; which of them, is drawn by the run's seed."""
+def test_a_write_that_fails_loses_nothing_and_repeats_nothing(
+    name: str, base: Federation, faults: Faults
+) -> None:
+    """Every other write is followed by opening the server anew; which of them, is drawn by the
+    run's seed.
+    """
     fail_at, places, turn = 1, set(), random.getrandbits(1)
     while tell(STORIES[name], base, faults, fail_at, reopens=bool(fail_at // 2 % 2 ^ turn)):
         places.add(faults.struck)
@@ -263,7 +319,9 @@ def test_a_store_that_fails_for_a_while(base: Federation, faults: Faults) -> Non
             with pytest.raises(OSError, match="made to fail"):
                 federation.fold()
         assert client.sync()["sequence"] == client.sequence
-        assert published.read(service.head() or b"", federation.chain())[0] == service.core.head
+        assert (
+            published_head.read(service.head() or b"", federation.chain())[0] == service.core.head
+        )
         assert federation.dump() == before
         federation.check()
         faults.always = ""
@@ -273,8 +331,12 @@ def test_a_store_that_fails_for_a_while(base: Federation, faults: Faults) -> Non
         nothing_lingers(federation)
 
 
-def test_a_store_that_cannot_even_be_read_for_a_while(base: Federation, faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then memory is not what is at rest: nothing may be written from it, nor answered, until it has been read again."""
+def test_a_store_that_cannot_even_be_read_for_a_while(
+    base: Federation, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then memory is not what is at rest: nothing may be written from it, nor answered, until it
+    has been read again.
+    """
     with base.twin(base.path.parent / "twin") as federation:
         client, service = federation.clients["clinic"], federation.service
         sample, core = federation.draw(1), service.core
@@ -304,13 +366,18 @@ def test_a_store_that_cannot_even_be_read_for_a_while(base: Federation, faults: 
         federation.check()
 
 
-def test_a_failure_between_two_requests_of_one_batch_tells_each_its_own_truth(base: Federation, faults: Faults) -> None:
+def test_a_failure_between_two_requests_of_one_batch_tells_each_its_own_truth(
+    base: Federation, faults: Faults
+) -> None:
     """A batch is durable as a whole; who was not told is told by the receipt."""
     with base.twin(base.path.parent / "twin") as federation:
         client, other = federation.clients["clinic"], federation.enrol("lab")
         one, two = federation.draw(1), federation.draw(1)
         faults.always = "after commit"
-        futures = together(federation.service, [client.request(one), other.request(two), other.request(two, sequence=7)])
+        futures = together(
+            federation.service,
+            [client.request(one), other.request(two), other.request(two, sequence=7)],
+        )
         answers = [futures[place].result() for place in (0, 1)]
         assert isinstance(futures[2].exception(), RefusedError)
         faults.always = ""
@@ -355,7 +422,12 @@ def test_a_disk_that_is_really_full(base: Federation) -> None:
 def run(program: str, *arguments: str) -> bool:
     """Whether a program of the system is there and does its work."""
     found = shutil.which(program)
-    return bool(found) and not subprocess.run([str(found), *arguments], capture_output=True, check=False).returncode  # noqa: S603
+    return (
+        bool(found)
+        and not subprocess.run(  # noqa: S603
+            [str(found), *arguments], capture_output=True, check=False
+        ).returncode
+    )
 
 
 def fill_up(federation: Federation, filler: Path) -> None:
@@ -380,7 +452,9 @@ def fill_up(federation: Federation, filler: Path) -> None:
 
 
 def insist(federation: Federation, filler: Path, data: bytes) -> bytes:
-    """Offer until there is room: what is refused has changed nothing, and the filler shrinks by and by."""
+    """Offer until there is room: what is refused has changed nothing, and the filler shrinks by and
+    by.
+    """
     for _ in range(150):
         before = federation.dump()
         try:

@@ -1,4 +1,6 @@
-"""Clients whose Grams are not of the samples that they committed to: what they can do is bounded, and can be undone."""
+"""Clients whose Grams are not of the samples that they committed to: what they can do is bounded,
+and can be undone.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ import numpy as np
 import pytest
 
 from expunge.errors import RefusedError
-from expunge.protocol.messages import GramPart, Message
-from federation import Client, Federation, together
-from samples import SPEC, Sample, statistics_of
+from expunge.wire.messages import GramPart, Message
+from support.federation import Client, Federation, together
+from support.samples import SPEC, Sample, statistics_of
 
 FAR = np.float32(8.0)
 COMMITTED = [Sample(np.array([FAR, FAR, 0, 0]), 0)]
@@ -44,9 +46,13 @@ def lying(federation: Federation, committed: list[Sample], told: list[Sample]) -
 
 
 def test_a_client_cannot_hide_statistics_behind_an_empty_account(federation: Federation) -> None:
-    """What was added as one Gram and is deleted as other rows would leave statistics of no samples behind."""
+    """What was added as one Gram and is deleted as other rows would leave statistics of no samples
+    behind.
+    """
     samples = [Sample(np.array(row, dtype=np.float32), 0) for row in ([1, 1, 0, 0], [2, 2, 0, 0])]
-    others = [Sample(np.array(row, dtype=np.float32), 0) for row in ([1, 2, 0, 0], [2, 1, 0, 0])]  # of the same diagonal
+    others = [
+        Sample(np.array(row, dtype=np.float32), 0) for row in ([1, 2, 0, 0], [2, 1, 0, 0])
+    ]  # of the same diagonal
     client = lying(federation, samples, others)
     refused(federation, client.request((), samples), "impossible")
     refused(federation, client.request((), samples, leave=True), "impossible")
@@ -56,7 +62,9 @@ def test_a_client_cannot_hide_statistics_behind_an_empty_account(federation: Fed
 
 
 def test_the_ledger_opens_again_whatever_a_client_got_into_it(federation: Federation) -> None:
-    """A share that alone is impossible is seen only when the others' samples are gone; it must never keep the server shut."""
+    """A share that alone is impossible is seen only when the others' samples are gone; it must
+    never keep the server shut.
+    """
     client, lab = lying(federation, COMMITTED, TOLD), federation.clients["lab"]
     client.send(federation.draw(1))
     refused(federation, client.request((), COMMITTED), "impossible")  # alone
@@ -68,8 +76,12 @@ def test_the_ledger_opens_again_whatever_a_client_got_into_it(federation: Federa
     assert federation.service.status()["samples"] == len(federation.retained()) == 6 + 3 + 4 + 1
 
 
-def test_whom_a_liar_stands_in_the_way_is_helped_by_forgetting_the_liar(federation: Federation) -> None:
-    """What is left when the others go would be no Gram, so their deletions are refused; an audit shows why."""
+def test_whom_a_liar_stands_in_the_way_is_helped_by_forgetting_the_liar(
+    federation: Federation,
+) -> None:
+    """What is left when the others go would be no Gram, so their deletions are refused; an audit
+    shows why.
+    """
     clinic, lab = federation.clients.values()
     lab.send([Sample(np.eye(4, dtype=np.float32)[place] * 60, 0) for place in range(4)])
     liar = lying(federation, COMMITTED, TOLD)
@@ -89,7 +101,9 @@ def test_whom_a_liar_stands_in_the_way_is_helped_by_forgetting_the_liar(federati
 
 
 def test_squares_beyond_the_grid_are_refused(federation: Federation) -> None:
-    """Taken in, one such "sample" would fill 128 bits: then every honest addition would overflow the ledger."""
+    """Taken in, one such "sample" would fill 128 bits: then every honest addition would overflow
+    the ledger.
+    """
     client, sample = federation.enrol("liar"), federation.draw(1)
     honest = statistics_of(SPEC, sample)
     body = bytearray(honest.to_bytes()[:-32])

@@ -1,4 +1,6 @@
-"""The case reference of an erasure order: kept for officers, told to nobody else, and there after closing."""
+"""The case reference of an erasure order: kept for officers, told to nobody else, and there after
+closing.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,17 @@ from typing import Any
 
 import pytest
 
+from expunge.crypto import Envelope
 from expunge.errors import RefusedError
 from expunge.evidence import Bundle, read_bundle, render_bundle
-from expunge.server.database import Database
 from expunge.server.schema import MIGRATIONS
-from expunge.signing import Envelope
-from federation import Clock, Federation
+from expunge.server.storage import Database
+from support.federation import Clock, Federation
 
 REFERENCE = "DPO-2026/0815"
-_ADDS_REFERENCES = next(number for number, script in enumerate(MIGRATIONS) if "ADD COLUMN reference" in script)
+_ADDS_REFERENCES = next(
+    number for number, script in enumerate(MIGRATIONS) if "ADD COLUMN reference" in script
+)
 
 
 @pytest.fixture
@@ -26,7 +30,9 @@ def federation(tmp_path: Path):
         yield federation
 
 
-def test_a_reference_is_shown_to_officers_in_the_bundle_and_after_closing(federation: Federation) -> None:
+def test_a_reference_is_shown_to_officers_in_the_bundle_and_after_closing(
+    federation: Federation,
+) -> None:
     officer, client = federation.officer(), federation.clients["clinic"]
     filed = officer.command("order", subject="ada", reference=REFERENCE)
     order = filed["order"]
@@ -50,7 +56,9 @@ def test_the_public_log_does_not_tell_it(federation: Federation) -> None:
 
 
 @pytest.mark.parametrize("reference", [None, 7, ["x"], "x" * 201])
-def test_a_reference_that_cannot_be_is_refused_and_nothing_changes(federation: Federation, reference: Any) -> None:
+def test_a_reference_that_cannot_be_is_refused_and_nothing_changes(
+    federation: Federation, reference: Any
+) -> None:
     officer = federation.officer()
     before = federation.dump()
     with pytest.raises(RefusedError, match="at most 200 characters") as refusal:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, FormatError, RefusedError
 from expunge.evidence import Bundle, read_bundle, render_bundle, verify
-from expunge.protocol.names import time_text
-from expunge.protocol.request import OrderAnswer
-from expunge.signing import Envelope
-from federation import NOW, Clock, Federation, Party
+from expunge.wire.request import OrderAnswer
+from expunge.wire.schema import time_text
+from support.federation import NOW, Clock, Federation, Party
 
 DAY = 86400
 SUBJECT = "Ada Byron, 1815-12-10"
@@ -37,7 +37,9 @@ def shown(officer: Party, order: str) -> dict[str, Any]:
 
 
 def evidence(federation: Federation, officer: Party, order: str) -> tuple[bytes, Bundle]:
-    """The bundle as a file, checked with nothing but the file and the server's first key; and what is in it."""
+    """The bundle as a file, checked with nothing but the file and the server's first key; and what
+    is in it.
+    """
     data = render_bundle(Envelope.from_json(officer.ask("bundle", order=order), "bundle"))
     assert verify(data, federation.first_key.public).kind == "bundle"
     return data, Bundle.read(read_bundle(data), federation.first_key.public)
@@ -54,7 +56,11 @@ def test_from_filing_to_closing(federation: Federation, officer: Party) -> None:
     clinic, hospital, lab = federation.clients.values()
     filed = officer.command("order", subject=SUBJECT, subjects={"lab": "patient 7"}, days=10)
     order = filed["order"]
-    assert (filed["state"], filed["waiting"], filed["answers"]) == ("open", ["clinic", "hospital", "lab"], [])
+    assert (filed["state"], filed["waiting"], filed["answers"]) == (
+        "open",
+        ["clinic", "hospital", "lab"],
+        [],
+    )
     assert (filed["filed"], filed["deadline"]) == (time_text(NOW), time_text(NOW + 10 * DAY))
     names = {client.name: client.sync()["orders"] for client in federation.clients.values()}
     assert {name: [one["subject"] for one in waiting] for name, waiting in names.items()} == {
@@ -71,7 +77,9 @@ def test_from_filing_to_closing(federation: Federation, officer: Party) -> None:
     lab.answer_order(order, lab.retained[:1], "gram")
     told = shown(officer, order)
     assert (told["state"], told["waiting"], told["completed"]) == ("complete", [], time_text(NOW))
-    assert [(answer["client"], answer["found"], answer["sequence"]) for answer in told["answers"]] == [
+    assert [
+        (answer["client"], answer["found"], answer["sequence"]) for answer in told["answers"]
+    ] == [
         ("clinic", 2, 2),
         ("hospital", 0, 2),
         ("lab", 1, 2),
@@ -79,13 +87,27 @@ def test_from_filing_to_closing(federation: Federation, officer: Party) -> None:
     federation.check()
     federation.fold()
     _, bundle = evidence(federation, officer, order)
-    assert (bundle.order.state, bundle.order.subject, bundle.order.subjects) == ("complete", SUBJECT, {"lab": "patient 7"})
-    assert [(answer["client"], answer["found"]) for answer in bundle.answers()] == [("clinic", 2), ("hospital", 0), ("lab", 1)]
+    assert (bundle.order.state, bundle.order.subject, bundle.order.subjects) == (
+        "complete",
+        SUBJECT,
+        {"lab": "patient 7"},
+    )
+    assert [(answer["client"], answer["found"]) for answer in bundle.answers()] == [
+        ("clinic", 2),
+        ("hospital", 0),
+        ("lab", 1),
+    ]
     assert all(bundle.shredding(change) is not None for change in bundle.found("changed"))
     officer.command("close-order", order=order)
     assert shown(officer, order)["state"] == "closed"
     refused("gone", officer.ask, "bundle", order=order)
-    assert federation.service.status()["orders"] == {"open": 0, "overdue": 0, "complete": 0, "closed": 1, "lost": 0}
+    assert federation.service.status()["orders"] == {
+        "open": 0,
+        "overdue": 0,
+        "complete": 0,
+        "closed": 1,
+        "lost": 0,
+    }
 
 
 def test_a_bundle_has_no_byte_that_can_be_altered(federation: Federation, officer: Party) -> None:
@@ -106,7 +128,9 @@ def test_a_bundle_has_no_byte_that_can_be_altered(federation: Federation, office
         verify(data, officer.key.public)
 
 
-def test_a_bundle_of_an_order_that_is_not_complete_says_so(federation: Federation, officer: Party) -> None:
+def test_a_bundle_of_an_order_that_is_not_complete_says_so(
+    federation: Federation, officer: Party
+) -> None:
     order = officer.command("order", subject=SUBJECT)["order"]
     federation.clients["clinic"].answer_order(order)
     _, bundle = evidence(federation, officer, order)
@@ -114,7 +138,9 @@ def test_a_bundle_of_an_order_that_is_not_complete_says_so(federation: Federatio
 
 
 @pytest.mark.parametrize("way", ["leaves", "is forgotten"])
-def test_a_client_that_is_gone_has_answered_by_that(federation: Federation, officer: Party, way: str) -> None:
+def test_a_client_that_is_gone_has_answered_by_that(
+    federation: Federation, officer: Party, way: str
+) -> None:
     clinic, hospital, lab = federation.clients.values()
     order = officer.command("order", subject=SUBJECT)["order"]
     clinic.answer_order(order, clinic.retained[:1])
@@ -140,11 +166,15 @@ def test_a_leave_may_answer_an_order_itself(federation: Federation, officer: Par
     order = officer.command("order", subject=SUBJECT)["order"]
     lab = federation.clients["lab"]
     lab.send((), list(lab.retained), leave=True, orders=(OrderAnswer(order, 2),))
-    assert [(one["client"], one["found"]) for one in shown(officer, order)["answers"]] == [("lab", 2)]
+    assert [(one["client"], one["found"]) for one in shown(officer, order)["answers"]] == [
+        ("lab", 2)
+    ]
     assert len(federation.entries("answered")) == 1
 
 
-def test_an_order_is_overdue_after_its_deadline_and_can_still_be_answered(federation: Federation, officer: Party) -> None:
+def test_an_order_is_overdue_after_its_deadline_and_can_still_be_answered(
+    federation: Federation, officer: Party
+) -> None:
     clock = federation.clock
     assert isinstance(clock, Clock)
     order = officer.command("order", subject=SUBJECT)["order"]
@@ -168,12 +198,24 @@ def test_several_orders_in_one_request(federation: Federation, officer: Party) -
     clinic = federation.clients["clinic"]
     before = federation.dump()
     answers = (OrderAnswer(one, 2), OrderAnswer(two, 1))
-    refused("wrong-counts", federation.service.request, clinic.request((), clinic.retained[:2], orders=answers))
-    refused("unknown-order", federation.service.request, clinic.request(orders=(OrderAnswer(one, 0), OrderAnswer(one, 0))))
+    refused(
+        "wrong-counts",
+        federation.service.request,
+        clinic.request((), clinic.retained[:2], orders=answers),
+    )
+    refused(
+        "unknown-order",
+        federation.service.request,
+        clinic.request(orders=(OrderAnswer(one, 0), OrderAnswer(one, 0))),
+    )
     assert federation.dump() == before
     clinic.send((), clinic.retained[:3], orders=answers)
-    refused("unknown-order", federation.service.request, clinic.request(orders=(OrderAnswer(one, 0),)))
-    assert [[answer["found"] for answer in shown(officer, order)["answers"]] for order in (one, two)] == [[2], [1]]
+    refused(
+        "unknown-order", federation.service.request, clinic.request(orders=(OrderAnswer(one, 0),))
+    )
+    assert [
+        [answer["found"] for answer in shown(officer, order)["answers"]] for order in (one, two)
+    ] == [[2], [1]]
 
 
 def test_an_order_of_a_federation_without_clients_is_complete(tmp_path: Path) -> None:
@@ -183,7 +225,11 @@ def test_an_order_of_a_federation_without_clients_is_complete(tmp_path: Path) ->
         evidence(federation, federation.operator, order)
         newcomer = federation.enrol("late")
         assert newcomer.sync()["orders"] == []
-        refused("unknown-order", federation.service.request, newcomer.request(orders=(OrderAnswer(order, 0),)))
+        refused(
+            "unknown-order",
+            federation.service.request,
+            newcomer.request(orders=(OrderAnswer(order, 0),)),
+        )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +249,9 @@ def test_an_order_of_a_federation_without_clients_is_complete(tmp_path: Path) ->
         ({"subject": "x", "days": 100000}, "malformed"),
     ],
 )
-def test_an_order_that_cannot_be_filed_is_refused(federation: Federation, arguments: dict[str, Any], code: str) -> None:
+def test_an_order_that_cannot_be_filed_is_refused(
+    federation: Federation, arguments: dict[str, Any], code: str
+) -> None:
     before = federation.dump()
     refused(code, federation.operator.command, "order", **arguments)
     assert federation.dump() == before
@@ -226,7 +274,9 @@ def test_there_is_no_such_order(federation: Federation, action: str) -> None:
     refused("unknown-order", federation.operator.command, "close-order", order="0" * 32)
 
 
-def test_a_bundle_after_a_rotation_verifies_with_the_old_key_and_the_new_one(federation: Federation, officer: Party) -> None:
+def test_a_bundle_after_a_rotation_verifies_with_the_old_key_and_the_new_one(
+    federation: Federation, officer: Party
+) -> None:
     clock = federation.clock
     assert isinstance(clock, Clock)
     order = officer.command("order", subject=SUBJECT)["order"]
@@ -255,8 +305,12 @@ def test_a_bundle_names_the_last_audit(federation: Federation, officer: Party) -
     assert [one.entry["result"] for one in bundle.found("audited")] == ["equal"]
 
 
-def test_a_closed_orders_subject_cannot_be_picked_out_of_candidates(federation: Federation, officer: Party) -> None:
-    """Not even with the officer's key: the digest of the command covers a nonce that the server does not keep."""
+def test_a_closed_orders_subject_cannot_be_picked_out_of_candidates(
+    federation: Federation, officer: Party
+) -> None:
+    """Not even with the officer's key: the digest of the command covers a nonce that the server
+    does not keep.
+    """
     order = officer.command("order", subject="alice")["order"]
     for client in federation.clients.values():
         client.answer_order(order)

@@ -1,4 +1,6 @@
-"""Whatever cannot be taken is refused with its code and a reason; nothing has changed then, and the next good request works."""
+"""Whatever cannot be taken is refused with its code and a reason; nothing has changed then, and the
+next good request works.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ from expunge import Spec, Statistics
 from expunge.errors import RefusedError
 from expunge.exact import wide
 from expunge.exact.blas import packed_diagonal
-from expunge.protocol.messages import GramPart, Message
-from expunge.protocol.request import AuditAnswer, OrderAnswer
-from expunge.server.core import Settings
-from federation import Client, Federation, make_key
-from samples import SPEC, Sample, commitments_of, part_of, rows_of, statistics_of
+from expunge.server.state import Settings
+from expunge.wire.messages import GramPart, Message
+from expunge.wire.request import AuditAnswer, OrderAnswer
+from support.federation import Client, Federation, make_key
+from support.samples import SPEC, Sample, commitments_of, part_of, rows_of, statistics_of
 
 OTHER = Spec(dim=SPEC.dim + 1, labels=SPEC.labels)
 FRAME = 16 + 1 + 4
@@ -56,13 +58,20 @@ def with_salt(sample: Sample) -> Sample:
     return Sample(sample.features, sample.target)
 
 
-def rows_message(client: Client, samples: list[Sample], features: np.ndarray, labels: bytes) -> bytes:
+def rows_message(
+    client: Client, samples: list[Sample], features: np.ndarray, labels: bytes
+) -> bytes:
     """A rows message for adding, whose integers and labels are as given."""
-    return client.request(samples, message=b"".join(one.salt for one in samples) + features.astype("<i8").tobytes() + labels)
+    return client.request(
+        samples,
+        message=b"".join(one.salt for one in samples) + features.astype("<i8").tobytes() + labels,
+    )
 
 
 def statistics_with(entry: Callable[[Statistics], None], samples: list[Sample]) -> bytes:
-    """A gram message that adds statistics after `entry` has spoilt them; their checksum is right all the same."""
+    """A gram message that adds statistics after `entry` has spoilt them; their checksum is right
+    all the same.
+    """
     base = statistics_of(SPEC, samples)
     spoilt = Statistics.from_bytes(SPEC, base.to_bytes())
     for name in ("gram", "moment", "label_gram", "class_counts"):
@@ -73,7 +82,9 @@ def statistics_with(entry: Callable[[Statistics], None], samples: list[Sample]) 
 
 
 def too_correlated(statistics: Statistics) -> None:
-    """Off the diagonal more than the diagonal allows, by far: no such Gram exists, whatever else is in the ledger."""
+    """Off the diagonal more than the diagonal allows, by far: no such Gram exists, whatever else is
+    in the ledger.
+    """
     place = int(packed_diagonal(SPEC.width)[0]) + 1
     statistics.gram[:, place] = wide.from_ints([1 << 90])[:, 0]
 
@@ -94,46 +105,94 @@ class Scene(NamedTuple):
 
     def deleting(self, message: bytes, count: int = 1) -> bytes:
         """A request of the clinic to delete its first samples by a Gram that may be of others."""
-        return self.clinic.request(message_kind="gram", named=_first(self.clinic, count), message=message)
+        return self.clinic.request(
+            message_kind="gram", named=_first(self.clinic, count), message=message
+        )
 
 
 Bad = Callable[[Scene], bytes]
 
 BAD: dict[str, tuple[str, Bad]] = {
-    "a gap": ("sequence-gap", lambda s: s.clinic.request(s.draw(1), sequence=s.clinic.sequence + 2)),
-    "a gap of a lifetime": ("sequence-gap", lambda s: s.clinic.request(s.draw(1), sequence=1 << 53)),
-    "an old number with other content": ("sequence-reused", lambda s: s.clinic.request(s.draw(1), sequence=1)),
+    "a gap": (
+        "sequence-gap",
+        lambda s: s.clinic.request(s.draw(1), sequence=s.clinic.sequence + 2),
+    ),
+    "a gap of a lifetime": (
+        "sequence-gap",
+        lambda s: s.clinic.request(s.draw(1), sequence=1 << 53),
+    ),
+    "an old number with other content": (
+        "sequence-reused",
+        lambda s: s.clinic.request(s.draw(1), sequence=1),
+    ),
     "number 0": ("malformed", lambda s: s.clinic.request(s.draw(1), sequence=0)),
     "a key of its own": ("bad-signature", lambda s: s.clinic.request(s.draw(1), key=make_key())),
-    "in another's name": ("bad-signature", lambda s: s.clinic.request(s.draw(1), client=s.lab.name, sequence=s.lab.sequence + 1)),
+    "in another's name": (
+        "bad-signature",
+        lambda s: s.clinic.request(s.draw(1), client=s.lab.name, sequence=s.lab.sequence + 1),
+    ),
     "by nobody": ("unknown-actor", lambda s: s.clinic.request(s.draw(1), client="nobody")),
-    "by the operator": ("not-allowed", lambda s: s.clinic.request(s.draw(1), client="operator", key=s.federation.operator.key)),
-    "another federation": ("wrong-federation", lambda s: s.clinic.request(s.draw(1), federation="0" * 32)),
-    "another data spec": ("wrong-spec", lambda s: s.clinic.request(s.draw(1), data_digest=OTHER.data_digest)),
-    "other labels": ("wrong-spec", lambda s: s.clinic.request(s.draw(1), labels_digest=SPEC.with_labels("fox").labels_digest)),
+    "by the operator": (
+        "not-allowed",
+        lambda s: s.clinic.request(s.draw(1), client="operator", key=s.federation.operator.key),
+    ),
+    "another federation": (
+        "wrong-federation",
+        lambda s: s.clinic.request(s.draw(1), federation="0" * 32),
+    ),
+    "another data spec": (
+        "wrong-spec",
+        lambda s: s.clinic.request(s.draw(1), data_digest=OTHER.data_digest),
+    ),
+    "other labels": (
+        "wrong-spec",
+        lambda s: s.clinic.request(s.draw(1), labels_digest=SPEC.with_labels("fox").labels_digest),
+    ),
     "a kind that the spec does not allow": (
         "not-allowed",
-        lambda s: s.clinic.request(named=(commitments_of(SPEC, s.draw(1)), []), message_kind="factor", message=b""),
+        lambda s: s.clinic.request(
+            named=(commitments_of(SPEC, s.draw(1)), []), message_kind="factor", message=b""
+        ),
     ),
-    "changes without a message": ("malformed", lambda s: s.clinic.request(named=(commitments_of(SPEC, s.draw(1)), []))),
+    "changes without a message": (
+        "malformed",
+        lambda s: s.clinic.request(named=(commitments_of(SPEC, s.draw(1)), [])),
+    ),
     "a delete of what was never there": ("not-live", lambda s: s.clinic.request((), s.draw(1))),
-    "a delete of what was never there, by gram": ("not-live", lambda s: s.clinic.request((), s.draw(1), "gram")),
+    "a delete of what was never there, by gram": (
+        "not-live",
+        lambda s: s.clinic.request((), s.draw(1), "gram"),
+    ),
     "a delete of another's": ("not-live", lambda s: s.clinic.request((), s.lab.retained[:1])),
     "an add of what is there": ("already-live", lambda s: s.clinic.request(s.clinic.retained[:2])),
     "a sample twice": ("wrong-counts", lambda s: s.clinic.request(s.clinic.retained[:1] * 2)),
-    "a sample deleted twice": ("wrong-counts", lambda s: s.clinic.request((), s.clinic.retained[:1] * 2)),
-    "a sample added and deleted": ("wrong-counts", lambda s: s.clinic.request(s.clinic.retained[:1], s.clinic.retained[:1])),
+    "a sample deleted twice": (
+        "wrong-counts",
+        lambda s: s.clinic.request((), s.clinic.retained[:1] * 2),
+    ),
+    "a sample added and deleted": (
+        "wrong-counts",
+        lambda s: s.clinic.request(s.clinic.retained[:1], s.clinic.retained[:1]),
+    ),
     "another salt": (
         "not-opened",
         lambda s: s.clinic.request(
-            (), [with_salt(s.clinic.retained[0])], named=([], commitments_of(SPEC, s.clinic.retained[:1]))
+            (),
+            [with_salt(s.clinic.retained[0])],
+            named=([], commitments_of(SPEC, s.clinic.retained[:1])),
         ),
     ),
     "another row": (
         "not-opened",
         lambda s: s.clinic.request(
             (),
-            [Sample(s.clinic.retained[0].features * 2, s.clinic.retained[0].target, s.clinic.retained[0].salt)],
+            [
+                Sample(
+                    s.clinic.retained[0].features * 2,
+                    s.clinic.retained[0].target,
+                    s.clinic.retained[0].salt,
+                )
+            ],
             named=_first(s.clinic),
         ),
     ),
@@ -141,20 +200,39 @@ BAD: dict[str, tuple[str, Bad]] = {
         "not-opened",
         lambda s: s.clinic.request(
             (),
-            [Sample(s.clinic.retained[0].features, (s.clinic.retained[0].target + 1) % 3, s.clinic.retained[0].salt)],
+            [
+                Sample(
+                    s.clinic.retained[0].features,
+                    (s.clinic.retained[0].target + 1) % 3,
+                    s.clinic.retained[0].salt,
+                )
+            ],
             named=_first(s.clinic),
         ),
     ),
     "rows in another order": (
         "not-opened",
-        lambda s: s.clinic.request((), s.clinic.retained[:2], named=([], commitments_of(SPEC, s.clinic.retained[1::-1]))),
+        lambda s: s.clinic.request(
+            (), s.clinic.retained[:2], named=([], commitments_of(SPEC, s.clinic.retained[1::-1]))
+        ),
     ),
-    "more samples than the header says": ("malformed", lambda s: s.clinic.request(s.draw(2), says={"added": 1})),
-    "fewer samples than the header says": ("malformed", lambda s: s.clinic.request(s.draw(1), says={"added": 2})),
-    "more samples than there are": ("malformed", lambda s: s.clinic.request(s.draw(1), says={"added": 1 << 52})),
+    "more samples than the header says": (
+        "malformed",
+        lambda s: s.clinic.request(s.draw(2), says={"added": 1}),
+    ),
+    "fewer samples than the header says": (
+        "malformed",
+        lambda s: s.clinic.request(s.draw(1), says={"added": 2}),
+    ),
+    "more samples than there are": (
+        "malformed",
+        lambda s: s.clinic.request(s.draw(1), says={"added": 1 << 52}),
+    ),
     "statistics of more than is named": (
         "malformed",
-        lambda s: s.clinic.request((one := s.draw(1)), kind="gram", message=s.message([*one, *s.draw(1)], "gram")),
+        lambda s: s.clinic.request(
+            (one := s.draw(1)), kind="gram", message=s.message([*one, *s.draw(1)], "gram")
+        ),
     ),
     "statistics of another spec": (
         "malformed",
@@ -166,18 +244,29 @@ BAD: dict[str, tuple[str, Bad]] = {
     ),
     "garbage for statistics": (
         "malformed",
-        lambda s: s.clinic.request(s.draw(1), kind="gram", message=struct.pack("<Q", 64) + bytes(range(64))),
+        lambda s: s.clinic.request(
+            s.draw(1), kind="gram", message=struct.pack("<Q", 64) + bytes(range(64))
+        ),
     ),
-    "a length beyond all bounds": ("malformed", lambda s: s.clinic.request(s.draw(1), kind="gram", message=b"\xff" * 8)),
+    "a length beyond all bounds": (
+        "malformed",
+        lambda s: s.clinic.request(s.draw(1), kind="gram", message=b"\xff" * 8),
+    ),
     "a Gram that no samples have": (
         "impossible",
-        lambda s: s.clinic.request((one := s.draw(1)), kind="gram", message=statistics_with(too_correlated, one)),
+        lambda s: s.clinic.request(
+            (one := s.draw(1)), kind="gram", message=statistics_with(too_correlated, one)
+        ),
     ),
-    "garbage for rows": ("malformed", lambda s: s.clinic.request(s.draw(1), message=random.Random(1).randbytes(32 + 8 * 4 + 5))),  # noqa: S311 - no secret
+    "garbage for rows": (
+        "malformed",
+        lambda s: s.clinic.request(s.draw(1), message=random.Random(1).randbytes(32 + 8 * 4 + 5)),  # noqa: S311 - no secret
+    ),
     "bytes left over": (
         "malformed",
         lambda s: s.clinic.request(
-            (one := s.draw(1)), message=Message("rows", part_of(SPEC, "rows", one)).to_bytes(SPEC) + b"\0"
+            (one := s.draw(1)),
+            message=Message("rows", part_of(SPEC, "rows", one)).to_bytes(SPEC) + b"\0",
         ),
     ),
     "a feature beyond the grid": (
@@ -194,29 +283,63 @@ BAD: dict[str, tuple[str, Bad]] = {
     ),
     "a target beyond the grid": (
         "malformed",
-        lambda s: rows_message(s.clinic, s.draw(1), np.zeros((1, 4)), b"\1" + struct.pack("<qqq", 1 << 42, 0, 0)),
+        lambda s: rows_message(
+            s.clinic, s.draw(1), np.zeros((1, 4)), b"\1" + struct.pack("<qqq", 1 << 42, 0, 0)
+        ),
     ),
     "the least target there is": (
         "malformed",
-        lambda s: rows_message(s.clinic, s.draw(1), np.zeros((1, 4)), b"\1" + struct.pack("<qqq", -(1 << 63), 0, 0)),
+        lambda s: rows_message(
+            s.clinic, s.draw(1), np.zeros((1, 4)), b"\1" + struct.pack("<qqq", -(1 << 63), 0, 0)
+        ),
     ),
-    "targets of no known form": ("malformed", lambda s: rows_message(s.clinic, s.draw(1), np.zeros((1, 4)), b"\2" + bytes(4))),
-    "a Gram larger than what is there": ("impossible", lambda s: s.deleting(_others(s.clinic, 30.0, 0))),
-    "a Gram of a label that is not there": ("impossible", lambda s: s.deleting(_others(s.clinic, 0.1, 1, count=6), 6)),
-    "everything, with a Gram that is not its own": ("impossible", lambda s: s.deleting(_twisted(s.clinic.retained), 6)),
-    "a leave that leaves samples": ("wrong-counts", lambda s: s.clinic.request((), s.clinic.retained[:2], leave=True)),
-    "an order that is not there": ("unknown-order", lambda s: s.clinic.request(orders=(OrderAnswer("0" * 32, 0),))),
-    "an audit that is not there": ("unknown-audit", lambda s: s.clinic.request(audits=(AuditAnswer("0" * 32, "0" * 64, 0),))),
+    "targets of no known form": (
+        "malformed",
+        lambda s: rows_message(s.clinic, s.draw(1), np.zeros((1, 4)), b"\2" + bytes(4)),
+    ),
+    "a Gram larger than what is there": (
+        "impossible",
+        lambda s: s.deleting(_others(s.clinic, 30.0, 0)),
+    ),
+    "a Gram of a label that is not there": (
+        "impossible",
+        lambda s: s.deleting(_others(s.clinic, 0.1, 1, count=6), 6),
+    ),
+    "everything, with a Gram that is not its own": (
+        "impossible",
+        lambda s: s.deleting(_twisted(s.clinic.retained), 6),
+    ),
+    "a leave that leaves samples": (
+        "wrong-counts",
+        lambda s: s.clinic.request((), s.clinic.retained[:2], leave=True),
+    ),
+    "an order that is not there": (
+        "unknown-order",
+        lambda s: s.clinic.request(orders=(OrderAnswer("0" * 32, 0),)),
+    ),
+    "an audit that is not there": (
+        "unknown-audit",
+        lambda s: s.clinic.request(audits=(AuditAnswer("0" * 32, "0" * 64, 0),)),
+    ),
     "an audit with changes": (
         "not-allowed",
         lambda s: s.clinic.request(s.draw(1), audits=(AuditAnswer("0" * 32, "0" * 64, 0),)),
     ),
-    "a reset that nobody asked for": ("not-allowed", lambda s: s.clinic.request(s.draw(1), reset=True)),
+    "a reset that nobody asked for": (
+        "not-allowed",
+        lambda s: s.clinic.request(s.draw(1), reset=True),
+    ),
     "too many bytes": ("too-large", lambda s: s.clinic.request(s.draw(1)) + bytes(1 << 20)),
     "nothing": ("malformed", lambda _: b""),
     "another kind of file": ("malformed", lambda _: b"expunge\0receipt\0" + bytes(200)),
-    "another version": ("malformed", lambda s: s.clinic.request(s.draw(1)).replace(b"request\0\1", b"request\0\2", 1)),
-    "a header without end": ("malformed", lambda _: b"expunge\0request\0\1\xff\xff\xff\xff" + bytes(5000)),
+    "another version": (
+        "malformed",
+        lambda s: s.clinic.request(s.draw(1)).replace(b"request\0\1", b"request\0\2", 1),
+    ),
+    "a header without end": (
+        "malformed",
+        lambda _: b"expunge\0request\0\1\xff\xff\xff\xff" + bytes(5000),
+    ),
 }
 
 
@@ -225,13 +348,20 @@ def _first(client: Client, count: int = 1) -> tuple[list[bytes], list[bytes]]:
 
 
 def _others(client: Client, size: float, turn: int, count: int = 1) -> bytes:
-    """A gram message that deletes the first samples of a client, made larger and with another label."""
-    others = [Sample(one.features * np.float32(size), (one.target + turn) % 3) for one in client.retained[:count]]
+    """A gram message that deletes the first samples of a client, made larger and with another
+    label.
+    """
+    others = [
+        Sample(one.features * np.float32(size), (one.target + turn) % 3)
+        for one in client.retained[:count]
+    ]
     return Message("gram", None, GramPart(statistics_of(SPEC, others))).to_bytes(SPEC)
 
 
 def _twisted(samples: list[Sample]) -> bytes:
-    """Counts and diagonal of these samples, but one feature of one of them has its sign turned: only the whole share tells."""
+    """Counts and diagonal of these samples, but one feature of one of them has its sign turned:
+    only the whole share tells.
+    """
     turned = samples[0].features.copy()
     turned[0] *= -1
     other = [Sample(turned, samples[0].target), *samples[1:]]
@@ -239,7 +369,9 @@ def _twisted(samples: list[Sample]) -> bytes:
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_taken_is_refused_and_leaves_no_trace(federation: Federation, case: str) -> None:
+def test_what_cannot_be_taken_is_refused_and_leaves_no_trace(
+    federation: Federation, case: str
+) -> None:
     code, make = BAD[case]
     data = make(Scene(federation, federation.clients["clinic"], federation.clients["lab"]))
     refused(federation, data, code)
@@ -268,11 +400,15 @@ def test_a_request_may_be_repeated_at_will(federation: Federation) -> None:
     federation.reopen()
     assert federation.service.request(data) == answer
     assert federation.service.request(data) == answer
-    assert {row[:3] for row in before["answers"]} < {row[:3] for row in federation.dump()["answers"]}
+    assert {row[:3] for row in before["answers"]} < {
+        row[:3] for row in federation.dump()["answers"]
+    }
     federation.check()
 
 
-def test_requests_that_come_in_another_order_are_taken_when_their_turn_comes(federation: Federation) -> None:
+def test_requests_that_come_in_another_order_are_taken_when_their_turn_comes(
+    federation: Federation,
+) -> None:
     client = federation.clients["clinic"]
     one, two = federation.draw(1), federation.draw(1)
     first = client.request(one)
@@ -285,10 +421,15 @@ def test_requests_that_come_in_another_order_are_taken_when_their_turn_comes(fed
     federation.check()
 
 
-def test_another_request_under_a_used_number_is_refused_though_it_would_do(federation: Federation) -> None:
+def test_another_request_under_a_used_number_is_refused_though_it_would_do(
+    federation: Federation,
+) -> None:
     client = federation.clients["clinic"]
     sample = federation.draw(1)
-    first, again = client.request(sample), client.request(sample)  # the same change under another nonce
+    first, again = (
+        client.request(sample),
+        client.request(sample),
+    )  # the same change under another nonce
     client.settled(federation.service.request(first), sample)
     refused(federation, again, "sequence-reused")
     goes_on(federation)
@@ -345,7 +486,16 @@ def test_a_client_that_has_left_is_gone(federation: Federation) -> None:
 def test_every_way_in_refuses_garbage(federation: Federation, place: str) -> None:
     before = federation.dump()
     rng = random.Random(3)  # noqa: S311 - no secret
-    for data in (b"", b"{}", b"null", b"[]", b"\xff" * 40, rng.randbytes(300), b'{"payload":1}', b"[" * 5000):
+    for data in (
+        b"",
+        b"{}",
+        b"null",
+        b"[]",
+        b"\xff" * 40,
+        rng.randbytes(300),
+        b'{"payload":1}',
+        b"[" * 5000,
+    ):
         with pytest.raises(RefusedError) as refusal:
             getattr(federation.service, place)(data)
         assert refusal.value.code == "malformed"
@@ -365,7 +515,9 @@ def test_every_way_in_refuses_garbage(federation: Federation, place: str) -> Non
         ("consistency", (-1, 2), "not-found"),
     ],
 )
-def test_the_log_answers_for_what_it_has(federation: Federation, method: str, arguments: tuple[int, int], code: str) -> None:
+def test_the_log_answers_for_what_it_has(
+    federation: Federation, method: str, arguments: tuple[int, int], code: str
+) -> None:
     with pytest.raises(RefusedError) as refusal:
         getattr(federation.service, method)(*arguments)
     assert refusal.value.code == code

@@ -6,19 +6,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from remains import needles, raw_bytes
 
 from expunge.errors import RefusedError, ShreddedError, StoreError
-from expunge.evidence import published
-from expunge.protocol.request import OrderAnswer
-from expunge.server.backup import write_backup
-from expunge.server.database import Database
-from expunge.server.folder import Folder
-from expunge.server.founding import found, restore
+from expunge.evidence import published_head
+from expunge.server.backup import found, restore, write_backup
 from expunge.server.schema import MIGRATIONS
 from expunge.server.service import Service
-from federation import NOW, Clock, Federation, make_key
-from samples import SPEC
+from expunge.server.storage import Database, ServerFolder
+from expunge.wire.request import OrderAnswer
+from support.federation import NOW, Clock, Federation, make_key
+from support.raw_bytes import needles, raw_bytes
+from support.samples import SPEC
 
 
 @pytest.fixture
@@ -30,8 +28,12 @@ def federation(tmp_path: Path):
     federation.close()
 
 
-def lost_and_restored(federation: Federation, *, vault: bool = False, name: str = "first") -> list[str]:
-    """The server's folder is lost; another is made from backup and signing key (and vault), and takes its place."""
+def lost_and_restored(
+    federation: Federation, *, vault: bool = False, name: str = "first"
+) -> list[str]:
+    """The server's folder is lost; another is made from backup and signing key (and vault), and
+    takes its place.
+    """
     path, key = federation.path, federation.server_key
     federation.close()
     safe = path.parent / "safe"
@@ -39,13 +41,21 @@ def lost_and_restored(federation: Federation, *, vault: bool = False, name: str 
     shutil.copy(path / "backups" / name, safe / name)
     shutil.copy(path / "server.vault", safe / "server.vault")
     shutil.rmtree(path)
-    waiting = restore(path, safe / name, key, vault=safe / "server.vault" if vault else None, clock=federation.clock)
+    waiting = restore(
+        path,
+        safe / name,
+        key,
+        vault=safe / "server.vault" if vault else None,
+        clock=federation.clock,
+    )
     federation.service = federation.opened()
     return waiting
 
 
 @pytest.mark.parametrize("vault", [False, True])
-def test_what_was_deleted_after_the_backup_does_not_come_back(federation: Federation, vault: bool) -> None:
+def test_what_was_deleted_after_the_backup_does_not_come_back(
+    federation: Federation, vault: bool
+) -> None:
     clinic, lab = federation.clients.values()
     operator, before = federation.operator, federation.service.core.log.size
     operator.command("backup", name="first")
@@ -100,7 +110,9 @@ def test_a_client_rejoins_with_any_later_number_once(federation: Federation) -> 
     assert clinic.sequence == 41
 
 
-def test_a_client_that_does_not_come_back_is_not_there_and_can_be_forgotten(federation: Federation) -> None:
+def test_a_client_that_does_not_come_back_is_not_there_and_can_be_forgotten(
+    federation: Federation,
+) -> None:
     federation.operator.command("backup", name="first")
     lost_and_restored(federation)
     federation.operator.sequence -= 1
@@ -132,11 +144,15 @@ def test_log_receipts_and_enrolments_outlive_the_server(federation: Federation) 
     federation.operator.command("backup", name="first")
     lost_and_restored(federation)
     assert federation.entries()[: len(entries)] == entries
-    assert federation.service.request(data) == answer  # what the backup knows to be answered is answered
+    assert (
+        federation.service.request(data) == answer
+    )  # what the backup knows to be answered is answered
     assert federation.entries()[-1]["kind"] == "restored"
     known = federation.service.core.state("generation")
     federation.fold()
-    assert federation.entries("erased") == []  # what the lost server's keys are up to, this one does not know
+    assert (
+        federation.entries("erased") == []
+    )  # what the lost server's keys are up to, this one does not know
     clinic.retained = []
     clinic.send(federation.draw(1), reset=True)
     federation.fold()
@@ -146,7 +162,9 @@ def test_log_receipts_and_enrolments_outlive_the_server(federation: Federation) 
 
 @pytest.mark.parametrize("vault", [False, True])
 def test_open_orders_after_a_restore(federation: Federation, vault: bool) -> None:
-    """With the vault they go on; without it nobody knows any more whom they are about: they must be filed again."""
+    """With the vault they go on; without it nobody knows any more whom they are about: they must be
+    filed again.
+    """
     operator = federation.operator
     order = operator.command("order", subject="somebody")["order"]
     done = operator.command("order", subject="somebody else")["order"]
@@ -199,7 +217,7 @@ def test_an_audit_under_way_is_abandoned(federation: Federation) -> None:
     for client in (clinic, lab):
         client.send(list(client.retained), reset=True)
     federation.service.upkeep.run_due()
-    _, certificate = published.read(federation.service.head() or b"", federation.chain())
+    _, certificate = published_head.read(federation.service.head() or b"", federation.chain())
     assert certificate.audit is None
     operator.sequence -= 1
     again = operator.command("audit")["audit"]
@@ -209,7 +227,9 @@ def test_an_audit_under_way_is_abandoned(federation: Federation) -> None:
     assert operator.ask("show-audit", audit=again)["result"] == "equal"
 
 
-def test_after_a_rotation_the_backup_needs_the_key_it_was_made_with(federation: Federation, tmp_path: Path) -> None:
+def test_after_a_rotation_the_backup_needs_the_key_it_was_made_with(
+    federation: Federation, tmp_path: Path
+) -> None:
     federation.operator.command("backup", name="first")
     backup, old = federation.path / "backups" / "first", federation.server_key
     federation.operator.command("rotate-key")
@@ -221,7 +241,11 @@ def test_after_a_rotation_the_backup_needs_the_key_it_was_made_with(federation: 
 @pytest.mark.parametrize("case", ["no such file", "not a backup", "another key", "a folder in use"])
 def test_restores_that_are_refused(federation: Federation, tmp_path: Path, case: str) -> None:
     federation.operator.command("backup", name="first")
-    backup, key, place = federation.path / "backups" / "first", federation.server_key, tmp_path / "again"
+    backup, key, place = (
+        federation.path / "backups" / "first",
+        federation.server_key,
+        tmp_path / "again",
+    )
     if case == "no such file":
         backup = tmp_path / "nothing"
     elif case == "not a backup":
@@ -235,7 +259,9 @@ def test_restores_that_are_refused(federation: Federation, tmp_path: Path, case:
     with pytest.raises(StoreError):
         restore(place, backup, key)
     assert not (place / "server.db").exists()
-    assert restore(tmp_path / "right", federation.path / "backups" / "first", federation.server_key) == ["clinic", "lab"]
+    assert restore(
+        tmp_path / "right", federation.path / "backups" / "first", federation.server_key
+    ) == ["clinic", "lab"]
 
 
 @pytest.mark.parametrize("name", ["", "../escape", "a/b", ".hidden", "x" * 101, 7, None])
@@ -255,14 +281,21 @@ def test_a_backup_is_never_overwritten(federation: Federation) -> None:
     assert refusal.value.code == "name-taken"
     assert (federation.path / "backups" / "first").read_bytes() == content
     federation.operator.command("backup", name="second")
-    assert sorted(path.name for path in (federation.path / "backups").iterdir()) == ["first", "second"]
+    assert sorted(path.name for path in (federation.path / "backups").iterdir()) == [
+        "first",
+        "second",
+    ]
 
 
-def test_a_backup_that_failed_does_not_take_its_name(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_that_failed_does_not_take_its_name(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     operator = federation.operator
     data = operator.envelope("backup", {"name": "first"}, operator.sequence + 1)
     transaction = Database.transaction
-    monkeypatch.setattr(Database, "transaction", lambda _: (_ for _ in ()).throw(OSError("no room")))
+    monkeypatch.setattr(
+        Database, "transaction", lambda _: (_ for _ in ()).throw(OSError("no room"))
+    )
     with pytest.raises(RefusedError) as refusal:
         operator.offer(data)
     assert refusal.value.code == "storage"
@@ -283,7 +316,11 @@ def test_a_mirror_of_the_vault_serves_when_the_server_is_lost(tmp_path: Path) ->
     second = tmp_path / "second.vault"
     assert restore(tmp_path / "again", backup, key, vault=mirror, mirrors=[mirror, second]) == []
     Service.open(tmp_path / "again", mirrors=[mirror, second], upkeep=False).close()
-    assert mirror.read_bytes() == second.read_bytes() == (tmp_path / "again" / "server.vault").read_bytes()
+    assert (
+        mirror.read_bytes()
+        == second.read_bytes()
+        == (tmp_path / "again" / "server.vault").read_bytes()
+    )
 
 
 def test_opening_what_is_missing_or_in_use(federation: Federation, tmp_path: Path) -> None:
@@ -321,15 +358,17 @@ def test_a_database_of_a_newer_version_is_not_touched(federation: Federation) ->
 
 
 @pytest.mark.parametrize("transaction", [1, 2])
-def test_a_server_that_was_never_finished_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transaction: int) -> None:
-    left, create = [2 * transaction - 1], Folder.create
+def test_a_server_that_was_never_finished_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transaction: int
+) -> None:
+    left, create = [2 * transaction - 1], ServerFolder.create
 
     def failing(_: str) -> None:
         left[0] -= 1
         if not left[0]:
             raise OSError("made to fail")
 
-    monkeypatch.setattr(Folder, "create", lambda *arguments: create(*arguments, failing))
+    monkeypatch.setattr(ServerFolder, "create", lambda *arguments: create(*arguments, failing))
     with pytest.raises(OSError, match="made to fail"):
         found(tmp_path / "server", SPEC, make_key().public)
     with pytest.raises(StoreError, match="never finished"):

@@ -1,4 +1,6 @@
-"""Databases of earlier versions become those of this version when they are opened; newer ones are refused."""
+"""Databases of earlier versions become those of this version when they are opened; newer ones are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from expunge.errors import StoreError
-from expunge.server.database import Database
 from expunge.server.schema import MIGRATIONS
+from expunge.server.storage import Database
 
 
 @pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
@@ -20,7 +22,10 @@ def test_every_earlier_version_is_brought_up_to_date(tmp_path: Path, version: in
     tables = []
     for name in ("old.db", "new.db"):
         connection = sqlite3.connect(tmp_path / name)
-        rows = connection.execute("SELECT m.name, c.name, c.type FROM sqlite_master m, pragma_table_info(m.name) c ORDER BY 1, 2")
+        rows = connection.execute(
+            "SELECT m.name, c.name, c.type FROM sqlite_master m, pragma_table_info(m.name) c "
+            "ORDER BY 1, 2"
+        )
         tables.append((rows.fetchall(), connection.execute("PRAGMA user_version").fetchone()))
         connection.close()
     assert tables[0] == tables[1]

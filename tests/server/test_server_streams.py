@@ -1,4 +1,6 @@
-"""The law of the service: after any stream of requests the ledger is the sum of its shares, and the head that of retraining."""
+"""The law of the service: after any stream of requests the ledger is the sum of its shares, and the
+head that of retraining.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from expunge import Grid, Spec, solve
+from expunge.crypto import Envelope
 from expunge.errors import RefusedError
-from expunge.evidence import Checkpoint, published, verify_consistency
-from expunge.signing import Envelope
-from federation import Federation, scratch
-from samples import SPEC, Sample, statistics_of
+from expunge.evidence import Checkpoint, published_head, verify_consistency
+from support.federation import Federation, scratch
+from support.samples import SPEC, Sample, statistics_of
 
 KINDS = st.sampled_from(["rows", "gram"])
 NAMES = ("clinic", "hospital", "lab")
@@ -24,14 +26,18 @@ REGRESSION = Spec(dim=3, outputs=2, gamma=0.25, intercept=False)
 
 
 class Streams(RuleBasedStateMachine):
-    """Adds and deletes by three clients, as rows and as Grams, with folds and restarts between them."""
+    """Adds and deletes by three clients, as rows and as Grams, with folds and restarts between
+    them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = scratch()
         self.seen: Checkpoint | None = None
 
-    @initialize(solver=st.sampled_from(["cholesky", "woodbury"]), spec=st.sampled_from([SPEC, REGRESSION]))
+    @initialize(
+        solver=st.sampled_from(["cholesky", "woodbury"]), spec=st.sampled_from([SPEC, REGRESSION])
+    )
     def found(self, solver: str, spec: Spec) -> None:
         self.federation = Federation(self.folder / "server", spec, solver=solver)
         for name in NAMES:
@@ -45,8 +51,14 @@ class Streams(RuleBasedStateMachine):
     def delete(self, name: str, kind: str, data: st.DataObject, count: int) -> None:
         client = self.federation.clients[name]
         if client.retained:
-            gone = data.draw(st.lists(st.integers(0, len(client.retained) - 1), min_size=1, max_size=8, unique=True))
-            client.send(self.federation.draw(count), [client.retained[place] for place in gone], kind)
+            gone = data.draw(
+                st.lists(
+                    st.integers(0, len(client.retained) - 1), min_size=1, max_size=8, unique=True
+                )
+            )
+            client.send(
+                self.federation.draw(count), [client.retained[place] for place in gone], kind
+            )
 
     @rule(name=st.sampled_from(NAMES), kind=KINDS)
     def delete_everything(self, name: str, kind: str) -> None:
@@ -78,7 +90,9 @@ class Streams(RuleBasedStateMachine):
     @invariant()
     def law(self) -> None:
         self.federation.check()
-        head, certificate = published.read(self.federation.service.head() or b"", self.federation.chain())
+        head, certificate = published_head.read(
+            self.federation.service.head() or b"", self.federation.chain()
+        )
         assert head == self.federation.service.core.head
         assert certificate.count == len(self.federation.retained())
         self.log_goes_on(certificate.checkpoint)
@@ -119,7 +133,9 @@ def test_a_message_too_large_for_the_journal_has_a_file_of_its_own(tmp_path: Pat
         federation.check()
         federation.fold()
         federation.check()
-        assert len(list((federation.path / "sealed").iterdir())) == 2  # the ledger, and the one client's share
+        assert (
+            len(list((federation.path / "sealed").iterdir())) == 2
+        )  # the ledger, and the one client's share
 
 
 def test_soft_targets_and_hard_ones_mix(tmp_path: Path) -> None:
@@ -135,12 +151,16 @@ def test_soft_targets_and_hard_ones_mix(tmp_path: Path) -> None:
         federation.check()
 
 
-def test_a_ledger_that_has_no_head_takes_requests_and_says_why_there_is_none(tmp_path: Path) -> None:
+def test_a_ledger_that_has_no_head_takes_requests_and_says_why_there_is_none(
+    tmp_path: Path,
+) -> None:
     """The conditioning rule refuses the head, never the deletion that would mend it."""
     spec = Spec(dim=3, labels=("no", "yes"), gamma=2.0**-60, grid=Grid(2, 20))
     with Federation(tmp_path / "server", spec) as federation:
         client = federation.enrol("clinic")
-        receipt = client.send([Sample(one.features * 1000, one.target) for one in federation.draw(5)])
+        receipt = client.send(
+            [Sample(one.features * 1000, one.target) for one in federation.draw(5)]
+        )
         assert receipt.logged.entry["head"] == ""
         with pytest.raises(RefusedError) as refusal:
             federation.service.head()
@@ -162,7 +182,7 @@ def test_the_head_is_fetched_once(tmp_path: Path) -> None:
         service = federation.service
         data = service.head()
         assert data is not None
-        head, certificate = published.read(data, federation.chain())
+        head, certificate = published_head.read(data, federation.chain())
         assert service.head(head.digest) is None
         assert service.head() == data
         assert head == solve(statistics_of(SPEC, client.retained))
@@ -179,9 +199,13 @@ def test_what_the_service_says_of_itself_is_signed(tmp_path: Path) -> None:
         told = Envelope.from_bytes(service.federation(), "federation").verify(public)
         assert Spec.from_dict(told["spec"]) == SPEC
         assert (told["federation"], told["server"]) == (federation.id, public.text)
-        checkpoint = Checkpoint.from_json(Envelope.from_bytes(service.checkpoint(), "checkpoint").verify(public))
+        checkpoint = Checkpoint.from_json(
+            Envelope.from_bytes(service.checkpoint(), "checkpoint").verify(public)
+        )
         assert checkpoint == Checkpoint.from_json(told["checkpoint"])
         assert checkpoint.size == len(federation.entries())
         heard = client.sync(2)
-        assert [bytes.fromhex(one) for one in heard["consistency"]] == service.consistency(2, checkpoint.size)
+        assert [bytes.fromhex(one) for one in heard["consistency"]] == service.consistency(
+            2, checkpoint.size
+        )
         assert heard["status"] == "active"

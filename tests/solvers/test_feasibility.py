@@ -1,4 +1,6 @@
-"""Deletions that are proved impossible, for whatever reason and on whatever way, are refused and leave no trace."""
+"""Deletions that are proved impossible, for whatever reason and on whatever way, are refused and
+leave no trace.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,11 @@ from numpy.typing import NDArray
 
 from expunge import CholeskySolver, Grid, Spec, Statistics, WoodburySolver, solve
 from expunge.errors import ExpungeError, ImpossibleDeletionError, SolveError
-from expunge.rows import integer_rows
-from expunge.solvers.base import ExactSolver
-from expunge.solvers.change import Change
-from expunge.solvers.factor import CholeskyFactor
-from expunge.solvers.feasibility import Downdate, downdate, minors_are_safe
+from expunge.ridge.encoding import integer_rows
+from expunge.solvers.base import Change, ExactSolver
+from expunge.solvers.factor import CholeskyFactor, Downdate, downdate, minors_are_safe
 from expunge.solvers.system import System
-from oracle import gram_of, is_positive_semidefinite, of_statistics
+from support.oracle import gram_of, is_positive_semidefinite, of_statistics
 
 Array = NDArray[Any]
 Delete = Callable[[ExactSolver, Any, Any], None]
@@ -53,8 +53,12 @@ def in_a_large_batch(solver: ExactSolver, features: Any, labels: Any) -> None:
 WAYS = [by_rows, by_statistics, in_a_large_batch]
 
 
-def require_refused_without_a_trace(solver: ExactSolver, delete: Delete, features: Any, labels: Any, match: str) -> None:
-    """ImpossibleDeletionError; then statistics, head and all further work are as if nothing had been asked."""
+def require_refused_without_a_trace(
+    solver: ExactSolver, delete: Delete, features: Any, labels: Any, match: str
+) -> None:
+    """ImpossibleDeletionError; then statistics, head and all further work are as if nothing had
+    been asked.
+    """
     before = solver.statistics
     twin = type(solver)(solver.spec, before)
     with pytest.raises(ImpossibleDeletionError, match=match) as caught:
@@ -85,10 +89,38 @@ STEP = 2.0**-35  # of the grids
 
 # name: (spec, what is added, its labels, what is deleted, its labels, what the refusal says)
 IMPOSSIBLE: dict[str, tuple[Spec, Any, Any, Any, Any, str]] = {
-    "more than there are": (plain(2, 1.0), [[1.0, 2.0]], [1.0], [[1.0, 2.0]] * 2, [1.0] * 2, "-1 samples"),
-    "more of a label than there are": (PETS, FOUR[:2], [0, 1], FOUR[:1] * 2, [0, 0], "-1 samples of label 'cat'"),
-    "a soft label where all are hard": (PETS, FOUR[:2], SOFT[:2], FOUR[:1], SOFT[3:], "2 hard labels on 1 samples"),
-    "a soft label that was another": (PETS, FOUR, SOFT, FOUR[3:], [[0.25, 0.75]], "would contradict"),
+    "more than there are": (
+        plain(2, 1.0),
+        [[1.0, 2.0]],
+        [1.0],
+        [[1.0, 2.0]] * 2,
+        [1.0] * 2,
+        "-1 samples",
+    ),
+    "more of a label than there are": (
+        PETS,
+        FOUR[:2],
+        [0, 1],
+        FOUR[:1] * 2,
+        [0, 0],
+        "-1 samples of label 'cat'",
+    ),
+    "a soft label where all are hard": (
+        PETS,
+        FOUR[:2],
+        SOFT[:2],
+        FOUR[:1],
+        SOFT[3:],
+        "2 hard labels on 1 samples",
+    ),
+    "a soft label that was another": (
+        PETS,
+        FOUR,
+        SOFT,
+        FOUR[3:],
+        [[0.25, 0.75]],
+        "would contradict",
+    ),
     "the last of its label, but another sample": (
         PETS,
         FOUR,
@@ -97,9 +129,30 @@ IMPOSSIBLE: dict[str, tuple[Spec, Any, Any, Any, Any, str]] = {
         [1],
         "label 'dog' would have no samples",
     ),
-    "the diagonal": (plain(2, 100.0), FOUR[:2], [1.0, 1.0], [[0.0, 2.25]], [1.0], "feature 1 would be negative"),
-    "the diagonal by one unit": (plain(1, HUGE), [[5.0], [0.0]], [1.0, 1.0], [[5.0], [STEP]], [1.0, 1.0], "would"),
-    "a 2x2 minor": (plain(2, 10.0), [[1.0, 1.0]] * 2, [1.0, 1.0], [[1.0, -1.0]], [1.0], "features 0 and 1 would be correlated"),
+    "the diagonal": (
+        plain(2, 100.0),
+        FOUR[:2],
+        [1.0, 1.0],
+        [[0.0, 2.25]],
+        [1.0],
+        "feature 1 would be negative",
+    ),
+    "the diagonal by one unit": (
+        plain(1, HUGE),
+        [[5.0], [0.0]],
+        [1.0, 1.0],
+        [[5.0], [STEP]],
+        [1.0, 1.0],
+        "would",
+    ),
+    "a 2x2 minor": (
+        plain(2, 10.0),
+        [[1.0, 1.0]] * 2,
+        [1.0, 1.0],
+        [[1.0, -1.0]],
+        [1.0],
+        "features 0 and 1 would be correlated",
+    ),
     "a 2x2 minor with the constant feature": (
         Spec(dim=1, outputs=1, gamma=100.0),
         [[1.0]] * 3,
@@ -116,11 +169,46 @@ IMPOSSIBLE: dict[str, tuple[Spec, Any, Any, Any, Any, str]] = {
         [0.0],
         "features 0 and 1 would be correlated",
     ),
-    "a dead feature": (plain(2, HUGE), [[5.0, 0.0], [3.0, 0.0]], [1.0, 1.0], [[3.0, STEP]], [1.0], "feature 1 would be negative"),
-    "the factorisation": (plain(3, 0.25), BALL, [1.0, 0.0, 1.0, 0.0], [[1.0, 1.0, 1.0]], [1.0], "positive definite"),
-    "all samples, but others": (plain(2, HUGE), FOUR[:1], [1.0], FOUR[:1], [1.0 + STEP], "statistics would not be zero"),
-    "all samples, but less": (plain(2, HUGE), FOUR[:1], [1.0], [[1.0, 2.0 - STEP]], [1.0], "statistics would not be zero"),
-    "all samples, but zeros": (plain(2, 1.0), [[0.0, 0.0]], [1.0], [[0.0, 0.0]], [2.0], "statistics would not be zero"),
+    "a dead feature": (
+        plain(2, HUGE),
+        [[5.0, 0.0], [3.0, 0.0]],
+        [1.0, 1.0],
+        [[3.0, STEP]],
+        [1.0],
+        "feature 1 would be negative",
+    ),
+    "the factorisation": (
+        plain(3, 0.25),
+        BALL,
+        [1.0, 0.0, 1.0, 0.0],
+        [[1.0, 1.0, 1.0]],
+        [1.0],
+        "positive definite",
+    ),
+    "all samples, but others": (
+        plain(2, HUGE),
+        FOUR[:1],
+        [1.0],
+        FOUR[:1],
+        [1.0 + STEP],
+        "statistics would not be zero",
+    ),
+    "all samples, but less": (
+        plain(2, HUGE),
+        FOUR[:1],
+        [1.0],
+        [[1.0, 2.0 - STEP]],
+        [1.0],
+        "statistics would not be zero",
+    ),
+    "all samples, but zeros": (
+        plain(2, 1.0),
+        [[0.0, 0.0]],
+        [1.0],
+        [[0.0, 0.0]],
+        [2.0],
+        "statistics would not be zero",
+    ),
 }
 
 
@@ -156,8 +244,12 @@ def test_what_the_minors_just_allow_is_allowed(way: Delete, variant: type[ExactS
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_minors_of_a_feature_that_the_float_copy_lost_are_still_checked(variant: type[ExactSolver]) -> None:
-    """Deleting 2^40 leaves a 1 that float64 cannot see; a minor that involves it must be decided by integers all the same."""
+def test_minors_of_a_feature_that_the_float_copy_lost_are_still_checked(
+    variant: type[ExactSolver],
+) -> None:
+    """Deleting 2^40 leaves a 1 that float64 cannot see; a minor that involves it must be decided by
+    integers all the same.
+    """
     spec = Spec(dim=2, outputs=1, gamma=2.0**36, intercept=False, grid=Grid(2, 0))
     solver = variant(spec)
     solver.add([[2.0**25, 1.0], [2.0**24, 0.0], [0.0, 2.0**40], [0.0, 0.0]], [1.0] * 4)
@@ -168,12 +260,14 @@ def test_minors_of_a_feature_that_the_float_copy_lost_are_still_checked(variant:
     assert solver.statistics == before
 
 
-# -- one judgement, whatever the way ------------------------------------------------------------------------------------
+# -- one judgement, whatever the way ---------------------------------------------------------------
 
 
 @st.composite
 def attempts(draw: st.DrawFn) -> tuple[Spec, Array, Array, Array, Array]:
-    """Samples to add and samples to delete, some of them the same, under a gamma that may or may not hide the difference."""
+    """Samples to add and samples to delete, some of them the same, under a gamma that may or may
+    not hide the difference.
+    """
     dim, intercept = draw(st.integers(1, 4)), draw(st.booleans())
     gamma = draw(st.one_of(st.sampled_from([0.1, 1.0, 4.0, 1e6]), st.floats(0.01, 100.0)))
     spec = Spec(dim=dim, outputs=1, gamma=gamma, intercept=intercept, grid=Grid(1, 3))
@@ -194,8 +288,12 @@ def outcome(solver: ExactSolver, delete: Delete, features: Array, labels: Array)
 
 @settings(max_examples=120)
 @given(attempts(), st.booleans())
-def test_what_is_left_decides_and_not_the_way(attempt: tuple[Spec, Array, Array, Array, Array], warm: bool) -> None:
-    """A Gram is always accepted, an impossible count never; in between, what is accepted is solved rightly."""
+def test_what_is_left_decides_and_not_the_way(
+    attempt: tuple[Spec, Array, Array, Array, Array], warm: bool
+) -> None:
+    """A Gram is always accepted, an impossible count never; in between, what is accepted is solved
+    rightly.
+    """
     spec, added, labels, gone, gone_labels = attempt
     left = Statistics.of(spec, added, labels) - Statistics.of(spec, gone, gone_labels)
     possible = left.count > 0 and is_positive_semidefinite(gram_of(left))
@@ -223,7 +321,9 @@ def test_what_is_left_decides_and_not_the_way(attempt: tuple[Spec, Array, Array,
 def test_a_deletion_that_only_gamma_would_cover_is_judged_as_retraining_judges_it(
     way: Delete, variant: type[ExactSolver]
 ) -> None:
-    """S = 1.6 I - 0.8 * 11' has positive minors, but an eigenvalue of -0.8; with gamma = 1 all of H is positive."""
+    """S = 1.6 I - 0.8 * 11' has positive minors, but an eigenvalue of -0.8; with gamma = 1 all of H
+    is positive.
+    """
     spec = Spec(dim=3, outputs=1, gamma=1.0, intercept=False)
     solver = variant(spec)
     features = np.vstack([np.eye(3) * math.sqrt(1.61), np.zeros((1, 3))])
@@ -237,7 +337,7 @@ def test_a_deletion_that_only_gamma_would_cover_is_judged_as_retraining_judges_i
     assert outcome(solver, way, gone, np.ones(1)) == expected
 
 
-# -- the lemma ----------------------------------------------------------------------------------------------------------
+# -- the lemma -------------------------------------------------------------------------------------
 
 
 def lowered(system_gram: list[list[int]], spec: Spec, by: Fraction) -> list[list[Fraction]]:
@@ -261,7 +361,13 @@ def test_a_carried_bound_is_true_and_impossible_means_impossible(
     system = System(spec, whole.gram)
     factor = CholeskyFactor(system)
     values = Change(spec, integer_rows(spec, gone, gone_labels)).values
-    found = downdate(system, lambda right: factor.solve(right) * (1.0 + staleness), spec.gamma, values, spec.gamma / 16.0)
+    found = downdate(
+        system,
+        lambda right: factor.solve(right) * (1.0 + staleness),
+        spec.gamma,
+        values,
+        spec.gamma / 16.0,
+    )
     if found is Downdate.IMPOSSIBLE:
         assert not is_positive_semidefinite(left)
     elif isinstance(found, float):
@@ -271,13 +377,18 @@ def test_a_carried_bound_is_true_and_impossible_means_impossible(
 
 @settings(max_examples=120)
 @given(attempts(), st.integers(0, 18))
-def test_minors_called_safe_are_safe(attempt: tuple[Spec, Array, Array, Array, Array], spread: int) -> None:
+def test_minors_called_safe_are_safe(
+    attempt: tuple[Spec, Array, Array, Array, Array], spread: int
+) -> None:
     """Features of very different magnitudes, and a float copy that has followed the rows."""
     spec, added, labels, gone, gone_labels = attempt
     wide = Spec(dim=spec.dim, outputs=1, gamma=2.0**60, intercept=False, grid=Grid(2, 3))
     scale = 2.0 ** (np.arange(spec.dim) * spread % 33)
     whole = Statistics.of(wide, added * scale, labels)
-    system, change = System(wide, whole.gram), Change(wide, integer_rows(wide, gone * scale, gone_labels))
+    system, change = (
+        System(wide, whole.gram),
+        Change(wide, integer_rows(wide, gone * scale, gone_labels)),
+    )
     system.change(change.digits, change.values, -1)
     assume(minors_are_safe(system))
     gram = gram_of(whole - Statistics.of(wide, gone * scale, gone_labels))
@@ -288,9 +399,13 @@ def test_minors_called_safe_are_safe(attempt: tuple[Spec, Array, Array, Array, A
 
 
 def test_a_feature_that_float64_lost_is_not_called_safe() -> None:
-    """As above, in the float copy itself: its diagonal says 0 where a 1 is left, and a minor with it has turned negative."""
+    """As above, in the float copy itself: its diagonal says 0 where a 1 is left, and a minor with
+    it has turned negative.
+    """
     spec = Spec(dim=2, outputs=1, gamma=2.0**36, intercept=False, grid=Grid(2, 0))
-    system = System(spec, Statistics.of(spec, [[2.0**25, 1.0], [2.0**24, 0.0], [0.0, 2.0**40]], [1.0] * 3).gram)
+    system = System(
+        spec, Statistics.of(spec, [[2.0**25, 1.0], [2.0**24, 0.0], [0.0, 2.0**40]], [1.0] * 3).gram
+    )
     for row in ([0.0, 2.0**40], [2.0**24 + 1024.0, 0.0]):
         change = Change(spec, integer_rows(spec, [row], [1.0]))
         system.change(change.digits, change.values, -1)
@@ -298,22 +413,28 @@ def test_a_feature_that_float64_lost_is_not_called_safe() -> None:
     assert not minors_are_safe(system)
 
 
-# -- honest deletions must not be accused -------------------------------------------------------------------------------
+# -- honest deletions must not be accused ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_refused_deletion_does_not_poison_the_float_copy(variant: type[ExactSolver]) -> None:
-    """The refused row is so large that taking it out of float64 and putting it back leaves nothing of the rest."""
+    """The refused row is so large that taking it out of float64 and putting it back leaves nothing
+    of the rest.
+    """
     spec = Spec(dim=1, outputs=1, gamma=1.0, intercept=False, grid=Grid(2, 10))
     solver = variant(spec)
     solver.add([[1.0]], [1.0])
     solver.head()
-    solver.add_statistics(Statistics.of(spec, [[8.0]], [1.0]))  # the preconditioner is stale from here on
+    solver.add_statistics(
+        Statistics.of(spec, [[8.0]], [1.0])
+    )  # the preconditioner is stale from here on
     require_refused_without_a_trace(solver, by_rows, [[2.0**31 - 1.0]], [1.0], "would")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_honest_samples_close_to_the_conditioning_limit_come_and_go(variant: type[ExactSolver]) -> None:
+def test_honest_samples_close_to_the_conditioning_limit_come_and_go(
+    variant: type[ExactSolver],
+) -> None:
     spec = Spec(dim=1, outputs=1, gamma=1.0, intercept=False, grid=Grid(2, 10))
     solver = variant(spec)
     solver.add([[1.0], [2.0]], [1.0, 1.0])
@@ -331,7 +452,9 @@ def test_honest_samples_close_to_the_conditioning_limit_come_and_go(variant: typ
 def test_a_dominating_sample_that_left_under_a_large_gamma_is_no_burden_under_a_small_one(
     variant: type[ExactSolver], gamma: float
 ) -> None:
-    """It takes with it all that float64 knew of the others; the larger gamma, the less that matters, until gamma is small."""
+    """It takes with it all that float64 knew of the others; the larger gamma, the less that
+    matters, until gamma is small.
+    """
     generator = np.random.default_rng(0)
     spec = Spec(dim=3, outputs=1, gamma=1e-6, intercept=False, grid=Grid(2, 10))
     features, targets = generator.standard_normal((6, 3)), generator.standard_normal(6)
@@ -350,8 +473,12 @@ def test_a_dominating_sample_that_left_under_a_large_gamma_is_no_burden_under_a_
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_an_honest_deletion_is_taken_even_where_no_head_can_be_solved(way: Delete, variant: type[ExactSolver]) -> None:
-    """Gamma is far too small for the dominating sample: there is no head until it is gone, but gone it can be."""
+def test_an_honest_deletion_is_taken_even_where_no_head_can_be_solved(
+    way: Delete, variant: type[ExactSolver]
+) -> None:
+    """Gamma is far too small for the dominating sample: there is no head until it is gone, but gone
+    it can be.
+    """
     spec = Spec(dim=2, outputs=1, gamma=1e-12)
     solver = variant(spec)
     solver.add([[0.1, 0.2], [0.3, -0.1], [60.0, 50.0]], [1.0, 2.0, 3.0])

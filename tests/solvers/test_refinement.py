@@ -1,4 +1,6 @@
-"""What the bound rests on: the residual is exact at all times, the float copy's error and the eigenvalue's floor are proven."""
+"""What the bound rests on: the residual is exact at all times, the float copy's error and the
+eigenvalue's floor are proven.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,22 @@ from numpy.typing import NDArray
 from expunge import Grid, Spec, Statistics
 from expunge.errors import NotAGramError, UndecidableTieError
 from expunge.exact import wide
-from expunge.rows import Rows, integer_rows
+from expunge.ridge.encoding import Rows, Targets, integer_rows
+from expunge.solvers.base import Change, trace_of
 from expunge.solvers.certify import Preconditioner, certified
-from expunge.solvers.change import Change, trace_of
 from expunge.solvers.factor import CholeskyFactor, proven_floor
 from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
 from expunge.solvers.refinement import Proposal, Refinement
 from expunge.solvers.system import System
-from expunge.targets import Targets
-from oracle import Exact, Matrix, Rational, gram_of, is_positive_semidefinite, moment_of, of_statistics
+from support.oracle import (
+    Exact,
+    Matrix,
+    Rational,
+    gram_of,
+    is_positive_semidefinite,
+    moment_of,
+    of_statistics,
+)
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -34,16 +43,25 @@ def rational(values: wide.Wide, unit: int) -> Rational:
     """A wide matrix as fractions, in units of 2^-unit."""
     flat, columns = wide.to_ints(values), values.shape[2]
     step = Fraction(2) ** -unit
-    return [[value * step for value in flat[start : start + columns]] for start in range(0, len(flat), columns)]
+    return [
+        [value * step for value in flat[start : start + columns]]
+        for start in range(0, len(flat), columns)
+    ]
 
 
 def exact_residual(spec: Spec, gram: Matrix, moment: Matrix, weights: Rational) -> Rational:
     """G - (S + gamma I) W in fractions."""
-    features, labels = Fraction(2) ** -spec.grid.fraction_bits, Fraction(2) ** -spec.label_grid.fraction_bits
+    features, labels = (
+        Fraction(2) ** -spec.grid.fraction_bits,
+        Fraction(2) ** -spec.label_grid.fraction_bits,
+    )
     return [
         [
             moment[row][column] * features * labels
-            - sum(gram[row][other] * features**2 * weights[other][column] for other in range(spec.width))
+            - sum(
+                gram[row][other] * features**2 * weights[other][column]
+                for other in range(spec.width)
+            )
             - spec.exact_gamma * weights[row][column]
             for column in range(spec.columns)
         ]
@@ -55,7 +73,9 @@ def require_exact_residual(refinement: Refinement, statistics: Statistics) -> No
     """The one invariant of a refinement: R = G - H W, as integers."""
     weights = rational(refinement.iterate, refinement.bits)
     residual = rational(refinement.residual, refinement.system.unit(refinement.bits))
-    assert residual == exact_residual(statistics.spec, gram_of(statistics), moment_of(statistics), weights)
+    assert residual == exact_residual(
+        statistics.spec, gram_of(statistics), moment_of(statistics), weights
+    )
 
 
 def require_true_bounds(refinement: Refinement, proposal: Proposal, exact: Exact) -> None:
@@ -71,29 +91,59 @@ def require_true_bounds(refinement: Refinement, proposal: Proposal, exact: Exact
 
 @st.composite
 def samples(draw: st.DrawFn, least: int = 1) -> tuple[Spec, Array, Array]:
-    """A spec and samples on its grid: sizes, grids and gamma of all kinds, but a system that the conditioning rule lets pass."""
-    dim, columns, count = draw(st.integers(1, 4)), draw(st.integers(1, 2)), draw(st.integers(least, 6))
+    """A spec and samples on its grid: sizes, grids and gamma of all kinds, but a system that the
+    conditioning rule lets pass.
+    """
+    dim, columns, count = (
+        draw(st.integers(1, 4)),
+        draw(st.integers(1, 2)),
+        draw(st.integers(least, 6)),
+    )
     digits = draw(st.sampled_from([1, 2]))
     grid, label_grid = Grid(digits, draw(st.integers(-8, 30))), Grid(2, draw(st.integers(-8, 50)))
     size = draw(st.integers(1, grid.bits))
     entries = st.integers(-(1 << size) + 1, (1 << size) - 1)
     values = draw(st.lists(entries, min_size=count * dim, max_size=count * dim))
-    targets = draw(st.lists(st.integers(-(1 << 30), 1 << 30), min_size=count * columns, max_size=count * columns))
+    targets = draw(
+        st.lists(
+            st.integers(-(1 << 30), 1 << 30), min_size=count * columns, max_size=count * columns
+        )
+    )
     trace = sum(value * value for value in values) * 2.0 ** (-2 * grid.fraction_bits) or 1.0
-    gamma = trace * 2.0 ** -draw(st.integers(-10, 42)) * draw(st.sampled_from([1.0, 0.1, math.pi, 1 + 2.0**-52]))
+    gamma = (
+        trace
+        * 2.0 ** -draw(st.integers(-10, 42))
+        * draw(st.sampled_from([1.0, 0.1, math.pi, 1 + 2.0**-52]))
+    )
     gamma = min(max(gamma, 2.0**-100), 2.0**100)
     bits = draw(st.integers(-5, 60)) + label_grid.fraction_bits - grid.fraction_bits
-    spec = Spec(dim=dim, outputs=columns, gamma=gamma, intercept=False, grid=grid, label_grid=label_grid, publication_bits=bits)
+    spec = Spec(
+        dim=dim,
+        outputs=columns,
+        gamma=gamma,
+        intercept=False,
+        grid=grid,
+        label_grid=label_grid,
+        publication_bits=bits,
+    )
     features = np.ldexp(np.array(values, dtype=np.float64).reshape(count, dim), -grid.fraction_bits)
-    return spec, features, np.ldexp(np.array(targets, dtype=np.float64).reshape(count, columns), -label_grid.fraction_bits)
+    return (
+        spec,
+        features,
+        np.ldexp(
+            np.array(targets, dtype=np.float64).reshape(count, columns), -label_grid.fraction_bits
+        ),
+    )
 
 
-# -- refinement ---------------------------------------------------------------------------------------------------------
+# -- refinement ------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60)
 @given(samples(), st.floats(0.0, 0.4))
-def test_the_residual_is_exact_and_the_bounds_are_true_at_every_step(drawn: tuple[Spec, Array, Array], noise: float) -> None:
+def test_the_residual_is_exact_and_the_bounds_are_true_at_every_step(
+    drawn: tuple[Spec, Array, Array], noise: float
+) -> None:
     """With a preconditioner that is up to 40 % wrong, as a stale one may be."""
     spec, features, targets = drawn
     statistics = Statistics.of(spec, features, targets)
@@ -110,7 +160,9 @@ def test_the_residual_is_exact_and_the_bounds_are_true_at_every_step(drawn: tupl
 
 @settings(max_examples=60)
 @given(samples(least=3), st.data())
-def test_the_residual_stays_exact_while_rows_come_and_go(drawn: tuple[Spec, Array, Array], data: st.DataObject) -> None:
+def test_the_residual_stays_exact_while_rows_come_and_go(
+    drawn: tuple[Spec, Array, Array], data: st.DataObject
+) -> None:
     spec, features, targets = drawn
     retained = [0, 1]
     first = Statistics.of(spec, features[:2], targets[:2], lost_columns="accept")
@@ -169,7 +221,9 @@ def test_nothing_is_called_a_tie_before_the_bound_is_far_below_the_grid(bits: in
     refinement.apply(refinement.propose(factor.solve, 1.0))
     proposal = refinement.propose(factor.solve, 1.0)
     for more in (10, 60, 127):
-        assert refinement.rounded(replace(proposal, bounds=np.array([2.0 ** -(bits + more)]))) is None
+        assert (
+            refinement.rounded(replace(proposal, bounds=np.array([2.0 ** -(bits + more)]))) is None
+        )
     with pytest.raises(UndecidableTieError):
         refinement.rounded(replace(proposal, bounds=np.array([2.0 ** -(bits + 129)])))
 
@@ -179,13 +233,17 @@ def test_a_stale_preconditioner_that_has_broken_down_is_made_anew() -> None:
     spec = Spec(dim=2, outputs=1, gamma=0.1)
     statistics = Statistics.of(spec, [[1.0, 2.0], [3.0, -1.0]], [1.0, 2.0])
     system = System(spec, statistics.gram)
-    broken = Preconditioner(lambda right: np.full_like(right, np.nan), fresh=False, renew=lambda: CholeskyFactor(system).solve)
+    broken = Preconditioner(
+        lambda right: np.full_like(right, np.nan),
+        fresh=False,
+        renew=lambda: CholeskyFactor(system).solve,
+    )
     head, _ = certified(Refinement(system, statistics.moment), broken, spec.gamma)
     assert broken.renewals == 1
     np.testing.assert_array_equal(head.integers, of_statistics(statistics).integers)
 
 
-# -- the system and its float copy --------------------------------------------------------------------------------------
+# -- the system and its float copy -----------------------------------------------------------------
 
 
 def require_true_float_copy(system: System, statistics: Statistics) -> None:
@@ -204,7 +262,9 @@ def require_true_float_copy(system: System, statistics: Statistics) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2**20)), min_size=1, max_size=5))
-def test_the_error_of_the_float_copy_is_known_however_large_the_rows_that_came_and_went(sizes: list[tuple[int, int]]) -> None:
+def test_the_error_of_the_float_copy_is_known_however_large_the_rows_that_came_and_went(
+    sizes: list[tuple[int, int]],
+) -> None:
     spec = Spec(dim=2, outputs=1, gamma=1.0, intercept=False, grid=Grid(2, 0))
     kept = Statistics.of(spec, [[3.0, 1.0], [-2.0, 5.0]], [1.0, 1.0])
     system = System(spec, kept.gram)
@@ -218,7 +278,9 @@ def test_the_error_of_the_float_copy_is_known_however_large_the_rows_that_came_a
 
 @settings(max_examples=60)
 @given(samples(), st.lists(st.integers(-(2**40), 2**40), min_size=4, max_size=4))
-def test_a_float_product_is_within_its_bound(drawn: tuple[Spec, Array, Array], vector: list[int]) -> None:
+def test_a_float_product_is_within_its_bound(
+    drawn: tuple[Spec, Array, Array], vector: list[int]
+) -> None:
     spec, features, targets = drawn
     statistics = Statistics.of(spec, features, targets)
     system = System(spec, statistics.gram)
@@ -227,7 +289,10 @@ def test_a_float_product_is_within_its_bound(drawn: tuple[Spec, Array, Array], v
     unit = Fraction(4) ** -spec.grid.fraction_bits
     missed = Fraction(0)
     for row, values in enumerate(gram_of(statistics)):
-        truth = sum((value * unit * vector[index] for index, value in enumerate(values)), spec.exact_gamma * vector[row])
+        truth = sum(
+            (value * unit * vector[index] for index, value in enumerate(values)),
+            spec.exact_gamma * vector[row],
+        )
         missed += (Fraction(float(system.multiply_float(right)[row, 0])) - truth) ** 2
     length = math.sqrt(sum(value * value for value in vector[: spec.width])) * (1 + 2.0**-50)
     assert missed <= Fraction(float(system.product_error(np.array(length)))) ** 2
@@ -238,7 +303,9 @@ def test_a_float_product_is_within_its_bound(drawn: tuple[Spec, Array, Array], v
 def test_a_proven_floor_is_below_the_smallest_eigenvalue(
     kept: tuple[Spec, Array, Array], gone: tuple[Spec, Array, Array], share: float
 ) -> None:
-    """Whatever is subtracted from S: if a floor is proven, H - floor I is positive semidefinite, shown by elimination."""
+    """Whatever is subtracted from S: if a floor is proven, H - floor I is positive semidefinite,
+    shown by elimination.
+    """
     spec, features, targets = kept
     integers = np.rint(np.ldexp(gone[1], gone[0].grid.fraction_bits))[:1]
     scale = share * math.sqrt(spec.gamma) / (float(np.square(integers).sum()) ** 0.5 or 1.0)
@@ -246,7 +313,9 @@ def test_a_proven_floor_is_below_the_smallest_eigenvalue(
     if float(np.abs(row).max()) >= spec.grid.limit / 2:
         return
     statistics = Statistics.of(spec, features, targets)
-    statistics = statistics - Statistics.of(spec, row, np.zeros((1, spec.columns)), lost_columns="accept")
+    statistics = statistics - Statistics.of(
+        spec, row, np.zeros((1, spec.columns)), lost_columns="accept"
+    )
     try:
         floor = proven_floor(System(spec, statistics.gram))
     except NotAGramError:
@@ -263,7 +332,10 @@ def test_a_proven_floor_is_below_the_smallest_eigenvalue(
 def test_guard_bits_and_products_do_not_depend_on_how_rows_arrived() -> None:
     generator = np.random.default_rng(0)
     spec = Spec(dim=3, outputs=2, gamma=math.pi * 2.0**-30, intercept=False, grid=Grid(2, 10))
-    features, targets = generator.integers(-9, 9, (5, 3)).astype(float), generator.integers(-9, 9, (5, 2)).astype(float)
+    features, targets = (
+        generator.integers(-9, 9, (5, 3)).astype(float),
+        generator.integers(-9, 9, (5, 2)).astype(float),
+    )
     step = generator.integers(-(2**60), 2**60, (3, 2))
     late = System(spec, Statistics.of(spec, features[:1], targets[:1]).gram)
     for index in range(1, 5):
@@ -281,7 +353,9 @@ def test_guard_bits_and_products_do_not_depend_on_how_rows_arrived() -> None:
 
 
 def test_the_trace_of_many_rows_does_not_overflow() -> None:
-    """725 x 2900 integers -1: their low digits, taken by floor, are all 2^21 - 1, and the sum of their squares passes 2^63."""
+    """725 x 2900 integers -1: their low digits, taken by floor, are all 2^21 - 1, and the sum of
+    their squares passes 2^63.
+    """
     integers = np.full((725, 2900), -1.0)
     rows = Rows(integers, 1.0, Targets(np.zeros((725, 1)), np.zeros(0, dtype=np.int64)))
     assert trace_of(rows) == integers.size
@@ -290,11 +364,15 @@ def test_the_trace_of_many_rows_does_not_overflow() -> None:
 @given(st.lists(st.integers(-(2**41) + 1, 2**41 - 1), min_size=1, max_size=9))
 def test_the_trace_of_rows_is_their_sum_of_squares(values: list[int]) -> None:
     integers = np.array(values, dtype=np.float64).reshape(1, -1)
-    rows = Rows(integers, float(np.abs(integers).max()), Targets(np.zeros((1, 1)), np.zeros(0, dtype=np.int64)))
+    rows = Rows(
+        integers,
+        float(np.abs(integers).max()),
+        Targets(np.zeros((1, 1)), np.zeros(0, dtype=np.int64)),
+    )
     assert trace_of(rows) == sum(value * value for value in values)
 
 
-# -- the tracked inverse ------------------------------------------------------------------------------------------------
+# -- the tracked inverse ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -1,4 +1,6 @@
-"""Heads and changes that are refused: for reasons that do not depend on the path, with remedies that work, without a trace."""
+"""Heads and changes that are refused: for reasons that do not depend on the path, with remedies
+that work, without a trace.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from expunge.errors import (
     UnknownLabelError,
 )
 from expunge.solvers.base import ExactSolver
-from oracle import of_samples
+from support.oracle import of_samples
 
 Array = NDArray[Any]
 Path = Callable[[Spec, Any, Any], Head]
@@ -67,11 +69,16 @@ def amended(variant: type[ExactSolver]) -> Path:
     return path
 
 
-PATHS: list[Path] = [retrained, *(make(variant) for make in (row_by_row, amended) for variant in VARIANTS)]
-each_path = pytest.mark.parametrize("path", PATHS, ids=["retrained", "rows A", "rows B", "amended A", "amended B"])
+PATHS: list[Path] = [
+    retrained,
+    *(make(variant) for make in (row_by_row, amended) for variant in VARIANTS),
+]
+each_path = pytest.mark.parametrize(
+    "path", PATHS, ids=["retrained", "rows A", "rows B", "amended A", "amended B"]
+)
 
 
-# -- the conditioning rule ----------------------------------------------------------------------------------------------
+# -- the conditioning rule -------------------------------------------------------------------------
 
 
 def squares_that_sum_to(total: int) -> list[float]:
@@ -85,7 +92,9 @@ def squares_that_sum_to(total: int) -> list[float]:
 
 @each_path
 def test_the_conditioning_rule_is_exact_at_its_limit(path: Path) -> None:
-    """In one dimension the rule is trace(S) <= gamma * (2^47 - 1): equality passes, one unit more does not."""
+    """In one dimension the rule is trace(S) <= gamma * (2^47 - 1): equality passes, one unit more
+    does not.
+    """
     spec = Spec(dim=1, outputs=1, gamma=1.0, intercept=False, grid=Grid(2, 0))
     features = np.array(squares_that_sum_to(2**47 - 1)).reshape(-1, 1)
     targets = np.ones(len(features))
@@ -106,12 +115,16 @@ def named_gamma(refusal: Exception) -> float:
 def test_the_named_gamma_is_the_smallest_that_works(dim: int, seed: int, scale: float) -> None:
     generator = np.random.default_rng(seed)
     features, targets = generator.uniform(-scale, scale, (3, dim)), generator.standard_normal(3)
-    statistics = Statistics.of(Spec(dim=dim, outputs=1, gamma=1e-20, publication_bits=0), features, targets)
+    statistics = Statistics.of(
+        Spec(dim=dim, outputs=1, gamma=1e-20, publication_bits=0), features, targets
+    )
     with pytest.raises(IllConditionedError) as refused:
         solve(statistics)
     smallest = named_gamma(refused.value)
     spec = statistics.spec.with_gamma(smallest)
-    np.testing.assert_array_equal(solve(statistics.under(spec)).integers, of_samples(spec, features, targets).integers)
+    np.testing.assert_array_equal(
+        solve(statistics.under(spec)).integers, of_samples(spec, features, targets).integers
+    )
     with pytest.raises(IllConditionedError) as again:
         solve(statistics.under(spec.with_gamma(math.nextafter(smallest, 0.0))))
     assert named_gamma(again.value) == smallest
@@ -141,14 +154,18 @@ def test_a_solver_goes_on_after_a_refused_head(variant: type[ExactSolver]) -> No
     assert solver.head().digest == expected
 
 
-# -- ties ---------------------------------------------------------------------------------------------------------------
+# -- ties ------------------------------------------------------------------------------------------
 
 
 @each_path
 @pytest.mark.parametrize("bits", [-3, 0, 10, 40])
 @pytest.mark.parametrize("whole", [0, 1, -1, -4, 7])
-def test_an_exact_tie_is_refused_and_one_more_bit_publishes_it(path: Path, bits: int, whole: int) -> None:
-    """One sample of feature 1 with gamma = 1: W* is half of its target, and a half can be made of anything."""
+def test_an_exact_tie_is_refused_and_one_more_bit_publishes_it(
+    path: Path, bits: int, whole: int
+) -> None:
+    """One sample of feature 1 with gamma = 1: W* is half of its target, and a half can be made of
+    anything.
+    """
     spec = Spec(
         dim=1,
         outputs=2,
@@ -172,9 +189,20 @@ def test_an_exact_tie_is_refused_and_one_more_bit_publishes_it(path: Path, bits:
 @each_path
 @pytest.mark.parametrize("bits", [20, 24, 28, 32, 36, 40])
 def test_what_is_almost_a_tie_is_decided(path: Path, bits: int) -> None:
-    """x = 2^-10, y = 2^-11 (1 + 2^-b), gamma = 2^-(20+b): W* = 1/2. The next gamma moves it by 2^-(b+53), and that is enough."""
+    """x = 2^-10, y = 2^-11 (1 + 2^-b), gamma = 2^-(20+b): W* = 1/2.
+
+    The next gamma moves it by 2^-(b+53), and that is enough.
+    """
     tie = 2.0 ** -(20 + bits)
-    spec = Spec(dim=1, outputs=1, gamma=tie, intercept=False, grid=Grid(2, 30), label_grid=Grid(2, 51), publication_bits=0)
+    spec = Spec(
+        dim=1,
+        outputs=1,
+        gamma=tie,
+        intercept=False,
+        grid=Grid(2, 30),
+        label_grid=Grid(2, 51),
+        publication_bits=0,
+    )
     features, targets = [[2.0**-10]], [2.0**-11 * (1 + 2.0**-bits)]
     with pytest.raises(UndecidableTieError):
         path(spec, features, targets)
@@ -186,7 +214,9 @@ def test_what_is_almost_a_tie_is_decided(path: Path, bits: int) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_tie_is_refused_each_time_and_does_not_hold_up_what_follows(variant: type[ExactSolver]) -> None:
+def test_a_tie_is_refused_each_time_and_does_not_hold_up_what_follows(
+    variant: type[ExactSolver],
+) -> None:
     spec = Spec(dim=1, outputs=1, gamma=1.0, intercept=False, publication_bits=0)
     solver = variant(spec)
     solver.add([[1.0]], [1.0])
@@ -208,13 +238,15 @@ def test_the_tie_is_named_by_label_and_intercept() -> None:
         solve(Statistics.of(spec, [[0.0]], ["dog"]))
 
 
-# -- the publication range ----------------------------------------------------------------------------------------------
+# -- the publication range -------------------------------------------------------------------------
 
 
 @each_path
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_weights_up_to_two_to_the_53_are_published_and_none_beyond(path: Path, sign: float) -> None:
-    spec = Spec(dim=1, outputs=1, gamma=1.0, intercept=False, label_grid=Grid(2, 0), publication_bits=14)
+    spec = Spec(
+        dim=1, outputs=1, gamma=1.0, intercept=False, label_grid=Grid(2, 0), publication_bits=14
+    )
     target = sign * 2.0**40  # W* = target / 2, so W* 2^14 = 2^53
     assert path(spec, [[1.0]], [target]).integers.tolist() == [[int(sign) << 53]]
     with pytest.raises(PublicationRangeError, match="feature 0 for output 0") as refused:
@@ -223,7 +255,8 @@ def test_weights_up_to_two_to_the_53_are_published_and_none_beyond(path: Path, s
     assert found is not None
     remedy = spec.with_publication_bits(int(found[1]))
     np.testing.assert_array_equal(
-        path(remedy, [[1.0]], [target + sign]).integers, of_samples(remedy, [[1.0]], [target + sign]).integers
+        path(remedy, [[1.0]], [target + sign]).integers,
+        of_samples(remedy, [[1.0]], [target + sign]).integers,
     )
 
 
@@ -231,8 +264,13 @@ def test_weights_up_to_two_to_the_53_are_published_and_none_beyond(path: Path, s
 @given(st.integers(0, 2**32), st.integers(45, 200))
 def test_the_named_publication_bits_are_within_range(seed: int, bits: int) -> None:
     generator = np.random.default_rng(seed)
-    features, targets = generator.standard_normal((4, 3)), generator.standard_normal((4, 2)) * 2.0 ** generator.integers(0, 5)
-    statistics = Statistics.of(Spec(dim=3, outputs=2, gamma=0.1, publication_bits=bits), features, targets)
+    features, targets = (
+        generator.standard_normal((4, 3)),
+        generator.standard_normal((4, 2)) * 2.0 ** generator.integers(0, 5),
+    )
+    statistics = Statistics.of(
+        Spec(dim=3, outputs=2, gamma=0.1, publication_bits=bits), features, targets
+    )
     exact = of_samples(statistics.spec, features, targets)
     if exact.in_range:
         np.testing.assert_array_equal(solve(statistics).integers, exact.integers)
@@ -242,10 +280,12 @@ def test_the_named_publication_bits_are_within_range(seed: int, bits: int) -> No
     found = re.search(r"publication_bits=(-?\d+) will do", str(refused.value))
     assert found is not None
     spec = statistics.spec.with_publication_bits(int(found[1]))
-    np.testing.assert_array_equal(solve(statistics.under(spec)).integers, of_samples(spec, features, targets).integers)
+    np.testing.assert_array_equal(
+        solve(statistics.under(spec)).integers, of_samples(spec, features, targets).integers
+    )
 
 
-# -- statistics and samples that a solver cannot take -------------------------------------------------------------------
+# -- statistics and samples that a solver cannot take ----------------------------------------------
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -287,13 +327,19 @@ def test_statistics_made_before_labels_were_appended_are_taken(variant: type[Exa
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("gone", [[[1.0, -1.0]], [[3.0, 3.0]], [[1.0, 1.0]] * 3], ids=["minor", "diagonal", "count"])
+@pytest.mark.parametrize(
+    "gone", [[[1.0, -1.0]], [[3.0, 3.0]], [[1.0, 1.0]] * 3], ids=["minor", "diagonal", "count"]
+)
 def test_statistics_that_retraining_refuses_get_no_head_from_a_solver_either(
     variant: type[ExactSolver], gone: list[list[float]]
 ) -> None:
-    """Added as one net message, they are the same statistics as ever: what `solve` says of them, `head` must say."""
+    """Added as one net message, they are the same statistics as ever: what `solve` says of them,
+    `head` must say.
+    """
     spec = Spec(dim=2, outputs=1, gamma=100.0, intercept=False)
-    net = Statistics.of(spec, [[1.0, 1.0], [1.0, 1.0]], [1.0, 1.0]) - Statistics.of(spec, gone, np.ones(len(gone)))
+    net = Statistics.of(spec, [[1.0, 1.0], [1.0, 1.0]], [1.0, 1.0]) - Statistics.of(
+        spec, gone, np.ones(len(gone))
+    )
     with pytest.raises(NotAGramError):
         solve(net)
     with pytest.raises(ExpungeError):
@@ -301,9 +347,13 @@ def test_statistics_that_retraining_refuses_get_no_head_from_a_solver_either(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_statistics_with_two_faults_are_refused_for_the_same_one(variant: type[ExactSolver]) -> None:
+def test_statistics_with_two_faults_are_refused_for_the_same_one(
+    variant: type[ExactSolver],
+) -> None:
     spec = Spec(dim=2, outputs=1, gamma=1e-20, intercept=False)
-    net = Statistics.of(spec, [[1.0, 1.0], [1.0, 1.0]], [1.0, 1.0]) - Statistics.of(spec, [[1.0, -1.0]], [1.0])
+    net = Statistics.of(spec, [[1.0, 1.0], [1.0, 1.0]], [1.0, 1.0]) - Statistics.of(
+        spec, [[1.0, -1.0]], [1.0]
+    )
     with pytest.raises(ExpungeError) as retraining:
         solve(net)
     with pytest.raises(type(retraining.value)):
@@ -326,14 +376,20 @@ BAD: dict[str, tuple[Any, Any, type[InputError]]] = {
 
 def behind_good_samples(count: int, features: Array, labels: Array) -> tuple[Array, Array]:
     """The same bad sample as the last of many good ones; too few labels stay too few."""
-    good = np.full((count, *labels.shape[1:]), "cat" if labels.dtype.kind == "U" else 0, dtype=labels.dtype)
-    return np.vstack([np.zeros((count, features.shape[1])), features]), np.concatenate([good, labels])
+    good = np.full(
+        (count, *labels.shape[1:]), "cat" if labels.dtype.kind == "U" else 0, dtype=labels.dtype
+    )
+    return np.vstack([np.zeros((count, features.shape[1])), features]), np.concatenate(
+        [good, labels]
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("batch", [1, 40])
 @pytest.mark.parametrize("case", BAD)
-def test_bad_samples_are_neither_added_nor_deleted(variant: type[ExactSolver], batch: int, case: str) -> None:
+def test_bad_samples_are_neither_added_nor_deleted(
+    variant: type[ExactSolver], batch: int, case: str
+) -> None:
     features, labels, error = BAD[case]
     if batch > 1 and np.ndim(features) == 2:
         features, labels = behind_good_samples(batch - 1, np.asarray(features), np.asarray(labels))
@@ -350,7 +406,9 @@ def test_bad_samples_are_neither_added_nor_deleted(variant: type[ExactSolver], b
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("batch", [1, 40])
-def test_a_column_lost_to_the_grid_is_refused_unless_it_lives_elsewhere(variant: type[ExactSolver], batch: int) -> None:
+def test_a_column_lost_to_the_grid_is_refused_unless_it_lives_elsewhere(
+    variant: type[ExactSolver], batch: int
+) -> None:
     spec = Spec(dim=2, outputs=1)
     features, targets = np.tile([1.0, 1e-13], (batch, 1)), np.ones(batch)
     solver = variant(spec)

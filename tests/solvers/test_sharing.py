@@ -46,7 +46,9 @@ def test_threads_that_share_a_solver_take_turns(variant: type[ExactSolver]) -> N
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled], ids=["copy", "pickle"])
-def test_a_copied_solver_goes_on_by_itself(variant: type[ExactSolver], copied: Callable[[ExactSolver], ExactSolver]) -> None:
+def test_a_copied_solver_goes_on_by_itself(
+    variant: type[ExactSolver], copied: Callable[[ExactSolver], ExactSolver]
+) -> None:
     solver = variant(SPEC)
     solver.add(FEATURES[:100], LABELS[:100])
     solver.head()
@@ -70,7 +72,9 @@ def test_a_pickled_head_is_as_immutable_as_the_first() -> None:
 
 def test_things_of_the_wrong_kind_are_refused_by_name() -> None:
     whole = Statistics.of(SPEC, FEATURES, LABELS)
-    with pytest.raises(InputError, match=r"got int; those of no samples at all are Statistics\.zero"):
+    with pytest.raises(
+        InputError, match=r"got int; those of no samples at all are Statistics\.zero"
+    ):
         solve(sum([]))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="takes a Spec first"):
         CholeskySolver(whole)  # type: ignore[arg-type]
@@ -95,8 +99,13 @@ def test_masked_and_sparse_arrays_are_refused_by_name() -> None:
 
 
 def test_integer_labels_may_come_as_objects_and_rows_are_counted_over_batches() -> None:
-    assert Statistics.of(SPEC, FEATURES, LABELS.astype(object)) == Statistics.of(SPEC, FEATURES, LABELS)
-    batches = [(FEATURES[:10], LABELS[:10]), (FEATURES[10:20], np.array([*LABELS[10:15], 7, *LABELS[16:20]]))]
+    assert Statistics.of(SPEC, FEATURES, LABELS.astype(object)) == Statistics.of(
+        SPEC, FEATURES, LABELS
+    )
+    batches = [
+        (FEATURES[:10], LABELS[:10]),
+        (FEATURES[10:20], np.array([*LABELS[10:15], 7, *LABELS[16:20]])),
+    ]
     with pytest.raises(UnknownLabelError, match=r"the label of row 15 .*solver\.amend"):
         Statistics.of(SPEC, batches)
     with pytest.raises(UnknownLabelError, match="Mend or drop"):

@@ -1,4 +1,6 @@
-"""Retraining against rational arithmetic: the published head must be right in every entry, or be refused for a true reason."""
+"""Retraining against rational arithmetic: the published head must be right in every entry, or be
+refused for a true reason.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,24 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from expunge import Grid, Head, Spec, Statistics, solve
-from expunge.errors import IllConditionedError, NotAGramError, PublicationRangeError, UndecidableTieError
+from expunge.errors import (
+    IllConditionedError,
+    NotAGramError,
+    PublicationRangeError,
+    UndecidableTieError,
+)
 from expunge.exact import blas, wide
 from expunge.solvers import system as system_module
 from expunge.solvers.system import System
-from oracle import Exact, gram_of, is_positive_semidefinite, moment_of, of_samples, of_statistics, solved
+from support.oracle import (
+    Exact,
+    gram_of,
+    is_positive_semidefinite,
+    moment_of,
+    of_samples,
+    of_statistics,
+    solved,
+)
 
 Array = NDArray[Any]
 
@@ -32,8 +47,15 @@ def require_right(head: Head, exact: Exact) -> None:
     np.testing.assert_array_equal(head.integers, exact.integers)
     half = Fraction(2) ** -(spec.publication_bits + 1)
     for weights, truth in zip(head.weights.tolist(), exact.weights, strict=True):
-        assert all(abs(Fraction(weight) - true) <= half for weight, true in zip(weights, truth, strict=True))
-    assert 0.0 <= head.error_bound <= 2.0 ** -(spec.publication_bits + 1) * math.sqrt(spec.columns) * (1 + 2.0**-19)
+        assert all(
+            abs(Fraction(weight) - true) <= half
+            for weight, true in zip(weights, truth, strict=True)
+        )
+    assert (
+        0.0
+        <= head.error_bound
+        <= 2.0 ** -(spec.publication_bits + 1) * math.sqrt(spec.columns) * (1 + 2.0**-19)
+    )
     found = head.diagnostics
     assert found is not None
     assert found.condition >= 1.0 - 2.0**-20
@@ -46,8 +68,12 @@ def require_right(head: Head, exact: Exact) -> None:
 
 def breaks_the_rule(spec: Spec, gram: list[list[int]]) -> bool:
     """The conditioning rule in fractions: width * 2^-53 * trace(H) / gamma > 2^-6."""
-    trace = sum(row[index] for index, row in enumerate(gram)) / Fraction(4) ** spec.grid.fraction_bits
-    return Fraction(spec.width, 2**53) * (trace + spec.width * spec.exact_gamma) / spec.exact_gamma > Fraction(1, 64)
+    trace = (
+        sum(row[index] for index, row in enumerate(gram)) / Fraction(4) ** spec.grid.fraction_bits
+    )
+    return Fraction(spec.width, 2**53) * (
+        trace + spec.width * spec.exact_gamma
+    ) / spec.exact_gamma > Fraction(1, 64)
 
 
 def require_right_or_truly_refused(statistics: Statistics, exact: Exact) -> None:
@@ -66,7 +92,7 @@ def require_right_or_truly_refused(statistics: Statistics, exact: Exact) -> None
         assert exact.ties
 
 
-# -- random and nasty, by Hypothesis ------------------------------------------------------------------------------------
+# -- random and nasty, by Hypothesis ---------------------------------------------------------------
 
 
 @dataclass
@@ -80,7 +106,11 @@ class Problem:
 def specs(draw: st.DrawFn) -> Spec:
     digits, intercept = draw(st.sampled_from([1, 2])), draw(st.booleans())
     bits = 21 * digits - 1
-    fraction = draw(st.integers(0, bits - 1) if intercept else st.one_of(st.integers(-100, 100), st.integers(0, bits)))
+    fraction = draw(
+        st.integers(0, bits - 1)
+        if intercept
+        else st.one_of(st.integers(-100, 100), st.integers(0, bits))
+    )
     label_digits = draw(st.sampled_from([1, 2]))
     columns = draw(st.integers(1, 3))
     targets: dict[str, Any]
@@ -95,7 +125,9 @@ def specs(draw: st.DrawFn) -> Spec:
         intercept=intercept,
         grid=Grid(digits, fraction),
         label_grid=Grid(label_digits, label_fraction),
-        publication_bits=draw(st.one_of(st.sampled_from([0, 10, 40, 60, 120, -7]), st.integers(-200, 200))),
+        publication_bits=draw(
+            st.one_of(st.sampled_from([0, 10, 40, 60, 120, -7]), st.integers(-200, 200))
+        ),
         **targets,
     )
 
@@ -107,7 +139,9 @@ def integers_below(bits: int) -> st.SearchStrategy[int]:
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    """A spec, samples that are integers on its grids, and a gamma that is near them in magnitude, or not."""
+    """A spec, samples that are integers on its grids, and a gamma that is near them in magnitude,
+    or not.
+    """
     spec = draw(specs())
     count = draw(st.integers(0, 7))
     rows = st.lists(integers_below(spec.grid.bits), min_size=spec.dim, max_size=spec.dim)
@@ -115,12 +149,19 @@ def problems(draw: st.DrawFn) -> Problem:
     if count > 2 and draw(st.booleans()):  # duplicates and a dead feature
         drawn[1] = drawn[0]
         drawn = [[0, *row[1:]] for row in drawn]
-    features = np.ldexp(np.array(drawn, dtype=np.float64).reshape(count, spec.dim), -spec.grid.fraction_bits)
+    features = np.ldexp(
+        np.array(drawn, dtype=np.float64).reshape(count, spec.dim), -spec.grid.fraction_bits
+    )
     labels: Array
     if spec.is_classification and draw(st.booleans()):
-        labels = np.array(draw(st.lists(st.integers(0, spec.columns - 1), min_size=count, max_size=count)), dtype=np.int64)
+        labels = np.array(
+            draw(st.lists(st.integers(0, spec.columns - 1), min_size=count, max_size=count)),
+            dtype=np.int64,
+        )
     else:
-        entries = st.lists(integers_below(spec.label_grid.bits), min_size=spec.columns, max_size=spec.columns)
+        entries = st.lists(
+            integers_below(spec.label_grid.bits), min_size=spec.columns, max_size=spec.columns
+        )
         values = np.array(draw(st.lists(entries, min_size=count, max_size=count)), dtype=np.float64)
         labels = np.ldexp(values.reshape(count, spec.columns), -spec.label_grid.fraction_bits)
     trace = float(np.square(features).sum()) + spec.intercept * count or 1.0
@@ -135,14 +176,15 @@ def test_every_entry_is_correctly_rounded_or_refused_for_a_true_reason(problem: 
     statistics = Statistics.of(problem.spec, problem.features, problem.labels)
     exact = of_samples(problem.spec, problem.features, problem.labels)
     require_right_or_truly_refused(statistics, exact)
-    # Read back from bytes nothing says that S is a Gram: the bound then rests on a proof, and the head is the same.
+    # Read back from bytes nothing says that S is a Gram: the bound then rests on a proof, and the
+    # head is the same.
     if not breaks_the_rule(problem.spec, gram_of(statistics)) and exact.in_range and not exact.ties:
         foreign = Statistics.from_bytes(problem.spec, statistics.to_bytes())
         assert not foreign.gram_by_construction
         assert solve(foreign).digest == solve(statistics).digest
 
 
-# -- nasty, by name -----------------------------------------------------------------------------------------------------
+# -- nasty, by name --------------------------------------------------------------------------------
 
 
 def samples(seed: int, count: int, dim: int, columns: int) -> tuple[Array, Array]:
@@ -152,7 +194,9 @@ def samples(seed: int, count: int, dim: int, columns: int) -> tuple[Array, Array
 
 def rank_deficient() -> Array:
     generator = np.random.default_rng(1)
-    return np.asarray(generator.integers(-8, 8, (12, 2)) @ generator.integers(-3, 4, (2, 6)), dtype=np.float64)
+    return np.asarray(
+        generator.integers(-8, 8, (12, 2)) @ generator.integers(-3, 4, (2, 6)), dtype=np.float64
+    )
 
 
 def one_huge_feature() -> Array:
@@ -203,12 +247,20 @@ def test_publication_grids(bits: int) -> None:
 
 
 @pytest.mark.parametrize(("fraction", "label_fraction"), [(10, 40), (40, 0), (0, 40), (20, 20)])
-def test_label_grids_finer_and_coarser_than_the_feature_grid(fraction: int, label_fraction: int) -> None:
+def test_label_grids_finer_and_coarser_than_the_feature_grid(
+    fraction: int, label_fraction: int
+) -> None:
     generator = np.random.default_rng(9)
     features = np.rint(np.ldexp(generator.uniform(-1, 1, (7, 3)), fraction)) * 2.0**-fraction
-    targets = np.rint(np.ldexp(generator.uniform(-1, 1, (7, 2)), label_fraction)) * 2.0**-label_fraction
-    spec = Spec(dim=3, outputs=2, gamma=0.1, grid=Grid(2, fraction), label_grid=Grid(2, label_fraction))
-    require_right(solve(Statistics.of(spec, features, targets)), of_samples(spec, features, targets))
+    targets = (
+        np.rint(np.ldexp(generator.uniform(-1, 1, (7, 2)), label_fraction)) * 2.0**-label_fraction
+    )
+    spec = Spec(
+        dim=3, outputs=2, gamma=0.1, grid=Grid(2, fraction), label_grid=Grid(2, label_fraction)
+    )
+    require_right(
+        solve(Statistics.of(spec, features, targets)), of_samples(spec, features, targets)
+    )
 
 
 @pytest.mark.parametrize("fraction", [-100, -30, -3])
@@ -234,7 +286,14 @@ def test_grids_of_large_numbers(fraction: int, label_fraction: int) -> None:
 
 @pytest.mark.parametrize("mantissa", [1.0, 0.1, math.pi, 1.0 + 2.0**-52])
 def test_a_gamma_far_finer_than_the_grid_needs_guard_bits(mantissa: float) -> None:
-    spec = Spec(dim=2, outputs=1, gamma=mantissa * 2.0**-55, intercept=False, grid=Grid(1, 10), publication_bits=20)
+    spec = Spec(
+        dim=2,
+        outputs=1,
+        gamma=mantissa * 2.0**-55,
+        intercept=False,
+        grid=Grid(1, 10),
+        publication_bits=20,
+    )
     features, targets = np.array([[3.0, -5.0], [7.0, 1.0]]) / 1024.0, np.array([0.25, -0.5])
     statistics = Statistics.of(spec, features, targets)
     assert System(spec, statistics.gram).guard_bits >= 35
@@ -261,11 +320,15 @@ def test_counts_so_large_that_entries_need_all_128_bits(doublings: int) -> None:
     for _ in range(doublings):
         statistics = statistics + statistics
     assert statistics.count == 4 << doublings
-    once = of_samples(spec.with_gamma(1e3), features, targets)  # scaling S, G and gamma alike leaves the solution as it is
+    once = of_samples(
+        spec.with_gamma(1e3), features, targets
+    )  # scaling S, G and gamma alike leaves the solution as it is
     require_right(solve(statistics), Exact(spec, once.weights))
 
 
-def test_systems_too_wide_to_keep_their_words_give_the_same_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_too_wide_to_keep_their_words_give_the_same_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     features, labels = samples(13, 9, 5, 2)
     statistics = Statistics.of(Spec(dim=5, labels=(0, 1), gamma=0.1), features, labels)
     head = solve(statistics)
@@ -294,12 +357,14 @@ def test_batches_with_and_without_a_second_digit_add_up() -> None:
     require_right_or_truly_refused(statistics, of_samples(spec, features, np.ones(1024)))
 
 
-# -- statistics that may not be Grams -----------------------------------------------------------------------------------
+# -- statistics that may not be Grams --------------------------------------------------------------
 
 
 @st.composite
 def differences(draw: st.DrawFn) -> Statistics:
-    """of(a) - of(b) for small integer samples, with any gamma: often a Gram minus what it cannot spare."""
+    """of(a) - of(b) for small integer samples, with any gamma: often a Gram minus what it cannot
+    spare.
+    """
     dim, intercept = draw(st.integers(1, 4)), draw(st.booleans())
     gamma = draw(st.one_of(st.sampled_from([0.1, 1.0, 3.0, 10.0, 100.0]), st.floats(1e-3, 1e3)))
     spec = Spec(dim=dim, outputs=2, gamma=gamma, intercept=intercept, grid=Grid(1, 4))
@@ -330,7 +395,11 @@ def test_an_indefinite_gram_whose_minors_pass_gets_no_free_bound(dim: int, gamma
     spec = Spec(dim=dim, outputs=1, gamma=gamma, intercept=False)
     targets = np.linspace(-1.0, 1.0, dim)
     whole = Statistics.of(spec, np.eye(dim) * 1.5, targets)
-    statistics = whole - Statistics.of(spec, np.ones((1, dim)), [0.5]) + Statistics.of(spec, np.zeros((1, dim)), [0.0])
+    statistics = (
+        whole
+        - Statistics.of(spec, np.ones((1, dim)), [0.5])
+        + Statistics.of(spec, np.zeros((1, dim)), [0.0])
+    )
     smallest = 2.25 - dim + gamma
     try:
         head = solve(statistics)

@@ -1,4 +1,6 @@
-"""Both variants against retraining: one digest, whatever the order, the split, the messages and the moments of asking."""
+"""Both variants against retraining: one digest, whatever the order, the split, the messages and the
+moments of asking.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from expunge import CholeskySolver, Grid, Head, Spec, Statistics, WoodburySolver, solve
 from expunge.errors import ImpossibleDeletionError, SolveError
 from expunge.solvers.base import ExactSolver
-from oracle import of_samples
+from support.oracle import of_samples
 
 Array = NDArray[Any]
 Sample = tuple[tuple[float, ...], int]
@@ -28,7 +30,9 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
 def stacked(spec: Spec, samples: list[Sample]) -> tuple[Array, Array]:
-    features = np.array([list(row) for row, _ in samples], dtype=np.float64).reshape(len(samples), spec.dim)
+    features = np.array([list(row) for row, _ in samples], dtype=np.float64).reshape(
+        len(samples), spec.dim
+    )
     return features, np.array([label for _, label in samples], dtype=np.int64)
 
 
@@ -41,36 +45,59 @@ def outcome(ask: Any) -> tuple[str, Any]:
     return "published", head.digest
 
 
-# -- the state machine --------------------------------------------------------------------------------------------------
+# -- the state machine -----------------------------------------------------------------------------
 
-# Integers on a grid with 10 fraction bits: ordinary ones, those at the edge of the second digit, and dominating ones.
+# Integers on a grid with 10 fraction bits: ordinary ones, those at the edge of the second digit,
+# and dominating ones.
 INTEGERS = st.one_of(
     st.integers(-4096, 4096),
-    st.sampled_from([0, 0, 1, -1, 2**20, 2**20 + 1, -(2**20) - 1, 2**21, 2**26 + 3, -(2**30) + 1, 2**33]),
+    st.sampled_from(
+        [0, 0, 1, -1, 2**20, 2**20 + 1, -(2**20) - 1, 2**21, 2**26 + 3, -(2**30) + 1, 2**33]
+    ),
 )
 GAMMAS = st.sampled_from([2.0**-10, 0.1, 1.0, math.pi, 1e3, 1e6, 1e12])
 
 
 class Federation(RuleBasedStateMachine):
-    """Variant A and Variant B fed with one stream of requests; the model is the list of samples that are retained."""
+    """Variant A and Variant B fed with one stream of requests; the model is the list of samples
+    that are retained.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.retained: list[Sample] = []
         self.solvers: list[ExactSolver] = []
 
-    @initialize(dim=st.integers(1, 4), intercept=st.booleans(), gamma=GAMMAS, bits=st.sampled_from([0, 10, 30]))
+    @initialize(
+        dim=st.integers(1, 4),
+        intercept=st.booleans(),
+        gamma=GAMMAS,
+        bits=st.sampled_from([0, 10, 30]),
+    )
     def begin(self, dim: int, intercept: bool, gamma: float, bits: int) -> None:
-        self.spec = Spec(dim=dim, labels=("a", "b"), intercept=intercept, gamma=gamma, grid=Grid(2, 10), publication_bits=bits)
+        self.spec = Spec(
+            dim=dim,
+            labels=("a", "b"),
+            intercept=intercept,
+            gamma=gamma,
+            grid=Grid(2, 10),
+            publication_bits=bits,
+        )
         self.solvers = [variant(self.spec) for variant in VARIANTS]
 
     def drawn(self, data: st.DataObject, most: int) -> list[Sample]:
         row = st.tuples(*[INTEGERS] * self.spec.dim)
-        pairs = data.draw(st.lists(st.tuples(row, st.integers(0, self.spec.columns - 1)), min_size=1, max_size=most))
+        pairs = data.draw(
+            st.lists(
+                st.tuples(row, st.integers(0, self.spec.columns - 1)), min_size=1, max_size=most
+            )
+        )
         return [(tuple(value / 1024.0 for value in values), label) for values, label in pairs]
 
     def picked(self, data: st.DataObject, most: int) -> list[Sample]:
-        places = data.draw(st.lists(st.integers(0, len(self.retained) - 1), min_size=1, max_size=most, unique=True))
+        places = data.draw(
+            st.lists(st.integers(0, len(self.retained) - 1), min_size=1, max_size=most, unique=True)
+        )
         return [self.retained[place] for place in places]
 
     def statistics_of(self, samples: list[Sample]) -> Statistics:
@@ -130,14 +157,18 @@ class Federation(RuleBasedStateMachine):
         for solver in self.solvers:
             delete = partial(solver.delete, features, labels)
             if not rows:
-                delete = partial(solver.delete_statistics, Statistics.of(self.spec, features, labels))
+                delete = partial(
+                    solver.delete_statistics, Statistics.of(self.spec, features, labels)
+                )
             with pytest.raises(ImpossibleDeletionError):
                 delete()
 
     @precondition(lambda self: len(self.retained) > 1)
     @rule(data=st.data(), scale=st.sampled_from([1.0 + 2.0**-12, 4.0, 2.0**20]))
     def delete_what_is_too_large(self, data: st.DataObject, scale: float) -> None:
-        """A sample larger than all that is retained together, in one feature: the diagonal proves that it was never added."""
+        """A sample larger than all that is retained together, in one feature: the diagonal proves
+        that it was never added.
+        """
         (_, label), place = self.picked(data, 1)[0], data.draw(st.integers(0, self.spec.dim - 1))
         root = math.sqrt(sum(row[place] ** 2 for row, _ in self.retained))
         features = np.zeros((1, self.spec.dim))
@@ -190,7 +221,7 @@ TestFederation = Federation.TestCase
 TestFederation.settings = settings(max_examples=40, stateful_step_count=50)
 
 
-# -- laws, one by one ---------------------------------------------------------------------------------------------------
+# -- laws, one by one ------------------------------------------------------------------------------
 
 
 def federation(seed: int, count: int, dim: int, columns: int) -> tuple[Spec, Array, Array]:
@@ -202,8 +233,14 @@ def federation(seed: int, count: int, dim: int, columns: int) -> tuple[Spec, Arr
 
 @each_variant
 @settings(max_examples=15)
-@given(order=st.permutations(range(14)), cuts=st.lists(st.integers(0, 14), max_size=4), asked=st.integers(0, 2**10))
-def test_permutation_and_split_do_not_matter(variant: type[ExactSolver], order: list[int], cuts: list[int], asked: int) -> None:
+@given(
+    order=st.permutations(range(14)),
+    cuts=st.lists(st.integers(0, 14), max_size=4),
+    asked=st.integers(0, 2**10),
+)
+def test_permutation_and_split_do_not_matter(
+    variant: type[ExactSolver], order: list[int], cuts: list[int], asked: int
+) -> None:
     spec, features, labels = federation(1, 14, 5, 3)
     solver = variant(spec)
     bounds = sorted({0, 14, *cuts})
@@ -218,7 +255,9 @@ def test_permutation_and_split_do_not_matter(variant: type[ExactSolver], order: 
 
 @each_variant
 def test_a_long_stream_of_small_requests_equals_retraining(variant: type[ExactSolver]) -> None:
-    """240 requests on 24 features; checked now and then by digest, and at the end against fractions."""
+    """240 requests on 24 features; checked now and then by digest, and at the end against
+    fractions.
+    """
     spec, features, labels = federation(2, 300, 24, 3)
     generator = np.random.default_rng(3)
     solver = variant(spec, Statistics.of(spec, features[:150], labels[:150]))
@@ -226,7 +265,10 @@ def test_a_long_stream_of_small_requests_equals_retraining(variant: type[ExactSo
     for step in range(240):
         add = generator.random() < 0.5
         source, target = (waiting, retained) if add else (retained, waiting)
-        moved = [source.pop(int(generator.integers(len(source)))) for _ in range(int(generator.integers(1, 4)))]
+        moved = [
+            source.pop(int(generator.integers(len(source))))
+            for _ in range(int(generator.integers(1, 4)))
+        ]
         (solver.add if add else solver.delete)(features[moved], labels[moved])
         target.extend(moved)
         if step % 3 == 0:
@@ -235,7 +277,9 @@ def test_a_long_stream_of_small_requests_equals_retraining(variant: type[ExactSo
             expected = Statistics.of(spec, features[retained], labels[retained])
             assert solver.statistics == expected
             assert solver.head().digest == solve(expected).digest
-    np.testing.assert_array_equal(solver.head().integers, of_samples(spec, features[retained], labels[retained]).integers)
+    np.testing.assert_array_equal(
+        solver.head().integers, of_samples(spec, features[retained], labels[retained]).integers
+    )
 
 
 @each_variant
@@ -253,7 +297,9 @@ def test_one_and_two_blas_threads_agree_along_a_stream(variant: type[ExactSolver
 
 
 @each_variant
-def test_deleting_everything_one_by_one_leaves_the_head_of_nothing(variant: type[ExactSolver]) -> None:
+def test_deleting_everything_one_by_one_leaves_the_head_of_nothing(
+    variant: type[ExactSolver],
+) -> None:
     spec, features, labels = federation(5, 9, 3, 3)
     solver = variant(spec)
     solver.add(features, labels)
@@ -262,13 +308,19 @@ def test_deleting_everything_one_by_one_leaves_the_head_of_nothing(variant: type
         solver.head()
     assert solver.statistics == Statistics.zero(spec)
     assert not solver.head().integers.any()
-    assert solver.head().digest == solve(Statistics.zero(spec)).digest == variant(spec).head().digest
+    assert (
+        solver.head().digest == solve(Statistics.zero(spec)).digest == variant(spec).head().digest
+    )
 
 
 @each_variant
 @pytest.mark.parametrize("gamma", [2.0**-20, 1e-3])
-def test_a_dominating_sample_is_deleted_and_the_rest_comes_out_exactly(variant: type[ExactSolver], gamma: float) -> None:
-    """A sample 10^6 times larger than the others takes their digits with it in float64; the head must not notice."""
+def test_a_dominating_sample_is_deleted_and_the_rest_comes_out_exactly(
+    variant: type[ExactSolver], gamma: float
+) -> None:
+    """A sample 10^6 times larger than the others takes their digits with it in float64; the head
+    must not notice.
+    """
     generator = np.random.default_rng(6)
     spec = Spec(dim=4, outputs=1, gamma=gamma, intercept=False)
     features, targets = generator.uniform(-5e-5, 5e-5, (9, 4)), generator.uniform(-1e-3, 1e-3, 9)
@@ -286,7 +338,9 @@ def test_a_dominating_sample_is_deleted_and_the_rest_comes_out_exactly(variant: 
 
 
 def test_an_infeasible_downdate_resets_the_tracked_inverse() -> None:
-    """Without the sample H is 2^25 times smaller in its direction: too much for a float64 downdate, which must be noticed."""
+    """Without the sample H is 2^25 times smaller in its direction: too much for a float64 downdate,
+    which must be noticed.
+    """
     spec = Spec(dim=2, outputs=1, gamma=2.0**-14, intercept=False)
     solver = WoodburySolver(spec)
     solver.add([[48.0, 0.0], [0.0, 0.01]], [1.0, 1.0])
@@ -323,7 +377,11 @@ def test_variant_b_follows_rows_without_factoring_anew() -> None:
     assert solver.factorisations == 1
     assert solver.resets == 0
     assert diagnostics is not None
-    assert (diagnostics.method, diagnostics.factorisations, diagnostics.resets) == ("woodbury", 1, 0)
+    assert (diagnostics.method, diagnostics.factorisations, diagnostics.resets) == (
+        "woodbury",
+        1,
+        0,
+    )
     assert 0.0 < diagnostics.contraction <= 2.0**-8
 
 

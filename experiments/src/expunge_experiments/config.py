@@ -1,7 +1,9 @@
-"""The config of experiments: TOML, one table for each experiment, laid over the settings of its full or quick variant.
+"""The config of experiments: TOML, one table for each experiment, laid over the settings of its
+full or quick variant.
 
-Law: what `written` writes, `read` and `settings_of` turn into the same settings again. Everything in a config is checked before
-anything is run: an unknown table or key is refused with the nearest one there is, and an impossible value with what would do.
+Law: what `written` writes, `read` and `settings_of` turn into the same settings again. Everything
+in a config is checked before anything is run: an unknown table or key is refused with the nearest
+one there is, and an impossible value with what would do.
 """
 
 from __future__ import annotations
@@ -31,12 +33,18 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as problem:
         raise InputError(
-            f"there is no config {path}; expunge experiment NAME --show-config prints one to begin with"
+            f"there is no config {path}; expunge experiment NAME --show-config prints one to "
+            "begin with"
         ) from problem
     except IsADirectoryError as problem:
-        raise InputError(f"{path} is a folder, and a config is a file; name the file in it") from problem
+        raise InputError(
+            f"{path} is a folder, and a config is a file; name the file in it"
+        ) from problem
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise InputError(f"{path} is no TOML: {problem}. expunge experiment NAME --show-config prints one that is") from problem
+        raise InputError(
+            f"{path} is no TOML: {problem}. expunge experiment NAME --show-config prints one that "
+            "is"
+        ) from problem
 
 
 def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -44,12 +52,17 @@ def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
     for name, table in tables.items():
         if not isinstance(table, dict):
             below = name if name in known else "NAME"
-            raise InputError(f"{name} = {table!r:.60} stands outside any table; settings of an experiment stand below [{below}]")
+            raise InputError(
+                f"{name} = {table!r:.60} stands outside any table; settings of an experiment "
+                f"stand below [{below}]"
+            )
         require_known("experiment", name, known)
 
 
 def settings_of(experiment: Experiment[Any], table: Mapping[str, Any], *, quick: bool) -> Any:
-    """The settings of an experiment's full or quick variant, with those of the table instead where it has some."""
+    """The settings of an experiment's full or quick variant, with those of the table instead where
+    it has some.
+    """
     base = experiment.quick if quick else experiment.full
     hints = typing.get_type_hints(type(base))
     known = [one.name for one in fields(base)]
@@ -69,9 +82,14 @@ def on_datasets(experiment: Experiment[Any], names: Sequence[str]) -> dict[str, 
     if "datasets" in known:
         return {"datasets": list(names)}
     if "dataset" not in known:
-        raise InputError(f"{experiment.name} runs on data that it makes itself: it takes no dataset")
+        raise InputError(
+            f"{experiment.name} runs on data that it makes itself: it takes no dataset"
+        )
     if len(names) > 1:
-        raise InputError(f"{experiment.name} runs on one dataset at a time, and {len(names)} were named: {', '.join(names)}")
+        raise InputError(
+            f"{experiment.name} runs on one dataset at a time, and {len(names)} were named: "
+            f"{', '.join(names)}"
+        )
     return {"dataset": names[0]}
 
 
@@ -82,7 +100,10 @@ def require_known(what: str, name: str, known: Iterable[str], *, of: str = "") -
         return
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     guess = f" Did you mean {near[0]!r}?" if near else ""
-    raise InputError(f"there is no {what} {name!r}{f' of {of}' if of else ''}.{guess} There are: {', '.join(names)}")
+    raise InputError(
+        f"there is no {what} {name!r}{f' of {of}' if of else ''}.{guess} There are: "
+        f"{', '.join(names)}"
+    )
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
@@ -98,22 +119,38 @@ def written(experiment: Experiment[Any], settings: Any) -> str:
         value = getattr(settings, one.name)
         meaning = one.metadata.get("help", "") or meanings.get(one.name, "")
         comment = f"  # {meaning}" if meaning else ""
-        lines.append(f"# {one.name} is not set{comment}" if value is None else f"{one.name} = {_toml(value)}{comment}")
+        lines.append(
+            f"# {one.name} is not set{comment}"
+            if value is None
+            else f"{one.name} = {_toml(value)}{comment}"
+        )
     return "\n".join([*lines, *_chosen(experiment, settings)]) + "\n"
 
 
 def _chosen(experiment: Experiment[Any], settings: Any) -> list[str]:
     """Settings of systems, which stand in the cells' keys and not in the config, as comments."""
-    found = [cell.key for cell in experiment.cells(settings) if isinstance(cell.key.get("settings"), Mapping)]
+    found = [
+        cell.key
+        for cell in experiment.cells(settings)
+        if isinstance(cell.key.get("settings"), Mapping)
+    ]
     lines = [
         f"#   {' '.join(str(key[name]) for name in ('dataset', 'system') if name in key)}: "
-        + ", ".join(f"{name} = {_toml(value)}" for name, value in key["settings"].items() if value is not None)
+        + ", ".join(
+            f"{name} = {_toml(value)}"
+            for name, value in key["settings"].items()
+            if value is not None
+        )
         for key in found
     ]
-    return ["# systems, with settings that expunge experiment sweep chose:", *dict.fromkeys(lines)] if lines else []
+    return (
+        ["# systems, with settings that expunge experiment sweep chose:", *dict.fromkeys(lines)]
+        if lines
+        else []
+    )
 
 
-# -- values -------------------------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------
 
 
 def _taken(name: str, hint: Any, value: Any, usual: Any) -> Any:
@@ -140,7 +177,10 @@ def _converted(hint: Any, value: Any) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint not in (bool, int, float, str):
-        raise InputError(f"a setting of type {hint} cannot stand in a config: use numbers, words, booleans and tuples of these")
+        raise InputError(
+            f"a setting of type {hint} cannot stand in a config: use numbers, words, booleans and "
+            "tuples of these"
+        )
     return value if type(value) is hint and not (hint is float and math.isnan(value)) else _NO
 
 
@@ -164,9 +204,16 @@ def _named(hint: Any) -> str:
     if origin is tuple:
         many = inner[-1] is Ellipsis
         return (
-            f"a list of which each is {_named(inner[0])}" if many else f"a list of {len(inner)}: {', '.join(map(_named, inner))}"
+            f"a list of which each is {_named(inner[0])}"
+            if many
+            else f"a list of {len(inner)}: {', '.join(map(_named, inner))}"
         )
-    return {bool: "true or false", int: "a whole number", float: "a number (not nan)", str: "a word in quotes"}[hint]
+    return {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number (not nan)",
+        str: "a word in quotes",
+    }[hint]
 
 
 def _toml(value: Any) -> str:
@@ -176,7 +223,11 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(_toml(one) for one in value)}]"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in escaped) + '"'
+        return (
+            '"'
+            + "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in escaped)
+            + '"'
+        )
     return repr(value)
 
 
@@ -185,7 +236,9 @@ def _plain(value: Any) -> Any:
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """The comment that stands after each field in the source of its class: what it means there, it means in a config."""
+    """The comment that stands after each field in the source of its class: what it means there, it
+    means in a config.
+    """
     try:
         source = inspect.cleandoc("\n" + inspect.getsource(kind))
     except (OSError, TypeError):

@@ -1,7 +1,9 @@
-"""Engine: how the server of a compared system reaches its clients. One way for all systems, so that costs compare.
+"""Engine: how the server of a compared system reaches its clients.
 
-A system's code for clients (`Worker`) and for the server (`systems.base.System`) is the same on every engine: in this process
-(`ProcessEngine`) or on Flower.
+One way for all systems, so that costs compare.
+
+A system's code for clients (`Worker`) and for the server (`systems.base.System`) is the same on
+every engine: in this process (`ProcessEngine`) or on Flower.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ State = dict[str, Array]
 
 
 class Worker(ABC):
-    """A client's side of a system. It sees its own samples only, and is asked one message at a time.
+    """A client's side of a system.
 
-    `retained` is a mask over its samples. All that a worker must remember between messages is in `state`: a worker that is made
-    anew and given that state answers as the old one would. (On Flower, it may be made anew for every message.)
+    It sees its own samples only, and is asked one message at a time.
+
+    `retained` is a mask over its samples. All that a worker must remember between messages is in
+    `state`: a worker that is made anew and given that state answers as the old one would. (On
+    Flower, it may be made anew for every message.)
     """
 
     def __init__(self, client: int, samples: Samples) -> None:
@@ -34,7 +39,9 @@ class Worker(ABC):
         self.retained: NDArray[np.bool_] = np.zeros(len(samples.numbers), dtype=bool)
 
     def respond(self, message: ArrayMessage) -> ArrayMessage:
-        """The answer to a message. "add" and "forget" (with the pool's `numbers`) change what is retained, for every system."""
+        """The answer to a message. "add" and "forget" (with the pool's `numbers`) change what is
+        retained, for every system.
+        """
         if message.task in ("add", "forget"):
             self.change(message.arrays["numbers"], added=message.task == "add")
         return self.answer(message)
@@ -42,15 +49,21 @@ class Worker(ABC):
     def change(self, numbers: Array, *, added: bool) -> None:
         """Retain these samples, or retain them no longer."""
         places = np.searchsorted(self.samples.numbers, numbers)
-        if len(numbers) and (places.max() >= len(self.retained) or (self.samples.numbers[places] != numbers).any()):
+        if len(numbers) and (
+            places.max() >= len(self.retained) or (self.samples.numbers[places] != numbers).any()
+        ):
             raise InputError(f"client {self.client} was asked about samples that are not its own")
         if (self.retained[places] == added).any():
-            raise InputError(f"client {self.client} was asked to {'add' if added else 'forget'} a sample twice")
+            raise InputError(
+                f"client {self.client} was asked to {'add' if added else 'forget'} a sample twice"
+            )
         self.retained[places] = added
 
     @abstractmethod
     def answer(self, message: ArrayMessage) -> ArrayMessage:
-        """The answer of this system's client; for "add" and "forget", after `retained` has changed."""
+        """The answer of this system's client; for "add" and "forget", after `retained` has
+        changed.
+        """
 
     def state(self) -> State:
         """All that this worker must remember, besides its samples. Subclasses add to it."""
@@ -66,14 +79,18 @@ Employ = Callable[[int, Samples], Worker]
 
 @dataclass
 class Usage:
-    """What has been used so far: an exchange is one message to each of some clients, and their answers."""
+    """What has been used so far: an exchange is one message to each of some clients, and their
+    answers.
+    """
 
     exchanges: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     client_seconds: float = 0.0  # of all clients together
     waited_seconds: float = 0.0  # by the server, for answers
-    busiest_seconds: float = field(default=0.0)  # of the busiest client of each exchange: the wait that no engine can avoid
+    busiest_seconds: float = field(
+        default=0.0
+    )  # of the busiest client of each exchange: the wait that no engine can avoid
 
 
 class Engine(ABC):
@@ -85,7 +102,10 @@ class Engine(ABC):
         self.usage = Usage()
 
     def ask(self, messages: Sequence[tuple[int, ArrayMessage]]) -> list[ArrayMessage]:
-        """Send messages to clients, one exchange; the answers, in the same order. A client may be asked twice in one exchange."""
+        """Send messages to clients, one exchange; the answers, in the same order.
+
+        A client may be asked twice in one exchange.
+        """
         began = time.perf_counter()
         answers = self._exchange([(client, message.to_bytes()) for client, message in messages])
         self.usage.exchanges += 1
@@ -100,14 +120,18 @@ class Engine(ABC):
 
     @abstractmethod
     def _exchange(self, messages: Sequence[tuple[int, bytes]]) -> list[bytes]:
-        """Carry bytes to clients and back, and count them with `_count`; note the busiest client in `usage`."""
+        """Carry bytes to clients and back, and count them with `_count`; note the busiest client in
+        `usage`.
+        """
 
     @abstractmethod
     def states(self) -> dict[int, State]:
         """What each client remembers, to be saved."""
 
     def state_bytes(self) -> int:
-        """The size of what all clients remember; an engine that knows it need not fetch the states."""
+        """The size of what all clients remember; an engine that knows it need not fetch the
+        states.
+        """
         return sum(array.nbytes for state in self.states().values() for array in state.values())
 
     @abstractmethod
@@ -116,7 +140,9 @@ class Engine(ABC):
 
 
 class ProcessEngine(Engine):
-    """Clients are objects in this process, which work one after another; messages are real bytes all the same."""
+    """Clients are objects in this process, which work one after another; messages are real bytes
+    all the same.
+    """
 
     def __init__(self, pool: Pool, employ: Employ) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""What results were measured on: versions, BLAS and machine. Nothing that names a host, a user or a path."""
+"""What results were measured on: versions, BLAS and machine.
+
+Nothing that names a host, a user or a path.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,17 @@ def _versions() -> dict[str, str]:
 
 
 def _blas() -> list[dict[str, Any]]:
-    """Each BLAS in this process, with its kernels and threads; scipy's is the one that we compute with."""
+    """Each BLAS in this process, with its kernels and threads; scipy's is the one that we compute
+    with.
+    """
     from scipy.linalg import blas  # noqa: F401, PLC0415 - so that scipy's BLAS is loaded, and seen
 
     wanted = ("internal_api", "version", "architecture", "num_threads", "threading_layer")
-    found = [{name: one.get(name) for name in wanted} for one in threadpool_info() if one.get("user_api") == "blas"]
+    found = [
+        {name: one.get(name) for name in wanted}
+        for one in threadpool_info()
+        if one.get("user_api") == "blas"
+    ]
     different = [one for place, one in enumerate(found) if one not in found[:place]]
     return sorted(different, key=str)  # not in the order in which they happened to be loaded
 
@@ -71,12 +80,17 @@ def in_words(found: dict[str, Any]) -> str:
     """One sentence for the results page."""
     machine, versions = found["machine"], found["versions"]
     blas = ", ".join(
-        f"{one['internal_api']} {one['version']} ({one['architecture']}, {counted(one['num_threads'], 'thread')})"
+        (
+            f"{one['internal_api']} {one['version']} ({one['architecture']}, "
+            f"{counted(one['num_threads'], 'thread')})"
+        )
         for one in found["blas"]
     )
     others = ", ".join(f"{name} {number}" for name, number in versions.items() if name != "expunge")
     gigabytes = machine["memory_bytes"] / 2**30
     return (
-        f"{machine['cpu']}, {counted(machine['cores'], 'core')}, {gigabytes:.0f} GB of memory, {machine['system']} "
-        f"({machine['architecture']}), no GPU used; expunge {versions['expunge']}, {others}; BLAS: {blas or 'unknown'}"
+        f"{machine['cpu']}, {counted(machine['cores'], 'core')}, {gigabytes:.0f} GB of memory, "
+        f"{machine['system']} "
+        f"({machine['architecture']}), no GPU used; expunge {versions['expunge']}, {others}; "
+        f"BLAS: {blas or 'unknown'}"
     )

@@ -1,4 +1,5 @@
-"""ArrayMessage: what server and clients of a compared system say to one another, and its bytes, which are what is counted.
+"""ArrayMessage: what server and clients of a compared system say to one another, and its bytes,
+which are what is counted.
 
 Law: `ArrayMessage.from_bytes(message.to_bytes())` is the message, bit for bit.
 """
@@ -33,15 +34,26 @@ class ArrayMessage:
         listed = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
         head = json.dumps([self.task, dict(self.settings), listed], separators=(",", ":")).encode()
         return b"".join(
-            [bytes([_VERSION]), len(head).to_bytes(4, "little"), head, *(array.tobytes() for array in arrays.values())]
+            [
+                bytes([_VERSION]),
+                len(head).to_bytes(4, "little"),
+                head,
+                *(array.tobytes() for array in arrays.values()),
+            ]
         )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ArrayMessage:
-        """The inverse of `to_bytes`; refuses anything else. Arrays are views of the bytes and cannot be written to."""
+        """The inverse of `to_bytes`; refuses anything else.
+
+        Arrays are views of the bytes and cannot be written to.
+        """
         try:
             if data[0] != _VERSION:
-                raise FormatError(f"this message is of version {data[0]}, and this program reads version {_VERSION}")
+                raise FormatError(
+                    f"this message is of version {data[0]}, and this program reads version "
+                    f"{_VERSION}"
+                )
             end = 5 + int.from_bytes(data[1:5], "little")
             task, settings, listed = json.loads(data[5:end])
             arrays: dict[str, Array] = {}
@@ -53,7 +65,9 @@ class ArrayMessage:
         except (IndexError, KeyError, TypeError, ValueError) as problem:
             if isinstance(problem, FormatError):
                 raise
-            raise FormatError(f"this is no message, or one that was cut off: {problem}") from problem
+            raise FormatError(
+                f"this is no message, or one that was cut off: {problem}"
+            ) from problem
         if end != len(data):
             raise FormatError(f"this message has {len(data) - end} bytes too many: it was altered")
         return cls(task, settings, arrays)

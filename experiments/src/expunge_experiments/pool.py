@@ -1,4 +1,5 @@
-"""Pool: the training samples of a federation, each with the client that owns it; and partitions, which say who owns which.
+"""Pool: the training samples of a federation, each with the client that owns it; and partitions,
+which say who owns which.
 
 Every sample has exactly one owner, and no client is empty.
 """
@@ -19,7 +20,9 @@ from expunge_experiments.datasets.dataset import Dataset, Features, Integers
 
 @dataclass(frozen=True)
 class Samples:
-    """Features (n, dim), labels and the numbers in the pool of one client's samples, retained or not, in ascending order."""
+    """Features (n, dim), labels and the numbers in the pool of one client's samples, retained or
+    not, in ascending order.
+    """
 
     features: Features
     labels: Integers
@@ -28,7 +31,9 @@ class Samples:
 
 @dataclass(frozen=True)
 class Pool:
-    """Samples are named by their number in the pool; `owners[i]` is the client of sample i, from 0 to clients - 1."""
+    """Samples are named by their number in the pool; `owners[i]` is the client of sample i, from 0
+    to clients - 1.
+    """
 
     features: Features
     labels: Integers
@@ -61,7 +66,10 @@ class Pool:
     def _by_client(self) -> list[NDArray[np.int64]]:
         order = np.argsort(self.owners, kind="stable")
         bounds = np.searchsorted(self.owners[order], np.arange(self.clients + 1))
-        return [order[bounds[client] : bounds[client + 1]].astype(np.int64) for client in range(self.clients)]
+        return [
+            order[bounds[client] : bounds[client + 1]].astype(np.int64)
+            for client in range(self.clients)
+        ]
 
     def numbers_of(self, client: int) -> Integers:
         """The numbers of a client's samples, ascending."""
@@ -82,29 +90,41 @@ _DIRICHLET, _GROUPS = 0x6469_72, 0x6772_70
 
 
 def partition(dataset: Dataset, clients: int, seed: int, alpha: float = 0.5) -> Integers:
-    """The paper's partition of a dataset: whole writers for digits and FeMNIST, Dirichlet(alpha) over labels for all others."""
+    """The paper's partition of a dataset: whole writers for digits and FeMNIST, Dirichlet(alpha)
+    over labels for all others.
+    """
     if dataset.name not in BY_GROUP:
         return dirichlet(dataset.train_labels, clients, alpha, seed)
     if dataset.groups is None:
-        raise InputError(f"{dataset.name} is divided by writer, and it is not known who wrote its samples: give train_groups")
+        raise InputError(
+            f"{dataset.name} is divided by writer, and it is not known who wrote its samples: "
+            "give train_groups"
+        )
     return by_group(dataset.groups, clients, seed)
 
 
 def dirichlet(labels: NDArray[Any], clients: int, alpha: float, seed: int) -> Integers:
-    """Each class is divided among the clients in proportions of its own, drawn from a symmetric Dirichlet(alpha).
+    """Each class is divided among the clients in proportions of its own, drawn from a symmetric
+    Dirichlet(alpha).
 
-    The smaller alpha, the fewer clients share a class; the larger, the more evenly it is divided. A client that would be empty
-    is given one sample of the client that has most at that moment (of several, the first), drawn at random; no other sample
-    changes its owner. A pure function of its arguments.
+    The smaller alpha, the fewer clients share a class; the larger, the more evenly it is divided. A
+    client that would be empty is given one sample of the client that has most at that moment (of
+    several, the first), drawn at random; no other sample changes its owner. A pure function of its
+    arguments.
     """
     count = _required(len(labels), clients, "samples")
     if isinstance(alpha, bool) or not math.isfinite(alpha) or not _ALPHAS[0] <= alpha <= _ALPHAS[1]:
-        raise InputError(f"alpha={alpha} must be a number from {_ALPHAS[0]:g} to {_ALPHAS[1]:g}; the paper has 0.5")
+        raise InputError(
+            f"alpha={alpha} must be a number from {_ALPHAS[0]:g} to {_ALPHAS[1]:g}; the paper has "
+            "0.5"
+        )
     draw = _generator(seed, _DIRICHLET)
     owners = np.empty(count, dtype=np.int64)
     for label in np.unique(labels):
         members = draw.permutation(np.flatnonzero(labels == label))
-        ends = np.round(np.cumsum(draw.dirichlet(np.full(clients, alpha))) * len(members)).astype(np.int64)
+        ends = np.round(np.cumsum(draw.dirichlet(np.full(clients, alpha))) * len(members)).astype(
+            np.int64
+        )
         owners[members] = np.searchsorted(ends[:-1], np.arange(len(members)), side="right")
     _fill(owners, clients, draw)
     return owners
@@ -113,7 +133,8 @@ def dirichlet(labels: NDArray[Any], clients: int, alpha: float, seed: int) -> In
 def by_group(groups: NDArray[Any], clients: int, seed: int) -> Integers:
     """Whole groups (writers, users) to clients, whose numbers of groups differ by one at most.
 
-    The groups are the same, and in the same random order, for every number of clients: the clients take them in turns.
+    The groups are the same, and in the same random order, for every number of clients: the clients
+    take them in turns.
     """
     names, which = np.unique(groups, return_inverse=True)
     count = _required(len(names), clients, "groups")
@@ -126,7 +147,10 @@ def _required(count: int, clients: int, what: str) -> int:
     if isinstance(clients, bool) or not isinstance(clients, (int, np.integer)) or clients < 1:
         raise InputError(f"clients={clients!r} must be an integer of at least 1")
     if count < clients:
-        raise InputError(f"{count} {what} cannot be divided among {clients} clients such that each has some; take fewer clients")
+        raise InputError(
+            f"{count} {what} cannot be divided among {clients} clients such that each has some; "
+            "take fewer clients"
+        )
     return count
 
 
@@ -137,7 +161,9 @@ def _generator(seed: int, purpose: int) -> np.random.Generator:
 
 
 def _fill(owners: Integers, clients: int, draw: np.random.Generator) -> None:
-    """One sample for each empty client, of the one that has most; there are at least as many samples as clients."""
+    """One sample for each empty client, of the one that has most; there are at least as many
+    samples as clients.
+    """
     sizes = np.bincount(owners, minlength=clients)
     for client in np.flatnonzero(sizes == 0):
         giver = int(sizes.argmax())

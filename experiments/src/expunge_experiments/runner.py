@@ -1,7 +1,9 @@
-"""Runs an experiment cell by cell and keeps each result at once, so that an interrupted run goes on where it was.
+"""Runs an experiment cell by cell and keeps each result at once, so that an interrupted run goes on
+where it was.
 
-A cell that fails is told of by its name and tried again by the next run; the others go on. Cells of an engine that is not at
-hand are listed as not run, with what they need; they are never left out in silence.
+A cell that fails is told of by its name and tried again by the next run; the others go on. Cells of
+an engine that is not at hand are listed as not run, with what they need; they are never left out in
+silence.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from expunge.errors import ExpungeError, InputError
-from expunge.files import FolderLock, write_whole
+from expunge.storage.files import FolderLock, write_whole
 from expunge_experiments import machine
 from expunge_experiments.datasets.dataset import USUAL, Dataset, fitting_grid, largest_of
 from expunge_experiments.runs.base import Cell, Done, Experiment, Key, Report, Results
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 PROCESS, FLOWER = "process", "flower"
 ENGINES = (PROCESS, FLOWER)
 FLOWER_NEEDS = (
-    "Flower in this Python (pip install 'expunge[flower]'), or another Python that has it: --flower-python PATH or "
+    "Flower in this Python (pip install 'expunge[flower]'), or another Python that has it: "
+    "--flower-python PATH or "
     "EXPUNGE_FLOWER_PYTHON"
 )
 
@@ -94,8 +97,8 @@ class Runner:
     ) -> Outcome:
         """Measure what is not there yet; the experiment as it then stands.
 
-        `fresh` forgets results first; `only` measures (and forgets) those cells only whose name has this pattern (*, ?) in it;
-        `engines` are those that are at hand here.
+        `fresh` forgets results first; `only` measures (and forgets) those cells only whose name has
+        this pattern (*, ?) in it; `engines` are those that are at hand here.
         """
         here = available_engines() if engines is None else engines
         store = Store(self.folder(experiment), experiment)
@@ -103,7 +106,10 @@ class Runner:
         chosen = [cell for cell in cells if only is None or matches(cell.key, only)]
         if not chosen:
             names = "; ".join(cell_name(cell.key) for cell in cells[:3])
-            raise InputError(f"no cell of {experiment.name} has {only!r} in its name. There are cells such as: {names}")
+            raise InputError(
+                f"no cell of {experiment.name} has {only!r} in its name. There are cells such as: "
+                f"{names}"
+            )
         self._prepare(store.folder)
         lock = FolderLock(store.folder)
         try:
@@ -118,7 +124,12 @@ class Runner:
         return outcome
 
     def gather(
-        self, experiment: Experiment[Any], settings: Any, *, quick: bool, failures: Mapping[Path, str] | None = None
+        self,
+        experiment: Experiment[Any],
+        settings: Any,
+        *,
+        quick: bool,
+        failures: Mapping[Path, str] | None = None,
     ) -> Outcome:
         """What is there, in the order of the cells; nothing is measured."""
         store = Store(self.folder(experiment), experiment)
@@ -134,7 +145,11 @@ class Runner:
             elif failures is not None and path in failures:
                 outcome.failures.append(Failure(name, failures[path]))
             else:
-                needs = FLOWER_NEEDS if cell.engine == FLOWER else "a run of all cells (without --only and --engine)"
+                needs = (
+                    FLOWER_NEEDS
+                    if cell.engine == FLOWER
+                    else "a run of all cells (without --only and --engine)"
+                )
                 outcome.not_run.append(Failure(name, f"needs {needs}"))
         return outcome
 
@@ -146,9 +161,13 @@ class Runner:
                 write_whole(ignore, b"lock\n", mode=0o644)
         except OSError as problem:
             why = problem.strerror or problem
-            raise InputError(f"results cannot be written to {folder}: {why}. Name another folder with --out") from problem
+            raise InputError(
+                f"results cannot be written to {folder}: {why}. Name another folder with --out"
+            ) from problem
 
-    def _measure(self, experiment: Experiment[Any], store: Store, cells: Sequence[Cell]) -> tuple[dict[Path, str], int]:
+    def _measure(
+        self, experiment: Experiment[Any], store: Store, cells: Sequence[Cell]
+    ) -> tuple[dict[Path, str], int]:
         """Measure the cells that are not there; what failed, and how many did not."""
         failures: dict[Path, str] = {}
         measured = 0
@@ -175,12 +194,18 @@ class Runner:
         self._report(f"now: {experiment.name}, {name}", 0, None)
         data = {one: plain(self._identities.required(one)) for one in data_names(cell.key)}
         began = time.perf_counter()
-        result = cell.run(self._library, lambda what, done, total: self._report(f"now: {name}: {what}", done, total))
+        result = cell.run(
+            self._library,
+            lambda what, done, total: self._report(f"now: {name}: {what}", done, total),
+        )
         return Kept(cell.key, result, time.perf_counter() - began, data, here)
 
 
 class _Identities:
-    """What each dataset is, by its name: its description, and a digest of every number in it. Each is loaded once."""
+    """What each dataset is, by its name: its description, and a digest of every number in it.
+
+    Each is loaded once.
+    """
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -198,7 +223,9 @@ class _Identities:
                 try:
                     self._found[name] = _identity(self._library.load(name))
                 except ExpungeError:
-                    self._found[name] = None  # whoever needs them is told why, when a cell asks for them
+                    self._found[name] = (
+                        None  # whoever needs them is told why, when a cell asks for them
+                    )
         return {name: self._found[name] for name in data_names(key)}
 
 
@@ -213,7 +240,9 @@ def _identity(dataset: Dataset) -> dict[str, Any]:
 
 
 def _coarser(dataset: Dataset) -> dict[str, Any]:
-    """For features that the usual grid cannot hold: how large they are, and the grid that exact variants take them on."""
+    """For features that the usual grid cannot hold: how large they are, and the grid that exact
+    variants take them on.
+    """
     grid, largest = fitting_grid(dataset.train_features), largest_of(dataset.train_features)
     if grid == USUAL or largest >= grid.limit:  # features beyond every grid are refused
         return {}
@@ -226,8 +255,12 @@ def available_engines() -> tuple[str, ...]:
 
 
 def cell_name(key: Key) -> str:
-    """A key as people read it: its words and numbers, as in "dataset=cifar10 system=fedavg seed=0"."""
-    parts = [f"{name}={value}" for name, value in key.items() if isinstance(value, (str, int, float))]
+    """A key as people read it: its words and numbers, as in "dataset=cifar10 system=fedavg
+    seed=0".
+    """
+    parts = [
+        f"{name}={value}" for name, value in key.items() if isinstance(value, (str, int, float))
+    ]
     return " ".join(parts) or "everything"
 
 
@@ -241,9 +274,15 @@ def _different(experiment: Experiment[Any], cells: list[Cell], store: Store) -> 
     seen: dict[Path, Cell] = {}
     for cell in cells:
         if store.path(cell.key) in seen:
-            raise InputError(f"two cells of {experiment.name} have the same key: {cell_name(cell.key)}; name what differs")
+            raise InputError(
+                f"two cells of {experiment.name} have the same key: {cell_name(cell.key)}; name "
+                "what differs"
+            )
         if cell.engine not in ENGINES:
-            raise InputError(f"a cell of {experiment.name} wants the engine {cell.engine!r}; there are {', '.join(ENGINES)}")
+            raise InputError(
+                f"a cell of {experiment.name} wants the engine {cell.engine!r}; there are "
+                f"{', '.join(ENGINES)}"
+            )
         seen[store.path(cell.key)] = cell
     return cells
 

@@ -1,8 +1,9 @@
-"""Store: the results of one experiment, a file for each cell, written whole the moment the cell is done.
+"""Store: the results of one experiment, a file for each cell, written whole the moment the cell is
+done.
 
-A cell's file is named by the digest of its key. Its result counts as long as key, data, the experiment's version and the format
-of results are those that are wanted; others stay where they are and are left out. Files may be deleted at any time: what they
-held is then measured anew.
+A cell's file is named by the digest of its key. Its result counts as long as key, data, the
+experiment's version and the format of results are those that are wanted; others stay where they are
+and are left out. Files may be deleted at any time: what they held is then measured anew.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from expunge.errors import InputError
-from expunge.files import write_whole
+from expunge.storage.files import write_whole
 from expunge_experiments.runs.base import Cell, Experiment, Key
 
 FORMAT = 1
@@ -45,23 +46,39 @@ class Store:
 
     def path(self, key: Key) -> Path:
         """Where the result of the cell with this key is, or will be."""
-        whole = {"experiment": self._experiment.name, "version": self._experiment.version, "key": plain(key)}
+        whole = {
+            "experiment": self._experiment.name,
+            "version": self._experiment.version,
+            "key": plain(key),
+        }
         return self._cells / f"{hashlib.sha256(_text(whole).encode()).hexdigest()[:32]}.json"
 
     def find(self, cell: Cell, identities: Identities) -> Kept | None:
-        """The cell's result, if it was measured on the same data. Where data are not here, it cannot have changed with them."""
+        """The cell's result, if it was measured on the same data.
+
+        Where data are not here, it cannot have changed with them.
+        """
         try:
             content = json.loads(self.path(cell.key).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except ValueError:
             return None  # cut off or edited by hand: to be measured anew
-        if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("key") != plain(cell.key):
+        if (
+            not isinstance(content, dict)
+            or content.get("format") != FORMAT
+            or content.get("key") != plain(cell.key)
+        ):
             return None
         if not all(name in content for name in ("result", "seconds", "data", "environment")):
             return None
-        kept = Kept(*(content[name] for name in ("key", "result", "seconds", "data", "environment")))
-        same = all(identities.get(name) is None or identities[name] == kept.data.get(name) for name in data_names(cell.key))
+        kept = Kept(
+            *(content[name] for name in ("key", "result", "seconds", "data", "environment"))
+        )
+        same = all(
+            identities.get(name) is None or identities[name] == kept.data.get(name)
+            for name in data_names(cell.key)
+        )
         return kept if same else None
 
     def keep(self, kept: Kept) -> None:
@@ -77,7 +94,11 @@ class Store:
             "seconds": kept.seconds,
             "result": plain(kept.result),
         }
-        write_whole(self.path(kept.key), (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(), mode=0o644)
+        write_whole(
+            self.path(kept.key),
+            (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(),
+            mode=0o644,
+        )
 
     def forget(self, cell: Cell) -> None:
         """Remove a cell's result, so that it is measured anew."""
@@ -91,7 +112,10 @@ def data_names(key: Key) -> list[str]:
 
 
 def plain(value: Any, path: str = "") -> Any:
-    """A value as JSON gives it back: tuples are lists, numbers of numpy are Python's. Refuses what JSON does not have."""
+    """A value as JSON gives it back: tuples are lists, numbers of numpy are Python's.
+
+    Refuses what JSON does not have.
+    """
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, np.generic):
@@ -105,7 +129,8 @@ def plain(value: Any, path: str = "") -> Any:
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         return {name: plain(one, f"{path}.{name}") for name, one in value.items()}
     raise InputError(
-        f"a result has {value!r:.40} ({type(value).__name__}) at {path or 'its root'}, which JSON does not have: use finite "
+        f"a result has {value!r:.40} ({type(value).__name__}) at {path or 'its root'}, which JSON "
+        "does not have: use finite "
         "numbers, words, booleans, null, lists, and objects with words as keys"
     )
 

@@ -1,4 +1,6 @@
-"""`expunge experiment`: configs are checked before anything is run, results resume, failures show in the exit code."""
+"""`expunge experiment`: configs are checked before anything is run, results resume, failures show
+in the exit code.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import run, value
 
 from experiment_cases import Toy, tiny_features
 from expunge_experiments.runs import catalogue
 from expunge_experiments.runs.base import Table
+from support.cli import run, value
 
 SMALL = """
 [invariance]
@@ -50,7 +52,13 @@ def test_one_command_measures_writes_and_resumes(place: Path) -> None:
     assert "6 cells of 6, 6 measured now" in shown
     assert "✓ Both exact variants" in shown
     folder = place / "results" / "invariance"
-    assert {path.name for path in folder.iterdir()} >= {"results.json", "table.md", "clients.png", "gamma-2.svg", "cells"}
+    assert {path.name for path in folder.iterdir()} >= {
+        "results.json",
+        "table.md",
+        "clients.png",
+        "gamma-2.svg",
+        "cells",
+    }
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     again = value(*command)
     assert again["experiments"][0]["measured"] == 0
@@ -64,7 +72,10 @@ def test_the_config_that_is_shown_is_the_config_that_is_run(place: Path) -> None
     shown = run("experiment", "invariance", "--config", "small.toml", "--show-config").stdout
     assert "clients = [2, 3]  # each divides the same samples" in shown
     (place / "shown.toml").write_text(shown)
-    told = [value("experiment", "invariance", "--config", name, "--show-config") for name in ("small.toml", "shown.toml")]
+    told = [
+        value("experiment", "invariance", "--config", name, "--show-config")
+        for name in ("small.toml", "shown.toml")
+    ]
     assert told[0] == told[1]
     assert told[0]["config"]["invariance"]["gammas"] == [1.0, 10.0]
     assert not (place / "results").exists()
@@ -82,7 +93,9 @@ def test_the_config_that_is_shown_is_the_config_that_is_run(place: Path) -> None
         ("[invariance", "is no TOML"),
     ],
 )
-def test_a_wrong_config_is_refused_before_anything_is_run(place: Path, text: str, words: str) -> None:
+def test_a_wrong_config_is_refused_before_anything_is_run(
+    place: Path, text: str, words: str
+) -> None:
     (place / "wrong.toml").write_text(text)
     refused = run("experiment", "invariance", "--config", "wrong.toml", code=1)
     assert words in refused.stderr
@@ -105,13 +118,18 @@ def test_a_failing_cell_stops_no_other(toy: Toy) -> None:
     assert value("experiment", "toy", "--dataset", "own.npz")["experiments"][0]["measured"] == 1
 
 
-def test_an_interrupt_is_a_message_and_the_next_run_goes_on(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_is_a_message_and_the_next_run_goes_on(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr("expunge_experiments.runner.Store.keep", interrupt)
-        assert "same command again is safe" in run("experiment", "toy", "--dataset", "own.npz", code=130).stderr
+        assert (
+            "same command again is safe"
+            in run("experiment", "toy", "--dataset", "own.npz", code=130).stderr
+        )
     assert value("experiment", "toy", "--dataset", "own.npz")["experiments"][0]["measured"] == 3
 
 
@@ -145,19 +163,27 @@ def other_python(place: Path, *, broken: bool = False) -> Path:
     (place / "flower" / "flwr" / "__init__.py").touch()
     path = place / "python"
     tests = str(Path(__file__).parents[1])
-    path.write_text(FAKE.format(python=sys.executable, tests=tests, flower=str(place / "flower"), broken=broken))
+    path.write_text(
+        FAKE.format(python=sys.executable, tests=tests, flower=str(place / "flower"), broken=broken)
+    )
     path.chmod(0o755)
     return path
 
 
-def test_cells_on_flower_are_measured_by_another_python(toy: Toy, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_on_flower_are_measured_by_another_python(
+    toy: Toy, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("expunge_experiments.runner.find_spec", lambda _: None)
     (place / "toy.toml").write_text('[toy]\ndataset = "own.npz"\nflower = true\n')
     command = ("experiment", "toy", "--config", "toy.toml")
     alone = value(*command)["experiments"][0]
-    assert [one["reason"].split(" (")[0] for one in alone["not_run"]] == ["needs Flower in this Python"]
+    assert [one["reason"].split(" (")[0] for one in alone["not_run"]] == [
+        "needs Flower in this Python"
+    ]
     assert "not run: needs Flower in this Python" in run(*command).stdout
-    broken = value(*command, "--flower-python", other_python(place, broken=True), code=1)["experiments"][0]
+    broken = value(*command, "--flower-python", other_python(place, broken=True), code=1)[
+        "experiments"
+    ][0]
     assert "this seed is broken" in broken["failed"][0]["error"]
     helped = value(*command, "--flower-python", other_python(place))["experiments"][0]
     assert (helped["done"], helped["cells"], helped["measured"]) == (4, 4, 1)
@@ -166,7 +192,9 @@ def test_cells_on_flower_are_measured_by_another_python(toy: Toy, place: Path, m
     assert [one["key"]["seed"] for one in results["results"]] == [0, 1, 2, 9]
 
 
-def test_a_python_that_cannot_measure_is_said_to(toy: Toy, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_cannot_measure_is_said_to(
+    toy: Toy, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("expunge_experiments.runner.find_spec", lambda _: None)
     (place / "toy.toml").write_text('[toy]\ndataset = "own.npz"\nflower = true\n')
     command = ("experiment", "toy", "--config", "toy.toml", "--flower-python")
@@ -178,7 +206,9 @@ def test_a_python_that_cannot_measure_is_said_to(toy: Toy, place: Path, monkeypa
     assert failed["done"] == 3
 
 
-def test_an_engine_that_is_asked_for_and_not_there_is_refused(toy: Toy, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_asked_for_and_not_there_is_refused(
+    toy: Toy, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("expunge_experiments.runner.find_spec", lambda _: None)
     (place / "toy.toml").write_text('[toy]\ndataset = "own.npz"\nflower = true\n')
     refused = run("experiment", "toy", "--config", "toy.toml", "--engine", "flower", code=1)
@@ -186,16 +216,29 @@ def test_an_engine_that_is_asked_for_and_not_there_is_refused(toy: Toy, place: P
     none = run("experiment", "toy", "--dataset", "own.npz", "--engine", "flower", code=1)
     assert "toy has no cells of the engine flower" in none.stderr
     assert not (place / "results").exists()
-    assert value("experiment", "toy", "--config", "toy.toml", "--engine", "process")["experiments"][0]["measured"] == 3
+    assert (
+        value("experiment", "toy", "--config", "toy.toml", "--engine", "process")["experiments"][0][
+            "measured"
+        ]
+        == 3
+    )
 
 
-def test_features_of_ones_own_from_the_sweep_to_the_table(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Larger than the usual grid holds, and unknown to the package: a sweep chooses settings, and others then use them."""
+def test_features_of_ones_own_from_the_sweep_to_the_table(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Larger than the usual grid holds, and unknown to the package: a sweep chooses settings, and
+    others then use them.
+    """
     with np.load(place / "own.npz") as content:
-        np.savez(place / "large.npz", **{name: one * 50 if "features" in name else one for name, one in content.items()})
+        np.savez(
+            place / "large.npz",
+            **{name: one * 50 if "features" in name else one for name, one in content.items()},
+        )
     (place / "small.toml").write_text(
         '[sweep]\nsystems = ["central"]\nclients = 3\nheld_out = 0.3\nevery = 5\nseeds = [0]\n'
-        '[accuracy]\nsystems = ["central", "a_exact", "b_exact"]\nclients = 3\nanalytic_seeds = [0, 1]\n'
+        '[accuracy]\nsystems = ["central", "a_exact", "b_exact"]\nclients = 3\nanalytic_seeds = '
+        "[0, 1]\n"
     )
     command = ("experiment", "accuracy", "--config", "small.toml", "--dataset", "large.npz")
     unknown = run(*command, code=1)
@@ -206,14 +249,17 @@ def test_features_of_ones_own_from_the_sweep_to_the_table(place: Path, monkeypat
     assert told["done"] == told["cells"] == 5
     assert all(one["holds"] for one in told["findings"] if one["holds"] is not None)
     table = (place / "results" / "accuracy" / "table.md").read_text()
-    assert "Exact variants take them on the finest grid that holds them, of 33 fraction bits" in table
+    assert (
+        "Exact variants take them on the finest grid that holds them, of 33 fraction bits" in table
+    )
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(toy: Toy, place: Path) -> None:
     (place / "file").touch()
     refused = run("experiment", "toy", "--dataset", "own.npz", "--out", "file/results", code=1)
-    assert "results cannot be written to file/results/toy: Not a directory. Name another folder" in " ".join(
-        refused.stderr.split()
+    assert (
+        "results cannot be written to file/results/toy: Not a directory. Name another folder"
+        in " ".join(refused.stderr.split())
     )
 
 
@@ -222,7 +268,9 @@ def test_a_path_that_is_not_there_is_said_to_be_a_path(place: Path) -> None:
     assert "there is no file or folder nowhere.npz" in refused.stderr
 
 
-def test_a_table_that_is_too_wide_for_the_screen_is_shown_row_by_row(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_too_wide_for_the_screen_is_shown_row_by_row(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     columns = ("stream", *(f"deviation{number}" for number in range(12)))
     wide = Table("Wide", columns, [["alternating", *["1.20e-13"] * 12]], frozenset(columns[1:]))
     monkeypatch.setattr(toy, "tables", lambda *_: [wide])
@@ -233,7 +281,11 @@ def test_a_table_that_is_too_wide_for_the_screen_is_shown_row_by_row(toy: Toy, m
 
 
 def test_the_list_and_what_is_typed_wrong() -> None:
-    assert list(value("experiment", "list")["experiments"])[:3] == ["sweep", "accuracy", "invariance"]
+    assert list(value("experiment", "list")["experiments"])[:3] == [
+        "sweep",
+        "accuracy",
+        "invariance",
+    ]
     assert "No such command 'acuracy'" in run("experiment", "acuracy", code=2).stderr
 
 

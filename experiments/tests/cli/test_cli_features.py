@@ -1,4 +1,6 @@
-"""`expunge experiment features`: one command from the originals to a dataset that experiments know by name."""
+"""`expunge experiment features`: one command from the originals to a dataset that experiments know
+by name.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from expunge_experiments.datasets.catalogue import Library
 from expunge_experiments.datasets.places import MissingDataError
 from expunge_experiments.datasets.sentiment140 import TEST, TRAIN
 
-BACKBONE = CallableBackbone(lambda texts: [[len(text), text.count("a")] for text in texts], name="lengths", version="1", dim=2)
+BACKBONE = CallableBackbone(
+    lambda texts: [[len(text), text.count("a")] for text in texts],
+    name="lengths",
+    version="1",
+    dim=2,
+)
 DESCRIPTION = f"callable:{__name__}:BACKBONE"
 
 
@@ -28,7 +35,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, count in ((TRAIN, 30), (TEST, 6)):
         with (tmp_path / name).open("w", encoding="latin-1", newline="") as file:
             writer = csv.writer(file, quoting=csv.QUOTE_ALL)
-            writer.writerows([4 * (one % 2), one, "date", "q", f"u{one % 7}", "a" * one] for one in range(count))
+            writer.writerows(
+                [4 * (one % 2), one, "date", "q", f"u{one % 7}", "a" * one] for one in range(count)
+            )
     monkeypatch.setenv("EXPUNGE_DATA", str(tmp_path))
     return tmp_path
 
@@ -78,11 +87,23 @@ def test_refusals(data: Path) -> None:
     with pytest.raises(BackboneError, match="describes no backbone"):
         run("sentiment140", "--backbone", "nowhere")
     (data / "model").mkdir()
-    with pytest.raises(BackboneError, match="model has no preprocessor_config"):  # a folder is a Hugging Face model
+    with pytest.raises(
+        BackboneError, match="model has no preprocessor_config"
+    ):  # a folder is a Hugging Face model
         run("sentiment140", "--backbone", data / "model")
-    for wrong in (["imagenet"], ["femnist", "--writers", 0], ["sentiment140", "--hold-out", 1], ["sentiment140"]):
+    for wrong in (
+        ["imagenet"],
+        ["femnist", "--writers", 0],
+        ["sentiment140", "--hold-out", 1],
+        ["sentiment140"],
+    ):
         assert (
-            CliRunner().invoke(features, [*map(str, wrong), *(["--backbone", DESCRIPTION] if len(wrong) > 1 else [])]).exit_code
+            CliRunner()
+            .invoke(
+                features,
+                [*map(str, wrong), *(["--backbone", DESCRIPTION] if len(wrong) > 1 else [])],
+            )
+            .exit_code
             == 2
         )
     assert not (data / "features").exists()

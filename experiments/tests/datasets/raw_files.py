@@ -25,7 +25,9 @@ def images(count: int, seed: int = 0) -> Array:
 
 
 def python2(values: dict[str, Any]) -> bytes:
-    """A dictionary of byte arrays and lists of small integers as Python 2 pickled it, which is how the official files are."""
+    """A dictionary of byte arrays and lists of small integers as Python 2 pickled it, which is how
+    the official files are.
+    """
     out = b"\x80\x02}("
     for key, value in values.items():
         out += b"U" + bytes([len(key)]) + key.encode()
@@ -33,7 +35,11 @@ def python2(values: dict[str, Any]) -> bytes:
             out += b"](" + b"".join(b"K" + bytes([one]) for one in value) + b"e"
             continue
         out += b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
-        out += b"(K\x01" + b"".join(b"J" + struct.pack("<i", length) for length in value.shape) + b"\x86"
+        out += (
+            b"(K\x01"
+            + b"".join(b"J" + struct.pack("<i", length) for length in value.shape)
+            + b"\x86"
+        )
         out += b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
         out += b"\x89T" + struct.pack("<i", value.nbytes) + value.tobytes() + b"tb"
     return out + b"u."
@@ -57,7 +63,11 @@ def cifar100(folder: Path) -> dict[str, Any]:
     place.mkdir(parents=True)
     parts = {}
     for number, name in enumerate(("train", "test")):
-        parts[name] = {b"data": images(5, 10 + number), b"fine_labels": [0, 99, 3, 4, 50 + number], b"coarse_labels": [0] * 5}
+        parts[name] = {
+            b"data": images(5, 10 + number),
+            b"fine_labels": [0, 99, 3, 4, 50 + number],
+            b"coarse_labels": [0] * 5,
+        }
         (place / name).write_bytes(pickle.dumps(parts[name], protocol=2 + 2 * number))
     return parts
 
@@ -83,7 +93,9 @@ def drawings(seed: int, count: int) -> dict[str, list[Any]]:
 def leaf(path: Path, writers: dict[str, dict[str, list[Any]]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     counts = [len(entry["y"]) for entry in writers.values()]
-    path.write_text(json.dumps({"users": list(writers), "num_samples": counts, "user_data": writers}))
+    path.write_text(
+        json.dumps({"users": list(writers), "num_samples": counts, "user_data": writers})
+    )
     return path
 
 
@@ -92,13 +104,21 @@ def tweets(path: Path, rows: list[tuple[str, str, str]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO(newline="")
     writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    writer.writerows([polarity, 7, "Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY", user, said] for polarity, user, said in rows)
+    writer.writerows(
+        [polarity, 7, "Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY", user, said]
+        for polarity, user, said in rows
+    )
     path.write_bytes(text.getvalue().encode("latin-1"))
     return path
 
 
-def backbone(called: list[int] | None = None, *, fails_after: int | None = None, together: bool = False) -> CallableBackbone:
-    """The means of three strips of an image, and how long a text is. `called` hears how many samples were asked for."""
+def backbone(
+    called: list[int] | None = None, *, fails_after: int | None = None, together: bool = False
+) -> CallableBackbone:
+    """The means of three strips of an image, and how long a text is.
+
+    `called` hears how many samples were asked for.
+    """
     seen: list[int] = [] if called is None else called
 
     def function(samples: list[Any]) -> Any:

@@ -16,7 +16,15 @@ from expunge_experiments.datasets.extract import extract
 from expunge_experiments.datasets.originals import ORIGINALS, read_original
 from expunge_experiments.datasets.places import MissingDataError
 
-NAMES = ("cifar10", "digits_by_writer", "tweets_by_user", "cifar10_raw", "cifar100", "femnist", "sentiment140")
+NAMES = (
+    "cifar10",
+    "digits_by_writer",
+    "tweets_by_user",
+    "cifar10_raw",
+    "cifar100",
+    "femnist",
+    "sentiment140",
+)
 
 
 def small(path: Path, *, seed: int = 0, **more: np.ndarray) -> Path:
@@ -38,7 +46,10 @@ def test_all_names_are_there(tmp_path: Path) -> None:
 
 
 def test_shared_features_are_read_once(tmp_path: Path) -> None:
-    small(tmp_path / "digits_by_writer_efficientnet_lite0.npz", train_writers=np.array([4, 4, 2, 2, 2, 4], np.uint16))
+    small(
+        tmp_path / "digits_by_writer_efficientnet_lite0.npz",
+        train_writers=np.array([4, 4, 2, 2, 2, 4], np.uint16),
+    )
     library = Library(tmp_path)
     dataset = library.load("digits_by_writer")
     assert dataset.name == "digits_by_writer"
@@ -71,7 +82,9 @@ def test_missing_shared_features_say_how_to_make_others(tmp_path: Path, name: st
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_missing_features_of_originals_say_how_to_make_them(tmp_path: Path, name: str) -> None:
-    with pytest.raises(MissingDataError, match=rf"features of {ORIGINALS[name].title} cannot be found") as refusal:
+    with pytest.raises(
+        MissingDataError, match=rf"features of {ORIGINALS[name].title} cannot be found"
+    ) as refusal:
         Library(tmp_path).load(name)
     assert f"expunge experiment features {name} --backbone FOLDER" in str(refusal.value)
     assert ORIGINALS[name].files in str(refusal.value)
@@ -96,15 +109,24 @@ def test_features_of_an_original_are_found_without_it(tmp_path: Path) -> None:
 
 def test_ones_own_files(tmp_path: Path) -> None:
     path = small(tmp_path / "mine.npz")
-    library = Library(tmp_path / "nothing", {"other": path, "cifar10": small(tmp_path / "c.npz", seed=1)})
+    library = Library(
+        tmp_path / "nothing", {"other": path, "cifar10": small(tmp_path / "c.npz", seed=1)}
+    )
     assert library.load("other").name == "other"
     assert library.load("cifar10").name == "cifar10"  # one's own file comes before the catalogue's
-    assert library.load(str(path)).name == str(path)  # as it was asked for: settings are found by this name
-    assert not np.array_equal(library.load("other").train_features, library.load("cifar10").train_features)
+    assert library.load(str(path)).name == str(
+        path
+    )  # as it was asked for: settings are found by this name
+    assert not np.array_equal(
+        library.load("other").train_features, library.load("cifar10").train_features
+    )
 
 
 def test_unknown_names_are_refused_with_the_list(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no dataset 'cifar'; there are cifar10, digits_by_writer, .*sentiment140"):
+    with pytest.raises(
+        InputError,
+        match=r"there is no dataset 'cifar'; there are cifar10, digits_by_writer, .*sentiment140",
+    ):
         Library(tmp_path).load("cifar")
     with pytest.raises(InputError, match=r"there is no file or folder nowhere/x\.npz"):
         Library(tmp_path).load("nowhere/x.npz")
@@ -121,7 +143,9 @@ def test_unknown_names_are_refused_with_the_list(tmp_path: Path) -> None:
 def test_the_shared_features_are_those_that_were_described(
     name: str, shape: tuple[int, int], classes: int, groups: int, accuracy: float
 ) -> None:
-    """Read through the library, they have the accuracy of central ridge (gamma = 10) that their description gives."""
+    """Read through the library, they have the accuracy of central ridge (gamma = 10) that their
+    description gives.
+    """
     if not os.environ.get("EXPUNGE_DATA"):
         pytest.fail("set EXPUNGE_DATA to the folder that holds the real features")
     dataset = Library().load(name)
@@ -129,7 +153,11 @@ def test_the_shared_features_are_those_that_were_described(
     assert dataset.groups is not None
     assert np.array_equal(np.unique(dataset.groups), np.arange(groups))
     with threadpool_limits(1):
-        F = np.column_stack([dataset.train_features, np.ones(shape[0], np.float32)]).astype(np.float64)
-        W = np.linalg.solve(F.T @ F + 10 * np.eye(shape[1] + 1), F.T @ np.eye(classes)[dataset.train_labels])
+        F = np.column_stack([dataset.train_features, np.ones(shape[0], np.float32)]).astype(
+            np.float64
+        )
+        W = np.linalg.solve(
+            F.T @ F + 10 * np.eye(shape[1] + 1), F.T @ np.eye(classes)[dataset.train_labels]
+        )
         guessed = (dataset.test_features @ W[:-1] + W[-1]).argmax(axis=1)
     assert abs((guessed == dataset.test_labels).mean() - accuracy) < 5e-4

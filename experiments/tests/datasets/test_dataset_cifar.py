@@ -56,7 +56,9 @@ def test_cifar100_has_its_fine_labels(tmp_path: Path) -> None:
 
 
 def test_missing_files_are_named_with_the_official_archive(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match=r"CIFAR-100 .*cifar-100-python\.tar\.gz.* looked for at"):
+    with pytest.raises(
+        MissingDataError, match=r"CIFAR-100 .*cifar-100-python\.tar\.gz.* looked for at"
+    ):
         read_cifar(CIFAR100, tmp_path)
     raw_files.cifar10(tmp_path)
     (tmp_path / CIFAR10.folder / "data_batch_3").unlink()
@@ -99,8 +101,12 @@ class Payload:
 
 def test_a_malicious_batch_is_refused(tmp_path: Path) -> None:
     raw_files.cifar10(tmp_path)
-    (tmp_path / CIFAR10.folder / "test_batch").write_bytes(pickle.dumps({"data": Payload(tmp_path / "ran"), "labels": [1]}))
-    with pytest.raises(FormatError, match=r"test_batch cannot be read \(it asks for posix\.mkdir\)"):
+    (tmp_path / CIFAR10.folder / "test_batch").write_bytes(
+        pickle.dumps({"data": Payload(tmp_path / "ran"), "labels": [1]})
+    )
+    with pytest.raises(
+        FormatError, match=r"test_batch cannot be read \(it asks for posix\.mkdir\)"
+    ):
         read_cifar(CIFAR10, tmp_path)
     assert not (tmp_path / "ran").exists()
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from expunge.backbones import ImagePreprocessing, OnnxBackbone, PrecomputedBackbone
 from expunge.errors import BackboneError, InputError, StoreBusyError
-from expunge.files import FolderLock
+from expunge.storage.files import FolderLock
 from expunge_experiments.datasets import extract as extraction
 from expunge_experiments.datasets.extract import extract
 from expunge_experiments.datasets.features import load_features
@@ -43,8 +43,14 @@ def network(path: Path) -> OnnxBackbone:
         [helper.make_tensor_value_info("maps", TensorProto.FLOAT, ["n", 6, 3, 3])],
         [numpy_helper.from_array(kernel, "K")],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    return OnnxBackbone(path, preprocessing=ImagePreprocessing(size=(8, 8), interpolation="bilinear"), pooling="mean")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
+    return OnnxBackbone(
+        path,
+        preprocessing=ImagePreprocessing(size=(8, 8), interpolation="bilinear"),
+        pooling="mean",
+    )
 
 
 def test_features_are_the_backbones_own(tmp_path: Path, raw: Raw) -> None:
@@ -57,14 +63,19 @@ def test_features_are_the_backbones_own(tmp_path: Path, raw: Raw) -> None:
     assert np.array_equal(dataset.test_features, backbone.features(raw.test))
     assert np.array_equal(dataset.train_labels, raw.train_labels)
     assert np.array_equal(dataset.test_labels, raw.test_labels)
-    assert dataset.source == f"{raw.source}; features by callable {backbone.text.split('?')[0].split(':', 1)[1]}"
+    assert (
+        dataset.source
+        == f"{raw.source}; features by callable {backbone.text.split('?')[0].split(':', 1)[1]}"
+    )
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_images_reach_a_network_as_pillow_would_show_them(tmp_path: Path, raw: Raw) -> None:
     backbone = network(tmp_path / "network.onnx")
     features = load_features(extract(raw, backbone, tmp_path)).train_features
-    pictures = [Image.fromarray(np.asarray(one), "RGB" if one.ndim == 3 else "L") for one in raw.train]
+    pictures = [
+        Image.fromarray(np.asarray(one), "RGB" if one.ndim == 3 else "L") for one in raw.train
+    ]
     assert features.tobytes() == backbone.features(pictures).tobytes()
 
 
@@ -80,12 +91,16 @@ def test_grey_drawings_reach_a_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_an_interrupted_extraction_goes_on_and_makes_the_same_bytes(tmp_path: Path, raw: Raw, together: bool) -> None:
+def test_an_interrupted_extraction_goes_on_and_makes_the_same_bytes(
+    tmp_path: Path, raw: Raw, together: bool
+) -> None:
     whole = extract(raw, raw_files.backbone(together=together), tmp_path / "whole")
     called: list[int] = []
     after = 2 if together else 15
     with pytest.raises(BackboneError, match="the power is gone"):
-        extract(raw, raw_files.backbone(called, fails_after=after, together=together), tmp_path / "cut")
+        extract(
+            raw, raw_files.backbone(called, fails_after=after, together=together), tmp_path / "cut"
+        )
     assert not list((tmp_path / "cut" / "features").glob("*.npz"))
     samples = sum(called)
     called.clear()
@@ -115,11 +130,17 @@ def test_a_block_of_the_wrong_size_is_made_anew(tmp_path: Path, raw: Raw) -> Non
 
 
 def test_other_samples_and_other_backbones_have_other_files(tmp_path: Path, raw: Raw) -> None:
-    files = {extract(raw, raw_files.backbone(), tmp_path), extract(raw, network(tmp_path / "n.onnx"), tmp_path)}
+    files = {
+        extract(raw, raw_files.backbone(), tmp_path),
+        extract(raw, network(tmp_path / "n.onnx"), tmp_path),
+    }
     fewer = raw.drawn(5, seed=1)
     files.add(extract(fewer, raw_files.backbone(), tmp_path))
     assert len(files) == 3
-    assert "5 of 20 training samples drawn with seed 1" in load_features(extract(fewer, raw_files.backbone(), tmp_path)).source
+    assert (
+        "5 of 20 training samples drawn with seed 1"
+        in load_features(extract(fewer, raw_files.backbone(), tmp_path)).source
+    )
 
 
 def test_progress_is_told(tmp_path: Path, raw: Raw) -> None:
@@ -152,9 +173,13 @@ def test_samples_that_a_backbone_does_not_take(tmp_path: Path, raw: Raw) -> None
     texts = Raw("sentiment140", "by hand", "text", 2, ["a"], np.array([0]), ["b"], np.array([1]))
     with pytest.raises(BackboneError, match=r"sentiment140 has texts, and onnx:.* takes images"):
         extract(texts, network(tmp_path / "n.onnx"), tmp_path)
-    with pytest.raises(BackboneError, match=r"cifar10_raw has images, and precomputed:x.* takes numbers"):
+    with pytest.raises(
+        BackboneError, match=r"cifar10_raw has images, and precomputed:x.* takes numbers"
+    ):
         extract(raw, PrecomputedBackbone("x", dim=3), tmp_path)
-    assert load_features(extract(texts, raw_files.backbone(), tmp_path)).train_features.tolist() == [[1, 1, 1]]
+    assert load_features(
+        extract(texts, raw_files.backbone(), tmp_path)
+    ).train_features.tolist() == [[1, 1, 1]]
 
 
 def test_what_may_be_chosen(tmp_path: Path, raw: Raw) -> None:
@@ -171,27 +196,93 @@ def test_what_may_be_chosen(tmp_path: Path, raw: Raw) -> None:
     drawn = read_original("cifar10_raw", tmp_path, Choice(samples=9, seed=2))
     assert len(drawn.train_labels) == 9
     assert np.array_equal(drawn.test, raw.test)
-    every = {np.asarray(image).tobytes(): label for image, label in zip(raw.train, raw.train_labels, strict=True)}
-    assert all(every[np.asarray(one).tobytes()] == label for one, label in zip(drawn.train, drawn.train_labels, strict=True))
+    every = {
+        np.asarray(image).tobytes(): label
+        for image, label in zip(raw.train, raw.train_labels, strict=True)
+    }
+    assert all(
+        every[np.asarray(one).tobytes()] == label
+        for one, label in zip(drawn.train, drawn.train_labels, strict=True)
+    )
 
 
 def test_the_digest_sees_every_part(raw: Raw) -> None:
     changed = [
-        Raw("other", raw.source, "image", 10, raw.train, raw.train_labels, raw.test, raw.test_labels),
-        Raw(raw.name, raw.source, "image", 11, raw.train, raw.train_labels, raw.test, raw.test_labels),
-        Raw(raw.name, raw.source, "image", 10, np.asarray(raw.train)[::-1], raw.train_labels, raw.test, raw.test_labels),
-        Raw(raw.name, raw.source, "image", 10, raw.train, raw.train_labels[::-1], raw.test, raw.test_labels),
-        Raw(raw.name, raw.source, "image", 10, raw.train, raw.train_labels, raw.test, (raw.test_labels + 1) % 10),
-        Raw(raw.name, raw.source, "image", 10, raw.train, raw.train_labels, raw.test, raw.test_labels, np.zeros(20, np.int64)),
+        Raw(
+            "other", raw.source, "image", 10, raw.train, raw.train_labels, raw.test, raw.test_labels
+        ),
+        Raw(
+            raw.name,
+            raw.source,
+            "image",
+            11,
+            raw.train,
+            raw.train_labels,
+            raw.test,
+            raw.test_labels,
+        ),
+        Raw(
+            raw.name,
+            raw.source,
+            "image",
+            10,
+            np.asarray(raw.train)[::-1],
+            raw.train_labels,
+            raw.test,
+            raw.test_labels,
+        ),
+        Raw(
+            raw.name,
+            raw.source,
+            "image",
+            10,
+            raw.train,
+            raw.train_labels[::-1],
+            raw.test,
+            raw.test_labels,
+        ),
+        Raw(
+            raw.name,
+            raw.source,
+            "image",
+            10,
+            raw.train,
+            raw.train_labels,
+            raw.test,
+            (raw.test_labels + 1) % 10,
+        ),
+        Raw(
+            raw.name,
+            raw.source,
+            "image",
+            10,
+            raw.train,
+            raw.train_labels,
+            raw.test,
+            raw.test_labels,
+            np.zeros(20, np.int64),
+        ),
     ]
     assert len({raw.digest, *(one.digest for one in changed)}) == 7
-    same = Raw(raw.name, "in other words", "image", 10, raw.train, raw.train_labels, raw.test, raw.test_labels)
+    same = Raw(
+        raw.name,
+        "in other words",
+        "image",
+        10,
+        raw.train,
+        raw.train_labels,
+        raw.test,
+        raw.test_labels,
+    )
     assert same.digest == raw.digest
 
 
 def test_texts_are_told_apart_by_where_they_end() -> None:
     labels = np.array([0, 1])
-    one, other = (Raw("t", "", "text", 2, texts, labels, ["x"], np.array([0])) for texts in (["ab", "c"], ["a", "bc"]))
+    one, other = (
+        Raw("t", "", "text", 2, texts, labels, ["x"], np.array([0]))
+        for texts in (["ab", "c"], ["a", "bc"])
+    )
     assert one.digest != other.digest
 
 
@@ -205,6 +296,11 @@ def test_texts_are_told_apart_by_where_they_end() -> None:
     ],
 )
 def test_parts_that_do_not_fit(changes: dict[str, Any], said: str) -> None:
-    good = {"train": ["a", "b"], "train_labels": np.array([0, 1]), "test": ["c"], "test_labels": np.array([0])}
+    good = {
+        "train": ["a", "b"],
+        "train_labels": np.array([0, 1]),
+        "test": ["c"],
+        "test_labels": np.array([0]),
+    }
     with pytest.raises(InputError, match=said):
         Raw(name="t", source="", modality="text", classes=2, **(good | changes))

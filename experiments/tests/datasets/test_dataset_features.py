@@ -63,11 +63,20 @@ def test_groups_of_any_name_and_half_precision(tmp_path: Path) -> None:
 def test_labels_that_are_texts_are_numbered_alike_in_both_parts(tmp_path: Path) -> None:
     names = {"train_labels": np.array(["b", "a", "d", "a"]), "test_labels": np.array(["c", "a"])}
     dataset = load_features(saved(tmp_path / "a.npz", **names))
-    assert (dataset.train_labels.tolist(), dataset.test_labels.tolist(), dataset.classes) == ([1, 0, 3, 0], [2, 0], 4)
+    assert (dataset.train_labels.tolist(), dataset.test_labels.tolist(), dataset.classes) == (
+        [1, 0, 3, 0],
+        [2, 0],
+        4,
+    )
 
 
 def test_what_a_file_says_of_itself(tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.npz", dataset=np.array("femnist"), source=np.array("by hand"), classes=np.array(62))
+    path = saved(
+        tmp_path / "a.npz",
+        dataset=np.array("femnist"),
+        source=np.array("by hand"),
+        classes=np.array(62),
+    )
     dataset = load_features(path)
     assert (dataset.name, dataset.source, dataset.classes) == ("femnist", "by hand", 62)
     assert load_features(path, name="mine").name == "mine"
@@ -83,26 +92,46 @@ def test_what_a_file_says_of_itself(tmp_path: Path) -> None:
         ({"train_features": np.ones((4, 3), np.int32)}, "holds int32"),
         ({"train_features": np.ones((4, 3), np.complex64)}, "holds complex64"),
         ({"scale": np.ones(3, np.float32)}, "'scale' is for features of 8 bits"),
-        ({"train_features": np.ones((4, 3), np.uint8), "scale": np.ones(2, np.float32)}, "one float for each of 3"),
-        ({"train_features": np.ones((4, 3), np.uint8), "scale": np.ones(3, np.int64)}, "one float for each of 3"),
-        ({"train_features": np.ones((4, 3), np.uint8), "scale": np.array([1, np.nan, 1])}, "positive and finite"),
-        ({"train_features": np.ones((4, 3), np.uint8), "scale": np.array([1, 0.0, 1])}, "positive and finite"),
+        (
+            {"train_features": np.ones((4, 3), np.uint8), "scale": np.ones(2, np.float32)},
+            "one float for each of 3",
+        ),
+        (
+            {"train_features": np.ones((4, 3), np.uint8), "scale": np.ones(3, np.int64)},
+            "one float for each of 3",
+        ),
+        (
+            {"train_features": np.ones((4, 3), np.uint8), "scale": np.array([1, np.nan, 1])},
+            "positive and finite",
+        ),
+        (
+            {"train_features": np.ones((4, 3), np.uint8), "scale": np.array([1, 0.0, 1])},
+            "positive and finite",
+        ),
         ({"train_features": np.full((4, 3), 1e300)}, "row 0 of train_features has NaN, infinity"),
-        ({"test_features": np.array([[1, 2, 3], [1, np.nan, 3]])}, "row 1 of test_features has NaN"),
+        (
+            {"test_features": np.array([[1, 2, 3], [1, np.nan, 3]])},
+            "row 1 of test_features has NaN",
+        ),
         ({"test_features": np.ones((2, 4), np.float32)}, "same backbone"),
         ({"train_labels": np.array([0, 1, 2])}, "one label for each sample"),
         ({"train_labels": np.array([0, 1, 2, -1])}, "a label is -1"),
         ({"train_labels": np.array([0, 1, 2, 10**9])}, "without gaps"),
         ({"train_labels": np.array([0, 1, 2, 1.0])}, "holds float64"),
         ({"train_labels": np.array(["a", "b", "a", "b"])}, "all of them texts"),
-        ({"test_labels": np.array([], np.int64), "test_features": np.ones((0, 3), np.float32)}, "at least one"),
+        (
+            {"test_labels": np.array([], np.int64), "test_features": np.ones((0, 3), np.float32)},
+            "at least one",
+        ),
         ({"train_groups": np.array([0, 1])}, "groups must be 4"),
         ({"train_groups": np.ones(4)}, "groups must be 4"),
         ({"classes": np.array([1, 2])}, "'classes' must be one integer"),
         ({"classes": np.array(2)}, "not 0 to 1"),
     ],
 )
-def test_what_cannot_be_right_is_refused_with_the_file(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_right_is_refused_with_the_file(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     path = saved(tmp_path / "wrong.npz", **changes)
     with pytest.raises((InputError, ShapeError, NotFiniteError), match=said) as refusal:
         load_features(path)
@@ -118,7 +147,9 @@ def test_a_file_cut_anywhere_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255))
-def test_a_changed_byte_is_refused_or_harmless(tmp_path_factory: pytest.TempPathFactory, place: int, value: int) -> None:
+def test_a_changed_byte_is_refused_or_harmless(
+    tmp_path_factory: pytest.TempPathFactory, place: int, value: int
+) -> None:
     """Zip files check their contents by CRC; names and padding may change without harm."""
     folder = tmp_path_factory.mktemp("bytes")
     data = bytearray(saved(folder / "a.npz").read_bytes())

@@ -16,7 +16,9 @@ from expunge_experiments.datasets.leaf import read_femnist
 from expunge_experiments.datasets.places import MissingDataError
 from expunge_experiments.datasets.raw import Raw
 
-WRITERS = {f"f{number:04}_{number % 7:02}": raw_files.drawings(number, 6 + number) for number in range(8)}
+WRITERS = {
+    f"f{number:04}_{number % 7:02}": raw_files.drawings(number, 6 + number) for number in range(8)
+}
 NAMES = list(WRITERS)
 
 
@@ -31,7 +33,10 @@ def unsplit(folder: Path, *cuts: int, order: list[str] = NAMES) -> Path:
 
 def rows(raw: Raw) -> set[tuple[bytes, int]]:
     """All samples with their labels, whichever part they are in."""
-    both = [*zip(raw.train, raw.train_labels, strict=True), *zip(raw.test, raw.test_labels, strict=True)]
+    both = [
+        *zip(raw.train, raw.train_labels, strict=True),
+        *zip(raw.test, raw.test_labels, strict=True),
+    ]
     return {(np.asarray(image).tobytes(), int(label)) for image, label in both}
 
 
@@ -49,9 +54,13 @@ def test_all_drawings_of_all_writers_come_back(tmp_path: Path) -> None:
     assert isinstance(raw.train, np.ndarray)
     assert raw.train.shape[1:] == (28, 28)
     assert rows(raw) == as_leaf_has_them(NAMES)
-    assert len(raw.train_labels) + len(raw.test_labels) == sum(len(one["y"]) for one in WRITERS.values())
+    assert len(raw.train_labels) + len(raw.test_labels) == sum(
+        len(one["y"]) for one in WRITERS.values()
+    )
     assert raw.groups is not None
-    for number, name in enumerate(sorted(NAMES)):  # whole writers, and about nine tenths of each for training
+    for number, name in enumerate(
+        sorted(NAMES)
+    ):  # whole writers, and about nine tenths of each for training
         count = len(WRITERS[name]["y"])
         assert (raw.groups == number).sum() == count - round(0.1 * count)
 
@@ -59,7 +68,9 @@ def test_all_drawings_of_all_writers_come_back(tmp_path: Path) -> None:
 def test_dark_ink_stays_dark(tmp_path: Path) -> None:
     page = [1.0] * 784
     page[28 * 3 + 5] = 0.0
-    raw_files.leaf(tmp_path / "femnist" / "all_data_0.json", {"w": {"x": [page] * 10, "y": [0] * 10}})
+    raw_files.leaf(
+        tmp_path / "femnist" / "all_data_0.json", {"w": {"x": [page] * 10, "y": [0] * 10}}
+    )
     raw = read_femnist(tmp_path, writers=1)
     assert isinstance(raw.train, np.ndarray)
     assert raw.train[0, 3, 5] == 0
@@ -82,8 +93,13 @@ def test_a_smaller_choice_is_part_of_a_larger(tmp_path: Path) -> None:
 
 def test_leafs_own_split_is_kept(tmp_path: Path) -> None:
     for part, begin, end in (("train", 0, 4), ("test", 4, 99)):
-        writers = {name: {key: values[begin:end] for key, values in one.items()} for name, one in WRITERS.items()}
-        raw_files.leaf(tmp_path / "femnist" / part / f"all_data_0_niid_0_keep_0_{part}_9.json", writers)
+        writers = {
+            name: {key: values[begin:end] for key, values in one.items()}
+            for name, one in WRITERS.items()
+        }
+        raw_files.leaf(
+            tmp_path / "femnist" / part / f"all_data_0_niid_0_keep_0_{part}_9.json", writers
+        )
     raw = read_femnist(tmp_path, writers=5, seed=2)
     assert raw.groups is not None
     assert np.bincount(raw.groups).tolist() == [4] * 5
@@ -93,8 +109,12 @@ def test_leafs_own_split_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_split_by_writer_is_kept_and_said(tmp_path: Path) -> None:
-    raw_files.leaf(tmp_path / "femnist" / "train" / "a.json", {name: WRITERS[name] for name in NAMES[:5]})
-    raw_files.leaf(tmp_path / "femnist" / "test" / "a.json", {name: WRITERS[name] for name in NAMES[5:]})
+    raw_files.leaf(
+        tmp_path / "femnist" / "train" / "a.json", {name: WRITERS[name] for name in NAMES[:5]}
+    )
+    raw_files.leaf(
+        tmp_path / "femnist" / "test" / "a.json", {name: WRITERS[name] for name in NAMES[5:]}
+    )
     raw = read_femnist(tmp_path, writers=4)
     assert "tested on 3 other writers" in raw.source
     assert len(raw.test_labels) == sum(len(WRITERS[name]["y"]) for name in NAMES[5:])
@@ -131,7 +151,9 @@ GOOD = raw_files.drawings(1, 2)
         (GOOD | {"y": ["a", "b"]}, "not class numbers"),
     ],
 )
-def test_drawings_that_are_none_are_refused_by_file_and_writer(tmp_path: Path, entry: Any, said: str) -> None:
+def test_drawings_that_are_none_are_refused_by_file_and_writer(
+    tmp_path: Path, entry: Any, said: str
+) -> None:
     raw_files.leaf(tmp_path / "femnist" / "all_data_0.json", {"w7": entry})
     with pytest.raises(FormatError, match=rf"all_data_0\.json: the .* of 'w7' .*{said}"):
         read_femnist(tmp_path, writers=1)
@@ -141,7 +163,15 @@ def test_damaged_files_are_refused_by_name(tmp_path: Path) -> None:
     path = raw_files.leaf(tmp_path / "femnist" / "all_data_0.json", {"w": GOOD})
     whole = path.read_text()
     content = json.loads(whole)
-    for text in (whole[:-1], whole[:100], "", "[1]", "{}", json.dumps(content | {"users": ["v"]}), '"\ud800"'):
+    for text in (
+        whole[:-1],
+        whole[:100],
+        "",
+        "[1]",
+        "{}",
+        json.dumps(content | {"users": ["v"]}),
+        '"\ud800"',
+    ):
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
         with pytest.raises(FormatError, match=r"all_data_0\.json is not a file of LEAF"):
             read_femnist(tmp_path, writers=1)

@@ -1,4 +1,6 @@
-"""Pickles of arrays and plain values are read; whatever else a pickle asks for is refused, and nothing of it is run."""
+"""Pickles of arrays and plain values are read; whatever else a pickle asks for is refused, and
+nothing of it is run.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,11 @@ def test_other_values_are_refused(value: Any) -> None:
 
 
 def test_arrays_of_objects_and_texts_are_refused() -> None:
-    for array in (np.array([{}, []], dtype=object), np.array(["a", "b"]), np.zeros(2, dtype=[("a", "i4")])):
+    for array in (
+        np.array([{}, []], dtype=object),
+        np.array(["a", "b"]),
+        np.zeros(2, dtype=[("a", "i4")]),
+    ):
         with pytest.raises(FormatError, match="nothing in it was run"):
             read_pickle(pickle.dumps({"data": array}, protocol=2), "it")
 
@@ -97,7 +103,9 @@ def test_arrays_of_objects_and_texts_are_refused() -> None:
 def test_shapes_that_lie_are_refused() -> None:
     data = raw_files.python2({"data": raw_files.images(2)})
     for lie in (3, 2**30, -1):
-        changed = data.replace(b"J" + (2).to_bytes(4, "little"), b"J" + lie.to_bytes(4, "little", signed=True))
+        changed = data.replace(
+            b"J" + (2).to_bytes(4, "little"), b"J" + lie.to_bytes(4, "little", signed=True)
+        )
         assert changed != data
         with pytest.raises(FormatError, match="it has an array"):
             read_pickle(changed, "it")
@@ -123,7 +131,10 @@ def test_tricks_are_refused(data: bytes) -> None:
     with pytest.raises(FormatError, match="it cannot be read"):
         read_pickle(data, "it")
     assert before == {name: getattr(np, name) for name in before}
-    assert read_pickle(pickle.dumps({"data": ARRAYS[0]}), "it")["data"].shape == (3, 4)  # and the reader is as it was
+    assert read_pickle(pickle.dumps({"data": ARRAYS[0]}), "it")["data"].shape == (
+        3,
+        4,
+    )  # and the reader is as it was
 
 
 @pytest.mark.parametrize("text", [rb"\q", rb"\777"])
@@ -142,7 +153,10 @@ DAMAGED = pickle.dumps({"data": ARRAYS[0], "labels": [1, 2, 3]}, protocol=2)
 def test_damaged_bytes_are_read_or_refused_but_never_anything_else(part: int) -> None:
     """Every byte that there is in every place; and every beginning."""
     for place in range(part, len(DAMAGED), 4):
-        for one in (DAMAGED[:place], *(DAMAGED[:place] + bytes([value]) + DAMAGED[place + 1 :] for value in range(256))):
+        for one in (
+            DAMAGED[:place],
+            *(DAMAGED[:place] + bytes([value]) + DAMAGED[place + 1 :] for value in range(256)),
+        ):
             try:
                 read_pickle(one, "it")
             except FormatError:

@@ -29,13 +29,23 @@ def test_the_first_candidate_that_is_there_is_found(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "all_data_3.json").touch()
     (tmp_path / "b").touch()
-    assert found(tmp_path, ["a", "b", "deep/all_data_*.json"], what="it", remedy="") == tmp_path / "b"
-    assert found(tmp_path, ["a", "deep/all_data_*.json", "b"], what="it", remedy="") == tmp_path / "deep"
+    assert (
+        found(tmp_path, ["a", "b", "deep/all_data_*.json"], what="it", remedy="") == tmp_path / "b"
+    )
+    assert (
+        found(tmp_path, ["a", "deep/all_data_*.json", "b"], what="it", remedy="")
+        == tmp_path / "deep"
+    )
 
 
 def test_what_is_missing_is_named_with_all_places_and_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match=r"the moon cannot be found") as refusal:
         found(tmp_path, ["a.npz", "b/*.json"], what="the moon", remedy="Fly there.")
     assert isinstance(refusal.value, InputError)
-    for part in (str(tmp_path / "a.npz"), str(tmp_path / "b" / "*.json"), "Fly there.", "EXPUNGE_DATA"):
+    for part in (
+        str(tmp_path / "a.npz"),
+        str(tmp_path / "b" / "*.json"),
+        "Fly there.",
+        "EXPUNGE_DATA",
+    ):
         assert part in str(refusal.value)

@@ -1,4 +1,6 @@
-"""Sentiment140: polarity becomes a label, users become groups, neutral tweets are left out and counted."""
+"""Sentiment140: polarity becomes a label, users become groups, neutral tweets are left out and
+counted.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ TWEETS = [
     ("0", "cid", ""),
     ("4", "dan", "yes"),
 ]
-JUDGED = [("4", "eve", "love it"), ("2", "fay", "it exists"), ("0", "eve", "hate it"), ("2", "gus", "a fact")]
+JUDGED = [
+    ("4", "eve", "love it"),
+    ("2", "fay", "it exists"),
+    ("0", "eve", "hate it"),
+    ("2", "gus", "a fact"),
+]
 
 
 def official(folder: Path) -> Path:
@@ -52,7 +59,10 @@ def test_the_folder_and_the_archive_give_the_same(tmp_path: Path) -> None:
 
 
 def test_nobody_is_in_training_and_in_a_held_out_test(tmp_path: Path) -> None:
-    rows = [("4" if number % 3 else "0", f"user{number % 20}", f"{number % 20} says {number}") for number in range(100)]
+    rows = [
+        ("4" if number % 3 else "0", f"user{number % 20}", f"{number % 20} says {number}")
+        for number in range(100)
+    ]
     raw_files.tweets(tmp_path / TRAIN, rows)  # no test file is needed
     raw = read_sentiment140(tmp_path, hold_out=0.25, seed=3)
     train, test = ({text.split()[0] for text in part} for part in (raw.train, raw.test))

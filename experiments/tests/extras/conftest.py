@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extras_environment import dinov2, library, mark, minilm, offline, torch
+from support.extras_environment import dinov2, library, mark, minilm, offline, torch
 
 __all__ = ["dinov2", "library", "minilm", "offline", "torch"]  # fixtures of tests here
 

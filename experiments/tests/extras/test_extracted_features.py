@@ -1,4 +1,6 @@
-"""The paper's setting in small: originals through Hugging Face folders into features that the library knows by name."""
+"""The paper's setting in small: originals through Hugging Face folders into features that the
+library knows by name.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,16 @@ def test_tweets_through_a_real_sentence_encoder(minilm: Path, tmp_path: Path) ->
     for name in (TRAIN, TEST):
         with (tmp_path / name).open("w", encoding="latin-1", newline="") as file:
             writer = csv.writer(file, quoting=csv.QUOTE_ALL)
-            writer.writerows([polarity, 1, "date", "NO_QUERY", user, text] for polarity, user, text in SAID)
+            writer.writerows(
+                [polarity, 1, "date", "NO_QUERY", user, text] for polarity, user, text in SAID
+            )
     encoder = HuggingFaceBackbone(minilm, max_length=128)
     path = extract(read_original("sentiment140", tmp_path), encoder, tmp_path)
     dataset = Library(tmp_path).load("sentiment140")
-    assert dataset.train_features.tobytes() == encoder.features([text for _, _, text in SAID]).tobytes()
+    assert (
+        dataset.train_features.tobytes()
+        == encoder.features([text for _, _, text in SAID]).tobytes()
+    )
     assert (dataset.dim, dataset.train_labels.tolist()) == (384, [1, 0, 1, 0])
     assert f"features by hf {minilm.name} (pooling=mean, max_length=128)" in dataset.source
     assert extract(read_original("sentiment140", tmp_path), encoder, tmp_path) == path
@@ -41,7 +48,9 @@ def test_images_through_dinov2(dinov2: Path, tmp_path: Path) -> None:
     folder.mkdir()
     rows = np.random.default_rng(0).integers(0, 256, (3, 3072), np.uint8)
     for name in ("train", "test"):
-        (folder / name).write_bytes(pickle.dumps({b"data": rows, b"fine_labels": [4, 99, 0]}, protocol=2))
+        (folder / name).write_bytes(
+            pickle.dumps({b"data": rows, b"fine_labels": [4, 99, 0]}, protocol=2)
+        )
     backbone = HuggingFaceBackbone(dinov2)
     extract(read_original("cifar100", tmp_path), backbone, tmp_path)
     dataset = Library(tmp_path).load("cifar100")

@@ -1,4 +1,6 @@
-"""The engine on Flower without Flower: its questions answered by nodes whose workers are made anew for every message."""
+"""The engine on Flower without Flower: its questions answered by nodes whose workers are made anew
+for every message.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from expunge.carriers.flower.parcel import Parcel
 from expunge.errors import FormatError, InputError
+from expunge.transport.flower.messages import Parcel
 from expunge_experiments.flower import Job, Request, SharedPool
 from expunge_experiments.flower.engine import FlowerEngine
 from expunge_experiments.flower.job import Diary
@@ -18,7 +20,16 @@ from expunge_experiments.flower.node import Run, client_of, respond
 from expunge_experiments.message import ArrayMessage
 from expunge_experiments.systems.base import Cost
 from expunge_experiments.systems.catalogue import build
-from job_cases import CLIENTS, WITH_CLIENTS, Direct, counted, in_process, job_of, perform, shared_pool
+from job_cases import (
+    CLIENTS,
+    WITH_CLIENTS,
+    Direct,
+    counted,
+    in_process,
+    job_of,
+    perform,
+    shared_pool,
+)
 
 
 def laid_out(folder: Path, job: Job) -> SharedPool:
@@ -41,7 +52,9 @@ def test_a_system_comes_to_the_same_heads_and_counts_the_same(tmp_path: Path, na
     job = job_of(name)
     laid = laid_out(tmp_path, job)
     engine = engine_of(tmp_path)
-    costs, digests = perform(build(name, laid.pool, settings=job.settings, seed=job.seed, engine=engine), job)
+    costs, digests = perform(
+        build(name, laid.pool, settings=job.settings, seed=job.seed, engine=engine), job
+    )
     expected, heads = in_process(shared_pool(), job)
     assert digests == heads
     assert list(map(counted, costs)) == list(map(counted, expected))
@@ -54,14 +67,18 @@ def test_nodes_and_server_agree_on_the_grid_for_large_features(tmp_path: Path, n
     large = replace(plain, pool=replace(plain.pool, features=plain.pool.features * 1000))
     large.write(tmp_path)
     job.write(tmp_path)
-    system = build(name, large.pool, settings=job.settings, seed=job.seed, engine=engine_of(tmp_path))
+    system = build(
+        name, large.pool, settings=job.settings, seed=job.seed, engine=engine_of(tmp_path)
+    )
     assert system.settings.fraction_bits < 35
     assert perform(system, job)[1] == in_process(large, job)[1]
 
 
 @pytest.mark.parametrize("name", ["fats", "exactfun", "b_exact"])
 def test_a_system_goes_on_on_another_engine(tmp_path: Path, name: str) -> None:
-    """What was saved on Flower is loaded in one process, and the other way round; both go on alike."""
+    """What was saved on Flower is loaded in one process, and the other way round; both go on
+    alike.
+    """
     job = job_of(name)
     first, second = tmp_path / "first", tmp_path / "second"
     laid = laid_out(first, job)
@@ -86,7 +103,12 @@ def test_letters_to_one_client_share_a_message_and_keep_their_order(tmp_path: Pa
     nodes = Direct(tmp_path)
     engine = FlowerEngine(nodes, CLIENTS)
     nodes.asked.clear()
-    messages = [message_to(0, "add", 0), message_to(2, "add", 2), message_to(0, "add", 5), message_to(0, "forget", 0)]
+    messages = [
+        message_to(0, "add", 0),
+        message_to(2, "add", 2),
+        message_to(0, "add", 5),
+        message_to(0, "forget", 0),
+    ]
     answers = engine.ask(messages)
     assert nodes.asked == [3, 1]
     assert [answer.settings["count"] for answer in answers] == [1, 1, 2, 1]
@@ -137,7 +159,7 @@ def test_a_node_knows_what_it_is(tmp_path: Path) -> None:
         respond(Parcel(b'{"ask":"wages"}'), Run.of(tmp_path), 0)
 
 
-# -- jobs and what comes of them --------------------------------------------------------------------------------------------
+# -- jobs and what comes of them -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", WITH_CLIENTS)
@@ -172,7 +194,12 @@ def test_requests_that_cannot_be_are_refused() -> None:
 
 def test_a_diary_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert Diary.read(tmp_path).costs == []
-    diary = replace(Diary.begin(tmp_path), costs=[Cost(1.0), Cost(2.0, rounds=3)], accuracies=[0.5, 0.25], digests=["a", "b"])
+    diary = replace(
+        Diary.begin(tmp_path),
+        costs=[Cost(1.0), Cost(2.0, rounds=3)],
+        accuracies=[0.5, 0.25],
+        digests=["a", "b"],
+    )
     diary.write()
     assert Diary.read(tmp_path) == diary
     outcome = diary.outcome(9.0)

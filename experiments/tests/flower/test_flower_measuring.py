@@ -1,4 +1,7 @@
-"""What `measure` refuses before anything is started, and where Flower is looked for. No Flower is needed for any of this."""
+"""What `measure` refuses before anything is started, and where Flower is looked for.
+
+No Flower is needed for any of this.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,12 @@ from job_cases import CLIENTS, shared_pool
     ("job", "options", "error", "words"),
     [
         (Job("central"), {}, UnsupportedError, "centralized"),
-        (Job("afl", requests=(Request("delete", (1,)),)), {}, UnsupportedError, "no operation delete"),
+        (
+            Job("afl", requests=(Request("delete", (1,)),)),
+            {},
+            UnsupportedError,
+            "no operation delete",
+        ),
         (Job("nobody"), {}, InputError, "no system 'nobody'"),
         (Job("b_exact"), {"clients": 3}, InputError, "5 clients, and 3 were asked for"),
         (Job("b_exact"), {"actors": 0}, InputError, "at least one actor"),
@@ -32,7 +40,9 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["shared-pool"]
 
 
-def test_flower_is_looked_for_where_it_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flower_is_looked_for_where_it_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EXPUNGE_FLOWER_PYTHON", str(tmp_path / "python"))
     with pytest.raises(MissingExtraError, match=r"install expunge\[flower\]"):
         programs()
@@ -41,7 +51,9 @@ def test_flower_is_looked_for_where_it_is_said_to_be(tmp_path: Path, monkeypatch
     assert programs() == tmp_path
 
 
-def test_without_flower_a_simulation_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_flower_a_simulation_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared_pool().write(tmp_path)
     monkeypatch.setenv("EXPUNGE_FLOWER_PYTHON", str(tmp_path / "python"))
     with pytest.raises(MissingExtraError, match="EXPUNGE_FLOWER_PYTHON"):

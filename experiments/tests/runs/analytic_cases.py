@@ -1,4 +1,6 @@
-"""A small dataset, and the way in which tests run an experiment on it: cell by cell, through JSON, tables and figures."""
+"""A small dataset, and the way in which tests run an experiment on it: cell by cell, through JSON,
+tables and figures.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,18 @@ def small_dataset(samples: int = 240, dim: int = 12, classes: int = 3) -> Datase
     draw = np.random.default_rng(7)
     centres = draw.standard_normal((classes, dim))
     labels = draw.integers(0, classes, samples + 60)
-    features = (centres[labels] + 0.7 * draw.standard_normal((samples + 60, dim))).astype(np.float32)
-    return Dataset("small", "made here", classes, features[:samples], labels[:samples], features[samples:], labels[samples:])
+    features = (centres[labels] + 0.7 * draw.standard_normal((samples + 60, dim))).astype(
+        np.float32
+    )
+    return Dataset(
+        "small",
+        "made here",
+        classes,
+        features[:samples],
+        labels[:samples],
+        features[samples:],
+        labels[samples:],
+    )
 
 
 class SmallLibrary:
@@ -45,7 +57,9 @@ def run(experiment: Experiment[Any], settings: Any, library: Any = None) -> Resu
 
 
 def require_shown(experiment: Experiment[Any], settings: Any, results: Results) -> None:
-    """Tables, figures and findings can be made of all results, of some, and of none; and all claims hold."""
+    """Tables, figures and findings can be made of all results, of some, and of none; and all claims
+    hold.
+    """
     for count in {0, 1, len(results)}:
         some = Results(results[:count])
         for table in experiment.tables(settings, some):

@@ -21,14 +21,20 @@ SYSTEMS = ("central", "a_exact", "b_exact", "a_float64", "fedavg", "fats", "exac
 
 
 def digits_file(folder: Path) -> Path:
-    """Features that stand where the library looks for tweets_by_user: three classes, told apart by their means."""
+    """Features that stand where the library looks for tweets_by_user: three classes, told apart by
+    their means.
+    """
     draw = np.random.default_rng(0)
     labels = np.arange(240) % 2
     features = (draw.standard_normal((240, 6)) + 1.5 * labels[:, None]).astype(np.float16)
     path = folder / "tweets_by_user_mpnet.npz"
     arrays: dict[str, Any] = {}
     for part, rows in (("train", slice(0, 160)), ("test", slice(160, 240))):
-        arrays |= {f"{part}_features": features[rows], f"{part}_labels": labels[rows], f"{part}_users": np.arange(240)[rows] % 9}
+        arrays |= {
+            f"{part}_features": features[rows],
+            f"{part}_labels": labels[rows],
+            f"{part}_users": np.arange(240)[rows] % 9,
+        }
     np.savez(path, **arrays)
     return path
 
@@ -38,7 +44,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[AccuracySettings
     """Real results on small features, with 20 clients."""
     folder = tmp_path_factory.mktemp("data")
     digits_file(folder)
-    settings = AccuracySettings(datasets=("tweets_by_user",), systems=SYSTEMS, clients=20, seeds=(0, 1), analytic_seeds=(0, 1))
+    settings = AccuracySettings(
+        datasets=("tweets_by_user",),
+        systems=SYSTEMS,
+        clients=20,
+        seeds=(0, 1),
+        analytic_seeds=(0, 1),
+    )
     library = Library(folder)
     cells = Accuracy().cells(settings)
     return settings, Results(Done(cell.key, cell.run(library, lambda *_: None)) for cell in cells)
@@ -48,8 +60,12 @@ def test_variants_equal_central_ridge(measured: tuple[AccuracySettings, Results]
     settings, results = measured
     central = results.where(system="central")[0].result
     for name in ("a_exact", "b_exact", "a_float64"):
-        assert [one.result["correct"] for one in results.where(system=name)] == [central["correct"]] * 2
-    heads = {one.result["head"] for name in ("a_exact", "b_exact") for one in results.where(system=name)}
+        assert [one.result["correct"] for one in results.where(system=name)] == [
+            central["correct"]
+        ] * 2
+    heads = {
+        one.result["head"] for name in ("a_exact", "b_exact") for one in results.where(system=name)
+    }
     assert len(heads) == 1
     claims = [one for one in Accuracy().findings(settings, results) if one.holds is not None]
     assert [one.holds for one in claims] == [True, True]
@@ -94,20 +110,38 @@ def test_what_draws_nothing_at_random_is_run_as_often_as_it_can_differ() -> None
     cells = Accuracy().cells(settings)
     assert len(cells) == 3 * sum(counts.values()) + 1
     (longer,) = [cell.key for cell in cells if "part" in cell.key]
-    (usual,) = [cell.key for cell in cells if cell.key | {"part": "longer"} == longer | {"settings": cell.key["settings"]}][:1]
+    (usual,) = [
+        cell.key
+        for cell in cells
+        if cell.key | {"part": "longer"} == longer | {"settings": cell.key["settings"]}
+    ][:1]
     assert longer["settings"] == usual["settings"] | {"rounds": 4 * usual["settings"]["rounds"]}
 
 
 def invented(system: str, accuracy: float, **result: Any) -> Done:
-    key = {"dataset": "cifar10", "system": system, "seed": 0, "settings": {"rounds": 60, "steps": 1, "samples": 64}}
+    key = {
+        "dataset": "cifar10",
+        "system": system,
+        "seed": 0,
+        "settings": {"rounds": 60, "steps": 1, "samples": 64},
+    }
     key["settings"] |= {"clients_per_round": 5}  # type: ignore[operator]
-    usual: Mapping[str, Any] = {"correct": round(1e4 * accuracy), "tested": 10_000, "predictions": "p", "head": "h"}
+    usual: Mapping[str, Any] = {
+        "correct": round(1e4 * accuracy),
+        "tested": 10_000,
+        "predictions": "p",
+        "head": "h",
+    }
     return Done(key, {"accuracy": accuracy, **usual, **result})
 
 
 def test_claims_fail_when_results_say_so() -> None:
     results = Results(
-        [invented("central", 0.88), invented("a_exact", 0.88, predictions="q"), invented("b_exact", 0.88, head="g")]
+        [
+            invented("central", 0.88),
+            invented("a_exact", 0.88, predictions="q"),
+            invented("b_exact", 0.88, head="g"),
+        ]
     )
     results += [invented("fedavg", 0.87), invented("fats", 0.85), invented("exactfun", 0.91)]
     findings = Accuracy().findings(Accuracy.quick, results)
@@ -116,7 +150,10 @@ def test_claims_fail_when_results_say_so() -> None:
     more.key.update(part="longer", settings={**more.key["settings"], "rounds": 240})  # type: ignore[attr-defined]
     text = Accuracy().findings(Accuracy.quick, Results([*results, more]))[5].text
     assert "60 SGD steps" in text
-    assert "With 240 rounds instead of 60 and the same rate its accuracy is 0.8790 (0.10 below)" in text
+    assert (
+        "With 240 rounds instead of 60 and the same rate its accuracy is 0.8790 (0.10 below)"
+        in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""alpha: what is asked of Exact-Fun, counted; a deletion that is felt in the very first round counts as well."""
+"""alpha: what is asked of Exact-Fun, counted; a deletion that is felt in the very first round
+counts as well.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from unlearning_cases import CHOSEN, NAME, library, measured
 from expunge_experiments.runs.alpha import Alpha, AlphaSettings
 from expunge_experiments.runs.base import Done, Results
 
-SMALL = AlphaSettings(dataset=NAME, clients=4, seeds=(0,), alphas=(1e-4, 1e3), slower=(1.0,), deletions=30)
+SMALL = AlphaSettings(
+    dataset=NAME, clients=4, seeds=(0,), alphas=(1e-4, 1e3), slower=(1.0,), deletions=30
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +38,22 @@ def test_triggers_and_rounds_are_counted_from_the_first_round_on(results: Result
 
 def test_a_skip_costs_trainings_too(results: Results) -> None:
     fine, coarse = (done.result for done in results)
-    assert coarse["trainings"] > fine["trainings"] > 0.0  # a change ends the search, and nothing else does
+    assert (
+        coarse["trainings"] > fine["trainings"] > 0.0
+    )  # a change ends the search, and nothing else does
 
 
 def test_the_claim_on_steps_can_fail(results: Results) -> None:
     def claims(found: Results) -> list[bool | None]:
-        return [one.holds for one in Alpha().findings(SMALL, found) if "at least as often" in one.text]
+        return [
+            one.holds for one in Alpha().findings(SMALL, found) if "at least as often" in one.text
+        ]
 
     assert claims(results) == [True]
     fine, coarse = results
-    assert claims(Results([Done(fine.key, coarse.result), Done(coarse.key, fine.result)])) == [False]
+    assert claims(Results([Done(fine.key, coarse.result), Done(coarse.key, fine.result)])) == [
+        False
+    ]
 
 
 def test_what_skips_cost_is_told_where_some_runs_skip_and_others_do_not(results: Results) -> None:

@@ -19,7 +19,9 @@ from expunge_experiments.systems.catalogue import NAMES
 
 
 def settings(**changed: Any) -> BurstSettings:
-    return BurstSettings(**{"dataset": NAME, "clients": 4, "requests": 8, "marks": (4, 8)} | changed)
+    return BurstSettings(
+        **{"dataset": NAME, "clients": 4, "requests": 8, "marks": (4, 8)} | changed
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +63,20 @@ def test_all_variants_ask_one_round_of_one_client(results: Results) -> None:
     for name in ("a_exact", "b_exact", "a_float64", "b_float64"):
         for kind in ("deleted", "added"):
             assert set(of(results, name)[kind]["rounds"]) == {1}
-    assert set(of(results, "fedavg")["deleted"]["rounds"]) == {5}  # told of the deletion, then four rounds
+    assert set(of(results, "fedavg")["deleted"]["rounds"]) == {
+        5
+    }  # told of the deletion, then four rounds
 
 
 def test_one_and_the_same_client_is_deleted_from_every_system(results: Results) -> None:
     found = [one.result["client"] for one in results if one.result["client"] is not None]
     assert len(found) >= 10
     assert len({one["client"] for one in found}) == 1
-    whole = {one["samples"] for name in ("central", "a_exact", "b_exact", "fedavg") for one in [of(results, name)["client"]]}
+    whole = {
+        one["samples"]
+        for name in ("central", "a_exact", "b_exact", "fedavg")
+        for one in [of(results, name)["client"]]
+    }
     assert len(whole) == 1  # everything had been added back
 
 
@@ -79,11 +87,21 @@ def test_the_first_heads_have_digests_which_exact_variants_share(results: Result
     assert set(of(results, "sisa")["digests"]) == {""}
 
 
-def test_a_slow_system_is_timed_in_part_and_its_total_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = settings(systems=("fedavg", "b_exact", "central"), least=2, budget=1e-9, least_back=2, budget_back=1e-9)
+def test_a_slow_system_is_timed_in_part_and_its_total_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = settings(
+        systems=("fedavg", "b_exact", "central"),
+        least=2,
+        budget=1e-9,
+        least_back=2,
+        budget_back=1e-9,
+    )
     found = measured(Burst(), chosen, library(tmp_path, monkeypatch))
     assert len(of(found, "fedavg")["deleted"]["seconds"]) == 2
-    assert len(of(found, "b_exact")["deleted"]["seconds"]) == 8  # ours are timed in full, whatever they take
+    assert (
+        len(of(found, "b_exact")["deleted"]["seconds"]) == 8
+    )  # ours are timed in full, whatever they take
     assert len(of(found, "b_exact")["marks"]) == 4
     assert len(of(found, "fedavg")["added"]["seconds"]) == 2
     assert of(found, "central")["marks"] == []  # two deleted and two back are not eight
@@ -111,7 +129,10 @@ def test_tables_name_every_system_and_put_the_paper_beside(results: Results) -> 
         assert all(len(row) == len(table.columns) for row in table.rows)
     assert {row[0] for row in deleted.rows if row[1] == "unsupported"} == {"AFL", "ACIL"}
     assert next(row for row in added.rows if row[0] == "ACU")[1] == "unsupported"
-    assert next(row for row in deviations.rows if row[0] == "Variant A, exact")[1:] == ["0 (same digest)"] * 4
+    assert (
+        next(row for row in deviations.rows if row[0] == "Variant A, exact")[1:]
+        == ["0 (same digest)"] * 4
+    )
     full = Burst().tables(settings(requests=200, marks=(100, 200)), results)[2]
     papers = [row for row in full.rows if "The paper" in row[0]]
     assert papers[0][1:] == ["2.72e-11", "3.18e-11", "3.14e-11", "3.81e-11"]
@@ -139,7 +160,9 @@ def test_claims_follow_the_results(results: Results) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "holds"), [(0.019, True), (0.021, False)])
-def test_fifty_times_as_fast_as_fedavg_is_a_claim_that_can_fail(results: Results, seconds: float, holds: bool) -> None:
+def test_fifty_times_as_fast_as_fedavg_is_a_claim_that_can_fail(
+    results: Results, seconds: float, holds: bool
+) -> None:
     slow = altered(results, "fedavg", lambda result: result["deleted"].update(seconds=[1.0] * 8))
     ours = altered(slow, "b_exact", lambda result: result["deleted"].update(seconds=[seconds] * 8))
     assert claims(ours, "Variant B, exact, deletes a sample") == [holds]
@@ -153,19 +176,25 @@ def test_a_faster_fats_is_named_with_its_skips(results: Results) -> None:
 
     texts = [one.text for one in Burst().findings(settings(), altered(results, "fats", fast))]
     assert any(text.startswith("FATS skips 7 of 8 requests") for text in texts)
-    against = [text for text in texts if "FATS is" in text and "as fast as Variant B, exact" in text]
+    against = [
+        text for text in texts if "FATS is" in text and "as fast as Variant B, exact" in text
+    ]
     assert len(against) == 1
     assert "FATS skipped 7 of 8" in against[0]
     assert "Variant B, exact, is" not in against[0]
 
-    slow = altered(results, "fats", lambda result: result["deleted"].update(seconds=[1e9] * 8, skipped=[0] * 8))
+    slow = altered(
+        results, "fats", lambda result: result["deleted"].update(seconds=[1e9] * 8, skipped=[0] * 8)
+    )
     texts = [one.text for one in Burst().findings(settings(), slow)]
     assert not any("FATS is" in text for text in texts)
     assert sum("Variant B, exact, is" in text and "as fast as FATS" in text for text in texts) == 1
 
 
 def on_flower(results: Results, system: str, count: int) -> Done:
-    """A cell as a run on Flower would leave it: the first requests, and the heads of the run in process."""
+    """A cell as a run on Flower would leave it: the first requests, and the heads of the run in
+    process.
+    """
     here = next(one for one in results if one.key["system"] == system)
     deleted = {name: values[:count] for name, values in here.result["deleted"].items()}
     key = {**here.key, "engine": "flower", "requests": count, "actors": 2}
@@ -184,7 +213,9 @@ def test_results_on_flower_have_a_table_and_are_compared_head_by_head(results: R
     assert claims(both, "Variant B, exact: 5 of 6 heads on Flower") == [False]
 
 
-def test_figures_have_a_point_for_every_timed_request_and_a_panel_for_each_engine(results: Results) -> None:
+def test_figures_have_a_point_for_every_timed_request_and_a_panel_for_each_engine(
+    results: Results,
+) -> None:
     for part, panels in ((results, 1), (Results([*results, on_flower(results, "b_exact", 5)]), 2)):
         stream, summary = Burst().drawings(settings(), part)
         with house_style():
@@ -206,7 +237,9 @@ def test_tables_and_findings_are_made_of_any_part_of_the_results(results: Result
         assert all(one.text for one in experiment.findings(settings(), part))
 
 
-def test_cells_on_flower_are_marked_and_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_on_flower_are_marked_and_come_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library(tmp_path, monkeypatch)
     cells = Burst().cells(settings(systems=("central", "b_exact")))
     assert [cell.engine for cell in cells] == ["process"] * 2 + ["flower"] * 5
@@ -214,11 +247,15 @@ def test_cells_on_flower_are_marked_and_come_last(tmp_path: Path, monkeypatch: p
     assert {cell.key["requests"] for cell in cells if cell.engine == "flower"} == {5}
 
 
-def test_the_stream_is_a_function_of_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stream_is_a_function_of_the_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = library(tmp_path, monkeypatch)
     chosen = settings(systems=("b_exact",))
     digests = [of(measured(Burst(), chosen, data), "b_exact")["digests"] for _ in range(2)]
-    other = of(measured(Burst(), settings(systems=("b_exact",), seed=1), data), "b_exact")["digests"]
+    other = of(measured(Burst(), settings(systems=("b_exact",), seed=1), data), "b_exact")[
+        "digests"
+    ]
     assert digests[0] == digests[1]
     assert digests[0][0] == other[0]  # nothing is deleted yet, and partitions do not matter
     assert not np.intersect1d(digests[0][1:], other[1:]).size

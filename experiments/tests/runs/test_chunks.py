@@ -18,7 +18,9 @@ DELETED = (0.4, 0.8, 1.0)
 
 
 def settings(**changed: Any) -> ChunkSettings:
-    return ChunkSettings(**{"dataset": NAME, "clients": 4, "seeds": (0,), "deleted": DELETED} | changed)
+    return ChunkSettings(
+        **{"dataset": NAME, "clients": 4, "seeds": (0,), "deleted": DELETED} | changed
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,10 @@ def test_exact_variants_equal_retraining_at_every_step_and_end_at_zero(results: 
 
 
 def test_ridge_systems_agree_in_accuracy(results: Results) -> None:
-    ridge = [results.where(system=name)[0].result for name in ("central", "a_exact", "b_exact", "a_float64", "b_float64", "acu")]
+    ridge = [
+        results.where(system=name)[0].result
+        for name in ("central", "a_exact", "b_exact", "a_float64", "b_float64", "acu")
+    ]
     for step in range(2):
         assert len({result["steps"][step]["accuracy"] for result in ridge}) == 1
 
@@ -101,20 +106,34 @@ def test_findings_hold_of_what_was_measured(results: Results) -> None:
 @pytest.mark.parametrize(
     ("words", "system", "change"),
     [
-        ("has the digest of one solved afresh", "a_exact", lambda step: step["retraining"].update(equal=False)),
-        ("head of the exact variants is zero", "b_exact", lambda step: step["retraining"].update(norm=1e-300)),
+        (
+            "has the digest of one solved afresh",
+            "a_exact",
+            lambda step: step["retraining"].update(equal=False),
+        ),
+        (
+            "head of the exact variants is zero",
+            "b_exact",
+            lambda step: step["retraining"].update(norm=1e-300),
+        ),
         ("need one round for each step", "b_exact", lambda step: step["cost"].update(rounds=2)),
         ("FATS skips", "fats", lambda step: step["cost"].update(skipped=1)),
         ("of central ridge's accuracy", "a_exact", lambda step: step.update(accuracy=0.0)),
     ],
 )
-def test_claims_fail_when_results_contradict_them(results: Results, words: str, system: str, change: Any) -> None:
+def test_claims_fail_when_results_contradict_them(
+    results: Results, words: str, system: str, change: Any
+) -> None:
     assert False in claims(changed(results, system, change), words)
 
 
 def test_a_faster_central_ridge_is_named(results: Results) -> None:
     slow = changed(results, "a_exact", lambda step: step["cost"].update(seconds=100.0))
-    text = next(one.text for one in Chunks().findings(settings(), slow) if one.text.startswith("Variant A, exact, takes"))
+    text = next(
+        one.text
+        for one in Chunks().findings(settings(), slow)
+        if one.text.startswith("Variant A, exact, takes")
+    )
     assert "Less: Central ridge retrain" in text
 
 
@@ -122,9 +141,16 @@ def test_it_is_said_from_which_latency_on_one_round_is_faster_than_many(results:
     def texts(seconds: float) -> list[str]:
         ours = changed(results, "b_exact", lambda step: step["cost"].update(seconds=seconds))
         both = changed(ours, "fedavg", lambda step: step["cost"].update(seconds=1.0, rounds=5))
-        return [one.text for one in Chunks().findings(settings(), both) if "a step of Variant B, exact, is faster" in one.text]
+        return [
+            one.text
+            for one in Chunks().findings(settings(), both)
+            if "a step of Variant B, exact, is faster" in one.text
+        ]
 
-    assert any(text.startswith("Where a round takes 250 ms longer") and "FedAvg" in text for text in texts(2.0))
+    assert any(
+        text.startswith("Where a round takes 250 ms longer") and "FedAvg" in text
+        for text in texts(2.0)
+    )
     assert not any("FedAvg" in text for text in texts(0.5))
 
 
@@ -144,10 +170,14 @@ def test_the_figure_shows_every_system_that_deletes(results: Results) -> None:
     left, right = figure.axes
     assert len(left.containers) == len(right.containers) == len(SYSTEMS) - 2
     drawn = {str(one.get_label()): list(one.lines[0].get_ydata()) for one in right.containers}
-    seconds = [step["cost"]["seconds"] for step in results.where(system="fedavg")[0].result["steps"]]
+    seconds = [
+        step["cost"]["seconds"] for step in results.where(system="fedavg")[0].result["steps"]
+    ]
     assert drawn["FedAvg retrain"] == pytest.approx(np.cumsum(seconds))
     shown = {str(one.get_label()): list(one.lines[0].get_xdata()) for one in left.containers}
-    assert shown["FATS"] == pytest.approx([0, 40, 80])  # the empty federation's accuracy says nothing
+    assert shown["FATS"] == pytest.approx(
+        [0, 40, 80]
+    )  # the empty federation's accuracy says nothing
 
 
 def test_the_stream_is_the_same_for_every_system_and_differs_between_seeds(
@@ -156,7 +186,10 @@ def test_the_stream_is_the_same_for_every_system_and_differs_between_seeds(
     data = library(tmp_path, monkeypatch)
     chosen = settings(systems=("a_float64", "b_float64"), seeds=(0, 1), deleted=(0.5,))
     found = measured(Chunks(), chosen, data)
-    accuracies = {(one.key["system"], one.key["seed"]): one.result["steps"][0]["retraining"]["norm"] for one in found}
+    accuracies = {
+        (one.key["system"], one.key["seed"]): one.result["steps"][0]["retraining"]["norm"]
+        for one in found
+    }
     for seed in (0, 1):
         assert np.isclose(accuracies["a_float64", seed], accuracies["b_float64", seed], rtol=1e-9)
     assert not np.isclose(accuracies["a_float64", 0], accuracies["a_float64", 1], rtol=1e-6)

@@ -26,11 +26,20 @@ from expunge_experiments.runs.drift import (
     spec_for,
 )
 
-SMALL = DriftSettings(dataset="small", dim=6, conditions=(1e3, 1e9), requests=60, every=20, period=25)
+SMALL = DriftSettings(
+    dataset="small", dim=6, conditions=(1e3, 1e9), requests=60, every=20, period=25
+)
 
 
 def key(**changed: Any) -> dict[str, Any]:
-    return {"source": "spectrum", "pattern": "long runs", "condition": 1e6, "dim": 8, "requests": 100, "seed": 3} | changed
+    return {
+        "source": "spectrum",
+        "pattern": "long runs",
+        "condition": 1e6,
+        "dim": 8,
+        "requests": 100,
+        "seed": 3,
+    } | changed
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +56,9 @@ def test_exact_variant_b_is_retraining_at_every_check(results: Results) -> None:
 
 def test_float_variants_drift_and_single_precision_more(results: Results) -> None:
     for done in results.where(condition=1e3):
-        double, single = (done.result["series"][name]["deviations"] for name in ("float64", "float32"))
+        double, single = (
+            done.result["series"][name]["deviations"] for name in ("float64", "float32")
+        )
         assert all(0.0 < a < 1e-7 < b < 1.0 for a, b in zip(double, single, strict=True))
 
 
@@ -114,12 +125,16 @@ def test_a_periodic_reset_happens() -> None:
         follower.begin(spec_for(1e4, samples), samples.features, samples.labels)
         before = follower.solver.resets
         for request in range(1, 11):
-            follower.take(request, samples.features[[request]], samples.labels[[request]], add=False)
+            follower.take(
+                request, samples.features[[request]], samples.labels[[request]], add=False
+            )
         assert follower.solver.resets - before == resets
         assert follower.resets == []
 
 
-def test_an_exact_variant_that_misses_a_request_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exact_variant_that_misses_a_request_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Lazy(WoodburySolver):
         def add(self, *_: Any, **__: Any) -> None:
             """Forget to."""
@@ -137,7 +152,15 @@ def test_too_few_columns_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"sources": ("x",)}, {"patterns": ()}, {"dim": 2}, {"every": 61}, {"conditions": (1e12,)}, {"period": 0}]
+    "change",
+    [
+        {"sources": ("x",)},
+        {"patterns": ()},
+        {"dim": 2},
+        {"every": 61},
+        {"conditions": (1e12,)},
+        {"period": 0},
+    ],
 )
 def test_impossible_settings_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(InputError, match=next(iter(change))):

@@ -1,4 +1,7 @@
-"""feasibility: integers against FLINT, the lemma, and judges near the boundary. Not the test of the solvers' own screening."""
+"""feasibility: integers against FLINT, the lemma, and judges near the boundary.
+
+Not the test of the solvers' own screening.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ def test_the_conditions_agree_and_expunge_is_never_wrong(results: Results) -> No
 
 def test_single_precision_is_wrong_where_double_is_not(results: Results) -> None:
     (done,) = results.where(gap=1e-9)
-    wrong = {judge: sum(side[judge]["wrong"] for side in done.result["counts"].values()) for judge in JUDGES}
+    wrong = {
+        judge: sum(side[judge]["wrong"] for side in done.result["counts"].values())
+        for judge in JUDGES
+    }
     assert wrong["float32, (ii)"] > 0
     assert wrong["float64, (ii)"] == 0
 
@@ -72,12 +78,18 @@ def test_a_condition_that_is_computed_wrongly_is_found_out(monkeypatch: pytest.M
 
 
 def test_deletions_of_what_was_added_must_be_feasible(results: Results) -> None:
-    wrong = Results(replace(one, result={**one.result, "feasible": 39}) for one in results.where(kind=KINDS[0]))
-    (claim,) = [one.holds for one in Feasibility().findings(SMALL, wrong) if "rows that were added" in one.text]
+    wrong = Results(
+        replace(one, result={**one.result, "feasible": 39}) for one in results.where(kind=KINDS[0])
+    )
+    (claim,) = [
+        one.holds
+        for one in Feasibility().findings(SMALL, wrong)
+        if "rows that were added" in one.text
+    ]
     assert claim is False
 
 
-# -- integers -----------------------------------------------------------------------------------------------------------
+# -- integers --------------------------------------------------------------------------------------
 
 entries = st.integers(-(2**40), 2**40)
 
@@ -85,7 +97,9 @@ entries = st.integers(-(2**40), 2**40)
 @st.composite
 def square(draw: st.DrawFn) -> feasibility.Matrix:
     size = draw(st.integers(1, 5))
-    return draw(st.lists(st.lists(entries, min_size=size, max_size=size), min_size=size, max_size=size))
+    return draw(
+        st.lists(st.lists(entries, min_size=size, max_size=size), min_size=size, max_size=size)
+    )
 
 
 @given(square())
@@ -99,14 +113,23 @@ def test_positive_definite_is_what_the_minors_say(matrix: feasibility.Matrix) ->
     symmetric = feasibility.gram(matrix)
     size = len(symmetric)
     for shift in (0, 1, -1):
-        shifted = [[entry + shift * (i == j) for j, entry in enumerate(row)] for i, row in enumerate(symmetric)]
-        minors = [int(fmpz_mat([row[:order] for row in shifted[:order]]).det()) for order in range(1, size + 1)]
+        shifted = [
+            [entry + shift * (i == j) for j, entry in enumerate(row)]
+            for i, row in enumerate(symmetric)
+        ]
+        minors = [
+            int(fmpz_mat([row[:order] for row in shifted[:order]]).det())
+            for order in range(1, size + 1)
+        ]
         assert feasibility.is_positive_definite(shifted) == all(minor > 0 for minor in minors)
 
 
 @given(square(), st.integers(0, 2**32 - 1))
 def test_solved_is_flints(matrix: feasibility.Matrix, seed: int) -> None:
-    symmetric = [[entry + (i == j) for j, entry in enumerate(row)] for i, row in enumerate(feasibility.gram(matrix))]
+    symmetric = [
+        [entry + (i == j) for j, entry in enumerate(row)]
+        for i, row in enumerate(feasibility.gram(matrix))
+    ]
     right = np.random.default_rng(seed).integers(-99, 99, (len(matrix), 2)).tolist()
     determinant, columns = feasibility.solved(symmetric, right)
     assert determinant == int(fmpz_mat(symmetric).det())
@@ -118,11 +141,13 @@ def test_solved_is_flints(matrix: feasibility.Matrix, seed: int) -> None:
 def test_roots_below_a_bound(roots: list[int], bound: int) -> None:
     coefficients = [1]
     for root in roots:
-        coefficients = [a - root * b for a, b in zip([*coefficients, 0], [0, *coefficients], strict=True)]
+        coefficients = [
+            a - root * b for a, b in zip([*coefficients, 0], [0, *coefficients], strict=True)
+        ]
     assert feasibility.all_roots_below(coefficients, bound) == (max(roots) < bound)
 
 
-# -- cases --------------------------------------------------------------------------------------------------------------
+# -- cases -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,7 +176,9 @@ def test_a_boundary_case_has_the_gap_it_says(power: float, sign: int, seed: int)
     assert case.gamma * 4**BITS == int(case.gamma * 4**BITS)
 
 
-@pytest.mark.parametrize("change", [{"cases": 0}, {"boundary_cases": 0}, {"gaps": ()}, {"gaps": (0.7,)}])
+@pytest.mark.parametrize(
+    "change", [{"cases": 0}, {"boundary_cases": 0}, {"gaps": ()}, {"gaps": (0.7,)}]
+)
 def test_impossible_settings_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(InputError, match=next(iter(change))):
         replace(SMALL, **change)  # type: ignore[arg-type]

@@ -30,7 +30,10 @@ def test_every_exact_job_ends_with_the_head_of_retraining() -> None:
     for done in results:
         assert done.result["verified"]
         assert set(done.result["phases"]) <= set(PHASES)
-        assert all(one["seconds"] > 0.0 and one["peak_bytes"] > 10**6 for one in done.result["phases"].values())
+        assert all(
+            one["seconds"] > 0.0 and one["peak_bytes"] > 10**6
+            for one in done.result["phases"].values()
+        )
         assert done.result["ledger_bytes"] == 8 * (done.key["dim"] + 1) * (done.key["dim"] + 2)
     require_shown(Highdim(), SMALL, results)
 
@@ -38,7 +41,11 @@ def test_every_exact_job_ends_with_the_head_of_retraining() -> None:
 def test_a_job_with_another_head_is_found_out() -> None:
     results = made()
     wrong = Results(
-        replace(done, result={**done.result, "digest": "another"} if done.key["job"] == "b" else done.result) for done in results
+        replace(
+            done,
+            result={**done.result, "digest": "another"} if done.key["job"] == "b" else done.result,
+        )
+        for done in results
     )
     assert Highdim().findings(SMALL, results)[0].holds is True
     assert Highdim().findings(SMALL, wrong)[0].holds is False

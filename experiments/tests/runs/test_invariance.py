@@ -1,4 +1,6 @@
-"""invariance: exact variants are equal by digest; what fails or is refused is a result; claims that can fail."""
+"""invariance: exact variants are equal by digest; what fails or is refused is a result; claims that
+can fail.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +26,34 @@ GAMMAS = (1e-20, 1e-9, 1e-3, 1e-1, 1.0, 1e2, 1e4)
 
 
 def settings_on(path: Path) -> InvarianceSettings:
-    return InvarianceSettings(dataset=str(path), clients=(2, 5), seeds=(0, 1), gammas=GAMMAS, gamma_clients=(3,))
+    return InvarianceSettings(
+        dataset=str(path), clients=(2, 5), seeds=(0, 1), gammas=GAMMAS, gamma_clients=(3,)
+    )
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[InvarianceSettings, Results]:
-    """Real results on features of which two columns are the same: without gamma the system is singular."""
+    """Real results on features of which two columns are the same: without gamma the system is
+    singular.
+    """
     path = tiny_features(tmp_path_factory.mktemp("data") / "own.npz", samples=80)
     with np.load(path) as content:
         arrays = dict(content)
     for part in ("train", "test"):
-        arrays[f"{part}_features"] = np.concatenate([arrays[f"{part}_features"], arrays[f"{part}_features"][:, :1]], axis=1)
+        arrays[f"{part}_features"] = np.concatenate(
+            [arrays[f"{part}_features"], arrays[f"{part}_features"][:, :1]], axis=1
+        )
     np.savez(path, **arrays)
     settings, experiment = settings_on(path), Invariance()
     library = Library(path.parent)
-    return settings, Results(Done(cell.key, cell.run(library, lambda *_: None)) for cell in experiment.cells(settings))
+    return settings, Results(
+        Done(cell.key, cell.run(library, lambda *_: None)) for cell in experiment.cells(settings)
+    )
 
 
-def test_exact_variants_are_equal_to_central_ridge_by_digest(measured: tuple[InvarianceSettings, Results]) -> None:
+def test_exact_variants_are_equal_to_central_ridge_by_digest(
+    measured: tuple[InvarianceSettings, Results],
+) -> None:
     _, results = measured
     for name in ("a_exact", "b_exact"):
         found = results.where(part="clients", system=name)
@@ -49,13 +61,21 @@ def test_exact_variants_are_equal_to_central_ridge_by_digest(measured: tuple[Inv
         assert all(one.result["equal"] for one in found)
 
 
-def test_floating_point_deviates_by_its_precision(measured: tuple[InvarianceSettings, Results]) -> None:
+def test_floating_point_deviates_by_its_precision(
+    measured: tuple[InvarianceSettings, Results],
+) -> None:
     _, results = measured
     for name, most in (("float64", 1e-12), ("float32", 1e-4)):
-        found = [one.result["deviation"] for one in results.where(part="clients") if name in one.key["system"]]
+        found = [
+            one.result["deviation"]
+            for one in results.where(part="clients")
+            if name in one.key["system"]
+        ]
         assert len(found) == 8
         assert max(found) < most
-    smallest = max(one.result["deviation"] for one in results.where(part="clients", system="a_float32"))
+    smallest = max(
+        one.result["deviation"] for one in results.where(part="clients", system="a_float32")
+    )
     assert smallest > 1e-9
 
 
@@ -70,7 +90,9 @@ def test_the_rounding_of_published_weights_does_not_hide_what_float64_is_off_by(
     assert "in steps of 2^-40" in exactly.note
 
 
-def test_gammas_that_an_arithmetic_cannot_take_are_results(measured: tuple[InvarianceSettings, Results]) -> None:
+def test_gammas_that_an_arithmetic_cannot_take_are_results(
+    measured: tuple[InvarianceSettings, Results],
+) -> None:
     _, results = measured
     points = {one.key["system"]: one.result["points"] for one in results.where(part="gammas")}
     assert set(points) == set(SYSTEMS)
@@ -85,15 +107,24 @@ def test_gammas_that_an_arithmetic_cannot_take_are_results(measured: tuple[Invar
     deviations = tables[2]
     assert deviations.rows[0][deviations.columns.index("A, exact")] == "refused"
     assert deviations.rows[0][deviations.columns.index("A, float32")] == "fails"
-    assert {len(row) for table in tables for row in table.rows if len(row) != len(table.columns)} == set()
+    assert {
+        len(row) for table in tables for row in table.rows if len(row) != len(table.columns)
+    } == set()
 
 
-def test_an_exact_variant_that_leaves_out_a_sample_is_not_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exact_variant_that_leaves_out_a_sample_is_not_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tiny_features(tmp_path / "own.npz", samples=80)
     train = VariantBExact._train
     monkeypatch.setattr(VariantBExact, "_train", lambda self, numbers: train(self, numbers[1:]))
-    settings = replace(settings_on(path), clients=(2,), seeds=(0,), systems=("b_exact",), gammas=(1.0,))
-    results = Results(Done(cell.key, cell.run(Library(tmp_path), lambda *_: None)) for cell in Invariance().cells(settings))
+    settings = replace(
+        settings_on(path), clients=(2,), seeds=(0,), systems=("b_exact",), gammas=(1.0,)
+    )
+    results = Results(
+        Done(cell.key, cell.run(Library(tmp_path), lambda *_: None))
+        for cell in Invariance().cells(settings)
+    )
     assert results.where(part="clients")[0].result["equal"] is False
     assert results.where(part="gammas")[0].result["points"][0]["equal"] is False
     assert Invariance().tables(settings, results)[0].rows[-1][-1] == "differs"
@@ -109,13 +140,38 @@ def test_the_smallest_gamma_is_where_the_rule_begins(tmp_path: Path) -> None:
 
 
 def test_ours_stand_next_to_the_papers() -> None:
-    cells = [cell.key for cell in Invariance().cells(Invariance.full) if cell.key["part"] == "clients"]
+    cells = [
+        cell.key for cell in Invariance().cells(Invariance.full) if cell.key["part"] == "clients"
+    ]
     results = Results(
-        Done(key, {"failed": None, "deviation": 1e-9, "from_exact": 2e-9, "equal": True, "publication": 1e-11}) for key in cells
+        Done(
+            key,
+            {
+                "failed": None,
+                "deviation": 1e-9,
+                "from_exact": 2e-9,
+                "equal": True,
+                "publication": 1e-11,
+            },
+        )
+        for key in cells
     )
     table = Invariance().tables(Invariance.full, results)[0]
-    assert [row[0] for row in table.rows] == ["fp32, ours", "fp32, paper", "fp64, ours", "fp64, paper", "exact, ours"]
-    assert table.rows[3][1:] == ["1.47e-09", "1.42e-09", "1.42e-09", "6.18e-10", "1.37e-09", "1.42e-09"]
+    assert [row[0] for row in table.rows] == [
+        "fp32, ours",
+        "fp32, paper",
+        "fp64, ours",
+        "fp64, paper",
+        "exact, ours",
+    ]
+    assert table.rows[3][1:] == [
+        "1.47e-09",
+        "1.42e-09",
+        "1.42e-09",
+        "6.18e-10",
+        "1.37e-09",
+        "1.42e-09",
+    ]
     assert table.rows[4][1:] == ["0"] * 6
 
 
@@ -123,9 +179,13 @@ def test_claims_hold_or_not_by_the_results(measured: tuple[InvarianceSettings, R
     settings, results = measured
     claims = {one.text: one.holds for one in Invariance().findings(settings, results)}
     assert [holds for text, holds in claims.items() if "by digest" in text] == [True, True]
-    spoilt = Results(replace(one, result={**one.result, "equal": False, "deviation": 1e-3}) for one in results)
+    spoilt = Results(
+        replace(one, result={**one.result, "equal": False, "deviation": 1e-3}) for one in results
+    )
     claims = {one.text: one.holds for one in Invariance().findings(settings, spoilt)}
-    assert [holds for text, holds in claims.items() if "for every number of clients" in text] == [False]
+    assert [holds for text, holds in claims.items() if "for every number of clients" in text] == [
+        False
+    ]
     assert [holds for text, holds in claims.items() if text.startswith("In float64")] == [False]
 
 
@@ -143,15 +203,27 @@ def test_figures_are_drawn(measured: tuple[InvarianceSettings, Results], tmp_pat
         ({}, False, "loses more than 0.5 points to float64 at no gamma"),
         ({3: {"failed": "not positive definite"}}, True, "float32 fails at gamma = 0.1"),
         ({3: {"accuracy": 0.5}}, True, "loses more than 0.5 points to float64 at gamma = 0.1"),
-        ({0: {"failed": "not positive definite"}}, False, "float32 fails at gamma = 1e-20"),  # no good gamma in float64, either
+        (
+            {0: {"failed": "not positive definite"}},
+            False,
+            "float32 fails at gamma = 1e-20",
+        ),  # no good gamma in float64, either
     ],
 )
-def test_the_remark_on_gamma_is_judged_by_gammas_that_do(spoilt: dict[int, Any], holds: bool, words: str) -> None:
+def test_the_remark_on_gamma_is_judged_by_gammas_that_do(
+    spoilt: dict[int, Any], holds: bool, words: str
+) -> None:
     def swept(name: str, changes: dict[int, Any]) -> Done:
         accuracies = [0.1, 0.7, 0.9, 0.9, 0.9, 0.9, 0.5]
-        points = [{"gamma": gamma, "failed": None, "accuracy": one} for gamma, one in zip(GAMMAS, accuracies, strict=True)]
+        points = [
+            {"gamma": gamma, "failed": None, "accuracy": one}
+            for gamma, one in zip(GAMMAS, accuracies, strict=True)
+        ]
         points = [point | changes.get(place, {}) for place, point in enumerate(points)]
-        return Done({"part": "gammas", "clients": 3, "system": name}, {"points": points, "smallest_gamma": None})
+        return Done(
+            {"part": "gammas", "clients": 3, "system": name},
+            {"points": points, "smallest_gamma": None},
+        )
 
     results = Results([swept("a_float32", spoilt), swept("a_float64", {})])
     (finding,) = Invariance().findings(Invariance.full, results)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from expunge.approximation import METHODS
+from expunge.approximate import METHODS
 from expunge.errors import InputError
 from expunge_experiments.datasets.dataset import Dataset
 from expunge_experiments.report.figures import house_style
@@ -17,7 +17,16 @@ from expunge_experiments.runs.lowrank.report import holds
 from expunge_experiments.runs.lowrank.run import LowRank, LowRankSettings
 
 SETTINGS = replace(
-    LowRank.quick, gamma=1.0, ranks=(4, 64), base=120, batch=40, deleted=20, clients=2, requests=4, reset_every=3, seeds=(0,)
+    LowRank.quick,
+    gamma=1.0,
+    ranks=(4, 64),
+    base=120,
+    batch=40,
+    deleted=20,
+    clients=2,
+    requests=4,
+    reset_every=3,
+    seeds=(0,),
 )
 
 
@@ -28,7 +37,9 @@ class SmallLibrary:
         rng = np.random.default_rng(0)
         features = (rng.normal(size=(320, 20)) * np.geomspace(2, 0.2, 20)).astype(np.float32)
         labels = (features[:, :3].argmax(axis=1)).astype(np.int64)
-        return Dataset(name, "made up", 3, features[:260], labels[:260], features[260:], labels[260:])
+        return Dataset(
+            name, "made up", 3, features[:260], labels[:260], features[260:], labels[260:]
+        )
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +50,9 @@ def results() -> Results:
 
 
 def test_results_are_values_of_json_and_cells_have_keys_of_their_own(results: Results) -> None:
-    assert json.loads(json.dumps([one.result for one in results], allow_nan=False)) == [one.result for one in results]
+    assert json.loads(json.dumps([one.result for one in results], allow_nan=False)) == [
+        one.result for one in results
+    ]
     assert len({json.dumps(one.key) for one in results}) == len(results) == 2 * len(METHODS)
 
 
@@ -59,13 +72,22 @@ def test_bounds_hold_and_resets_bring_the_exact_head_back(results: Results) -> N
 def test_bytes_add_up(results: Results) -> None:
     for one in results:
         steps = one.result["steps"]
-        assert sum(step["size"] + step["refused_bytes"] for step in steps) == one.result["message_bytes"]
-        assert [step["refused_bytes"] > 0 for step in steps] == [step["early_reset"] for step in steps]
+        assert (
+            sum(step["size"] + step["refused_bytes"] for step in steps)
+            == one.result["message_bytes"]
+        )
+        assert [step["refused_bytes"] > 0 for step in steps] == [
+            step["early_reset"] for step in steps
+        ]
         assert steps[-1]["bytes"] == one.result["message_bytes"] + one.result["reset_bytes"]
         assert sum(step["exact_size"] for step in steps) == one.result["exact_bytes"]
-    assert any(one.result["refused"] for one in results)  # so that refused messages are among those counted
+    assert any(
+        one.result["refused"] for one in results
+    )  # so that refused messages are among those counted
     plain = next(one for one in results if one.result["refused"] == 0)
-    assert plain.result["reset_bytes"] == 2 * plain.result["steps"][0]["exact_size"]  # two clients, one reset
+    assert (
+        plain.result["reset_bytes"] == 2 * plain.result["steps"][0]["exact_size"]
+    )  # two clients, one reset
 
 
 def test_the_same_cell_gives_the_same_result(results: Results) -> None:
@@ -86,12 +108,17 @@ def test_tables_findings_and_figures(results: Results) -> None:
             assert drawing.draw().axes
     empty = Results()
     assert (
-        experiment.tables(SETTINGS, empty) == experiment.findings(SETTINGS, empty) == experiment.drawings(SETTINGS, empty) == []
+        experiment.tables(SETTINGS, empty)
+        == experiment.findings(SETTINGS, empty)
+        == experiment.drawings(SETTINGS, empty)
+        == []
     )
 
 
 def test_claims_can_fail(results: Results) -> None:
-    """A deviation above its bound, one left after a reset, and messages that save little are each said to be so."""
+    """A deviation above its bound, one left after a reset, and messages that save little are each
+    said to be so.
+    """
     experiment = LowRank()
 
     def failing(change: dict[str, object], *, after: bool = False) -> int:
@@ -99,7 +126,9 @@ def test_claims_can_fail(results: Results) -> None:
         for one in broken:
             for step in one.result["steps"]:
                 (step.get("after_reset", {}) if after else step).update(change)
-        return sum(finding.holds is False for finding in experiment.findings(SETTINGS, Results(broken)))
+        return sum(
+            finding.holds is False for finding in experiment.findings(SETTINGS, Results(broken))
+        )
 
     whole = sum(finding.holds is False for finding in experiment.findings(SETTINGS, results))
     assert failing({"deviation": math.inf}) > whole

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from expunge.errors import InputError
 from expunge_experiments.runs.base import Results
-from expunge_experiments.runs.necessity import Necessity, NecessitySettings, _same_sums, averaged_pairs
+from expunge_experiments.runs.necessity import (
+    Necessity,
+    NecessitySettings,
+    _same_sums,
+    averaged_pairs,
+)
 
-SMALL = NecessitySettings(gammas=(0.25, 1.0, 3.0), dataset="small", samples=200, clients=4, gamma=0.5, seeds=(0, 1))
+SMALL = NecessitySettings(
+    gammas=(0.25, 1.0, 3.0), dataset="small", samples=200, clients=4, gamma=0.5, seeds=(0, 1)
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +57,11 @@ def test_tables_figures_and_findings(results: Results) -> None:
 
 
 def test_sums_are_compared_for_every_client_and_class() -> None:
-    features, labels, owners = np.arange(8.0).reshape(4, 2), np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    features, labels, owners = (
+        np.arange(8.0).reshape(4, 2),
+        np.array([0, 0, 1, 1]),
+        np.array([0, 1, 0, 1]),
+    )
     assert _same_sums(features, features.copy(), labels, owners)
     swapped = features[[1, 0, 2, 3]]  # the same sums of every class, but not at every client
     assert not _same_sums(features, swapped, labels, owners)
@@ -58,7 +69,9 @@ def test_sums_are_compared_for_every_client_and_class() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**32 - 1))
-def test_averaging_pairs_keeps_every_sum_of_a_client_and_class(count: int, clients: int, classes: int, seed: int) -> None:
+def test_averaging_pairs_keeps_every_sum_of_a_client_and_class(
+    count: int, clients: int, classes: int, seed: int
+) -> None:
     draw = np.random.default_rng(seed)
     features = np.ldexp(draw.integers(-1000, 1000, (count, 3)).astype(np.float64), -10)
     labels, owners = draw.integers(0, classes, count), draw.integers(0, clients, count)
@@ -73,7 +86,9 @@ def test_averaging_pairs_keeps_every_sum_of_a_client_and_class(count: int, clien
         assert np.trace(paired.T @ paired) < np.trace(features.T @ features)
 
 
-@pytest.mark.parametrize("change", [{"gammas": ()}, {"gammas": (0.0,)}, {"gamma": -1.0}, {"samples": 1}, {"clients": 0}])
+@pytest.mark.parametrize(
+    "change", [{"gammas": ()}, {"gammas": (0.0,)}, {"gamma": -1.0}, {"samples": 1}, {"clients": 0}]
+)
 def test_impossible_settings_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(InputError, match=next(iter(change))[:5]):
         replace(SMALL, **change)  # type: ignore[arg-type]

@@ -11,17 +11,30 @@ from unlearning_cases import NAME, library
 
 from expunge import Spec, Statistics, solve
 from expunge.errors import InputError
-from expunge.solvers.floating import relative_deviation
+from expunge.solvers.float64 import relative_deviation
 from expunge_experiments.datasets.dataset import Dataset
 from expunge_experiments.pool import Pool, partition
 from expunge_experiments.runs.retraining import Retraining, finest
-from expunge_experiments.runs.streams import Federation, check_federation, chunks_of, client_of, singles_of, subset
+from expunge_experiments.runs.streams import (
+    Federation,
+    check_federation,
+    chunks_of,
+    client_of,
+    singles_of,
+    subset,
+)
 from expunge_experiments.systems import catalogue
 from expunge_experiments.systems.linear import gram_and_moment, ridge
 
 
-@given(st.integers(5, 300), st.integers(0, 5), st.lists(st.integers(1, 99), min_size=1, max_size=6, unique=True))
-def test_chunks_are_disjoint_and_come_to_the_share_that_is_to_be_gone(size: int, seed: int, percents: list[int]) -> None:
+@given(
+    st.integers(5, 300),
+    st.integers(0, 5),
+    st.lists(st.integers(1, 99), min_size=1, max_size=6, unique=True),
+)
+def test_chunks_are_disjoint_and_come_to_the_share_that_is_to_be_gone(
+    size: int, seed: int, percents: list[int]
+) -> None:
     deleted = [percent / 100 for percent in sorted(percents)] + [1.0]
     chunks = chunks_of(size, deleted, seed)
     gone = np.cumsum([len(chunk) for chunk in chunks])
@@ -46,7 +59,9 @@ def test_streams_depend_on_the_seed() -> None:
     assert len({client_of(1000, seed) for seed in range(20)}) > 10
 
 
-def test_a_federations_systems_have_its_partition_and_their_own_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_federations_systems_have_its_partition_and_their_own_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = library(tmp_path, monkeypatch)
     federation = Federation.of(data, NAME, 4, 3)
     assert np.array_equal(federation.pool.owners, partition(federation.dataset, 4, 3))
@@ -85,13 +100,18 @@ def dataset(seed: int = 0) -> Dataset:
     draw = np.random.default_rng(seed)
     features = draw.normal(size=(40, 3)).astype(np.float32)
     labels = (np.arange(40) % 2).astype(np.int64)
-    return Dataset("tiny", "made here", 2, features, labels, features[:5], labels[:5], np.arange(40) % 4)
+    return Dataset(
+        "tiny", "made here", 2, features, labels, features[:5], labels[:5], np.arange(40) % 4
+    )
 
 
 def test_a_subset_has_rows_of_the_dataset_with_their_labels_and_groups() -> None:
     whole = dataset()
     part = subset(whole, 12, 3)
-    places = [int(np.flatnonzero((whole.train_features == row).all(axis=1))[0]) for row in part.train_features]
+    places = [
+        int(np.flatnonzero((whole.train_features == row).all(axis=1))[0])
+        for row in part.train_features
+    ]
     assert places == sorted(set(places))
     assert len(places) == 12
     assert whole.groups is not None
@@ -120,10 +140,19 @@ def test_references_are_the_heads_of_what_is_retained_and_of_nothing_else() -> N
 
 def test_the_finest_head_is_closer_to_float64_than_what_is_published() -> None:
     data = dataset()
-    statistics = Statistics.of(Spec(dim=3, labels=(0, 1), gamma=1.0), data.train_features, data.train_labels)
-    head, weights = solve(statistics), ridge(*gram_and_moment(data.train_features, data.train_labels, 2), 1.0)
+    statistics = Statistics.of(
+        Spec(dim=3, labels=(0, 1), gamma=1.0), data.train_features, data.train_labels
+    )
+    head, weights = (
+        solve(statistics),
+        ridge(*gram_and_moment(data.train_features, data.train_labels, 2), 1.0),
+    )
     fine = finest(head, statistics)
-    assert relative_deviation(weights, fine.weights) < 1e-14 < relative_deviation(weights, head.weights)
+    assert (
+        relative_deviation(weights, fine.weights)
+        < 1e-14
+        < relative_deviation(weights, head.weights)
+    )
     assert int(np.abs(fine.integers).max()) >= 2**51
     nothing = Statistics.zero(statistics.spec)
     assert not finest(solve(nothing), nothing).weights.any()
@@ -135,7 +164,10 @@ def test_what_is_remembered_of_a_stream_is_never_given_for_another() -> None:
     pieces = [np.arange(0, 10), np.arange(10, 40)]
     other = dataset(1)
     systems = [
-        catalogue.build("central", pool, settings=catalogue.settings_from("central", {"gamma": one})) for one in (1.0, 2.0)
+        catalogue.build(
+            "central", pool, settings=catalogue.settings_from("central", {"gamma": one})
+        )
+        for one in (1.0, 2.0)
     ]
     cases = [
         (systems[0], data, pieces),
@@ -145,7 +177,10 @@ def test_what_is_remembered_of_a_stream_is_never_given_for_another() -> None:
         (systems[0], data, pieces),
     ]
     for system, where, what in cases:
-        found, afresh = memory.references(system, where, what), Retraining().references(system, where, what)
+        found, afresh = (
+            memory.references(system, where, what),
+            Retraining().references(system, where, what),
+        )
         assert found is not None
         assert afresh is not None
         assert all(np.array_equal(a.weights, b.weights) for a, b in zip(found, afresh, strict=True))

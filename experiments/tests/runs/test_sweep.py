@@ -1,4 +1,6 @@
-"""The sweep: equal effort for all, the cheapest of the good points, and nothing of the test samples."""
+"""The sweep: equal effort for all, the cheapest of the good points, and nothing of the test
+samples.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def library(folder: Path, test_label: int | None = None) -> Library:
     """Two classes that can be told apart."""
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 2, 160)
-    features = (np.outer(2.0 * labels - 1.0, np.ones(3)) + draw.standard_normal((160, 3))).astype(np.float32)
+    features = (np.outer(2.0 * labels - 1.0, np.ones(3)) + draw.standard_normal((160, 3))).astype(
+        np.float32
+    )
     test = labels[120:] if test_label is None else np.full(40, test_label)
     path = folder / "mine.npz"
     arrays = {
@@ -57,53 +61,91 @@ def test_rates_follow_the_scale_of_the_features() -> None:
 @given(
     st.sampled_from(SYSTEMS[1:]),
     st.lists(
-        st.tuples(st.floats(0.8, 0.85), st.sampled_from([1, 3]), st.sampled_from([16, 64]), st.sampled_from([0.1, 1.0])),
+        st.tuples(
+            st.floats(0.8, 0.85),
+            st.sampled_from([1, 3]),
+            st.sampled_from([16, 64]),
+            st.sampled_from([0.1, 1.0]),
+        ),
         min_size=1,
         max_size=16,
     ),
 )
-def test_the_choice_is_good_and_no_good_point_is_cheaper(system: str, found: list[tuple[float, int, int, float]]) -> None:
+def test_the_choice_is_good_and_no_good_point_is_cheaper(
+    system: str, found: list[tuple[float, int, int, float]]
+) -> None:
     points = [
         {"accuracy": accuracy, "settings": {"epochs": epochs, "batch": batch, "rate": rate}}
         for accuracy, epochs, batch, rate in found
     ]
     one = best(system, points)
-    good = [point for point in points if point["accuracy"] >= max(accuracy for accuracy, *_ in found) - 0.01]
+    good = [
+        point
+        for point in points
+        if point["accuracy"] >= max(accuracy for accuracy, *_ in found) - 0.01
+    ]
     assert one in good
     for point in good:
         mine, other = one["settings"], point["settings"]
         assert (mine["epochs"], -mine["batch"]) <= (other["epochs"], -other["batch"])
         if (mine["epochs"], mine["batch"]) == (other["epochs"], other["batch"]):
-            assert mine["rate"] <= other["rate"] if system == "exactfun" else one["accuracy"] >= point["accuracy"]
+            assert (
+                mine["rate"] <= other["rate"]
+                if system == "exactfun"
+                else one["accuracy"] >= point["accuracy"]
+            )
 
 
 def test_of_equally_accurate_gammas_the_largest_is_chosen() -> None:
-    points = [{"accuracy": seen, "settings": {"gamma": gamma}} for gamma, seen in ((1.0, 0.9), (10.0, 0.9), (100.0, 0.899))]
-    assert best("central", points)["settings"] == best("central", points[::-1])["settings"] == {"gamma": 10.0}
+    points = [
+        {"accuracy": seen, "settings": {"gamma": gamma}}
+        for gamma, seen in ((1.0, 0.9), (10.0, 0.9), (100.0, 0.899))
+    ]
+    assert (
+        best("central", points)["settings"]
+        == best("central", points[::-1])["settings"]
+        == {"gamma": 10.0}
+    )
 
 
-@pytest.mark.parametrize(("seen", "wide"), [((0.8, 0.9, 0.8), True), ((0.92, 0.9, 0.8), False), ((0.8, 0.9, 0.92), False)])
-def test_ranges_that_end_too_early_on_either_side_are_told(seen: tuple[float, ...], wide: bool) -> None:
-    points = [{"settings": {"rate": 10.0**place}, "accuracy": accuracy} for place, accuracy in enumerate(seen)]
+@pytest.mark.parametrize(
+    ("seen", "wide"),
+    [((0.8, 0.9, 0.8), True), ((0.92, 0.9, 0.8), False), ((0.8, 0.9, 0.92), False)],
+)
+def test_ranges_that_end_too_early_on_either_side_are_told(
+    seen: tuple[float, ...], wide: bool
+) -> None:
+    points = [
+        {"settings": {"rate": 10.0**place}, "accuracy": accuracy}
+        for place, accuracy in enumerate(seen)
+    ]
     results = Results([Done({"system": "fedavg", "dataset": "mine"}, {"points": points})])
     assert [one.holds for one in Sweep().findings(SweepSettings(), results)] == [True, wide]
     assert [one.holds for one in Sweep().findings(SMALL, results)] == [True]
 
 
-def test_a_sweep_runs_is_shown_and_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_runs_is_shown_and_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner, sweep = Runner(tmp_path / "out", library(tmp_path)), Sweep()
     settings = replace(SMALL, systems=("central", "fats", "exactfun"), every=16)
     outcome = runner.run(sweep, settings)
     assert not outcome.failures
     assert all(finding.holds for finding in sweep.findings(settings, outcome.results)[:1])
     (table,) = sweep.tables(settings, outcome.results)
-    assert [row[:2] for row in table.rows] == [("mine", "Central ridge retrain"), ("mine", "FATS"), ("mine", "Exact-Fun")]
+    assert [row[:2] for row in table.rows] == [
+        ("mine", "Central ridge retrain"),
+        ("mine", "FATS"),
+        ("mine", "Exact-Fun"),
+    ]
     write_outcome(outcome, runner.folder(sweep))
     monkeypatch.setenv(tuned.VARIABLE, str(runner.folder(sweep) / "results.json"))
     chosen = outcome.results.where(system="exactfun")[0].result["settings"]
     assert tuned.settings_for("mine", "exactfun").rate == chosen["rate"]
     alpha = Alpha()
-    wanted = AlphaSettings(dataset="mine", clients=3, seeds=(0,), alphas=(0.01, 1000.0), slower=(1.0,), deletions=4)
+    wanted = AlphaSettings(
+        dataset="mine", clients=3, seeds=(0,), alphas=(0.01, 1000.0), slower=(1.0,), deletions=4
+    )
     measured = runner.run(alpha, wanted)
     assert not measured.failures
     fine, coarse = (one.result for one in measured.results)
@@ -146,7 +188,12 @@ def test_impossible_sweeps_are_refused_by_name(wrong: dict[str, Any], named: str
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
-    [({"alphas": ()}, "alphas"), ({"slower": (0.0,)}, "slower"), ({"seeds": (1, 1)}, "seeds"), ({"deletions": 0}, "deletions")],
+    [
+        ({"alphas": ()}, "alphas"),
+        ({"slower": (0.0,)}, "slower"),
+        ({"seeds": (1, 1)}, "seeds"),
+        ({"deletions": 0}, "deletions"),
+    ],
 )
 def test_impossible_steps_are_refused_by_name(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):

@@ -1,4 +1,6 @@
-"""A small federation with settings of its own, for the unlearning experiments: real systems, real files."""
+"""A small federation with settings of its own, for the unlearning experiments: real systems, real
+files.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,17 @@ CHOSEN = {
 }
 
 
-def library(folder: Path, monkeypatch: Any, *, size: int = 120, dim: int = 5, classes: int = 3) -> Library:
-    """Features around one centre for each class, in a file; and settings where the sweep would leave them."""
+def library(
+    folder: Path, monkeypatch: Any, *, size: int = 120, dim: int = 5, classes: int = 3
+) -> Library:
+    """Features around one centre for each class, in a file; and settings where the sweep would
+    leave them.
+    """
     draw = np.random.default_rng(7)
     labels = np.arange(size + 60) % classes
-    features = (draw.normal(size=(classes, dim))[labels] * 2 + draw.normal(size=(len(labels), dim))).astype(np.float32)
+    features = (
+        draw.normal(size=(classes, dim))[labels] * 2 + draw.normal(size=(len(labels), dim))
+    ).astype(np.float32)
     path = folder / f"{NAME}.npz"
     arrays = {
         "train_features": features[:size],
@@ -37,7 +45,11 @@ def library(folder: Path, monkeypatch: Any, *, size: int = 120, dim: int = 5, cl
         "test_labels": labels[size:],
     }
     np.savez(path, allow_pickle=False, **arrays)
-    chosen = {NAME: {name: {"settings": one, "accuracy": 0.0, "points": []} for name, one in CHOSEN.items()}}
+    chosen = {
+        NAME: {
+            name: {"settings": one, "accuracy": 0.0, "points": []} for name, one in CHOSEN.items()
+        }
+    }
     (folder / "sweep.json").write_text(json.dumps({"format": 1, "chosen": chosen}))
     monkeypatch.setenv("EXPUNGE_SWEEP", str(folder / "sweep.json"))
     return Library(folder, own={NAME: path})

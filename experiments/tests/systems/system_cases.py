@@ -1,4 +1,6 @@
-"""Small pools and settings for tests of compared systems, and a small system that keeps every law of `check_system`."""
+"""Small pools and settings for tests of compared systems, and a small system that keeps every law
+of `check_system`.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,21 @@ def small_settings(name: str) -> Any:
     return settings_from(name, SMALL.get(name, {}))
 
 
-def pool_of(*, samples: int = 60, dim: int = 5, classes: int = 3, clients: int = 4, seed: int = 0) -> Pool:
+def pool_of(
+    *, samples: int = 60, dim: int = 5, classes: int = 3, clients: int = 4, seed: int = 0
+) -> Pool:
     draw = np.random.default_rng(seed)
     labels = draw.integers(0, classes, samples)
-    features = (2.0 * np.eye(classes, dim)[labels] + draw.standard_normal((samples, dim))).astype(np.float32)
+    features = (2.0 * np.eye(classes, dim)[labels] + draw.standard_normal((samples, dim))).astype(
+        np.float32
+    )
     return Pool(features, labels, draw.integers(0, clients, samples), classes, clients)
 
 
 class MeansWorker(Worker):
-    """Answers with the sums and counts, by class, of the samples that are named: as integers, so that they can be taken back."""
+    """Answers with the sums and counts, by class, of the samples that are named: as integers, so
+    that they can be taken back.
+    """
 
     def __init__(self, client: int, samples: Any, classes: int) -> None:
         super().__init__(client, samples)
@@ -46,7 +54,9 @@ class MeansWorker(Worker):
         labels = self.samples.labels[places]
         sums = np.zeros((self._classes, self.samples.features.shape[1]), dtype=np.int64)
         np.add.at(sums, labels, np.rint(self.samples.features[places] * 2.0**20).astype(np.int64))
-        return ArrayMessage("sums", {}, {"sums": sums, "counts": np.bincount(labels, minlength=self._classes)})
+        return ArrayMessage(
+            "sums", {}, {"sums": sums, "counts": np.bincount(labels, minlength=self._classes)}
+        )
 
 
 class Means(System):
@@ -90,4 +100,9 @@ class Means(System):
 
     @classmethod
     def make(cls, pool: Pool, seed: int) -> System:
-        return cls(pool, ProcessEngine(pool, lambda client, samples: MeansWorker(client, samples, pool.classes)), None, seed)
+        return cls(
+            pool,
+            ProcessEngine(pool, lambda client, samples: MeansWorker(client, samples, pool.classes)),
+            None,
+            seed,
+        )

@@ -1,4 +1,6 @@
-"""AFL, ACIL and ACU: least squares without the penalty; recursions that agree with ridge up to rounding."""
+"""AFL, ACIL and ACU: least squares without the penalty; recursions that agree with ridge up to
+rounding.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def ordinary(pool: Pool, numbers: np.ndarray) -> np.ndarray:
 
 
 @given(gamma=st.sampled_from([1e-3, 1.0, 1e3]), seed=st.integers(0, 5), first=st.integers(30, 60))
-def test_afl_is_ordinary_least_squares_whatever_gamma_and_partition(gamma: float, seed: int, first: int) -> None:
+def test_afl_is_ordinary_least_squares_whatever_gamma_and_partition(
+    gamma: float, seed: int, first: int
+) -> None:
     pool = pool_of(seed=seed)
     system = build("afl", pool, settings=settings_from("afl", {"gamma": gamma}))
     system.train(np.arange(first))
@@ -34,7 +38,9 @@ def test_afl_is_ordinary_least_squares_whatever_gamma_and_partition(gamma: float
 
 
 def test_afl_is_what_its_authors_recursion_gives() -> None:
-    """The absolute aggregation law one client after another, as published, and then the regularisation taken off."""
+    """The absolute aggregation law one client after another, as published, and then the
+    regularisation taken off.
+    """
     pool, gamma, one = pool_of(), 0.5, np.eye(6)
     system = build("afl", pool, settings=settings_from("afl", {"gamma": gamma}))
     system.train()
@@ -50,8 +56,17 @@ def test_afl_is_what_its_authors_recursion_gives() -> None:
         ours_share = one - np.linalg.inv(gram) @ other @ (one - both @ other)
         their_share = one - np.linalg.inv(other) @ gram @ (one - both @ gram)
         head, gram = ours_share @ head + their_share @ theirs, gram + other
-    assert np.allclose(head, np.linalg.solve(sum(grams), sum(c @ w for c, w in zip(grams, heads, strict=True))), rtol=1e-8)
-    assert np.allclose(system.weights, np.linalg.solve(gram - pool.clients * gamma * one, gram @ head), rtol=1e-7, atol=1e-9)
+    assert np.allclose(
+        head,
+        np.linalg.solve(sum(grams), sum(c @ w for c, w in zip(grams, heads, strict=True))),
+        rtol=1e-8,
+    )
+    assert np.allclose(
+        system.weights,
+        np.linalg.solve(gram - pool.clients * gamma * one, gram @ head),
+        rtol=1e-7,
+        atol=1e-9,
+    )
 
 
 def test_afl_is_not_ridge() -> None:
@@ -63,7 +78,9 @@ def test_afl_is_not_ridge() -> None:
 
 def test_afl_takes_the_solution_of_least_norm_where_there_are_many() -> None:
     pool = pool_of()
-    twins = Pool(np.repeat(pool.features, 2, axis=1), pool.labels, pool.owners, pool.classes, pool.clients)
+    twins = Pool(
+        np.repeat(pool.features, 2, axis=1), pool.labels, pool.owners, pool.classes, pool.clients
+    )
     system = build("afl", twins)
     system.train()
     assert system.rank == 6 < system.weights.shape[0]
@@ -89,8 +106,14 @@ def test_afl_sends_its_gram_and_head_in_one_exchange() -> None:
 
 
 @settings(max_examples=25)
-@given(order=st.permutations(range(40)), cuts=st.lists(st.integers(0, 40), max_size=4), gamma=st.sampled_from([0.1, 1.0, 10.0]))
-def test_acil_adds_and_acu_deletes_as_ridge_would(order: list[int], cuts: list[int], gamma: float) -> None:
+@given(
+    order=st.permutations(range(40)),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+    gamma=st.sampled_from([0.1, 1.0, 10.0]),
+)
+def test_acil_adds_and_acu_deletes_as_ridge_would(
+    order: list[int], cuts: list[int], gamma: float
+) -> None:
     pool = pool_of(samples=60)
     acil = build("acil", pool, settings=settings_from("acil", {"gamma": gamma}))
     acu = build("acu", pool, settings=settings_from("acu", {"gamma": gamma}))
@@ -101,7 +124,9 @@ def test_acil_adds_and_acu_deletes_as_ridge_would(order: list[int], cuts: list[i
         acil.add(np.array(order[start:end], dtype=np.int64))
         acu.delete(np.array(order[start:end], dtype=np.int64))
     assert np.allclose(acil.weights, closed_form(pool, np.arange(60), gamma), rtol=1e-8, atol=1e-10)
-    assert np.allclose(acu.weights, closed_form(pool, np.arange(40, 60), gamma), rtol=1e-8, atol=1e-10)
+    assert np.allclose(
+        acu.weights, closed_form(pool, np.arange(40, 60), gamma), rtol=1e-8, atol=1e-10
+    )
 
 
 def test_more_rows_than_a_block_are_all_followed() -> None:
@@ -124,7 +149,8 @@ def test_acu_emptied_is_the_zero_head() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "operation"), [("afl", "delete"), ("acil", "delete"), ("acil", "delete_client"), ("acu", "add")]
+    ("name", "operation"),
+    [("afl", "delete"), ("acil", "delete"), ("acil", "delete_client"), ("acu", "add")],
 )
 def test_what_they_lack_is_unsupported(name: str, operation: str) -> None:
     system = build(name, pool_of())
@@ -133,12 +159,18 @@ def test_what_they_lack_is_unsupported(name: str, operation: str) -> None:
         getattr(system, operation)(0 if operation == "delete_client" else np.arange(1))
 
 
-@pytest.mark.parametrize(("name", "triangles"), [("acu", 1), ("acil", 1), ("a_float64", 1), ("b_float64", 2)])
+@pytest.mark.parametrize(
+    ("name", "triangles"), [("acu", 1), ("acil", 1), ("a_float64", 1), ("b_float64", 2)]
+)
 def test_a_symmetric_matrix_is_kept_as_one_triangle(name: str, triangles: int) -> None:
     pool = pool_of()
     system = build(name, pool)
     system.train()
-    kept = {one: array.nbytes for one, array in system._state().items() if array.ndim == 1 and array.size > 1}
+    kept = {
+        one: array.nbytes
+        for one, array in system._state().items()
+        if array.ndim == 1 and array.size > 1
+    }
     assert kept == dict.fromkeys(kept, 8 * 6 * 7 // 2)
     assert len(kept) == triangles
 
@@ -153,8 +185,16 @@ def test_unpacking_gives_back_what_was_packed(width: int, seed: int) -> None:
 
 def test_an_infeasible_downdate_of_acu_is_said() -> None:
     pool = pool_of()
-    alone = Pool(np.diag([1e4] * 5).repeat(12, axis=0).astype(np.float32), pool.labels, pool.owners, pool.classes, pool.clients)
+    alone = Pool(
+        np.diag([1e4] * 5).repeat(12, axis=0).astype(np.float32),
+        pool.labels,
+        pool.owners,
+        pool.classes,
+        pool.clients,
+    )
     system = build("acu", alone)
     system.train()
-    with pytest.raises(SolveError, match=r"ACU: .* no Gram to start anew from.*gamma larger than 1"):
+    with pytest.raises(
+        SolveError, match=r"ACU: .* no Gram to start anew from.*gamma larger than 1"
+    ):
         system.delete(np.arange(12))

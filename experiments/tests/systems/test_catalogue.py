@@ -14,7 +14,16 @@ from expunge.errors import InputError
 from expunge_experiments.engine import ProcessEngine
 from expunge_experiments.message import ArrayMessage
 from expunge_experiments.pool import Pool
-from expunge_experiments.systems.catalogue import NAMES, SYSTEMS, Maker, build, employ, entry_of, settings_dict, settings_from
+from expunge_experiments.systems.catalogue import (
+    NAMES,
+    SYSTEMS,
+    Maker,
+    build,
+    employ,
+    entry_of,
+    settings_dict,
+    settings_from,
+)
 
 
 @pytest.fixture
@@ -39,7 +48,10 @@ def test_settings_survive_json(name: str) -> None:
 def test_workers_made_from_a_pickled_description_answer_alike(name: str, pool: Pool) -> None:
     made = employ(name, small_settings(name), 3, pool.classes, pool.dim)
     message = ArrayMessage("add", {}, {"numbers": pool.numbers_of(1)})
-    answers = [one(1, pool.samples_of(1)).respond(message).to_bytes() for one in (made, pickle.loads(pickle.dumps(made)))]  # noqa: S301
+    answers = [
+        one(1, pool.samples_of(1)).respond(message).to_bytes()
+        for one in (made, pickle.loads(pickle.dumps(made)))  # noqa: S301
+    ]
     assert answers[0] == answers[1]
 
 
@@ -71,13 +83,17 @@ def test_a_maker_builds_and_can_be_pickled(pool: Pool) -> None:
         ("fedcio", {"assignment": 3}, "fedcio.assignment must be of type tuple, and is 3"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_by_name(name: str, mapping: dict[str, object], words: str) -> None:
+def test_settings_that_cannot_be_are_refused_by_name(
+    name: str, mapping: dict[str, object], words: str
+) -> None:
     with pytest.raises(InputError) as caught:
         settings_from(name, mapping)
     assert words in str(caught.value)
 
 
-def test_a_system_of_ones_own_is_named_by_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: Pool) -> None:
+def test_a_system_of_ones_own_is_named_by_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: Pool
+) -> None:
     lines = [
         "from expunge_experiments.systems.catalogue import Entry",
         "from expunge_experiments.systems.central import Central, CentralSettings",
@@ -87,7 +103,9 @@ def test_a_system_of_ones_own_is_named_by_where_it_is(tmp_path: Path, monkeypatc
     (tmp_path / "system_of_my_own.py").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(str(tmp_path))
     assert entry_of("system_of_my_own:OWN").title == "Mine"
-    system = build("system_of_my_own:OWN", pool, settings=settings_from("system_of_my_own:OWN", {"gamma": 2}))
+    system = build(
+        "system_of_my_own:OWN", pool, settings=settings_from("system_of_my_own:OWN", {"gamma": 2})
+    )
     assert system.settings.gamma == 2.0
     assert settings_dict(settings_from("system_of_my_own:BARE", {})) == {}
     with pytest.raises(InputError, match="has no setting 'gamma'; it has: none"):
@@ -105,7 +123,9 @@ def test_a_system_of_ones_own_is_named_by_where_it_is(tmp_path: Path, monkeypatc
 def test_what_does_not_fit_together_is_refused(pool: Pool) -> None:
     with pytest.raises(InputError, match="no system 'x'"):
         build("x", pool)
-    with pytest.raises(InputError, match="takes settings of type CentralSettings, not SisaSettings"):
+    with pytest.raises(
+        InputError, match="takes settings of type CentralSettings, not SisaSettings"
+    ):
         build("central", pool, settings=small_settings("sisa"))
     with pytest.raises(InputError, match="SISA is centralized: it has no clients"):
         employ("sisa", None, 0, 3, 5)

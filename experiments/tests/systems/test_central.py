@@ -57,7 +57,9 @@ def test_nothing_retained_is_the_zero_head() -> None:
 
 def test_a_gamma_too_small_for_float64_is_refused_with_the_remedy() -> None:
     pool = pool_of()
-    twins = Pool(np.repeat(pool.features, 2, axis=1), pool.labels, pool.owners, pool.classes, pool.clients)
+    twins = Pool(
+        np.repeat(pool.features, 2, axis=1), pool.labels, pool.owners, pool.classes, pool.clients
+    )
     system = build("central", twins, settings=settings_from("central", {"gamma": 1e-30}))
     with pytest.raises(NotAGramError, match=r"at gamma = 1e-30.*larger gamma"):
         system.train()

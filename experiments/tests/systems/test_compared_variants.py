@@ -1,4 +1,6 @@
-"""Exact variants publish the head of retraining, bit for bit; float ones come close; messages are what is counted."""
+"""Exact variants publish the head of retraining, bit for bit; float ones come close; messages are
+what is counted.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from system_cases import pool_of
 
 import expunge
 from expunge import Grid
-from expunge.client.sizes import statistics_bytes
 from expunge.errors import InputError
-from expunge.solvers.floating import relative_deviation
+from expunge.solvers.float64 import relative_deviation
+from expunge.wire.messages import statistics_bytes
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.catalogue import build, settings_from
 from expunge_experiments.systems.variants import VariantSettings
@@ -25,7 +27,11 @@ FLOAT = ("a_float64", "b_float64", "a_float32", "b_float32")
 
 def retrained(pool: Pool, retained: np.ndarray, gamma: float = 1.0, bits: int = 40) -> expunge.Head:
     spec = VariantSettings(gamma).spec(pool.dim, pool.classes).with_publication_bits(bits)
-    return expunge.solve(expunge.Statistics.of(spec, pool.features[retained], pool.labels[retained], lost_columns="accept"))
+    return expunge.solve(
+        expunge.Statistics.of(
+            spec, pool.features[retained], pool.labels[retained], lost_columns="accept"
+        )
+    )
 
 
 toggles = st.lists(st.sets(st.integers(0, 59), min_size=1, max_size=40), max_size=4)
@@ -34,7 +40,9 @@ toggles = st.lists(st.sets(st.integers(0, 59), min_size=1, max_size=40), max_siz
 @pytest.mark.parametrize("name", EXACT)
 @settings(max_examples=15)
 @given(stream=toggles, gamma=st.sampled_from([1e-3, 1.0, 1e3]))
-def test_after_any_stream_the_digest_is_that_of_retraining(name: str, stream: list[set[int]], gamma: float) -> None:
+def test_after_any_stream_the_digest_is_that_of_retraining(
+    name: str, stream: list[set[int]], gamma: float
+) -> None:
     pool = pool_of()
     system = build(name, pool, settings=VariantSettings(gamma))
     system.train(np.arange(40))
@@ -67,7 +75,12 @@ def test_partition_and_order_do_not_matter(name: str) -> None:
 @pytest.mark.parametrize("name", EXACT + FLOAT)
 def test_every_operation_is_one_exchange(name: str) -> None:
     system = build(name, pool_of())
-    costs = [system.train(np.arange(50)), system.delete(np.arange(10)), system.add(np.arange(50, 60)), system.delete_client(3)]
+    costs = [
+        system.train(np.arange(50)),
+        system.delete(np.arange(10)),
+        system.add(np.arange(50, 60)),
+        system.delete_client(3),
+    ]
     assert [cost.rounds for cost in costs] == [1, 1, 1, 1]
     assert all(cost.recomputed == cost.skipped == 0 for cost in costs)
 
@@ -84,7 +97,10 @@ def test_nothing_retained_is_the_zero_head_from_which_it_goes_on(name: str) -> N
     assert relative_deviation(system.weights, retrained(pool, np.arange(60) < 30).weights) < 1e-5
 
 
-@pytest.mark.parametrize(("name", "most"), [("a_float64", 1e-13), ("b_float64", 1e-13), ("a_float32", 1e-5), ("b_float32", 1e-5)])
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("a_float64", 1e-13), ("b_float64", 1e-13), ("a_float32", 1e-5), ("b_float32", 1e-5)],
+)
 def test_float_variants_come_close_and_are_not_exact(name: str, most: float) -> None:
     pool = pool_of(samples=300, clients=7)
     system = build(name, pool)
@@ -93,7 +109,11 @@ def test_float_variants_come_close_and_are_not_exact(name: str, most: float) -> 
     system.add(np.arange(0, 100, 3))
     system.delete_client(5)
     assert str(system.weights.dtype) == name[2:]
-    assert 0.0 < relative_deviation(system.weights, retrained(pool, system.retained, bits=50).weights) < most
+    assert (
+        0.0
+        < relative_deviation(system.weights, retrained(pool, system.retained, bits=50).weights)
+        < most
+    )
 
 
 def test_bytes_are_those_of_the_messages() -> None:
@@ -139,13 +159,19 @@ def test_large_features_are_taken_on_the_finest_grid_that_holds_the_whole_pool(n
     large = Pool(pool.features * 100, pool.labels, pool.owners, pool.classes, pool.clients)
     system = build(name, large)
     bits = system.settings.fraction_bits
-    assert Grid(fraction_bits=bits + 1).limit <= np.abs(large.features).max() < Grid(fraction_bits=bits).limit
+    assert (
+        Grid(fraction_bits=bits + 1).limit
+        <= np.abs(large.features).max()
+        < Grid(fraction_bits=bits).limit
+    )
     system.train(np.arange(50))
     system.delete(np.arange(10))
     system.add(np.arange(50, 55))
     spec = VariantSettings(fraction_bits=bits).spec(large.dim, large.classes)
     kept = system.retained
-    statistics = expunge.Statistics.of(spec, large.features[kept], large.labels[kept], lost_columns="accept")
+    statistics = expunge.Statistics.of(
+        spec, large.features[kept], large.labels[kept], lost_columns="accept"
+    )
     assert system.digest == expunge.solve(statistics).digest
     assert build(name, pool).settings.fraction_bits == 35
 
@@ -163,10 +189,18 @@ def test_a_grid_that_was_chosen_is_kept_and_refuses_what_is_beyond_it() -> None:
 
 def test_resets_of_float_b_are_counted_and_kept(tmp_path: Path) -> None:
     pool = pool_of()
-    alone = Pool(np.diag([1e4] * 5).repeat(12, axis=0).astype(np.float32), pool.labels, pool.owners, pool.classes, pool.clients)
+    alone = Pool(
+        np.diag([1e4] * 5).repeat(12, axis=0).astype(np.float32),
+        pool.labels,
+        pool.owners,
+        pool.classes,
+        pool.clients,
+    )
     system = build("b_float64", alone)
     system.train()
-    system.delete(np.arange(12))  # all samples that have anything in the first feature: the downdate is nearly infeasible
+    system.delete(
+        np.arange(12)
+    )  # all samples that have anything in the first feature: the downdate is nearly infeasible
     assert system.solver.resets >= 1
     system.save(tmp_path)
     assert build("b_float64", alone).load(tmp_path).solver.resets == system.solver.resets

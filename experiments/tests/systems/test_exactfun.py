@@ -1,4 +1,6 @@
-"""Exact-Fun: what is kept after deletions is, bit for bit, what training on the rest gives; skips are real skips."""
+"""Exact-Fun: what is kept after deletions is, bit for bit, what training on the rest gives; skips
+are real skips.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_after_any_deletions_all_that_is_kept_is_that_of_training_on_the_rest(
 
 @given(st.permutations(range(4)), st.sampled_from([LIVELY, DULL]))
 @examples(max_examples=10)
-def test_clients_go_one_by_one_until_nothing_is_left(order: list[int], settings: ExactFunSettings) -> None:
+def test_clients_go_one_by_one_until_nothing_is_left(
+    order: list[int], settings: ExactFunSettings
+) -> None:
     pool = pool_of()
     system = trained(pool, settings)
     for client in order:
@@ -68,7 +72,9 @@ def test_clients_go_one_by_one_until_nothing_is_left(order: list[int], settings:
 
 @given(st.integers(0, 59), st.sampled_from([LIVELY, DULL, STILL]), st.integers(0, 9))
 @examples(max_examples=30)
-def test_asking_tells_what_deleting_does_and_changes_nothing(sample: int, settings: ExactFunSettings, seed: int) -> None:
+def test_asking_tells_what_deleting_does_and_changes_nothing(
+    sample: int, settings: ExactFunSettings, seed: int
+) -> None:
     system = trained(pool_of(), settings, seed=seed)
     before = fingerprint(system)
     first = system.first_change(np.array([sample]))
@@ -81,7 +87,10 @@ def test_asking_tells_what_deleting_does_and_changes_nothing(sample: int, settin
 def test_a_skip_leaves_the_head_and_costs_one_training_for_each_round_of_the_client() -> None:
     pool = pool_of()
     system = trained(pool, STILL)
-    head, joined = np.array(system.weights), [int((system._participants == client).any(axis=1).sum()) for client in range(4)]
+    head, joined = (
+        np.array(system.weights),
+        [int((system._participants == client).any(axis=1).sum()) for client in range(4)],
+    )
     sample = 11
     cost = system.delete(np.array([sample]))
     assert np.array_equal(system.weights, head)
@@ -95,7 +104,9 @@ def test_steps_decide_between_skips_and_recomputation() -> None:
     counts = {}
     for settings in (LIVELY, DULL, STILL):
         system = trained(pool, settings)
-        counts[settings.alpha] = sum(system.first_change(np.array([sample])) is not None for sample in range(60))
+        counts[settings.alpha] = sum(
+            system.first_change(np.array([sample])) is not None for sample in range(60)
+        )
     assert counts[LIVELY.alpha] > counts[DULL.alpha] > counts[STILL.alpha] == 0
 
 
@@ -107,9 +118,13 @@ def test_the_head_lies_on_the_grid_and_rounds_start_on_it() -> None:
 
 
 def test_a_deletion_changes_no_batch_that_it_is_not_in() -> None:
-    """Where every batch is one sample, and the deleted one's step is the only one missing, heads differ by that step alone."""
+    """Where every batch is one sample, and the deleted one's step is the only one missing, heads
+    differ by that step alone.
+    """
     pool = pool_of()
-    settings = ExactFunSettings(alpha=1e-6, rounds=1, clients_per_round=1, epochs=1, batch=1, rate=1e-4)
+    settings = ExactFunSettings(
+        alpha=1e-6, rounds=1, clients_per_round=1, epochs=1, batch=1, rate=1e-4
+    )
     system = trained(pool, settings)
     client = int(system._participants[0, 0])
     sample = int(pool.numbers_of(client)[0])
@@ -122,7 +137,9 @@ def test_a_deletion_changes_no_batch_that_it_is_not_in() -> None:
 
 @pytest.mark.parametrize("settings", [LIVELY, DULL])
 def test_training_is_as_the_method_is_described(settings: ExactFunSettings) -> None:
-    """Written out anew: all clients that take part start from the quantized head, and their mean by samples is quantized."""
+    """Written out anew: all clients that take part start from the quantized head, and their mean by
+    samples is quantized.
+    """
     pool, seed, alpha = pool_of(), 3, settings.alpha
     system, head = trained(pool, settings, seed=seed), np.zeros((6, 3))
     for round_ in range(settings.rounds):
@@ -134,7 +151,9 @@ def test_training_is_as_the_method_is_described(settings: ExactFunSettings) -> N
             draw = np.random.default_rng([seed, LOCAL, round_, client])
             batches = cut(len(mine), epochs=settings.epochs, batch=settings.batch, draw=draw)
             start = (alpha * np.round(head / alpha)).astype(np.float32)
-            local = follow(start, with_constant(pool.features[mine]), pool.labels[mine], batches, settings.rate)
+            local = follow(
+                start, with_constant(pool.features[mine]), pool.labels[mine], batches, settings.rate
+            )
             total, count = total + len(mine) * local.astype(np.float64), count + len(mine)
         head = total / count
     assert np.array_equal(system.weights, (alpha * np.round(head / alpha)).astype(np.float32))

@@ -1,4 +1,6 @@
-"""FATS: after a deletion, draws and heads are distributed as after training on the rest; nothing of what is gone is kept."""
+"""FATS: after a deletion, draws and heads are distributed as after training on the rest; nothing of
+what is gone is kept.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,14 @@ from expunge_experiments.systems.check import check_system, fingerprint
 from expunge_experiments.systems.fats import Fats, FatsSettings, FatsWorker
 
 SMALL = FatsSettings(rounds=4, clients_per_round=3, samples=4, steps=3, rate=0.2)
-ALARM = 1e-4  # the probability that a right FATS fails one of the tests of distributions; seeds are fixed, so it is decided once
+# The probability that a right FATS fails one of the tests of distributions; seeds are fixed, so it
+# is decided once
+ALARM = 1e-4
 
 
-def trained(pool: Pool, settings: FatsSettings = SMALL, seed: int = 0, kind: type[Fats] = Fats) -> Fats:
+def trained(
+    pool: Pool, settings: FatsSettings = SMALL, seed: int = 0, kind: type[Fats] = Fats
+) -> Fats:
     plain = cast("Fats", build("fats", pool, settings=settings, seed=seed))
     system = kind(pool, plain.engine, settings, seed)
     system.train()
@@ -69,7 +75,7 @@ def replayed(system: Fats) -> NDArray[np.float32]:
     return weights.astype(np.float32)
 
 
-# -- what is kept -----------------------------------------------------------------------------------------------------------
+# -- what is kept ----------------------------------------------------------------------------------
 
 
 @given(st.lists(st.sets(st.integers(0, 59), min_size=1, max_size=8), max_size=4), st.integers(0, 9))
@@ -108,7 +114,12 @@ def test_a_deletion_resumes_in_the_middle_of_a_round_and_keeps_what_was_before()
     system = trained(pool)
     clients, batches = drawn(system)
     at, batch = next((at, batch) for at, batch in batches if at[0] == 2 and at[2] == 1)
-    earlier = {sample for (round_, _, step), found in batches if (round_, step) < (2, 1) for sample in found}
+    earlier = {
+        sample
+        for (round_, _, step), found in batches
+        if (round_, step) < (2, 1)
+        for sample in found
+    }
     sample = next(one for one in batch if one not in earlier)
     cost = system.delete(np.array([sample]))
     assert cost.recomputed == (4 * 3) - (2 * 3 + 1)
@@ -140,7 +151,9 @@ def test_the_emptied_federation_has_the_zero_head_and_keeps_no_draws() -> None:
 
 def test_centring_changes_no_score_of_the_head() -> None:
     """The head's columns sum to zero, so it is one for features as they are."""
-    system = trained(pool_of(), FatsSettings(rounds=4, clients_per_round=3, samples=4, rate=0.2, centred=True))
+    system = trained(
+        pool_of(), FatsSettings(rounds=4, clients_per_round=3, samples=4, rate=0.2, centred=True)
+    )
     np.testing.assert_allclose(np.asarray(system.weights)[:-1].sum(axis=0), 0.0, atol=1e-6)
 
 
@@ -159,14 +172,20 @@ def test_it_cannot_add() -> None:
         system.add(np.array([3]))
 
 
-@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"samples": 0}, {"steps": 0}, {"clients_per_round": 0}, {"rate": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"rounds": 0}, {"samples": 0}, {"steps": 0}, {"clients_per_round": 0}, {"rate": -1.0}]
+)
 def test_impossible_settings_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         FatsSettings(**wrong)
 
 
 def test_rounds_of_several_steps_keep_the_laws_of_all_systems() -> None:
-    check_system(Maker("fats", FatsSettings(rounds=8, clients_per_round=3, samples=6, steps=3)), exact=False, process=False)
+    check_system(
+        Maker("fats", FatsSettings(rounds=8, clients_per_round=3, samples=6, steps=3)),
+        exact=False,
+        process=False,
+    )
 
 
 _GO_ON = """
@@ -197,10 +216,10 @@ def test_another_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert elsewhere == fingerprint(system)
 
 
-# -- distributions ----------------------------------------------------------------------------------------------------------
-#
-# A federation of two clients, small enough that every history of draws can be listed. All histories of the retained samples
-# are equally likely, so their counts over many seeds are compared with that by chi-square.
+# -- distributions ---------------------------------------------------------------------------------
+# A federation of two clients, small enough that every history of draws can be listed. All histories
+# of the retained samples are equally likely, so their counts over many seeds are compared with that
+# by chi-square.
 
 TINY = FatsSettings(rounds=2, clients_per_round=1, samples=1, steps=2, rate=0.1, centred=False)
 RUNS = 500
@@ -217,17 +236,27 @@ def history(system: Fats) -> tuple[int, ...]:
     return tuple(batch[0] for _, batch in drawn(system)[1])
 
 
-def p_value(sizes: tuple[int, ...], change: Callable[[Fats], object], kind: type[Fats] = Fats) -> float:
+def p_value(
+    sizes: tuple[int, ...], change: Callable[[Fats], object], kind: type[Fats] = Fats
+) -> float:
     """Of the hypothesis that histories after the change are those of training on the rest."""
     pool, counts = tiny_pool(sizes), Counter[tuple[int, ...]]()
     for seed in range(RUNS):
         system = trained(pool, TINY, seed, kind)
         change(system)
         counts[history(system)] += 1
-    retained = [pool.numbers_of(client)[system.retained[pool.numbers_of(client)]].tolist() for client in range(pool.clients)]
+    retained = [
+        pool.numbers_of(client)[system.retained[pool.numbers_of(client)]].tolist()
+        for client in range(pool.clients)
+    ]
     alive = [mine for mine in retained if mine]
-    rounds = {pair: 1.0 / len(alive) / len(mine) ** 2 for mine in alive for pair in product(mine, mine)}
-    expected = {first + second: rounds[first] * rounds[second] * RUNS for first, second in product(rounds, rounds)}
+    rounds = {
+        pair: 1.0 / len(alive) / len(mine) ** 2 for mine in alive for pair in product(mine, mine)
+    }
+    expected = {
+        first + second: rounds[first] * rounds[second] * RUNS
+        for first, second in product(rounds, rounds)
+    }
     assert set(counts) <= set(expected)
     return float(stats.chisquare([counts[one] for one in expected], list(expected.values())).pvalue)
 
@@ -250,15 +279,23 @@ def a_client(system: Fats) -> None:
 
 
 def test_clients_are_drawn_with_replacement() -> None:
-    """Of three clients two are drawn: each of the nine pairs, equal ones among them, is as likely as any other."""
+    """Of three clients two are drawn: each of the nine pairs, equal ones among them, is as likely
+    as any other.
+    """
     settings = FatsSettings(rounds=60, clients_per_round=2, samples=1, centred=False)
-    pairs = Counter(tuple(pair) for seed in range(15) for pair in trained(tiny_pool((2, 3, 4)), settings, seed)._drawn.tolist())
+    pairs = Counter(
+        tuple(pair)
+        for seed in range(15)
+        for pair in trained(tiny_pool((2, 3, 4)), settings, seed)._drawn.tolist()
+    )
     assert len(pairs) == 9
     assert float(stats.chisquare(list(pairs.values())).pvalue) > ALARM
 
 
 @pytest.mark.parametrize("change", [one_sample, samples_of_both, one_after_another, a_client])
-def test_histories_are_distributed_as_those_of_training_on_the_rest(change: Callable[[Fats], object]) -> None:
+def test_histories_are_distributed_as_those_of_training_on_the_rest(
+    change: Callable[[Fats], object],
+) -> None:
     sizes = (2, 2, 2) if change is a_client else (3, 2)
     assert p_value(sizes, change) > ALARM
 

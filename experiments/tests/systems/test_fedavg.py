@@ -21,7 +21,9 @@ from expunge_experiments.systems.gradient import descend, turns, with_constant, 
 SMALL = FedAvgSettings(rounds=4, clients_per_round=2, epochs=2, batch=5, rate=0.2)
 
 
-def trained(pool: Pool, numbers: Any = None, *, settings: FedAvgSettings = SMALL, seed: int = 0) -> System:
+def trained(
+    pool: Pool, numbers: Any = None, *, settings: FedAvgSettings = SMALL, seed: int = 0
+) -> System:
     system = build("fedavg", pool, settings=settings, seed=seed)
     system.train(numbers)
     return system
@@ -60,7 +62,9 @@ def test_one_round_of_all_clients_in_full_batches_is_one_step_on_all_samples() -
         rate=0.5,
         draw=np.random.default_rng(0),
     )
-    np.testing.assert_allclose(trained(pool, settings=settings).weights, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        trained(pool, settings=settings).weights, wanted, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_clients_without_samples_are_passed_over() -> None:
@@ -101,7 +105,15 @@ def test_deleting_nobody_asks_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rounds": 0}, {"clients_per_round": 0}, {"epochs": 0}, {"batch": -1}, {"rate": 0.0}, {"rounds": True}]
+    "wrong",
+    [
+        {"rounds": 0},
+        {"clients_per_round": 0},
+        {"epochs": 0},
+        {"batch": -1},
+        {"rate": 0.0},
+        {"rounds": True},
+    ],
 )
 def test_impossible_settings_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):

@@ -1,4 +1,6 @@
-"""FedCIO after a deletion equals its own retraining with the same clusters, and leaves other clusters alone."""
+"""FedCIO after a deletion equals its own retraining with the same clusters, and leaves other
+clusters alone.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from expunge_experiments.pool import Pool
 from expunge_experiments.systems.catalogue import build
 from expunge_experiments.systems.fedcio import FedCio, FedCioSettings, clustered
 
-SETTINGS = FedCioSettings(clusters=2, rounds=3, clients_per_round=2, batch=8, rate=0.1, assignment=(0, 1, 0, 1, 1, 0))
+SETTINGS = FedCioSettings(
+    clusters=2, rounds=3, clients_per_round=2, batch=8, rate=0.1, assignment=(0, 1, 0, 1, 1, 0)
+)
 
 
 def fedcio(pool: Pool | None = None, chosen: FedCioSettings = SETTINGS, seed: int = 0) -> FedCio:
@@ -25,8 +29,13 @@ def fedcio(pool: Pool | None = None, chosen: FedCioSettings = SETTINGS, seed: in
 
 
 @settings(max_examples=6)
-@given(requests=st.lists(st.sets(st.integers(0, 59), min_size=1, max_size=30), min_size=1, max_size=3), seed=st.integers(0, 3))
-def test_deletions_equal_retraining_with_the_same_clusters_bit_for_bit(requests: list[set[int]], seed: int) -> None:
+@given(
+    requests=st.lists(st.sets(st.integers(0, 59), min_size=1, max_size=30), min_size=1, max_size=3),
+    seed=st.integers(0, 3),
+)
+def test_deletions_equal_retraining_with_the_same_clusters_bit_for_bit(
+    requests: list[set[int]], seed: int
+) -> None:
     system = fedcio(chosen=replace(SETTINGS, assignment=()), seed=seed)
     system.train()
     for chosen in requests:
@@ -47,7 +56,10 @@ def test_one_deletion_retrains_one_cluster(number: int) -> None:
     touched = SETTINGS.assignment[system.pool.owners[number]]
     assert np.array_equal(system._heads[1 - touched], before[1 - touched])
     assert not np.array_equal(system._heads[touched], before[touched])
-    assert (cost.recomputed, cost.rounds) == (3, 4)  # each round is an exchange, and so is the deletion itself
+    assert (cost.recomputed, cost.rounds) == (
+        3,
+        4,
+    )  # each round is an exchange, and so is the deletion itself
 
 
 def test_two_clusters_train_side_by_side() -> None:
@@ -79,7 +91,13 @@ def test_clients_of_alike_labels_come_together() -> None:
     system = fedcio(pool, replace(SETTINGS, assignment=()))
     system.train(np.flatnonzero(owners != 4))
     assert system.clusters[4] == -1
-    assert system.clusters[0] == system.clusters[2] != system.clusters[1] == system.clusters[3] == system.clusters[5]
+    assert (
+        system.clusters[0]
+        == system.clusters[2]
+        != system.clusters[1]
+        == system.clusters[3]
+        == system.clusters[5]
+    )
 
 
 def test_there_are_no_more_clusters_than_different_clients() -> None:

@@ -1,4 +1,6 @@
-"""SISA after a deletion equals its own retraining, checkpoint by checkpoint, and repeats no more than it must."""
+"""SISA after a deletion equals its own retraining, checkpoint by checkpoint, and repeats no more
+than it must.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def sisa(seed: int = 0, **of_pool: int) -> Sisa:
 
 
 @settings(max_examples=25)
-@given(requests=st.lists(st.sets(st.integers(0, 59), min_size=1, max_size=30), min_size=1, max_size=3), seed=st.integers(0, 3))
+@given(
+    requests=st.lists(st.sets(st.integers(0, 59), min_size=1, max_size=30), min_size=1, max_size=3),
+    seed=st.integers(0, 3),
+)
 def test_deletions_equal_retraining_bit_for_bit(requests: list[set[int]], seed: int) -> None:
     system = sisa(seed)
     system.train()

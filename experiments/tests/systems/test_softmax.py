@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from expunge.errors import InputError
-from expunge_experiments.systems.gradient import cut, descend, follow, predicted, with_constant, zero_head
+from expunge_experiments.systems.gradient import (
+    cut,
+    descend,
+    follow,
+    predicted,
+    with_constant,
+    zero_head,
+)
 
 Float = NDArray[np.float64]
 
@@ -41,7 +48,9 @@ def stepped(weights: Float, rows: Float, labels: NDArray[np.int64], rate: float)
 @pytest.mark.parametrize("batch", [0, 1, 16, 64, 100, 500])
 def test_passes_are_the_formula_on_batches_of_a_fresh_order(count: int, batch: int) -> None:
     weights, rows, labels = case(count)
-    found = descend(weights, rows, labels, epochs=3, batch=batch, rate=0.3, draw=np.random.default_rng(5))
+    found = descend(
+        weights, rows, labels, epochs=3, batch=batch, rate=0.3, draw=np.random.default_rng(5)
+    )
     wanted, draw = weights.astype(np.float64), np.random.default_rng(5)
     for _ in range(3):
         whole = batch <= 0 or batch >= count
@@ -65,16 +74,29 @@ def test_a_step_goes_down_the_gradient_of_the_loss() -> None:
 
 
 @given(st.integers(1, 150), st.integers(0, 80), st.integers(0, 3), st.integers(0, 2**32))
-def test_it_is_a_function_of_its_arguments_and_changes_none(count: int, batch: int, epochs: int, seed: int) -> None:
+def test_it_is_a_function_of_its_arguments_and_changes_none(
+    count: int, batch: int, epochs: int, seed: int
+) -> None:
     weights, rows, labels = case(count, seed=seed)
     before = weights.copy(), rows.copy(), labels.copy()
     first, second = (
-        descend(weights, rows, labels, epochs=epochs, batch=batch, rate=0.1, draw=np.random.default_rng(seed)) for _ in range(2)
+        descend(
+            weights,
+            rows,
+            labels,
+            epochs=epochs,
+            batch=batch,
+            rate=0.1,
+            draw=np.random.default_rng(seed),
+        )
+        for _ in range(2)
     )
     assert first.tobytes() == second.tobytes()
     assert first.dtype == np.float32
     assert first.flags.c_contiguous
-    assert all(np.array_equal(one, two) for one, two in zip(before, (weights, rows, labels), strict=True))
+    assert all(
+        np.array_equal(one, two) for one, two in zip(before, (weights, rows, labels), strict=True)
+    )
 
 
 @given(st.integers(1, 100), st.integers(0, 40), st.integers(1, 3), st.integers(0, 2**32))
@@ -91,7 +113,9 @@ def test_huge_scores_are_no_problem() -> None:
 
 
 def test_shares_too_small_to_matter_are_zero() -> None:
-    """They would be subnormal numbers, on which products are slow: a sample that is this sure of its label moves nothing."""
+    """They would be subnormal numbers, on which products are slow: a sample that is this sure of
+    its label moves nothing.
+    """
     rows = with_constant(np.array([[1.0], [1.0]]))
     sure = np.array([[80.0, 0.0], [0.0, 0.0]], dtype=np.float32)
     assert np.array_equal(follow(sure, rows, np.zeros(2, dtype=np.int64), (None,), 1.0), sure)
@@ -110,15 +134,21 @@ def test_no_rows_and_no_epochs_leave_the_head_alone() -> None:
     nothing = np.zeros(0, dtype=np.int64)
     assert np.array_equal(follow(weights, rows, labels, (nothing,), 1.0), weights)
     draw = np.random.default_rng(0)
-    assert np.array_equal(descend(weights, rows[:0], labels[:0], epochs=2, batch=4, rate=1.0, draw=draw), weights)
-    assert np.array_equal(descend(weights, rows, labels, epochs=0, batch=4, rate=1.0, draw=draw), weights)
+    assert np.array_equal(
+        descend(weights, rows[:0], labels[:0], epochs=2, batch=4, rate=1.0, draw=draw), weights
+    )
+    assert np.array_equal(
+        descend(weights, rows, labels, epochs=0, batch=4, rate=1.0, draw=draw), weights
+    )
 
 
 def test_it_learns_what_can_be_learnt() -> None:
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 3, 300)
     features = (3.0 * np.eye(3)[labels] + 0.5 * draw.standard_normal((300, 3))).astype(np.float32)
-    weights = descend(zero_head(3, 3), with_constant(features), labels, epochs=10, batch=16, rate=0.2, draw=draw)
+    weights = descend(
+        zero_head(3, 3), with_constant(features), labels, epochs=10, batch=16, rate=0.2, draw=draw
+    )
     assert np.mean(predicted(weights, features) == labels) > 0.97
 
 
@@ -127,5 +157,9 @@ def test_wrong_shapes_are_refused(wrong: str) -> None:
     weights, rows, labels = case(10)
     with pytest.raises(InputError, match="constant column"):
         follow(
-            weights, rows[:, :-1] if wrong == "no constant" else rows, labels[1:] if "label" in wrong else labels, (None,), 1.0
+            weights,
+            rows[:, :-1] if wrong == "no constant" else rows,
+            labels[1:] if "label" in wrong else labels,
+            (None,),
+            1.0,
         )

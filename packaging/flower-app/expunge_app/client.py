@@ -1,5 +1,5 @@
 """The ClientApp. Stores that keep no features need `client_app(recompute=...)`."""
 
-from expunge.carriers.flower.clientapp import client_app
+from expunge.transport.flower.client_app import client_app
 
 app = client_app()

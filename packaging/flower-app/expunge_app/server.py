@@ -1,5 +1,5 @@
 """The ServerApp."""
 
-from expunge.carriers.flower.serverapp import server_app
+from expunge.transport.flower.server_app import server_app
 
 app = server_app()

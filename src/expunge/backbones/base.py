@@ -1,28 +1,66 @@
 """Backbone: samples to features, frozen, known by its fingerprint.
 
 Laws, for every backbone `b`:
-- `b.features(samples)` has shape (len(samples), b.dim), dtype `b.dtype`, and no NaN or infinity; else BackboneError.
-- Evaluation mode: the same call in the same environment (machine, library versions) gives the same bytes.
-- If `b.independent`, a feature depends on its own sample alone: any batch size, order and companions give the same bytes. This is
-  the default, and it is reached by sending each sample through the network alone: in batches, matrix products are blocked
-  differently and texts are padded to the longest, which was seen to change the last bits (about 1e-6) of many features.
-- With `together=True` the samples of a batch go through at once; then `b.independent` is False and only the first two laws hold.
+- `b.features(samples)` has shape (len(samples), b.dim), dtype `b.dtype`, and no NaN or infinity;
+  else BackboneError.
+- Evaluation mode: the same call in the same environment (machine, library versions) gives the same
+  bytes.
+- If `b.independent`, a feature depends on its own sample alone: any batch size, order and
+  companions give the same bytes. This is the default, and it is reached by sending each sample
+  through the network alone: in batches, matrix products are blocked differently and texts are
+  padded to the longest, which was seen to change the last bits (about 1e-6) of many features.
+- With `together=True` the samples of a batch go through at once; then `b.independent` is False and
+  only the first two laws hold.
+
+Optional libraries, imported only when a backbone needs them.
+
+A check that any backbone can be put through, ours or a user's own.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.backbones.optional import versions
-from expunge.errors import BackboneError
-from expunge.spec import Spec
+from expunge.crypto import canonical
+from expunge.errors import BackboneError, MissingExtraError
+from expunge.ridge.spec import Spec
+
+
+def needed(module: str, extra: str) -> Any:
+    """The module, or MissingExtraError that names the extra to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as problem:
+        library = module.partition(".")[0]
+        if problem.name is not None and problem.name.partition(".")[0] != library:
+            # It is there, and lacks something of its own
+            said = f"{library} cannot be imported: {problem}"
+        else:
+            said = f"{library} is not installed"
+        raise MissingExtraError(
+            f"{said}. This backbone needs it: pip install 'expunge[{extra}]'"
+        ) from problem
+
+
+def versions(*distributions: str) -> dict[str, str]:
+    """The installed versions of these distributions."""
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
 
 Features = NDArray[np.floating[Any]]  # float32, or float64 where a backbone's dtype says so
 Progress = Callable[[int], object]
@@ -30,12 +68,17 @@ DType = Literal["float32", "float64"]
 
 
 class Backbone(ABC):
-    """What turns samples into features. Adapters differ in what they take for a sample; their docstrings say it."""
+    """What turns samples into features.
+
+    Adapters differ in what they take for a sample; their docstrings say it.
+    """
 
     kind: ClassVar[str]
     libraries: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, *, fingerprint: str, dim: int, dtype: DType = "float32", together: bool = False) -> None:
+    def __init__(
+        self, *, fingerprint: str, dim: int, dtype: DType = "float32", together: bool = False
+    ) -> None:
         if not fingerprint or not isinstance(fingerprint, str):
             raise BackboneError(f"the fingerprint {fingerprint!r} must be a text that is not empty")
         if dtype not in ("float32", "float64"):
@@ -65,7 +108,9 @@ class Backbone(ABC):
         """Whether a feature depends on its own sample alone, bit for bit."""
         return not self._together
 
-    def features(self, samples: Iterable[object], *, batch_size: int = 32, progress: Progress | None = None) -> Features:
+    def features(
+        self, samples: Iterable[object], *, batch_size: int = 32, progress: Progress | None = None
+    ) -> Features:
         """Features of samples, in their order. At most `batch_size` samples are held at a time.
 
         `progress` is called after each batch with the number of samples done so far.
@@ -101,22 +146,34 @@ class Backbone(ABC):
 
     @abstractmethod
     def _run(self, samples: list[Any], first: int) -> NDArray[Any]:
-        """Features of these samples in one go; `first` is the position of the first of them, for messages."""
+        """Features of these samples in one go; `first` is the position of the first of them, for
+        messages.
+        """
 
     def _compute(self, batch: list[object], first: int) -> Features:
         if self._together:
             return self._checked(self._run(batch, first), batch, first)
-        return np.concatenate([self._checked(self._run([one], first + i), [one], first + i) for i, one in enumerate(batch)])
+        return np.concatenate(
+            [
+                self._checked(self._run([one], first + i), [one], first + i)
+                for i, one in enumerate(batch)
+            ]
+        )
 
     def _checked(self, output: object, batch: list[object], first: int) -> Features:
-        """A copy of the output in the promised form: a network may reuse the memory of its output."""
+        """A copy of the output in the promised form: a network may reuse the memory of its
+        output.
+        """
         found = np.asarray(output)
-        which = named(first, batch[0]) + (f" and the {len(batch) - 1} after it" if len(batch) > 1 else "")
+        which = named(first, batch[0]) + (
+            f" and the {len(batch) - 1} after it" if len(batch) > 1 else ""
+        )
         if found.dtype.kind not in "fiu":
             raise BackboneError(f"{which}: the backbone gave {found.dtype}, not numbers")
         if found.shape != (len(batch), self.dim):
             raise BackboneError(
-                f"{which}: the backbone gave an array of shape {found.shape}, not {(len(batch), self.dim)}; "
+                f"{which}: the backbone gave an array of shape {found.shape}, not "
+                f"{(len(batch), self.dim)}; "
                 "check dim and the choice of output"
             )
         with np.errstate(over="ignore"):  # an overflow becomes infinity and is refused below
@@ -125,7 +182,8 @@ class Backbone(ABC):
         if bad.size:
             where = int(bad[0])
             raise BackboneError(
-                f"{named(first + where, batch[where])}: its feature has NaN or infinity; leave the sample out, or check "
+                f"{named(first + where, batch[where])}: its feature has NaN or infinity; leave "
+                "the sample out, or check "
                 "weights and preprocessing"
             )
         return features
@@ -141,19 +199,29 @@ def require_fingerprint(spec: Spec, backbone: Backbone) -> None:
     """
     if spec.backbone and spec.backbone != backbone.fingerprint:
         raise BackboneError(
-            f"this backbone has the fingerprint {backbone.fingerprint}, but the spec pins {spec.backbone}: its features are not "
-            "comparable with those of the other clients. Use the weights, preprocessing and output that the federation agreed on"
+            f"this backbone has the fingerprint {backbone.fingerprint}, but the spec pins "
+            f"{spec.backbone}: its features are not "
+            "comparable with those of the other clients. Use the weights, preprocessing and "
+            "output that the federation agreed on"
         )
     if spec.dim != backbone.dim:
         raise BackboneError(
-            f"this backbone gives features of length {backbone.dim}, but the spec has dim={spec.dim}; "
+            f"this backbone gives features of length {backbone.dim}, but the spec has "
+            f"dim={spec.dim}; "
             "choose the output (pooling) that the federation agreed on"
         )
 
 
 def named(position: int, sample: object) -> str:
-    """A sample as messages name it: by position, and by path if it is a file. A text is never shown, as it may be personal."""
-    return f"sample {position} ({os.fspath(sample)!s})" if isinstance(sample, os.PathLike) else f"sample {position}"
+    """A sample as messages name it: by position, and by path if it is a file.
+
+    A text is never shown, as it may be personal.
+    """
+    return (
+        f"sample {position} ({os.fspath(sample)!s})"
+        if isinstance(sample, os.PathLike)
+        else f"sample {position}"
+    )
 
 
 def positive(name: str, value: object) -> int:
@@ -165,7 +233,67 @@ def positive(name: str, value: object) -> int:
 
 def _batches(samples: Iterable[object], size: int) -> Iterator[list[object]]:
     if isinstance(samples, (str, bytes, os.PathLike, dict)) or not isinstance(samples, Iterable):
-        raise BackboneError(f"samples must be a list or another iterable of samples, not one {type(samples).__name__}")
+        raise BackboneError(
+            "samples must be a list or another iterable of samples, not one "
+            f"{type(samples).__name__}"
+        )
     iterator = iter(samples)
     while batch := list(islice(iterator, size)):
         yield batch
+
+
+def check_backbone(backbone: Backbone, samples: Sequence[object]) -> None:
+    """Raise BackboneError unless the backbone keeps its laws on these samples; at least three
+    different ones are best.
+
+    Computes their features several times: again, backwards, in batches of other sizes. Passing is
+    no proof for other samples.
+    """
+    given = list(samples)
+    if not given:
+        raise BackboneError("check_backbone needs samples to try")
+    fingerprint = backbone.fingerprint
+    reported: list[int] = []
+    first = backbone.features(given, batch_size=2, progress=reported.append)
+    steps = [*range(2, len(given), 2), len(given)]
+    _require(reported == steps, f"progress was told {reported}, not {steps}")
+    _require(first.shape == (len(given), backbone.dim), f"the features have shape {first.shape}")
+    _require(
+        first.dtype == backbone.dtype,
+        f"the features have dtype {first.dtype}, not {backbone.dtype}",
+    )
+    _require(bool(np.isfinite(first).all()), "the features are not finite")
+    _require(
+        _same(first, backbone.features(given, batch_size=2)),
+        "the same call gave other features: it is not deterministic",
+    )
+    if backbone.independent:
+        backwards = backbone.features(given[::-1], batch_size=len(given))[::-1]
+        _require(
+            _same(first, backwards),
+            "features depend on order or companions, though the backbone calls itself independent",
+        )
+        alone = np.concatenate([backbone.features([sample], batch_size=1) for sample in given])
+        _require(
+            _same(first, alone),
+            "features depend on companions, though the backbone calls itself independent",
+        )
+    empty = backbone.features([])
+    _require(
+        empty.shape == (0, backbone.dim) and empty.dtype == backbone.dtype,
+        f"no samples gave the shape {empty.shape}",
+    )
+    canonical.encode(backbone.describe())
+    _require(
+        backbone.describe()["fingerprint"] == backbone.fingerprint == fingerprint,
+        "the fingerprint changed with use",
+    )
+
+
+def _same(left: Features, right: Features) -> bool:
+    return left.tobytes() == right.tobytes()
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise BackboneError(f"this backbone breaks a law: {problem}")

@@ -1,7 +1,7 @@
 """The one-line description of a backbone: `KIND:LOCATION?option=value&option=value`.
 
-Law: `parsed(written(kind, location, options, {})) == (kind, location, options)`. In the location, `%` and `?` are written as
-`%25` and `%3F`; in options, also `&`, `=` and `+` are written with `%`.
+Law: `parsed(written(kind, location, options, {})) == (kind, location, options)`. In the location,
+`%` and `?` are written as `%25` and `%3F`; in options, also `&`, `=` and `+` are written with `%`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from expunge.errors import BackboneError
 _PLAIN = "/:,;@ "  # needs no escape within an option, and is easier to read without
 
 
-def written(kind: str, location: str, options: Mapping[str, str], defaults: Mapping[str, str]) -> str:
+def written(
+    kind: str, location: str, options: Mapping[str, str], defaults: Mapping[str, str]
+) -> str:
     """The description, without the options that have their default values."""
     given = [(name, value) for name, value in options.items() if defaults.get(name) != value]
     query = "&".join(f"{quote(name, safe='')}={quote(value, safe=_PLAIN)}" for name, value in given)
@@ -27,12 +29,19 @@ def parsed(text: str) -> tuple[str, str, dict[str, str]]:
     kind, colon, rest = text.partition(":")
     place, _, query = rest.partition("?")
     if not colon or not kind or not place:
-        raise BackboneError(f"{text!r} describes no backbone: write KIND:LOCATION?option=value, such as hf:folder?pooling=cls")
+        raise BackboneError(
+            f"{text!r} describes no backbone: write KIND:LOCATION?option=value, such as "
+            "hf:folder?pooling=cls"
+        )
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict")
+        pairs = parse_qsl(
+            query, keep_blank_values=True, strict_parsing=bool(query), errors="strict"
+        )
         location = unquote(place, errors="strict")
     except ValueError as problem:
-        raise BackboneError(f"the options of {text!r} cannot be read ({problem}): write option=value&option=value") from problem
+        raise BackboneError(
+            f"the options of {text!r} cannot be read ({problem}): write option=value&option=value"
+        ) from problem
     options = dict(pairs)
     if len(options) != len(pairs):
         raise BackboneError(f"{text!r} gives an option twice; give each once")
@@ -40,7 +49,10 @@ def parsed(text: str) -> tuple[str, str, dict[str, str]]:
 
 
 def joined(names: Sequence[str]) -> str:
-    """Names of files as one option, with `;` between them. Law: `listed(joined(names)) == tuple(names)`."""
+    """Names of files as one option, with `;` between them.
+
+    Law: `listed(joined(names)) == tuple(names)`.
+    """
     return ";".join(name.replace("%", "%25").replace(";", "%3B") for name in names)
 
 
@@ -83,7 +95,9 @@ class Options:
         try:
             return None if value is None else tuple(float(part) for part in value.split(","))
         except ValueError as problem:
-            raise BackboneError(f"{self._text!r}: {name}={value} must be numbers with commas between them") from problem
+            raise BackboneError(
+                f"{self._text!r}: {name}={value} must be numbers with commas between them"
+            ) from problem
 
     def yes(self, name: str) -> bool:
         """An option that is yes or no; no if it is not given."""
@@ -93,8 +107,11 @@ class Options:
         return value == "yes"
 
     def finish(self) -> None:
-        """Raise BackboneError for options that are not known, rather than to compute something else than was meant."""
+        """Raise BackboneError for options that are not known, rather than to compute something else
+        than was meant.
+        """
         if self._left:
             raise BackboneError(
-                f"{self._text!r} has unknown options {', '.join(sorted(self._left))}; known are {', '.join(sorted(self._known))}"
+                f"{self._text!r} has unknown options {', '.join(sorted(self._left))}; known are "
+                f"{', '.join(sorted(self._known))}"
             )

@@ -1,4 +1,6 @@
-"""HuggingFaceBackbone: transformers from a local folder, for images (such as DINOv2) and texts (such as RoBERTa)."""
+"""HuggingFaceBackbone: transformers from a local folder, for images (such as DINOv2) and texts
+(such as RoBERTa).
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,12 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from expunge.backbones.arithmetic import steady
-from expunge.backbones.base import Backbone, named, positive
+from expunge.backbones._torch import steady
+from expunge.backbones.base import Backbone, named, needed, positive
 from expunge.backbones.description import written
 from expunge.backbones.fingerprint import Setting, digest_of_file, fingerprint_of, unchanged
-from expunge.backbones.folder import modality_of, model_files, view
-from expunge.backbones.optional import needed
-from expunge.backbones.samples import read_image, read_text
+from expunge.backbones.images import read_image, read_text
+from expunge.backbones.model_files import modality_of, model_files, view
 from expunge.errors import BackboneError
 
 _EXTRA = "huggingface"
@@ -25,15 +26,18 @@ _ENDLESS = 1 << 20  # tokenizers that know no limit say a huge number
 
 
 class HuggingFaceBackbone(Backbone):
-    """A sample is an image (path, Pillow image, uint8 array) or a text (str is the text, Path a file), as the folder is made for.
+    """A sample is an image (path, Pillow image, uint8 array) or a text (str is the text, Path a
+    file), as the folder is made for.
 
-    `pooling`: "cls" is the first token, "mean" the mean over all tokens that are not padding (or over all positions of a
-    convolutional network), "pooler" the network's own. By default "cls" for images and "mean" for texts. Texts longer than
-    `max_length` tokens are cut; by default that is the tokenizer's own limit.
+    `pooling`: "cls" is the first token, "mean" the mean over all tokens that are not padding (or
+    over all positions of a convolutional network), "pooler" the network's own. By default "cls" for
+    images and "mean" for texts. Texts longer than `max_length` tokens are cut; by default that is
+    the tokenizer's own limit.
 
-    The fingerprint covers the bytes of config, weights, and image processor or tokenizer, and pooling, max_length and dtype.
-    Nothing else in the folder is read, nothing is downloaded, and no code from the folder is run. Images are prepared by the
-    processor's Pillow form, whether torchvision is installed or not, as the two resize differently.
+    The fingerprint covers the bytes of config, weights, and image processor or tokenizer, and
+    pooling, max_length and dtype. Nothing else in the folder is read, nothing is downloaded, and no
+    code from the folder is run. Images are prepared by the processor's Pillow form, whether
+    torchvision is installed or not, as the two resize differently.
     """
 
     kind: ClassVar[str] = "hf"
@@ -63,7 +67,11 @@ class HuggingFaceBackbone(Backbone):
             weights = {name: digest_of_file(self._folder / name) for name in names}
             self._load(names)
         self._max_length = self._limit(max_length)
-        settings: dict[str, Setting] = {"modality": self._modality, "pooling": self._pooling, "dtype": "float32"}
+        settings: dict[str, Setting] = {
+            "modality": self._modality,
+            "pooling": self._pooling,
+            "dtype": "float32",
+        }
         settings |= {"max_length": self._max_length}
         fingerprint = fingerprint_of(self.kind, weights=weights, settings=settings)
         super().__init__(fingerprint=fingerprint, dim=self._tried(), together=together)
@@ -71,14 +79,24 @@ class HuggingFaceBackbone(Backbone):
     @property
     def text(self) -> str:
         """`hf:FOLDER?pooling=...`."""
-        options = {"modality": self._modality, "pooling": self._pooling, "threads": str(self._threads)}
+        options = {
+            "modality": self._modality,
+            "pooling": self._pooling,
+            "threads": str(self._threads),
+        }
         options |= {"max_length": str(self._max_length)} if self._modality == "text" else {}
         options |= {"together": "yes" if self._together else "no"}
-        return written(self.kind, os.fspath(self._folder), options, {"threads": "1", "together": "no"})
+        return written(
+            self.kind, os.fspath(self._folder), options, {"threads": "1", "together": "no"}
+        )
 
     def _load(self, names: tuple[str, ...]) -> None:
         transformers = needed("transformers", _EXTRA)
-        preparer = transformers.AutoImageProcessor if self._modality == "image" else transformers.AutoTokenizer
+        preparer = (
+            transformers.AutoImageProcessor
+            if self._modality == "image"
+            else transformers.AutoTokenizer
+        )
         how = {"backend": "pil"} if self._modality == "image" else {"use_fast": True}
         needed("PIL.Image", _EXTRA)
         try:
@@ -88,23 +106,36 @@ class HuggingFaceBackbone(Backbone):
                 model, told = transformers.AutoModel.from_pretrained(
                     str(place), **shared, dtype=self._torch.float32, output_loading_info=True
                 )
-        except Exception as problem:  # a damaged or foreign folder can fail anywhere in the library, with any error
+        # A damaged or foreign folder can fail anywhere in the library, with any error
+        except Exception as problem:
             raise BackboneError(
-                f"the model in {self._folder} cannot be loaded: {type(problem).__name__}: {problem}. Check that the folder is "
-                "complete, and that this version of transformers knows the architecture without code of its own"
+                f"the model in {self._folder} cannot be loaded: {type(problem).__name__}: "
+                f"{problem}. Check that the folder is "
+                "complete, and that this version of transformers knows the architecture without "
+                "code of its own"
             ) from problem
         if self._modality == "image" and getattr(self._prepare, "backend", "") != "pil":
-            raise BackboneError(f"the image processor of {self._folder} has no Pillow form; export the model to ONNX instead")
+            raise BackboneError(
+                f"the image processor of {self._folder} has no Pillow form; export the model to "
+                "ONNX instead"
+            )
         self._refuse_random(told)
         self._model = model.eval().requires_grad_(False)
 
     def _refuse_random(self, told: dict[str, Any]) -> None:
-        """Weights that the files lack are drawn at random by transformers: no two clients would have the same."""
-        missing = [str(name) for name in told["missing_keys"] if self._pooling == "pooler" or not str(name).startswith("pooler.")]
+        """Weights that the files lack are drawn at random by transformers: no two clients would
+        have the same.
+        """
+        missing = [
+            str(name)
+            for name in told["missing_keys"]
+            if self._pooling == "pooler" or not str(name).startswith("pooler.")
+        ]
         missing += [str(name) for name in told["mismatched_keys"]]
         if missing:
             raise BackboneError(
-                f"the files in {self._folder} lack weights of the network or have them in another shape, which would be random: "
+                f"the files in {self._folder} lack weights of the network or have them in another "
+                "shape, which would be random: "
                 f"{', '.join(sorted(missing)[:5])}. Choose another pooling or complete the folder"
             )
 
@@ -116,33 +147,49 @@ class HuggingFaceBackbone(Backbone):
         limit = int(self._prepare.model_max_length)
         if limit > _ENDLESS:
             raise BackboneError(
-                f"the tokenizer in {self._folder} knows no longest text; give max_length=, as the network was trained with"
+                f"the tokenizer in {self._folder} knows no longest text; give max_length=, as the "
+                "network was trained with"
             )
         return limit
 
     def _tried(self) -> int:
         """The length of a feature, found by a first run."""
-        first = needed("PIL.Image", _EXTRA).new("RGB", (64, 64), (128, 128, 128)) if self._modality == "image" else "a"
+        first = (
+            needed("PIL.Image", _EXTRA).new("RGB", (64, 64), (128, 128, 128))
+            if self._modality == "image"
+            else "a"
+        )
         shape = self._run([first], 0).shape
         if len(shape) != 2:
             raise BackboneError(
-                f"pooling={self._pooling!r} gives an array of shape {shape} for the model in {self._folder}; choose another"
+                f"pooling={self._pooling!r} gives an array of shape {shape} for the model in "
+                f"{self._folder}; choose another"
             )
         return int(shape[1])
 
     def _run(self, samples: list[Any], first: int) -> NDArray[Any]:
         which = named(first, samples[0])
         if self._modality == "image":
-            images = [read_image(sample, position, extra=_EXTRA) for position, sample in enumerate(samples, first)]
+            images = [
+                read_image(sample, position, extra=_EXTRA)
+                for position, sample in enumerate(samples, first)
+            ]
             given: dict[str, Any] = {"images": images}
         else:
             texts = [read_text(sample, position) for position, sample in enumerate(samples, first)]
-            given = {"text": texts, "padding": len(texts) > 1, "truncation": True, "max_length": self._max_length}
+            given = {
+                "text": texts,
+                "padding": len(texts) > 1,
+                "truncation": True,
+                "max_length": self._max_length,
+            }
             given |= {"padding_side": "right"}  # so that the first token is the text's own
         try:
             inputs = self._prepare(**given, return_tensors="pt")
             if self._modality == "text" and not bool(inputs["attention_mask"].any(dim=1).all()):
-                raise BackboneError(f"{which} or one of its batch has no tokens; leave out empty texts")
+                raise BackboneError(
+                    f"{which} or one of its batch has no tokens; leave out empty texts"
+                )
             with steady(self._torch, self._threads):
                 pooled = self._pooled(self._model(**inputs), inputs.get("attention_mask"))
                 return pooled.to(self._torch.float32).numpy()  # type: ignore[no-any-return]
@@ -151,20 +198,26 @@ class HuggingFaceBackbone(Backbone):
                 raise
             raise BackboneError(
                 f"{which}: the model in {self._folder} cannot take it: {type(problem).__name__}. "
-                "A max_length beyond what the network knows gives such errors; so does a network that needs several inputs"
+                "A max_length beyond what the network knows gives such errors; so does a network "
+                "that needs several inputs"
             ) from problem
 
     def _pooled(self, output: Any, mask: Any) -> Any:
         if self._pooling == "pooler":
             pooled = getattr(output, "pooler_output", None)
             if pooled is None:
-                raise BackboneError(f"the model in {self._folder} has no pooler; choose pooling=cls or pooling=mean")
+                raise BackboneError(
+                    f"the model in {self._folder} has no pooler; choose pooling=cls or pooling=mean"
+                )
             return pooled.flatten(1)
         hidden = output.last_hidden_state
         if hidden.ndim == 4 and self._pooling == "mean":
             return hidden.mean(dim=(2, 3))
         if hidden.ndim != 3:
-            raise BackboneError(f"the model in {self._folder} has no tokens, so pooling=cls has no meaning; choose pooling=mean")
+            raise BackboneError(
+                f"the model in {self._folder} has no tokens, so pooling=cls has no meaning; "
+                "choose pooling=mean"
+            )
         if self._pooling == "cls":
             return hidden[:, 0]
         if mask is None:
@@ -175,7 +228,9 @@ class HuggingFaceBackbone(Backbone):
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """No bars and no remarks while loading: only the command line prints, and what matters is raised."""
+    """No bars and no remarks while loading: only the command line prints, and what matters is
+    raised.
+    """
     logging = transformers.utils.logging
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()

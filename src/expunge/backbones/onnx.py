@@ -11,30 +11,36 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.backbones.base import Backbone, named, positive
+from expunge.backbones.base import Backbone, named, needed, positive
 from expunge.backbones.description import joined, written
 from expunge.backbones.fingerprint import Setting, fingerprint_of
-from expunge.backbones.optional import needed
-from expunge.backbones.preprocessing import ImagePreprocessing
+from expunge.backbones.images import ImagePreprocessing
 from expunge.errors import BackboneError
 
 _EXTRA = "onnx"
-_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(uint8)": np.uint8, "tensor(int64)": np.int64}
+_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(uint8)": np.uint8,
+    "tensor(int64)": np.int64,
+}
 _POOLINGS = ("none", "cls", "mean")
 _USUAL_EXTERNAL = (".data", "_data")  # how exporters name the file of weights beside MODEL.onnx
 _DEFAULTS = {"pooling": "none", "threads": "1", "together": "no"}
 
 
 class OnnxBackbone(Backbone):
-    """A sample is an image if `preprocessing` is given, else an array of the shape of the network's one input.
+    """A sample is an image if `preprocessing` is given, else an array of the shape of the network's
+    one input.
 
-    The fingerprint covers the bytes of the model file and of its external data, the preprocessing, the output and the pooling.
-    What is hashed is what is run: the model is loaded from the very bytes that were hashed, and external data that were not
-    hashed are not found. `MODEL.onnx.data` and `MODEL.onnx_data` are taken by themselves; others are named in `external`.
+    The fingerprint covers the bytes of the model file and of its external data, the preprocessing,
+    the output and the pooling. What is hashed is what is run: the model is loaded from the very
+    bytes that were hashed, and external data that were not hashed are not found. `MODEL.onnx.data`
+    and `MODEL.onnx_data` are taken by themselves; others are named in `external`.
 
-    `pooling`: "none" for an output (n, dim); "cls" takes the first token, "mean" the mean over tokens of (n, tokens, dim) or over
-    positions of (n, dim, height, width). `threads` is the number of threads within an operator; with another number the last
-    bits may differ.
+    `pooling`: "none" for an output (n, dim); "cls" takes the first token, "mean" the mean over
+    tokens of (n, tokens, dim) or over positions of (n, dim, height, width). `threads` is the number
+    of threads within an operator; with another number the last bits may differ.
     """
 
     kind: ClassVar[str] = "onnx"
@@ -59,20 +65,35 @@ class OnnxBackbone(Backbone):
         self._pooling = pooling
         self._threads = positive("threads", threads)
         self._external = _external_files(self._path, external)
-        files = {name: _bytes(self._path.parent / name) for name in (self._path.name, *self._external)}
+        files = {
+            name: _bytes(self._path.parent / name) for name in (self._path.name, *self._external)
+        }
         self._session = self._opened(files)
         self._input = self._only_input()
         self._output = self._chosen_output(output)
-        fingerprint = fingerprint_of(self.kind, weights=self._weights(files), settings=self._settings())
-        super().__init__(fingerprint=fingerprint, dim=self._tried() if dim is None else dim, together=together)
+        fingerprint = fingerprint_of(
+            self.kind, weights=self._weights(files), settings=self._settings()
+        )
+        super().__init__(
+            fingerprint=fingerprint, dim=self._tried() if dim is None else dim, together=together
+        )
 
     def _weights(self, files: dict[str, bytes]) -> dict[str, str]:
-        """Digests; the model's own file may have any name, but the names of the others are written in it."""
-        return {"" if name == self._path.name else name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        """Digests; the model's own file may have any name, but the names of the others are written
+        in it.
+        """
+        return {
+            "" if name == self._path.name else name: hashlib.sha256(data).hexdigest()
+            for name, data in files.items()
+        }
 
     def _settings(self) -> dict[str, Setting]:
         images = {} if self._preprocessing is None else self._preprocessing.settings
-        chosen: dict[str, Setting] = {"output": self._output, "pooling": self._pooling, "dtype": "float32"}
+        chosen: dict[str, Setting] = {
+            "output": self._output,
+            "pooling": self._pooling,
+            "dtype": "float32",
+        }
         return chosen | {f"image_{name}": value for name, value in images.items()}
 
     @property
@@ -93,18 +114,24 @@ class OnnxBackbone(Backbone):
         options.execution_mode = runtime.ExecutionMode.ORT_SEQUENTIAL
         options.use_deterministic_compute = True
         options.log_severity_level = 4  # errors are raised; only the command line prints
-        # A folder that cannot be: else the runtime would look for external data in the current folder, whatever lies there.
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(self._path / "nowhere"))
+        # A folder that cannot be: else the runtime would look for external data in the current
+        # folder, whatever lies there.
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(self._path / "nowhere")
+        )
         if self._external:
             contents = [files[name] for name in self._external]
             options.add_external_initializers_from_files_in_memory(
                 list(self._external), contents, [len(data) for data in contents]
             )
         try:
-            return runtime.InferenceSession(files[self._path.name], options, providers=["CPUExecutionProvider"])
+            return runtime.InferenceSession(
+                files[self._path.name], options, providers=["CPUExecutionProvider"]
+            )
         except Exception as problem:  # the runtime's errors have no base of their own
             raise BackboneError(
-                f"{self._path} cannot be opened by ONNX Runtime: {problem}. If weights lie in other files, name them in external="
+                f"{self._path} cannot be opened by ONNX Runtime: {problem}. If weights lie in "
+                "other files, name them in external="
             ) from problem
 
     def _only_input(self) -> Any:
@@ -112,14 +139,17 @@ class OnnxBackbone(Backbone):
         if len(inputs) != 1 or inputs[0].type not in _TYPES or not inputs[0].shape:
             found = ", ".join(f"{one.name} ({one.type})" for one in inputs)
             raise BackboneError(
-                f"{self._path} must have one input of type {', '.join(_TYPES)}, but has {found}; wrap it in a CallableBackbone"
+                f"{self._path} must have one input of type {', '.join(_TYPES)}, but has {found}; "
+                "wrap it in a CallableBackbone"
             )
         return inputs[0]
 
     def _chosen_output(self, output: str | None) -> str:
         names = [one.name for one in self._session.get_outputs()]
         if output is None and len(names) > 1:
-            raise BackboneError(f"{self._path} has the outputs {', '.join(names)}; choose one with output=")
+            raise BackboneError(
+                f"{self._path} has the outputs {', '.join(names)}; choose one with output="
+            )
         if output is not None and output not in names:
             raise BackboneError(f"{self._path} has no output {output!r}; it has {', '.join(names)}")
         return names[0] if output is None else output
@@ -128,14 +158,17 @@ class OnnxBackbone(Backbone):
         """Of one sample; None for a length that the model leaves open."""
         if self._preprocessing is not None:
             return self._preprocessing.shape
-        return tuple(length if isinstance(length, int) else None for length in self._input.shape[1:])
+        return tuple(
+            length if isinstance(length, int) else None for length in self._input.shape[1:]
+        )
 
     def _tried(self) -> int:
         """The length of a feature, found by running zeros."""
         shape = self._shape()
         if None in shape:
             raise BackboneError(
-                f"the input of {self._path} has the open shape {self._input.shape}, so give the length of a feature as dim="
+                f"the input of {self._path} has the open shape {self._input.shape}, so give the "
+                "length of a feature as dim="
             )
         zeros = np.zeros([length or 0 for length in shape], _TYPES[self._input.type])
         return int(self._rows([zeros], "a first run with zeros").shape[1])
@@ -145,24 +178,34 @@ class OnnxBackbone(Backbone):
             return self._preprocessing(sample, position, extra=_EXTRA)
         array = np.asarray(sample)
         expected = self._shape()
-        fits = len(array.shape) == len(expected) and all(b is None or a == b for a, b in zip(array.shape, expected, strict=True))
+        fits = len(array.shape) == len(expected) and all(
+            b is None or a == b for a, b in zip(array.shape, expected, strict=True)
+        )
         if array.dtype.kind not in "fiub" or not fits:
             raise BackboneError(
-                f"{named(position, sample)} is an array of {array.dtype} and shape {array.shape}; the network takes numbers of "
+                f"{named(position, sample)} is an array of {array.dtype} and shape {array.shape}; "
+                "the network takes numbers of "
                 f"shape {expected}. For images, give a preprocessing"
             )
         return array
 
     def _run(self, samples: list[Any], first: int) -> NDArray[Any]:
         arrays = [
-            self._array(sample, position).astype(_TYPES[self._input.type]) for position, sample in enumerate(samples, first)
+            self._array(sample, position).astype(_TYPES[self._input.type])
+            for position, sample in enumerate(samples, first)
         ]
         if len({array.shape for array in arrays}) > 1:
-            raise BackboneError(f"{named(first, samples[0])} and those after it differ in shape; leave together=False")
+            raise BackboneError(
+                f"{named(first, samples[0])} and those after it differ in shape; leave "
+                "together=False"
+            )
         return self._rows(arrays, named(first, samples[0]))
 
     def _rows(self, arrays: list[NDArray[Any]], which: str) -> NDArray[Any]:
-        """Features of arrays of one shape. A model that was exported for a fixed number of samples gets that number."""
+        """Features of arrays of one shape.
+
+        A model that was exported for a fixed number of samples gets that number.
+        """
         fixed = self._input.shape[0] if isinstance(self._input.shape[0], int) else len(arrays)
         parts = []
         for start in range(0, len(arrays), fixed):
@@ -175,10 +218,13 @@ class OnnxBackbone(Backbone):
         try:
             (output,) = self._session.run([self._output], {self._input.name: batch})
         except Exception as problem:  # as above
-            raise BackboneError(f"{which}: {self._path} cannot be run on an input of shape {batch.shape}: {problem}") from problem
+            raise BackboneError(
+                f"{which}: {self._path} cannot be run on an input of shape {batch.shape}: {problem}"
+            ) from problem
         if not isinstance(output, np.ndarray) or output.shape[:1] != batch.shape[:1]:
             raise BackboneError(
-                f"{which}: the output {self._output!r} of {self._path} has no row for each sample; choose another output"
+                f"{which}: the output {self._output!r} of {self._path} has no row for each "
+                "sample; choose another output"
             )
         return output
 
@@ -190,18 +236,23 @@ class OnnxBackbone(Backbone):
         if self._pooling == "mean" and output.ndim in (3, 4):
             return np.asarray(output.mean(axis=1 if output.ndim == 3 else (2, 3)))
         raise BackboneError(
-            f"{which}: the output {self._output!r} of {self._path} has shape {output.shape}, which pooling={self._pooling!r} "
+            f"{which}: the output {self._output!r} of {self._path} has shape {output.shape}, "
+            f"which pooling={self._pooling!r} "
             "does not fit: 'none' for 2 axes, 'cls' or 'mean' for 3, 'mean' for 4"
         )
 
 
 def _external_files(model: Path, named_ones: Sequence[str]) -> tuple[str, ...]:
     usual = [model.name + ending for ending in _USUAL_EXTERNAL]
-    return tuple(sorted({*named_ones, *(name for name in usual if (model.parent / name).is_file())}))
+    return tuple(
+        sorted({*named_ones, *(name for name in usual if (model.parent / name).is_file())})
+    )
 
 
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as problem:
-        raise BackboneError(f"the model file {path} cannot be read: {problem.strerror}; check the path") from problem
+        raise BackboneError(
+            f"the model file {path} cannot be read: {problem.strerror}; check the path"
+        ) from problem

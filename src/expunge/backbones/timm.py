@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge import canonical
-from expunge.backbones.arithmetic import steady
-from expunge.backbones.base import Backbone, named, positive
+from expunge.backbones._torch import steady
+from expunge.backbones.base import Backbone, named, needed, positive
 from expunge.backbones.description import written
 from expunge.backbones.fingerprint import fingerprint_of
-from expunge.backbones.folder import CONFIG, weight_files
-from expunge.backbones.optional import needed
-from expunge.backbones.preprocessing import ImagePreprocessing
+from expunge.backbones.images import ImagePreprocessing
+from expunge.backbones.model_files import CONFIG, weight_files
+from expunge.crypto import canonical
 from expunge.errors import BackboneError
 
 _EXTRA = "timm"
@@ -29,13 +28,15 @@ _EXTRA = "timm"
 class TimmBackbone(Backbone):
     """A sample is an image: a path, a Pillow image or a uint8 array.
 
-    `source` is timm's name of an architecture, with `weights` a checkpoint (.safetensors, or what torch.save wrote); or a folder
-    as the Hugging Face hub has them for timm, with config.json and weights. The classifier is left off, so a feature is what
-    timm pools: `pooling` is its global_pool ("avg", "token", ...), by default the architecture's own.
+    `source` is timm's name of an architecture, with `weights` a checkpoint (.safetensors, or what
+    torch.save wrote); or a folder as the Hugging Face hub has them for timm, with config.json and
+    weights. The classifier is left off, so a feature is what timm pools: `pooling` is its
+    global_pool ("avg", "token", ...), by default the architecture's own.
 
-    The fingerprint covers the tensors as they stand in the network, sorted by name, the architecture with its arguments, the
-    pooling, and the preprocessing that timm's data config asks for. Images are prepared by ImagePreprocessing, which gives the
-    same arrays as timm's own evaluation transform.
+    The fingerprint covers the tensors as they stand in the network, sorted by name, the
+    architecture with its arguments, the pooling, and the preprocessing that timm's data config asks
+    for. Images are prepared by ImagePreprocessing, which gives the same arrays as timm's own
+    evaluation transform.
     """
 
     kind: ClassVar[str] = "timm"
@@ -59,17 +60,26 @@ class TimmBackbone(Backbone):
         architecture, arguments, config, file = _found(self._source, self._given_weights)
         arguments |= {} if pooling is None else {"global_pool": pooling}
         try:
-            model = timm.create_model(architecture, pretrained=False, **(arguments | {"num_classes": 0}))
+            model = timm.create_model(
+                architecture, pretrained=False, **(arguments | {"num_classes": 0})
+            )
         except Exception as problem:  # timm raises what its many architectures raise
             raise BackboneError(
-                f"timm cannot make {architecture!r} with {arguments}: {type(problem).__name__}: {problem}; see timm.list_models()"
+                f"timm cannot make {architecture!r} with {arguments}: {type(problem).__name__}: "
+                f"{problem}; see timm.list_models()"
             ) from problem
         self._fill(model, file)
         self._model = model.eval().requires_grad_(False)
-        data = needed("timm.data", _EXTRA).resolve_data_config(pretrained_cfg=dict(model.pretrained_cfg) | config)
+        data = needed("timm.data", _EXTRA).resolve_data_config(
+            pretrained_cfg=dict(model.pretrained_cfg) | config
+        )
         self._preprocessing = preprocessing_of(data)
         settings = {f"image_{name}": value for name, value in self._preprocessing.settings.items()}
-        settings |= {"architecture": architecture, "arguments": json.dumps(arguments, sort_keys=True), "dtype": "float32"}
+        settings |= {
+            "architecture": architecture,
+            "arguments": json.dumps(arguments, sort_keys=True),
+            "dtype": "float32",
+        }
         tensors = {name: _digest(tensor) for name, tensor in sorted(model.state_dict().items())}
         fingerprint = fingerprint_of(self.kind, weights=tensors, settings=settings)
         tried = self._run([np.zeros((*self._preprocessing.size, 3), np.uint8)], 0)
@@ -79,21 +89,32 @@ class TimmBackbone(Backbone):
     def text(self) -> str:
         """`timm:ARCHITECTURE?weights=...` or `timm:FOLDER`."""
         options = {"threads": str(self._threads), "together": "yes" if self._together else "no"}
-        options |= {} if self._given_weights is None else {"weights": os.fspath(self._given_weights)}
+        options |= (
+            {} if self._given_weights is None else {"weights": os.fspath(self._given_weights)}
+        )
         options |= {} if self._pooling is None else {"pooling": self._pooling}
         return written(self.kind, self._source, options, {"threads": "1", "together": "no"})
 
     def _fill(self, model: Any, file: Path) -> None:
-        """Put the weights of the file in place; every tensor must be there, and no others but the classifier's."""
+        """Put the weights of the file in place; every tensor must be there, and no others but the
+        classifier's.
+        """
         tensors = self._tensors(file)
         own = model.state_dict()
         classifier = model.pretrained_cfg.get("classifier") or ()
-        prefixes = tuple(f"{name}." for name in ([classifier] if isinstance(classifier, str) else classifier))
-        strange = sorted(name for name in tensors if name not in own and not name.startswith(prefixes))
-        wrong = sorted(name for name in own if name not in tensors or tensors[name].shape != own[name].shape)
+        prefixes = tuple(
+            f"{name}." for name in ([classifier] if isinstance(classifier, str) else classifier)
+        )
+        strange = sorted(
+            name for name in tensors if name not in own and not name.startswith(prefixes)
+        )
+        wrong = sorted(
+            name for name in own if name not in tensors or tensors[name].shape != own[name].shape
+        )
         if strange or wrong:
             raise BackboneError(
-                f"{file} is not of this architecture; missing or of another shape: {wrong[:5]}, unknown: {strange[:5]}. "
+                f"{file} is not of this architecture; missing or of another shape: {wrong[:5]}, "
+                f"unknown: {strange[:5]}. "
                 "Name the architecture and pooling that it was saved with"
             )
         model.load_state_dict({name: tensors[name] for name in own}, strict=True)
@@ -105,24 +126,39 @@ class TimmBackbone(Backbone):
             found = self._torch.load(file, map_location="cpu", weights_only=True)
         except Exception as problem:  # damaged files fail in many ways
             raise BackboneError(
-                f"the weights {file} cannot be read ({type(problem).__name__}: {problem}); give .safetensors or a torch.save file"
+                f"the weights {file} cannot be read ({type(problem).__name__}: {problem}); give "
+                ".safetensors or a torch.save file"
             ) from problem
         for wrapping in ("state_dict", "model"):
             if isinstance(found, Mapping) and isinstance(found.get(wrapping), Mapping):
                 found = found[wrapping]
-        if not isinstance(found, Mapping) or not all(isinstance(tensor, self._torch.Tensor) for tensor in found.values()):
-            raise BackboneError(f"the weights {file} are not a dictionary of tensors; save model.state_dict()")
+        if not isinstance(found, Mapping) or not all(
+            isinstance(tensor, self._torch.Tensor) for tensor in found.values()
+        ):
+            raise BackboneError(
+                f"the weights {file} are not a dictionary of tensors; save model.state_dict()"
+            )
         return dict(found)
 
     def _run(self, samples: list[Any], first: int) -> NDArray[Any]:
-        arrays = np.stack([self._preprocessing(sample, position, extra=_EXTRA) for position, sample in enumerate(samples, first)])
+        arrays = np.stack(
+            [
+                self._preprocessing(sample, position, extra=_EXTRA)
+                for position, sample in enumerate(samples, first)
+            ]
+        )
         try:
             with steady(self._torch, self._threads):
                 output = self._model(self._torch.from_numpy(arrays)).to(self._torch.float32).numpy()
         except (RuntimeError, ValueError, TypeError, AssertionError) as problem:
-            raise BackboneError(f"{named(first, samples[0])}: {self._source} cannot take it: {problem}") from problem
+            raise BackboneError(
+                f"{named(first, samples[0])}: {self._source} cannot take it: {problem}"
+            ) from problem
         if output.ndim != 2:
-            raise BackboneError(f"{self._source} gives an array of shape {output.shape}; choose a pooling, such as pooling=avg")
+            raise BackboneError(
+                f"{self._source} gives an array of shape {output.shape}; choose a pooling, such "
+                "as pooling=avg"
+            )
         return output  # type: ignore[no-any-return]
 
 
@@ -132,8 +168,10 @@ def preprocessing_of(config: Mapping[str, Any]) -> ImagePreprocessing:
     mode = config.get("crop_mode") or "center"
     if mode not in ("center", "squash") or channels not in (1, 3) or height != width:
         raise BackboneError(
-            f"timm's data config asks for crop_mode={mode!r} and input_size={tuple(config['input_size'])}, which this adapter "
-            "cannot do: it does 'center' and 'squash' on square images of 1 or 3 channels. Use a CallableBackbone"
+            f"timm's data config asks for crop_mode={mode!r} and "
+            f"input_size={tuple(config['input_size'])}, which this adapter "
+            "cannot do: it does 'center' and 'squash' on square images of 1 or 3 channels. Use a "
+            "CallableBackbone"
         )
     return ImagePreprocessing(
         size=(height, width),
@@ -150,19 +188,31 @@ def _found(source: str, weights: Path | None) -> tuple[str, dict[str, Any], dict
     """Architecture, its arguments, its data config and the file of its weights."""
     folder = Path(source)
     if not folder.is_dir():
-        if ":" in source or "/" in source:  # timm would take hf-hub:OWNER/NAME for an order to download
-            raise BackboneError(f"{source!r} is neither a folder nor the name of an architecture; fetch the folder first")
+        if (
+            ":" in source or "/" in source
+        ):  # timm would take hf-hub:OWNER/NAME for an order to download
+            raise BackboneError(
+                f"{source!r} is neither a folder nor the name of an architecture; fetch the "
+                "folder first"
+            )
         if weights is None:
             raise BackboneError(
-                f"{source!r} is no folder, and as an architecture it needs weights=FILE: nothing is downloaded here, and random "
+                f"{source!r} is no folder, and as an architecture it needs weights=FILE: nothing "
+                "is downloaded here, and random "
                 "weights are no backbone"
             )
         return source, {}, {}, weights
     try:
         config = json.loads((folder / CONFIG).read_bytes())
-        found = str(config["architecture"]), dict(config.get("model_args") or {}), dict(config.get("pretrained_cfg") or {})
+        found = (
+            str(config["architecture"]),
+            dict(config.get("model_args") or {}),
+            dict(config.get("pretrained_cfg") or {}),
+        )
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise BackboneError(f"{folder / CONFIG} is missing or not timm's ({problem}); fetch the folder again") from problem
+        raise BackboneError(
+            f"{folder / CONFIG} is missing or not timm's ({problem}); fetch the folder again"
+        ) from problem
     return *found, folder / weight_files(folder)[0] if weights is None else weights
 
 

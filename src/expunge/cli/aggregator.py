@@ -9,30 +9,37 @@ from typing import Any
 
 import click
 
-from expunge.cli.aggregating import plan_in_words, rules_in_words, rules_of, rules_options
-from expunge.cli.command import group
+from expunge.aggregator import Aggregator, Forwarder, require_aggregator
+from expunge.cli._command import group
+from expunge.cli._connect import ATTEMPTS, PATIENCE, carrier_to
+from expunge.cli._identifiers import Identifier, resolve
+from expunge.cli._options import (
+    FOLDER,
+    PATH,
+    at_option,
+    output_option,
+    plan_in_words,
+    rules_in_words,
+    rules_of,
+    rules_options,
+)
+from expunge.cli._output import GOOD, Screen, count, facts, next_steps, title, unwrapped
+from expunge.cli._samples import backbone_argument
 from expunge.cli.enroll import addresses, token_from
-from expunge.cli.identifiers import Identifier, resolve
-from expunge.cli.options import FOLDER, PATH, at_option, output_option
-from expunge.cli.reach import ATTEMPTS, PATIENCE, carrier_to
-from expunge.cli.samples import backbone_argument
-from expunge.cli.screen import GOOD, Screen, count, facts, next_steps, title, unwrapped
 from expunge.client import ClientStore
-from expunge.embedded.place import Place, url_of
 from expunge.errors import StoreBusyError, StoreError
-from expunge.files import write_whole
+from expunge.federation.layout import Layout, url_of
 from expunge.server.service import Service
-from expunge.tree import Aggregator
-from expunge.tree.aggregator import require_aggregator
-from expunge.tree.forwarder import Forwarder
+from expunge.storage.files import write_whole
 
 
 @group()
 def aggregator() -> None:
     """Serve a group of clients under another server, which sees the group's sums only.
 
-    An aggregator is a server to its group and a client to the server above, whose spec must allow group messages (expunge init
-    --messages rows,gram,group). The head at the root is still, bit for bit, the one retrained on all samples of all groups.
+    An aggregator is a server to its group and a client to the server above, whose spec must allow
+    group messages (expunge init --messages rows,gram,group). The head at the root is still, bit for
+    bit, the one retrained on all samples of all groups.
 
     Example:
       expunge aggregator found region-north region-north.token
@@ -46,20 +53,43 @@ def aggregator() -> None:
 @click.option("--messages", help="What the clients of the group may send. [default: rows,gram]")
 @rules_options
 @click.option(
-    "--host", "hosts", multiple=True, metavar="NAME", help="A name or address under which its clients reach it. Repeatable."
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name or address under which its clients reach it. Repeatable.",
 )
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=8443, show_default=True, help="The port that it will be served at."
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8443,
+    show_default=True,
+    help="The port that it will be served at.",
 )
-@click.option("--mirror", "mirrors", type=PATH, multiple=True, help="Mirror the vault to this file, on another disk. Repeatable.")
+@click.option(
+    "--mirror",
+    "mirrors",
+    type=PATH,
+    multiple=True,
+    help="Mirror the vault to this file, on another disk. Repeatable.",
+)
 @at_option
 def found(
-    *, directory: Path, token: str, hosts: tuple[str, ...], port: int, mirrors: tuple[Path, ...], at: str | None, **given: Any
+    *,
+    directory: Path,
+    token: str,
+    hosts: tuple[str, ...],
+    port: int,
+    mirrors: tuple[Path, ...],
+    at: str | None,
+    **given: Any,
 ) -> None:
-    """Found a group in the new folder DIRECTORY, by the one-time TOKEN that the operator of the server above made.
+    """Found a group in the new folder DIRECTORY, by the one-time TOKEN that the operator of the
+    server above made.
 
-    The spec is that of the server above; only the messages within the group can be chosen, and with --secure-aggregation the
-    aggregator itself sees sums only. If it is interrupted, the same command again finishes it.
+    The spec is that of the server above; only the messages within the group can be chosen, and with
+    --secure-aggregation the aggregator itself sees sums only. If it is interrupted, the same
+    command again finishes it.
 
     Example:
       expunge aggregator found region-north region-north.token
@@ -71,28 +101,60 @@ def found(
     """
     rules, expected = rules_of(given), given["expected"]
     if expected is not None and rules is None:
-        raise click.UsageError("--clients shows what follows from the rules of secure aggregation: give --secure-aggregation")
+        raise click.UsageError(
+            "--clients shows what follows from the rules of secure aggregation: give "
+            "--secure-aggregation"
+        )
     if rules is not None and given["messages"] not in (None, "masked"):
-        raise click.UsageError("--secure-aggregation means masked messages and no others: leave out --messages")
-    messages = tuple(part.strip() for part in (given["messages"] or ("rows,gram" if rules is None else "masked")).split(","))
+        raise click.UsageError(
+            "--secure-aggregation means masked messages and no others: leave out --messages"
+        )
+    messages = tuple(
+        part.strip()
+        for part in (given["messages"] or ("rows,gram" if rules is None else "masked")).split(",")
+    )
     whole = token_from(token)
     address = addresses(whole, at)[0]
     urls = [url_of(host, port) for host in hosts]
     options: dict[str, Any] = {"hosts": hosts, "urls": urls, "mirrors": mirrors}
     with (
         carrier_to(address, whole.ca) as carrier,
-        Aggregator.found(directory, whole, carrier, messages=messages, aggregation=rules, address=address, **options) as made,
+        Aggregator.found(
+            directory,
+            whole,
+            carrier,
+            messages=messages,
+            aggregation=rules,
+            address=address,
+            **options,
+        ) as made,
     ):
-        name, above, own, spec = made.name, made.upstream.federation, made.group.office.federation, made.group.spec
+        name, above, own, spec = (
+            made.name,
+            made.upstream.federation,
+            made.group.office.federation,
+            made.group.spec,
+        )
     Screen.current().result(
-        {"directory": str(directory), "name": name, "above": above, "federation": own, "urls": urls, "spec": spec.to_dict()},
+        {
+            "directory": str(directory),
+            "name": name,
+            "above": above,
+            "federation": own,
+            "urls": urls,
+            "spec": spec.to_dict(),
+        },
         unwrapped(f"The group {name} is founded in {directory}", "bold"),
         facts(
             [
                 ("Under", unwrapped(f"federation {above}, at {address}")),
                 ("Its clients may send", ", ".join(spec.messages)),
                 *([] if rules is None else [("Rounds", rules_in_words(rules))]),
-                *([] if rules is None or expected is None else [(f"With {expected} clients", plan_in_words(rules, expected))]),
+                *(
+                    []
+                    if rules is None or expected is None
+                    else [(f"With {expected} clients", plan_in_words(rules, expected))]
+                ),
                 ("Reached at", unwrapped(", ".join(urls) or f"{directory}, on this machine")),
                 ("Operator's office", directory / "operator"),
             ]
@@ -109,7 +171,8 @@ def found(
 @click.argument("directory", type=FOLDER)
 @at_option
 def sync(directory: Path, at: str | None) -> None:
-    """Forward what the group in DIRECTORY has changed, and bring orders, amendments and audits down.
+    """Forward what the group in DIRECTORY has changed, and bring orders, amendments and audits
+    down.
 
     While the group is served (expunge serve) this happens by itself, every --forward-every seconds.
 
@@ -120,7 +183,10 @@ def sync(directory: Path, at: str | None) -> None:
         done, samples = one.sync(), one.group.carrier.service.core.books.solver.count
         name = one.name
     told = [
-        (f"Request {receipt.sequence}", _changes(receipt.logged.entry) + f" (log entry {receipt.logged.index} above)")
+        (
+            f"Request {receipt.sequence}",
+            _changes(receipt.logged.entry) + f" (log entry {receipt.logged.index} above)",
+        )
         for receipt in done.receipts
     ]
     Screen.current().result(
@@ -132,7 +198,11 @@ def sync(directory: Path, at: str | None) -> None:
             "audits": list(done.audits),
             "head": done.head,
         },
-        title(f"{name} is in step with the server above" if done.status == "active" else f"{name} is gone above"),
+        title(
+            f"{name} is in step with the server above"
+            if done.status == "active"
+            else f"{name} is gone above"
+        ),
         facts(
             [
                 ("Group", count(samples, "sample")),
@@ -152,9 +222,11 @@ def sync(directory: Path, at: str | None) -> None:
 @output_option("The file to write the proof to.", required=True)
 @at_option
 def passage(*, directory: Path, client: str, sequence: str, output: Path, at: str | None) -> None:
-    """Prove that request SEQUENCE of a CLIENT of the group has reached the ledger of the server above.
+    """Prove that request SEQUENCE of a CLIENT of the group has reached the ledger of the server
+    above.
 
-    SEQUENCE is the number of the request, or last. The proof is checked offline with the public key of the server above alone.
+    SEQUENCE is the number of the request, or last. The proof is checked offline with the public key
+    of the server above alone.
 
     Example:
       expunge aggregator passage region-north clinic-a 7 -o passage.json
@@ -167,7 +239,9 @@ def passage(*, directory: Path, client: str, sequence: str, output: Path, at: st
     write_whole(output, data, mode=0o644)
     Screen.current().result(
         {"file": str(output), "client": client, "sequence": number, "aggregator": name},
-        unwrapped(f"The passage of request {number} of {client} through {name} is in {output}.", GOOD),
+        unwrapped(
+            f"The passage of request {number} of {client} through {name} is in {output}.", GOOD
+        ),
         next_steps(f"expunge verify {output} --trust {directory}/upstream"),
     )
 
@@ -175,21 +249,33 @@ def passage(*, directory: Path, client: str, sequence: str, output: Path, at: st
 @contextmanager
 def opened(directory: Path, at: str | None) -> Iterator[Aggregator]:
     """An aggregator with its way to the server above; its group must not be served meanwhile."""
-    place = Place.at(directory)
+    place = Layout.at(directory)
     if place.serving():
-        raise StoreBusyError(f"{directory} is being served, and is kept in step by that process (expunge serve --forward-every)")
+        raise StoreBusyError(
+            f"{directory} is being served, and is kept in step by that process (expunge serve "
+            "--forward-every)"
+        )
     address, ca = _above(place)
-    with carrier_to(at or address, ca) as carrier, Aggregator(directory, carrier, attempts=ATTEMPTS) as one:
+    with (
+        carrier_to(at or address, ca) as carrier,
+        Aggregator(directory, carrier, attempts=ATTEMPTS) as one,
+    ):
         yield one
 
 
 @contextmanager
 def forwarding(
-    directory: Path, service: Service, every: float, report: Callable[[str, BaseException | None], None]
+    directory: Path,
+    service: Service,
+    every: float,
+    report: Callable[[str, BaseException | None], None],
 ) -> Iterator[None]:
     """Keep the group of a running service in step with the server above."""
-    address, ca = _above(Place.at(directory))
-    with carrier_to(address, ca) as carrier, Aggregator(directory, carrier, service=service, attempts=1) as one:
+    address, ca = _above(Layout.at(directory))
+    with (
+        carrier_to(address, ca) as carrier,
+        Aggregator(directory, carrier, service=service, attempts=1) as one,
+    ):
         forwarder = Forwarder(one, every, report)
         forwarder.start()
         try:
@@ -198,7 +284,7 @@ def forwarding(
             forwarder.stop()
 
 
-def _above(place: Place) -> tuple[str, str]:
+def _above(place: Layout) -> tuple[str, str]:
     with ClientStore.open(require_aggregator(place.path), timeout=PATIENCE) as store:
         if not store.address:
             raise StoreError(f"{place.path} does not know where the server above is: give --at URL")
@@ -206,5 +292,7 @@ def _above(place: Place) -> tuple[str, str]:
 
 
 def _changes(entry: dict[str, Any]) -> str:
-    parts = [f"{count(entry[name], 'sample')} {name}" for name in ("added", "deleted") if entry[name]]
+    parts = [
+        f"{count(entry[name], 'sample')} {name}" for name in ("added", "deleted") if entry[name]
+    ]
     return ", ".join(parts) or "answers only"

@@ -1,4 +1,6 @@
-"""`expunge audit`: every client recomputes, and the sums must be the ledger; or a lost server is rebuilt from its clients."""
+"""`expunge audit`: every client recomputes, and the sums must be the ledger; or a lost server is
+rebuilt from its clients.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,18 @@ from typing import Any
 import click
 from rich.text import Text
 
-from expunge.cli import failure
-from expunge.cli.command import command
-from expunge.cli.identifiers import Identifier, resolve
-from expunge.cli.options import FOLDER, office_options
-from expunge.cli.reach import Reached, agent_on, backbone_of, office_at, store_at
-from expunge.cli.rebuild import Rebuilt, rebuild_server
-from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, unwrapped
-from expunge.cli.together import sync_together
+from expunge.cli import _command
+from expunge.cli._command import command
+from expunge.cli._connect import Reached, agent_on, backbone_of, office_at, store_at
+from expunge.cli._identifiers import Identifier, resolve
+from expunge.cli._options import FOLDER, office_options
+from expunge.cli._output import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, unwrapped
+from expunge.cli._rebuild import Rebuilt, rebuild_server
+from expunge.cli._sync import sync_together
 from expunge.client import Synced
 from expunge.errors import EvidenceError, ExpungeError
 from expunge.evidence.wording import moment
-from expunge.spec import Spec
+from expunge.ridge.spec import Spec
 
 _PAUSE = 0.3  # seconds between looks at an audit that is under way
 _SETTLING = 30.0  # seconds that the server may take to add up, once all have answered
@@ -29,10 +31,28 @@ _SETTLING = 30.0  # seconds that the server may take to add up, once all have an
 
 @command()
 @click.option("--wait", is_flag=True, help="Wait until all clients have answered.")
-@click.option("--timeout", type=float, default=3600.0, show_default=True, help="Seconds to wait with --wait.")
-@click.option("--client-dir", "folders", type=FOLDER, multiple=True, help="A client's folder at hand: let it answer. Repeatable.")
-@click.option("--show", "earlier", metavar="AUDIT", help="Show an earlier audit by its id, the beginning of it, or last.")
-@click.option("--rebuild", type=FOLDER, metavar="DIR", help="Instead: rebuild a lost server in DIR from the clients at hand.")
+@click.option(
+    "--timeout", type=float, default=3600.0, show_default=True, help="Seconds to wait with --wait."
+)
+@click.option(
+    "--client-dir",
+    "folders",
+    type=FOLDER,
+    multiple=True,
+    help="A client's folder at hand: let it answer. Repeatable.",
+)
+@click.option(
+    "--show",
+    "earlier",
+    metavar="AUDIT",
+    help="Show an earlier audit by its id, the beginning of it, or last.",
+)
+@click.option(
+    "--rebuild",
+    type=FOLDER,
+    metavar="DIR",
+    help="Instead: rebuild a lost server in DIR from the clients at hand.",
+)
 @office_options
 def audit(
     *,
@@ -46,16 +66,18 @@ def audit(
 ) -> None:
     """Audit the federation: compare the ledger with what the clients really hold.
 
-    Every client recomputes its statistics from its own samples and answers at its next sync; when all have, the server adds
-    up, and the sum must be the ledger. If it is, the head is, bit for bit, the one that retraining from all samples would
-    give. The result is written to the audit log and named in every later certificate. Exits with 3 if anything differs, with
-    7 while clients have yet to answer.
+    Every client recomputes its statistics from its own samples and answers at its next sync; when
+    all have, the server adds up, and the sum must be the ledger. If it is, the head is, bit for
+    bit, the one that retraining from all samples would give. The result is written to the audit log
+    and named in every later certificate. Exits with 3 if anything differs, with 7 while clients
+    have yet to answer.
 
-    Under secure aggregation all clients must recompute in one round, so at about the same time, and it is their sum that is
-    compared: if it differs, nobody can tell by whose fault.
+    Under secure aggregation all clients must recompute in one round, so at about the same time, and
+    it is their sum that is compared: if it differs, nobody can tell by whose fault.
 
-    With --rebuild a lost server is rebuilt: a new one is founded in DIR from the clients' spec, each client at hand is
-    enrolled there and sends everything, and the head is compared with the last one that they hold.
+    With --rebuild a lost server is rebuilt: a new one is founded in DIR from the clients' spec,
+    each client at hand is enrolled there and sends everything, and the head is compared with the
+    last one that they hold.
 
     Example:
       expunge audit --wait --office federation/operator
@@ -66,7 +88,11 @@ def audit(
         _rebuild(rebuild, folders)
         return
     with office_at(office, at) as reached:
-        found = str(reached.office.do("audit", {})["audit"]) if earlier is None else _earlier(reached, earlier)
+        found = (
+            str(reached.office.do("audit", {})["audit"])
+            if earlier is None
+            else _earlier(reached, earlier)
+        )
         silent = _let_answer(reached, folders)
     for folder_name, problem in silent.items():
         Screen.current().note(f"{folder_name} has not answered: {problem}")
@@ -74,12 +100,18 @@ def audit(
 
 
 def _let_answer(reached: Reached, folders: tuple[Path, ...]) -> dict[str, str]:
-    """Let the clients at hand answer; why some could not, by folder. The others are asked all the same."""
+    """Let the clients at hand answer; why some could not, by folder.
+
+    The others are asked all the same.
+    """
     problems: dict[str, str] = {}
 
     def answer(folder: Path) -> Synced:
         try:
-            with store_at(folder) as store, agent_on(store, reached.carrier, backbone_of(store, None)) as agent:
+            with (
+                store_at(folder) as store,
+                agent_on(store, reached.carrier, backbone_of(store, None)) as agent,
+            ):
                 return agent.sync()
         except (ExpungeError, OSError) as problem:
             problems[str(folder)] = str(problem)
@@ -97,14 +129,17 @@ def _earlier(reached: Reached, given: str) -> str:
 def _result(office: Path | None, at: str | None, audit_id: str, seconds: float) -> dict[str, Any]:
     """The audit as it stands, after waiting for clients up to so many seconds.
 
-    Between two looks the server is let go of: clients on this machine may need its folder to answer.
+    Between two looks the server is let go of: clients on this machine may need its folder to
+    answer.
     """
     ends = time.monotonic() + seconds
     with Screen.current().progress("Waiting for clients", None) as progress:
         while True:
             with office_at(office, at) as reached:
                 told = _settled(reached, audit_id)
-                told["masked"] = Spec.from_dict(reached.office.federation_content()["spec"]).is_masked
+                told["masked"] = Spec.from_dict(
+                    reached.office.federation_content()["spec"]
+                ).is_masked
             if told["result"] != "under way" or time.monotonic() >= ends:
                 return told
             progress(len(told["equal"]) + len(told["different"]))
@@ -124,15 +159,29 @@ def _settled(reached: Reached, audit_id: str) -> dict[str, Any]:
 def _tell(told: dict[str, Any]) -> None:
     screen, result, masked = Screen.current(), told["result"], told.pop("masked")
     style = {"equal": GOOD, "different": BAD}.get(result, WAITS)
-    whose = "Under secure aggregation nobody can tell whose fault it is." if masked else "Look into the clients named below."
+    whose = (
+        "Under secure aggregation nobody can tell whose fault it is."
+        if masked
+        else "Look into the clients named below."
+    )
     words = {
-        "equal": "The ledger is, bit for bit, the sum of what all clients hold: the head is that of retraining.",
+        "equal": (
+            "The ledger is, bit for bit, the sum of what all clients hold: the head is that "
+            "of retraining."
+        ),
         "different": f"The ledger is NOT the sum of what the clients hold. {whose}",
     }
-    meanwhile = "Clients answer in one round, which needs all of them at one time: sync each." if masked else ""
+    meanwhile = (
+        "Clients answer in one round, which needs all of them at one time: sync each."
+        if masked
+        else ""
+    )
     screen.result(
         told,
-        Text.assemble((f"Audit {told['audit'][:8]}: ", "bold"), (result, f"bold {style}" if result == "equal" else style)),
+        Text.assemble(
+            (f"Audit {told['audit'][:8]}: ", "bold"),
+            (result, f"bold {style}" if result == "equal" else style),
+        ),
         line(words.get(result, meanwhile or "Clients answer at their next sync."), indent=2),
         facts(
             [
@@ -143,12 +192,16 @@ def _tell(told: dict[str, Any]) -> None:
                 *([("Log entry", told["index"])] if told["index"] >= 0 else []),
             ]
         ),
-        *([next_steps(f"expunge audit --show {told['audit'][:8]} --wait")] if result == "under way" else []),
+        *(
+            [next_steps(f"expunge audit --show {told['audit'][:8]} --wait")]
+            if result == "under way"
+            else []
+        ),
     )
     if result == "different":
-        raise click.exceptions.Exit(failure.EVIDENCE)
+        raise click.exceptions.Exit(_command.EVIDENCE)
     if result == "under way":
-        raise click.exceptions.Exit(failure.NOT_YET)
+        raise click.exceptions.Exit(_command.NOT_YET)
 
 
 def _answers(told: dict[str, Any], *, masked: bool) -> list[tuple[str, object]]:
@@ -159,7 +212,9 @@ def _answers(told: dict[str, Any], *, masked: bool) -> list[tuple[str, object]]:
             ("Samples in the ledger", f"{told['count']:,}"),
         ]
         return whose if told["finished"] else []
-    different = [("Different", Text(", ".join(told["different"]), style=BAD))] if told["different"] else []
+    different = (
+        [("Different", Text(", ".join(told["different"]), style=BAD))] if told["different"] else []
+    )
     equal = ", ".join(told["equal"]) or "nobody yet"
     return [("Samples recomputed", f"{told['count']:,}"), ("Equal", equal), *different]
 
@@ -170,29 +225,50 @@ def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
     screen.result(made.value(), *_shown(made, directory))
     if made.verdict == "different":
         raise EvidenceError(
-            f"the rebuilt server has as many samples and clients as the lost one, but another head ({made.head[:16]}…, it was "
-            f"{made.old_head[:16]}…): a client's store was altered, or has changed since the last head that is known"
+            "the rebuilt server has as many samples and clients as the lost one, but another "
+            f"head ({made.head[:16]}…, it was "
+            f"{made.old_head[:16]}…): a client's store was altered, or has changed since the last "
+            "head that is known"
         )
 
 
 def _shown(made: Rebuilt, directory: Path) -> list[Any]:
     words = {
         "equal": ("The head is, bit for bit, the last one that the clients held.", GOOD),
-        "changed": ("Something has changed since the last head that the clients held, or not all clients are back.", WAITS),
+        "changed": (
+            (
+                "Something has changed since the last head that the clients held, or not all clients "
+                "are back."
+            ),
+            WAITS,
+        ),
         "different": ("The head is not the one that the clients held.", BAD),
         "unknown": ("No client held a head to compare with.", WAITS),
     }
     if not made.folders:
         return [
-            unwrapped(f"The server in {directory} asks all its clients to send what they hold", "bold"),
-            facts([("Waiting for", ", ".join(made.waiting) or "nobody: no client is enrolled there yet")]),
+            unwrapped(
+                f"The server in {directory} asks all its clients to send what they hold", "bold"
+            ),
+            facts(
+                [
+                    (
+                        "Waiting for",
+                        ", ".join(made.waiting) or "nobody: no client is enrolled there yet",
+                    )
+                ]
+            ),
             line("Its ledger is empty until they do, which is at their next sync.", indent=2),
             next_steps(
                 "expunge client sync --dir NAME --accept-restored     at each client",
                 f"expunge server status --office {directory}/operator",
             ),
         ]
-    earlier = f" ({made.old_samples:,} at the newest head that these clients held)" if made.old_samples >= 0 else ""
+    earlier = (
+        f" ({made.old_samples:,} at the newest head that these clients held)"
+        if made.old_samples >= 0
+        else ""
+    )
     return [
         unwrapped(f"The server is rebuilt in {directory}, as federation {made.federation}", "bold"),
         facts(
@@ -205,10 +281,14 @@ def _shown(made: Rebuilt, directory: Path) -> list[Any]:
         ),
         line(*words[made.verdict], indent=2),
         next_steps(
-            f"expunge audit --office {directory}/operator " + " ".join(f"--client-dir {folder}" for folder in made.folders),
+            f"expunge audit --office {directory}/operator "
+            + " ".join(f"--client-dir {folder}" for folder in made.folders),
             f"expunge server token NAME -o NAME.token --office {directory}/operator",
             "expunge enroll NAME.token --dir NAME --rejoin",
             f"expunge audit --rebuild {directory}",
-            why=f"Next: audit {count(len(made.clients), 'client')}; for clients elsewhere, tokens, then ask all to send again:",
+            why=(
+                f"Next: audit {count(len(made.clients), 'client')}; for clients elsewhere, "
+                "tokens, then ask all to send again:"
+            ),
         ),
     ]

@@ -6,8 +6,8 @@ import click
 from click.shell_completion import get_completion_class
 from rich.text import Text
 
-from expunge.cli.command import command
-from expunge.cli.screen import Screen
+from expunge.cli._command import command
+from expunge.cli._output import Screen
 from expunge.errors import InputError
 
 _SHELLS = ("bash", "zsh", "fish")
@@ -29,4 +29,6 @@ def completion(shell: str) -> None:
         raise InputError(f"there is no completion for {shell}")
     complete = made(root.command, {}, "expunge", "_EXPUNGE_COMPLETE")
     script = complete.source_template % complete.source_vars()
-    Screen.current().result({"shell": shell, "script": script}, Text(script, no_wrap=True, overflow="ignore"))
+    Screen.current().result(
+        {"shell": shell, "script": script}, Text(script, no_wrap=True, overflow="ignore")
+    )

@@ -1,6 +1,10 @@
 """`expunge demo`: the whole story on real handwritten digits, by the local carrier.
 
-Nothing is staged: the same server, stores, signatures and files as `expunge serve` and `expunge client` have, in one process.
+Nothing is staged: the same server, stores, signatures and files as `expunge serve` and `expunge
+client` have, in one process.
+
+What a server sees of one client under secure aggregation, beside what that client really sent; for
+the demo.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import numpy as np
@@ -21,31 +25,103 @@ from rich.table import Table
 from rich.text import Text
 
 from expunge import __version__
-from expunge.carriers.local import LocalCarrier
-from expunge.cli.command import command
-from expunge.cli.options import FOLDER
-from expunge.cli.overheard import Overheard
-from expunge.cli.reach import Reached
-from expunge.cli.screen import BAD, GOOD, QUIET, Screen, count, facts, line, next_steps, table
-from expunge.cli.together import sync_together
-from expunge.cli.tokens import new_token
-from expunge.cli.told import receipt_in_words, receipt_value
+from expunge.cli._command import command
+from expunge.cli._connect import Reached
+from expunge.cli._format import receipt_in_words, receipt_value
+from expunge.cli._options import FOLDER
+from expunge.cli._output import BAD, GOOD, QUIET, Screen, count, facts, line, next_steps, table
+from expunge.cli._sync import new_token, sync_together
 from expunge.client import Agent, ClientStore, Synced, enrol
-from expunge.embedded.founding import found_federation
-from expunge.embedded.place import Place
+from expunge.crypto import Envelope, PublicKey
 from expunge.errors import EvidenceError, FormatError, StoreError
-from expunge.evidence import Finding, Receipt, published, render_bundle, verify
-from expunge.evidence.account import found_in
-from expunge.evidence.wording import moment
-from expunge.files import write_whole
-from expunge.head import Head
+from expunge.evidence import Finding, Receipt, published_head, render_bundle, verify
+from expunge.evidence.wording import found_in, moment
+from expunge.exact import blas, wide
+from expunge.federation.founding import found_federation
+from expunge.federation.layout import Layout
 from expunge.office import Office
-from expunge.protocol.carrier import Carrier
-from expunge.server.core import Settings
-from expunge.signing import Envelope, PublicKey
+from expunge.ridge.head import Head
+from expunge.ridge.spec import Spec
+from expunge.ridge.statistics import Statistics
+from expunge.secagg import Contribution, Masked
+from expunge.secagg.messages import read_client_message, read_preamble
+from expunge.server.state import Settings
 from expunge.solvers import solve
-from expunge.spec import Spec
-from expunge.statistics import Statistics
+from expunge.storage.files import write_whole
+from expunge.transport.local import LocalCarrier
+from expunge.wire.carrier import Carrier
+
+_SHOWN = 24  # hexadecimal digits of 32
+
+
+class Overheard:
+    """Listens to one client's messages: `carrier` is its way to the server."""
+
+    def __init__(self, carrier: Carrier, store: ClientStore) -> None:
+        self.carrier = cast("Carrier", _Listening(carrier))
+        self.store = store
+
+    def shown(self) -> list[RenderableType]:
+        """Some numbers of the client's first sum, as they are, and as they reached the server."""
+        name, spec = self.store.name, self.store.spec
+        masked = Masked.from_bytes(cast("_Listening", self.carrier).masked)
+        truth = Contribution.of(self.store.statistics(), None, spec).vector()
+        seen = wide.from_bytes(masked.to_bytes(), (masked.length,))
+        rows: list[tuple[str, object]] = [
+            (
+                what,
+                Text.assemble(
+                    f"{_integer(truth, place):>4}",
+                    (f"   the server saw {_digits(seen, place)}…", QUIET),
+                ),
+            )
+            for what, place in _places(spec).items()
+        ]
+        told = (
+            f"What {name} sent, and what the server saw of it (numbers of 128 bits under masks "
+            "that cancel in the sum):"
+        )
+        return [line(), line(told, QUIET), facts(rows)]
+
+
+class _Listening:
+    """Whatever is asked of it, the carrier does itself."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+        self.masked = b""  # the first masked vector that went over it
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._carrier, name)
+
+    def aggregate(self, data: bytes) -> bytes:
+        """A turn in a round."""
+        if not self.masked and data[:1] != b"{" and read_preamble(data).kind == "masked":
+            self.masked = bytes(read_client_message(data).body)
+        return self._carrier.aggregate(data)
+
+
+def _places(spec: Spec) -> dict[str, int]:
+    """Where some numbers that people understand stand in the vector."""
+    before = (
+        blas.packed_length(spec.width)
+        + spec.width * spec.columns
+        + blas.packed_length(spec.columns)
+    )
+    return {
+        "Samples added": before + 1,
+        f"Of label {(spec.labels or ('',))[0]}": before + 3 + spec.columns,
+    }
+
+
+def _integer(vector: wide.Wide, place: int) -> int:
+    return wide.to_ints(vector[:, place : place + 1])[0]
+
+
+def _digits(vector: wide.Wide, place: int) -> str:
+    low, high = (int(one) for one in vector[:, place])
+    return f"{high:016x}{low:016x}"[:_SHOWN]
+
 
 _CLIENTS = 10
 _PEOPLE = 40
@@ -53,7 +129,9 @@ _TEST_EVERY = 5
 _SEED = 7
 _PERSON = "person-17"
 _AUDIT_SECONDS = 30.0
-_GATHER_FOR = 0.2  # seconds that a round waits for yet another client: here they come one right after another
+_GATHER_FOR = (
+    0.2  # seconds that a round waits for yet another client: here they come one right after another
+)
 _OVERHEARD = 3  # the client whose masked message is looked at
 
 Array = NDArray[Any]
@@ -72,7 +150,9 @@ class Digits:
 
     @classmethod
     def load(cls) -> Digits:
-        """scikit-learn's 1,797 digits; clients and people are assigned by a fixed draw, every fifth digit is for testing."""
+        """scikit-learn's 1,797 digits; clients and people are assigned by a fixed draw, every fifth
+        digit is for testing.
+        """
         from sklearn.datasets import load_digits  # noqa: PLC0415 - takes a second, and nothing else here needs it
 
         digits = load_digits()
@@ -120,17 +200,25 @@ class Story:
 
 
 @command()
-@click.option("--keep", type=FOLDER, help="Keep everything in this new folder, to try other commands on.")
-@click.option("--secure-aggregation", is_flag=True, help="The server learns sums over rounds of clients, and nothing else.")
+@click.option(
+    "--keep", type=FOLDER, help="Keep everything in this new folder, to try other commands on."
+)
+@click.option(
+    "--secure-aggregation",
+    is_flag=True,
+    help="The server learns sums over rounds of clients, and nothing else.",
+)
 def demo(keep: Path | None, secure_aggregation: bool) -> None:
-    """Show the whole story in a few seconds: train, forget a person, verify, audit, compare with retraining.
+    """Show the whole story in a few seconds: train, forget a person, verify, audit, compare with
+    retraining.
 
-    Ten clients share scikit-learn's real handwritten digits. One person, who has samples at several clients, asks to be
-    forgotten; an erasure order goes round, every client answers, and the evidence is verified offline. Exits with 3 if the head
-    is not, bit for bit, the one that retraining without that person gives.
+    Ten clients share scikit-learn's real handwritten digits. One person, who has samples at several
+    clients, asks to be forgotten; an erasure order goes round, every client answers, and the
+    evidence is verified offline. Exits with 3 if the head is not, bit for bit, the one that
+    retraining without that person gives.
 
-    With --secure-aggregation the same is done by clients that send masked sums only; what the server saw of one of them is shown
-    beside what that client really sent.
+    With --secure-aggregation the same is done by clients that send masked sums only; what the
+    server saw of one of them is shown beside what that client really sent.
 
     Example:
       expunge demo
@@ -140,14 +228,19 @@ def demo(keep: Path | None, secure_aggregation: bool) -> None:
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise StoreError(f"{keep} is not empty: name a new folder to keep the demo in")
     with ExitStack() as stack:
-        folder = keep if keep is not None else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="expunge-demo-")))
+        folder = (
+            keep
+            if keep is not None
+            else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="expunge-demo-")))
+        )
         folder.mkdir(parents=True, exist_ok=True)
         messages = ("masked",) if secure_aggregation else ("gram", "rows")
         spec = Spec(dim=64, labels=tuple(range(10)), gamma=1.0, messages=messages)
         story = Story(folder, Screen.current(), Digits.load(), spec)
         value = _tell(story)
     story.screen.result(
-        value | {"kept": None if keep is None else str(keep), "seconds": story.took}, _closing(keep, masked=secure_aggregation)
+        value | {"kept": None if keep is None else str(keep), "seconds": story.took},
+        _closing(keep, masked=secure_aggregation),
     )
 
 
@@ -156,7 +249,8 @@ def _tell(story: Story) -> dict[str, Any]:
     story.show(
         line(f"Expunge {__version__}: exact, checkable unlearning", "bold"),
         line(
-            f"Real handwritten digits: {count(len(digits.labels), 'sample')} of {_PEOPLE} people at {_CLIENTS} clients, and "
+            f"Real handwritten digits: {count(len(digits.labels), 'sample')} of {_PEOPLE} people "
+            f"at {_CLIENTS} clients, and "
             f"{len(digits.test_labels)} others to test with."
         ),
     )
@@ -167,7 +261,10 @@ def _tell(story: Story) -> dict[str, Any]:
             stack.callback(carrier.close)
             office = stack.enter_context(Office.open(place.operator)).connect(carrier)
             reached = Reached(office, carrier, office.address)
-            stores = [stack.enter_context(_enrolled(story, reached, place, number)) for number in range(_CLIENTS)]
+            stores = [
+                stack.enter_context(_enrolled(story, reached, place, number))
+                for number in range(_CLIENTS)
+            ]
         if story.spec.is_masked:
             story.overheard = Overheard(carrier, stores[_OVERHEARD])
         agents = [Agent(store, _way(story, carrier, store)) for store in stores]
@@ -182,7 +279,9 @@ def _tell(story: Story) -> dict[str, Any]:
         "accuracy_before": digits.accuracy(before),
         "accuracy_after": digits.accuracy(after),
         "person": _PERSON,
-        "deleted": sum({one.logged.index: one.logged.entry["deleted"] for one in receipts}.values()),
+        "deleted": sum(
+            {one.logged.index: one.logged.entry["deleted"] for one in receipts}.values()
+        ),
         "receipt": receipt_value(receipts[0]),
         "proved": finding.proved,
         "audit": audit,
@@ -191,7 +290,7 @@ def _tell(story: Story) -> dict[str, Any]:
     }
 
 
-def _enrolled(story: Story, reached: Reached, place: Place, number: int) -> ClientStore:
+def _enrolled(story: Story, reached: Reached, place: Layout, number: int) -> ClientStore:
     name = f"clinic-{number}"
     token, _ = new_token(reached, name, "client", (str(place.path),))
     return enrol(story.folder / name, token, reached.carrier, address=str(place.path))
@@ -240,7 +339,7 @@ def _head(agent: Agent) -> Head:
     data = agent.store.head()
     if data is None:
         raise EvidenceError("the server published no head")
-    return published.read(data, agent.store.server)[0]
+    return published_head.read(data, agent.store.server)[0]
 
 
 def _forget(story: Story, office: Office, agents: Sequence[Agent]) -> list[Receipt]:
@@ -248,11 +347,20 @@ def _forget(story: Story, office: Office, agents: Sequence[Agent]) -> list[Recei
         order = office.do("order", {"subject": _PERSON})["order"]
         done = _sync(agents)
         told = office.ask("show-order", {"order": order})
-    receipts = [receipt for one in done for receipt in one.receipts if receipt.logged.entry["deleted"]]
+    receipts = [
+        receipt for one in done for receipt in one.receipts if receipt.logged.entry["deleted"]
+    ]
     story.show(
         facts(
             [
-                ("Order", f"{order[:8]}, {told['state']}: {len(told['answers'])} of {_CLIENTS} clients have answered"),
+                (
+                    "Order",
+                    (
+                        f"{order[:8]}, {told['state']}: {len(told['answers'])} of {_CLIENTS} "
+                        "clients "
+                        "have answered"
+                    ),
+                ),
                 ("Deleted", _deleted(told["answers"], receipts)),
             ]
         )
@@ -268,7 +376,10 @@ def _deleted(answers: Sequence[dict[str, Any]], receipts: Sequence[Receipt]) -> 
         return f"{total} samples at {len(holding)} clients: {', '.join(holding)}"
     entry = receipts[0].logged.entry
     names = ", ".join(one["client"] for one in entry["clients"])
-    return f"{entry['deleted']} samples by {len(entry['clients'])} clients together ({names}); how many by each is not disclosed"
+    return (
+        f"{entry['deleted']} samples by {len(entry['clients'])} clients together ({names}); "
+        "how many by each is not disclosed"
+    )
 
 
 def _show_receipt(story: Story, receipts: Sequence[Receipt]) -> None:
@@ -281,7 +392,13 @@ def _show_receipt(story: Story, receipts: Sequence[Receipt]) -> None:
             [
                 ("Request", f"{receipt.sequence} of {receipt.client}: {receipt_in_words(receipt)}"),
                 ("Took effect", moment(entry["time"])),
-                ("Audit log", f"entry {receipt.logged.index}, with its proof in a log of {receipt.checkpoint.size}"),
+                (
+                    "Audit log",
+                    (
+                        f"entry {receipt.logged.index}, with its proof in a log of "
+                        f"{receipt.checkpoint.size}"
+                    ),
+                ),
                 ("Ledger before", f"{entry['ledger_before'][:32]}…  (salted)"),
                 ("Ledger after", f"{entry['ledger_after'][:32]}…  (salted)"),
                 ("Erased at rest by", moment(entry["erased_by"])),
@@ -290,7 +407,7 @@ def _show_receipt(story: Story, receipts: Sequence[Receipt]) -> None:
     )
 
 
-def _verify(story: Story, office: Office, carrier: Carrier, place: Place) -> Finding:
+def _verify(story: Story, office: Office, carrier: Carrier, place: Layout) -> Finding:
     with story.step("verify", "The evidence is written to one file, and verified offline"):
         order = office.ask("orders", {})[0]["order"]
         envelope = Envelope.from_json(office.ask("bundle", {"order": order}), "bundle")
@@ -333,13 +450,19 @@ def _audit(story: Story, office: Office, agents: Sequence[Agent]) -> str:
         audit = office.do("audit", {})["audit"]
         _sync(agents)
         ends = time.monotonic() + _AUDIT_SECONDS
-        while (told := office.ask("show-audit", {"audit": audit}))["result"] == "under way" and time.monotonic() < ends:
+        while (told := office.ask("show-audit", {"audit": audit}))[
+            "result"
+        ] == "under way" and time.monotonic() < ends:
             time.sleep(0.05)
     result = str(told["result"])
     words = (
-        "the sum of all clients is the ledger, bit for bit" if result == "equal" else "the ledger is not the sum of all clients"
+        "the sum of all clients is the ledger, bit for bit"
+        if result == "equal"
+        else "the ledger is not the sum of all clients"
     )
-    story.show(facts([("Result", Text(f"{result}: {words}", style=GOOD if result == "equal" else BAD))]))
+    story.show(
+        facts([("Result", Text(f"{result}: {words}", style=GOOD if result == "equal" else BAD))])
+    )
     if result != "equal":
         raise EvidenceError(f"the audit found a difference: {told}")
     return result
@@ -361,13 +484,17 @@ def _compare(story: Story, before: Head, after: Head) -> bool:
             ],
         ),
         line(
-            "Forgotten and retrained are equal, bit for bit." if equal else "Forgotten and retrained DIFFER.",
+            "Forgotten and retrained are equal, bit for bit."
+            if equal
+            else "Forgotten and retrained DIFFER.",
             GOOD if equal else BAD,
             indent=2,
         ),
     )
     if not equal:
-        raise EvidenceError(f"the head {after.digest} is not that of retraining, {retrained.digest}")
+        raise EvidenceError(
+            f"the head {after.digest} is not that of retraining, {retrained.digest}"
+        )
     return equal
 
 
@@ -385,7 +512,10 @@ def _closing(keep: Path | None, *, masked: bool) -> RenderableType:
             f"expunge client peers --dir {keep}/clinic-3",
             f"expunge order show last --office {keep}/federation/operator",
             f"expunge serve {keep}/federation",
-            why="What to type next (changes take effect in rounds of three clients or more, while it is being served):",
+            why=(
+                "What to type next (changes take effect in rounds of three clients or more, while "
+                "it is being served):"
+            ),
         )
     return next_steps(
         f"expunge verify {keep}/order.html --key {keep}/federation/server.pub",

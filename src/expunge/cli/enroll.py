@@ -12,30 +12,56 @@ import click
 from cryptography.x509 import load_pem_x509_certificates
 
 from expunge.backbones import Backbone, backbone_from, require_fingerprint
-from expunge.cli.command import command
-from expunge.cli.options import FOLDER, PATH, at_option
-from expunge.cli.reach import absolute, carrier_to, store_at
-from expunge.cli.rejoin import federation_spec
-from expunge.cli.rejoin import rejoin as rejoined
-from expunge.cli.samples import backbone_argument
-from expunge.cli.screen import Screen, facts, next_steps, title, unwrapped
+from expunge.cli._command import command
+from expunge.cli._connect import absolute, carrier_to, store_at
+from expunge.cli._options import FOLDER, PATH, at_option
+from expunge.cli._output import Screen, facts, next_steps, title, unwrapped
+from expunge.cli._samples import backbone_argument
 from expunge.client import ClientStore, enrol
+from expunge.client.enrolment import federation_spec
+from expunge.client.enrolment import rejoin as rejoined
 from expunge.client.store import KINDS
 from expunge.errors import CarrierError, FormatError, InputError
 from expunge.office import Office
-from expunge.protocol.token import Token
+from expunge.wire.token import Token
 
 
 @command()
 @click.argument("token")
-@click.option("--dir", "folder", type=FOLDER, required=True, help="The new folder to keep key, samples and receipts in.")
-@click.option("--message", type=click.Choice(KINDS), help="What to send. [default: rows, if the spec allows them]")
-@click.option("--recompute", is_flag=True, help="Keep no features: compute them again from their files whenever they are needed.")
 @click.option(
-    "--backbone", metavar="DESCRIPTION", help="What turns images or texts into features, such as hf:FOLDER?pooling=cls."
+    "--dir",
+    "folder",
+    type=FOLDER,
+    required=True,
+    help="The new folder to keep key, samples and receipts in.",
 )
-@click.option("--mirror", "mirrors", type=PATH, multiple=True, help="Mirror the vault to this file, on another disk. Repeatable.")
-@click.option("--rejoin", is_flag=True, help="The folder is that of a client whose server was lost: take it to the rebuilt one.")
+@click.option(
+    "--message",
+    type=click.Choice(KINDS),
+    help="What to send. [default: rows, if the spec allows them]",
+)
+@click.option(
+    "--recompute",
+    is_flag=True,
+    help="Keep no features: compute them again from their files whenever they are needed.",
+)
+@click.option(
+    "--backbone",
+    metavar="DESCRIPTION",
+    help="What turns images or texts into features, such as hf:FOLDER?pooling=cls.",
+)
+@click.option(
+    "--mirror",
+    "mirrors",
+    type=PATH,
+    multiple=True,
+    help="Mirror the vault to this file, on another disk. Repeatable.",
+)
+@click.option(
+    "--rejoin",
+    is_flag=True,
+    help="The folder is that of a client whose server was lost: take it to the rebuilt one.",
+)
 @at_option
 def enroll(
     *,
@@ -50,11 +76,13 @@ def enroll(
 ) -> None:
     """Enrol in a federation by the one-time TOKEN that its operator made.
 
-    TOKEN is the token itself, a file that holds it, or - for standard input. It says who you are: a client gets a store of
-    samples, an officer or operator an office. A key is made here and never leaves; the server's key is pinned by the token.
-    If the answer is lost, the same command again finishes it.
+    TOKEN is the token itself, a file that holds it, or - for standard input. It says who you are: a
+    client gets a store of samples, an officer or operator an office. A key is made here and never
+    leaves; the server's key is pinned by the token. If the answer is lost, the same command again
+    finishes it.
 
-    gram shows the server sums of a batch; rows show it the features themselves, and make deletions faster.
+    gram shows the server sums of a batch; rows show it the features themselves, and make deletions
+    faster.
 
     Example:
       expunge enroll hospital-a.token --dir hospital-a
@@ -73,11 +101,22 @@ def enroll(
     }
     if given.role != "client" and any(client_only.values()):
         wrong = ", ".join(name for name, value in client_only.items() if value)
-        raise InputError(f"the token of {given.name} is for an {given.role}, who has no samples: leave out {wrong}")
+        raise InputError(
+            f"the token of {given.name} is for an {given.role}, who has no samples: leave out "
+            f"{wrong}"
+        )
     if rejoin:
         _at_one(given, at, lambda address: _rejoin(folder, given, address))
     elif given.role == "client":
-        _client(folder, given, at, message=message or "", recompute=recompute, backbone=backbone, mirrors=mirrors)
+        _client(
+            folder,
+            given,
+            at,
+            message=message or "",
+            recompute=recompute,
+            backbone=backbone,
+            mirrors=mirrors,
+        )
     else:
         _at_one(given, at, lambda address: _office(folder, given, address))
 
@@ -104,7 +143,9 @@ def _whole(token: Token) -> Token:
         if token.ca:
             load_pem_x509_certificates(token.ca.encode("utf-8"))
     except ValueError as problem:
-        raise FormatError("the enrolment token is damaged: copy it again, whole (its certificate cannot be read)") from problem
+        raise FormatError(
+            "the enrolment token is damaged: copy it again, whole (its certificate cannot be read)"
+        ) from problem
     return token
 
 
@@ -112,17 +153,33 @@ def addresses(token: Token, at: str | None) -> tuple[str, ...]:
     """Where to try, in this order; a folder by its whole path, since the address is kept."""
     found = (at,) if at else token.urls
     if not found:
-        raise InputError("the token does not say where the server is: give --at URL, or --at DIR for one on this machine")
+        raise InputError(
+            "the token does not say where the server is: give --at URL, or --at DIR for one on "
+            "this machine"
+        )
     return tuple(absolute(one) for one in found)
 
 
 def _client(
-    folder: Path, token: Token, at: str | None, *, message: str, recompute: bool, backbone: str | None, mirrors: tuple[Path, ...]
+    folder: Path,
+    token: Token,
+    at: str | None,
+    *,
+    message: str,
+    recompute: bool,
+    backbone: str | None,
+    mirrors: tuple[Path, ...],
 ) -> None:
     opened = None if backbone is None else backbone_from(backbone)
     if recompute and opened is None:
-        raise InputError("--recompute needs --backbone: without it no feature could be computed again")
-    settings = {"mode": "recompute" if recompute else "cached", "message": message, "mirrors": mirrors}
+        raise InputError(
+            "--recompute needs --backbone: without it no feature could be computed again"
+        )
+    settings = {
+        "mode": "recompute" if recompute else "cached",
+        "message": message,
+        "mirrors": mirrors,
+    }
     _at_one(token, at, lambda address: _enrol(folder, token, address, opened, settings))
 
 
@@ -137,7 +194,9 @@ def _at_one(token: Token, at: str | None, act: Callable[[str], None]) -> None:
     return act(last)
 
 
-def _enrol(folder: Path, token: Token, address: str, opened: Backbone | None, settings: dict[str, Any]) -> None:
+def _enrol(
+    folder: Path, token: Token, address: str, opened: Backbone | None, settings: dict[str, Any]
+) -> None:
     with carrier_to(address, token.ca) as carrier:
         if opened is not None:
             require_fingerprint(federation_spec(token.server, carrier), opened)
@@ -150,7 +209,9 @@ def _enrol(folder: Path, token: Token, address: str, opened: Backbone | None, se
 def _tell_client(store: ClientStore, folder: Path) -> None:
     spec = store.spec
     backbone = "" if store.recall("backbone") is not None else backbone_argument(spec)
-    labels = "regression" if spec.labels is None else ", ".join(str(label) for label in spec.labels[:8])
+    labels = (
+        "regression" if spec.labels is None else ", ".join(str(label) for label in spec.labels[:8])
+    )
     Screen.current().result(
         {
             "name": store.name,
@@ -167,10 +228,19 @@ def _tell_client(store: ClientStore, folder: Path) -> None:
             [
                 ("Folder", folder),
                 ("Server", unwrapped(store.address)),
-                ("Features", f"{spec.dim} numbers each; grid below {spec.grid.limit:g} in magnitude"),
-                ("Labels", labels + (", ..." if spec.labels is not None and len(spec.labels) > 8 else "")),
+                (
+                    "Features",
+                    f"{spec.dim} numbers each; grid below {spec.grid.limit:g} in magnitude",
+                ),
+                (
+                    "Labels",
+                    labels + (", ..." if spec.labels is not None and len(spec.labels) > 8 else ""),
+                ),
                 ("Sends", f"{store.message} messages"),
-                ("Features are", "kept" if store.mode == "cached" else "computed again when needed"),
+                (
+                    "Features are",
+                    "kept" if store.mode == "cached" else "computed again when needed",
+                ),
             ]
         ),
         next_steps(
@@ -181,7 +251,10 @@ def _tell_client(store: ClientStore, folder: Path) -> None:
 
 
 def _office(folder: Path, token: Token, address: str) -> None:
-    with carrier_to(address, token.ca) as carrier, Office.enrol(folder, token, carrier, address=address) as office:
+    with (
+        carrier_to(address, token.ca) as carrier,
+        Office.enrol(folder, token, carrier, address=address) as office,
+    ):
         Screen.current().result(
             {
                 "name": office.name,
@@ -192,7 +265,11 @@ def _office(folder: Path, token: Token, address: str) -> None:
             },
             title(f"{office.name} is enrolled in federation {office.federation} as {office.role}"),
             facts([("Folder", folder), ("Server", unwrapped(office.address))]),
-            next_steps(f"export EXPUNGE_OFFICE={folder}", "expunge order file SUBJECT", "expunge order list"),
+            next_steps(
+                f"export EXPUNGE_OFFICE={folder}",
+                "expunge order file SUBJECT",
+                "expunge order list",
+            ),
         )
 
 
@@ -200,8 +277,18 @@ def _rejoin(folder: Path, token: Token, address: str) -> None:
     with store_at(folder) as store, carrier_to(address, token.ca) as carrier:
         rejoined(store, token, carrier, address)
         Screen.current().result(
-            {"name": store.name, "role": "client", "federation": store.federation, "directory": str(store.path)},
-            title(f"{store.name} is enrolled at the rebuilt server of federation {store.federation}"),
+            {
+                "name": store.name,
+                "role": "client",
+                "federation": store.federation,
+                "directory": str(store.path),
+            },
+            title(
+                f"{store.name} is enrolled at the rebuilt server of federation {store.federation}"
+            ),
             facts([("Samples to send again", store.status().live)]),
-            next_steps(f"expunge client sync --dir {folder}", why="When the operator has asked everybody to send again:"),
+            next_steps(
+                f"expunge client sync --dir {folder}",
+                why="When the operator has asked everybody to send again:",
+            ),
         )

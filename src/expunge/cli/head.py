@@ -8,17 +8,17 @@ import click
 import numpy as np
 from rich.console import RenderableType
 
-from expunge.cli.command import command
-from expunge.cli.evidence import store_head
-from expunge.cli.options import FOLDER, at_option, office_option, output_option
-from expunge.cli.reach import looked, office_at
-from expunge.cli.screen import Screen, count, facts, next_steps, title, typed
+from expunge.cli._command import command
+from expunge.cli._connect import looked, office_at
+from expunge.cli._evidence import store_head
+from expunge.cli._options import FOLDER, at_option, office_option, output_option
+from expunge.cli._output import Screen, count, facts, next_steps, title, typed
 from expunge.errors import InputError
-from expunge.evidence import Certificate, published
+from expunge.evidence import Certificate, published_head
 from expunge.evidence.wording import moment
 from expunge.export import save_onnx, save_safetensors
-from expunge.files import write_whole
-from expunge.head import Head
+from expunge.ridge.head import Head
+from expunge.storage.files import write_whole
 
 _FORMATS = ("safetensors", "onnx", "npz")
 _Found = tuple[bytes, Head, Certificate]
@@ -26,15 +26,29 @@ _Found = tuple[bytes, Head, Certificate]
 
 @command()
 @output_option("Write the head to this file: with its certificate, or as --export says.")
-@click.option("--export", "form", type=click.Choice(_FORMATS), help="Write weights for other tools instead; needs -o.")
-@click.option("--dir", "folder", type=FOLDER, envvar="EXPUNGE_CLIENT", help="Take the head that this client last fetched.")
+@click.option(
+    "--export",
+    "form",
+    type=click.Choice(_FORMATS),
+    help="Write weights for other tools instead; needs -o.",
+)
+@click.option(
+    "--dir",
+    "folder",
+    type=FOLDER,
+    envvar="EXPUNGE_CLIENT",
+    help="Take the head that this client last fetched.",
+)
 @office_option
 @at_option
-def head(output: Path | None, form: str | None, folder: Path | None, office: Path | None, at: str | None) -> None:
-    """Show the newest head: its digest, what it was trained on, its certificate; or write it to a file.
+def head(
+    output: Path | None, form: str | None, folder: Path | None, office: Path | None, at: str | None
+) -> None:
+    """Show the newest head: its digest, what it was trained on, its certificate; or write it to a
+    file.
 
-    With --dir it is the head that the client fetched at its last sync; otherwise an operator's or officer's office asks the
-    server. Signature and digest are checked either way.
+    With --dir it is the head that the client fetched at its last sync; otherwise an operator's or
+    officer's office asks the server. Signature and digest are checked either way.
 
     Example:
       expunge head --dir hospital-a
@@ -47,7 +61,9 @@ def head(output: Path | None, form: str | None, folder: Path | None, office: Pat
     """
     if form is not None and output is None:
         raise click.UsageError("--export needs a file to write to: -o FILE")
-    (data, weights, certificate), trusted = (_from_client(folder), folder) if folder is not None else _from_server(office, at)
+    (data, weights, certificate), trusted = (
+        (_from_client(folder), folder) if folder is not None else _from_server(office, at)
+    )
     if output is not None:
         _write(output, form, data, weights)
     value = {
@@ -68,10 +84,30 @@ def head(output: Path | None, form: str | None, folder: Path | None, office: Pat
         facts(
             [
                 ("Digest", certificate.head),
-                ("Trained on", f"{count(certificate.count, 'sample')} of {count(certificate.clients, 'client')}"),
-                ("Weights", f"{weights.spec.width} x {weights.spec.columns}, multiples of 2^{-weights.spec.publication_bits}"),
-                ("Exact", "yes: bit for bit what retraining gives" if certificate.exact else f"no: {certificate.deviation}"),
-                ("Last audit", "none yet" if audit is None else f"{audit['result']}, {moment(audit['time'])}"),
+                (
+                    "Trained on",
+                    (
+                        f"{count(certificate.count, 'sample')} of "
+                        f"{count(certificate.clients, 'client')}"
+                    ),
+                ),
+                (
+                    "Weights",
+                    (
+                        f"{weights.spec.width} x {weights.spec.columns}, multiples of "
+                        f"2^{-weights.spec.publication_bits}"
+                    ),
+                ),
+                (
+                    "Exact",
+                    "yes: bit for bit what retraining gives"
+                    if certificate.exact
+                    else f"no: {certificate.deviation}",
+                ),
+                (
+                    "Last audit",
+                    "none yet" if audit is None else f"{audit['result']}, {moment(audit['time'])}",
+                ),
                 *([("Written to", output)] if output is not None else []),
             ]
         ),
@@ -80,7 +116,9 @@ def head(output: Path | None, form: str | None, folder: Path | None, office: Pat
 
 
 def _next(output: Path, trusted: Path) -> RenderableType:
-    """What to do with a head that was written, by what is at hand: the folder that knows the server's key."""
+    """What to do with a head that was written, by what is at hand: the folder that knows the
+    server's key.
+    """
     return next_steps(
         f"expunge verify {typed(output)} --trust {typed(trusted)}",
         f"expunge predict FILE --head {typed(output)} --trust {typed(trusted)}",
@@ -90,7 +128,10 @@ def _next(output: Path, trusted: Path) -> RenderableType:
 def _from_client(folder: Path) -> _Found:
     found, _ = looked(folder, store_head)
     if found is None:
-        raise InputError(f"the client in {folder} has not fetched a head yet: expunge client sync --dir {typed(folder)}")
+        raise InputError(
+            f"the client in {folder} has not fetched a head yet: expunge client sync --dir "
+            f"{typed(folder)}"
+        )
     return found
 
 
@@ -100,7 +141,7 @@ def _from_server(office: Path | None, at: str | None) -> tuple[_Found, Path]:
         if data is None:
             raise InputError("the server sent no head: try again")
         reached.office.federation_content()  # so that a key that is newer than ours is known
-        return (data, *published.read(data, reached.office.chain)), reached.office.path
+        return (data, *published_head.read(data, reached.office.chain)), reached.office.path
 
 
 def _write(output: Path, form: str | None, data: bytes, weights: Head) -> None:
@@ -115,7 +156,9 @@ def _write(output: Path, form: str | None, data: bytes, weights: Head) -> None:
 
 
 def _save_npz(output: Path, weights: Head) -> None:
-    """Weights (width, columns), the intercept last, as float64, which is exact; with labels and digest beside them."""
+    """Weights (width, columns), the intercept last, as float64, which is exact; with labels and
+    digest beside them.
+    """
     draft = output.with_name(f".{output.name}.part")
     labels = np.array([str(label) for label in weights.spec.labels or ()])
     with draft.open("wb") as file:

@@ -9,19 +9,27 @@ from typing import Any
 import click
 
 from expunge.backbones import backbone_from
-from expunge.cli import cautions
-from expunge.cli.aggregating import plan_in_words, plan_value, rules_in_words, rules_of, rules_options
-from expunge.cli.command import command
-from expunge.cli.options import FILE, FOLDER, PATH
-from expunge.cli.samples import backbone_argument
-from expunge.cli.screen import Screen, count, facts, line, next_steps, unwrapped
-from expunge.embedded.founding import found_federation
-from expunge.embedded.place import url_of
+from expunge.cli import _warnings
+from expunge.cli._command import command
+from expunge.cli._options import (
+    FILE,
+    FOLDER,
+    PATH,
+    plan_in_words,
+    plan_value,
+    rules_in_words,
+    rules_of,
+    rules_options,
+)
+from expunge.cli._output import Screen, count, facts, line, next_steps, unwrapped
+from expunge.cli._samples import backbone_argument
 from expunge.errors import FormatError, InputError
 from expunge.exact import Grid
+from expunge.federation.founding import found_federation
+from expunge.federation.layout import url_of
 from expunge.office import Office
-from expunge.server.books import SOLVERS
-from expunge.spec import Spec
+from expunge.ridge.spec import Spec
+from expunge.server.ledger import SOLVERS
 
 _GRID_HELP = "DIGITS,FRACTION_BITS: 2 digits of 21 bits, of which so many after the point."
 
@@ -30,41 +38,94 @@ _GRID_HELP = "DIGITS,FRACTION_BITS: 2 digits of 21 bits, of which so many after 
 @click.argument("directory", type=FOLDER)
 @click.option("--dim", type=int, help="Length of a feature. [default: the backbone's]")
 @click.option(
-    "--labels", metavar="A,B,C", help="The labels, for classification; @FILE reads one from each line, but for '# comments'."
+    "--labels",
+    metavar="A,B,C",
+    help="The labels, for classification; @FILE reads one from each line, but for '# comments'.",
 )
 @click.option("--outputs", type=int, help="The number of outputs, for regression.")
 @click.option("--gamma", type=float, default=1.0, show_default=True, help="The ridge parameter.")
-@click.option("--intercept/--no-intercept", default=True, show_default=True, help="Whether to add a constant feature.")
-@click.option("--grid", default="2,35", show_default=True, help=f"Of features. {_GRID_HELP}")
-@click.option("--label-grid", default="2,35", show_default=True, help="Of labels, in the same form.")
 @click.option(
-    "--publication-bits", type=int, default=40, show_default=True, help="Weights are published as multiples of 2^-BITS."
+    "--intercept/--no-intercept",
+    default=True,
+    show_default=True,
+    help="Whether to add a constant feature.",
 )
-@click.option("--backbone", metavar="DESCRIPTION", help="Pin this backbone, such as hf:FOLDER?pooling=cls or onnx:model.onnx.")
-@click.option("--fingerprint", metavar="TEXT", help="Pin a backbone by its fingerprint, or by any text that all agree on.")
+@click.option("--grid", default="2,35", show_default=True, help=f"Of features. {_GRID_HELP}")
+@click.option(
+    "--label-grid", default="2,35", show_default=True, help="Of labels, in the same form."
+)
+@click.option(
+    "--publication-bits",
+    type=int,
+    default=40,
+    show_default=True,
+    help="Weights are published as multiples of 2^-BITS.",
+)
+@click.option(
+    "--backbone",
+    metavar="DESCRIPTION",
+    help="Pin this backbone, such as hf:FOLDER?pooling=cls or onnx:model.onnx.",
+)
+@click.option(
+    "--fingerprint",
+    metavar="TEXT",
+    help="Pin a backbone by its fingerprint, or by any text that all agree on.",
+)
 @click.option("--messages", help="What clients may send. [default: rows,gram]")
 @rules_options
-@click.option("--spec", "spec_file", type=FILE, help="Take the spec from this JSON file instead of the options above.")
 @click.option(
-    "--solver", type=click.Choice(sorted(SOLVERS)), default="woodbury", show_default=True, help="Both give the same bytes."
+    "--spec",
+    "spec_file",
+    type=FILE,
+    help="Take the spec from this JSON file instead of the options above.",
 )
 @click.option(
-    "--host", "hosts", multiple=True, metavar="NAME", help="A name or address under which clients reach it. Repeatable."
+    "--solver",
+    type=click.Choice(sorted(SOLVERS)),
+    default="woodbury",
+    show_default=True,
+    help="Both give the same bytes.",
 )
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=8443, show_default=True, help="The port that it will be served at."
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name or address under which clients reach it. Repeatable.",
 )
-@click.option("--mirror", "mirrors", type=PATH, multiple=True, help="Mirror the vault to this file, on another disk. Repeatable.")
-def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirrors: tuple[Path, ...], **given: Any) -> None:
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8443,
+    show_default=True,
+    help="The port that it will be served at.",
+)
+@click.option(
+    "--mirror",
+    "mirrors",
+    type=PATH,
+    multiple=True,
+    help="Mirror the vault to this file, on another disk. Repeatable.",
+)
+def init(
+    directory: Path,
+    solver: str,
+    hosts: tuple[str, ...],
+    port: int,
+    mirrors: tuple[Path, ...],
+    **given: Any,
+) -> None:
     """Found a federation in the new folder DIRECTORY.
 
-    Makes the server's folder with its signing key, an office for the first operator (DIRECTORY/operator), and a certificate
-    for TLS. The spec, which every client must agree on, is fixed here: dim, grid, intercept and backbone for good; gamma,
-    labels and messages can be amended. With --host, tokens lead clients to https://HOST:PORT; without, to this folder (a
+    Makes the server's folder with its signing key, an office for the first operator
+    (DIRECTORY/operator), and a certificate for TLS. The spec, which every client must agree on, is
+    fixed here: dim, grid, intercept and backbone for good; gamma, labels and messages can be
+    amended. With --host, tokens lead clients to https://HOST:PORT; without, to this folder (a
     federation in one machine).
 
-    With --secure-aggregation clients meet in rounds at the running server, which learns the exact sum over a round and nothing of
-    any single client. That, and the rules of it, are for good; all of them can be given by --spec.
+    With --secure-aggregation clients meet in rounds at the running server, which learns the exact
+    sum over a round and nothing of any single client. That, and the rules of it, are for good; all
+    of them can be given by --spec.
 
     Example:
       expunge init federation --dim 768 --labels cat,dog --host server.example.org
@@ -78,13 +139,21 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
     spec = _spec_file(given) if given["spec_file"] is not None else _spec(given)
     rules, expected = spec.aggregation, given["expected"]
     if expected is not None and rules is None:
-        raise click.UsageError("--clients shows what follows from the rules of secure aggregation: give --secure-aggregation")
+        raise click.UsageError(
+            "--clients shows what follows from the rules of secure aggregation: give "
+            "--secure-aggregation"
+        )
     urls = [url_of(host, port) for host in hosts]
-    place = found_federation(directory, spec, solver=solver, hosts=hosts, urls=urls, mirrors=mirrors)
+    place = found_federation(
+        directory, spec, solver=solver, hosts=hosts, urls=urls, mirrors=mirrors
+    )
     with Office.open(place.operator) as office:
         federation, key = office.federation, office.server
-    screen, target = Screen.current(), count(spec.columns, "label" if spec.is_classification else "output")
-    for caution in cautions.of_founding(spec, clients=expected):
+    screen, target = (
+        Screen.current(),
+        count(spec.columns, "label" if spec.is_classification else "output"),
+    )
+    for caution in _warnings.of_founding(spec, clients=expected):
         screen.note(caution)
     backbone = backbone_argument(spec, given["backbone"])
     screen.result(
@@ -102,19 +171,35 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
         unwrapped(f"Federation {federation} is founded in {directory}", "bold"),
         facts(
             [
-                ("Spec", f"{count(spec.dim, 'feature')}{' and an intercept' * spec.intercept}, {target}, gamma {spec.gamma:g}"),
+                (
+                    "Spec",
+                    (
+                        f"{count(spec.dim, 'feature')}{' and an intercept' * spec.intercept}, "
+                        f"{target}, gamma {spec.gamma:g}"
+                    ),
+                ),
                 ("Backbone", spec.backbone or "none pinned: features are taken as they are given"),
                 ("Clients may send", ", ".join(spec.messages)),
                 *([] if rules is None else [("Rounds", rules_in_words(rules))]),
-                *([] if rules is None or expected is None else [(f"With {expected} clients", plan_in_words(rules, expected))]),
+                *(
+                    []
+                    if rules is None or expected is None
+                    else [(f"With {expected} clients", plan_in_words(rules, expected))]
+                ),
                 ("Reached at", unwrapped(", ".join(urls) or f"{place.path}, on this machine")),
                 ("Operator's office", directory / "operator"),
                 ("Server's public key", directory / "server.pub"),
             ]
         ),
         line(),
-        unwrapped(f"Keep copies of {directory}/server/server.key and of {directory}/operator in a safe place."),
-        line("The vault (server.vault) must not be in ordinary backups: what it seals is forgotten by destroying its keys."),
+        unwrapped(
+            f"Keep copies of {directory}/server/server.key and of {directory}/operator in a safe "
+            "place."
+        ),
+        line(
+            "The vault (server.vault) must not be in ordinary backups: what it seals is forgotten "
+            "by destroying its keys."
+        ),
         next_steps(
             *([f"expunge serve {directory}"] if urls or spec.is_masked else []),
             f"expunge server token hospital-a -o hospital-a.token --office {directory}/operator",
@@ -126,31 +211,48 @@ def init(directory: Path, solver: str, hosts: tuple[str, ...], port: int, mirror
 def _spec_file(given: dict[str, Any]) -> Spec:
     path: Path = given["spec_file"]
     if given["secure_aggregation"] or rules_of(given) is not None:
-        raise click.UsageError("--spec has the rules of secure aggregation in it: give either --spec or --secure-aggregation")
+        raise click.UsageError(
+            "--spec has the rules of secure aggregation in it: give either --spec or "
+            "--secure-aggregation"
+        )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as problem:
-        raise FormatError(f"{path} is no JSON: {problem}. expunge server spec -o FILE writes one") from problem
+        raise FormatError(
+            f"{path} is no JSON: {problem}. expunge server spec -o FILE writes one"
+        ) from problem
     return Spec.from_dict(content)
 
 
 def _spec(given: dict[str, Any]) -> Spec:
     if given["backbone"] is not None and given["fingerprint"] is not None:
-        raise InputError("give either --backbone or --fingerprint: a backbone has its own fingerprint")
+        raise InputError(
+            "give either --backbone or --fingerprint: a backbone has its own fingerprint"
+        )
     fingerprint, dim = given["fingerprint"] or "", given["dim"]
     if given["backbone"] is not None:
         backbone = backbone_from(given["backbone"])
         fingerprint, dim = backbone.fingerprint, backbone.dim if dim is None else dim
         if dim != backbone.dim:
-            raise InputError(f"--dim {dim} contradicts the backbone, whose features have length {backbone.dim}: leave --dim out")
+            raise InputError(
+                f"--dim {dim} contradicts the backbone, whose features have length "
+                f"{backbone.dim}: leave --dim out"
+            )
     if dim is None:
-        raise click.UsageError("give --dim, the length of a feature (or --backbone, which knows it, or --spec)")
+        raise click.UsageError(
+            "give --dim, the length of a feature (or --backbone, which knows it, or --spec)"
+        )
     if (given["labels"] is None) == (given["outputs"] is None):
         raise click.UsageError("give either --labels (classification) or --outputs (regression)")
     rules = rules_of(given)
-    messages = tuple(part.strip() for part in (given["messages"] or ("rows,gram" if rules is None else "masked")).split(","))
+    messages = tuple(
+        part.strip()
+        for part in (given["messages"] or ("rows,gram" if rules is None else "masked")).split(",")
+    )
     if rules is not None and messages != ("masked",):
-        raise click.UsageError("--secure-aggregation means masked messages and no others: leave out --messages")
+        raise click.UsageError(
+            "--secure-aggregation means masked messages and no others: leave out --messages"
+        )
     return Spec(
         dim=dim,
         labels=None if given["labels"] is None else _labels(given["labels"]),
@@ -172,7 +274,9 @@ def _labels(text: str) -> tuple[str, ...]:
         return tuple(row for row in rows if row and row != "#" and not row.startswith("# "))
     labels = tuple(part.strip() for part in text.split(","))
     if "" in labels:
-        raise InputError(f"--labels {text!r:.80} has an empty label: remove the comma that is too much")
+        raise InputError(
+            f"--labels {text!r:.80} has an empty label: remove the comma that is too much"
+        )
     return labels
 
 
@@ -180,5 +284,7 @@ def _grid(option: str, text: str) -> Grid:
     try:
         digits, fraction_bits = (int(part) for part in text.split(","))
     except ValueError as problem:
-        raise InputError(f"{option} {text!r:.40} must be DIGITS,FRACTION_BITS, such as 2,35") from problem
+        raise InputError(
+            f"{option} {text!r:.40} must be DIGITS,FRACTION_BITS, such as 2,35"
+        ) from problem
     return Grid(digits, fraction_bits)

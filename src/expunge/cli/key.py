@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from expunge.cli.command import command
-from expunge.cli.evidence import chains_from, newest
-from expunge.cli.options import FOLDER, output_option
-from expunge.cli.screen import Screen, unwrapped
-from expunge.files import write_whole
+from expunge.cli._command import command
+from expunge.cli._evidence import chains_from, newest
+from expunge.cli._options import FOLDER, output_option
+from expunge.cli._output import Screen, unwrapped
+from expunge.storage.files import write_whole
 
 
 @command()
@@ -20,8 +20,8 @@ from expunge.files import write_whole
 def key(directory: Path, output: Path | None) -> None:
     """Print the server's public key, as the folder of a federation, an office or a client knows it.
 
-    It is what expunge verify --key takes. Whoever is to check evidence should get it from somewhere that they trust: from you
-    in person, from your website, from the contract.
+    It is what expunge verify --key takes. Whoever is to check evidence should get it from somewhere
+    that they trust: from you in person, from your website, from the contract.
 
     Example:
       expunge key federation -o server.pub
@@ -34,7 +34,13 @@ def key(directory: Path, output: Path | None) -> None:
     pem = public.pem.decode("ascii")
     if output is not None:
         write_whole(output, public.pem, mode=0o644)
-    value = {"key": public.text, "id": public.id, "pem": pem, "pinned": chain.pinned.text, "file": None}
+    value = {
+        "key": public.text,
+        "id": public.id,
+        "pem": pem,
+        "pinned": chain.pinned.text,
+        "file": None,
+    }
     shown = (
         Text(pem.rstrip("\n"), no_wrap=True)
         if output is None

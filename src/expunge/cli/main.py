@@ -12,9 +12,9 @@ import click
 from rich.text import Text
 
 from expunge._version import __version__
-from expunge.cli import failure, plugins
-from expunge.cli.command import Group
-from expunge.cli.screen import BAD, Screen
+from expunge.cli import _command, plugins
+from expunge.cli._command import Group
+from expunge.cli._output import BAD, Screen
 from expunge.errors import ExpungeError
 from expunge.evidence.wording import shown
 
@@ -52,13 +52,20 @@ class Expunge(Group):
         return command if isinstance(command, click.Command) else None
 
     def first_sentence(self, ctx: click.Context, name: str) -> str | None:
-        """The first sentence of a command's help. What is of another distribution is not imported for it."""
-        return super().first_sentence(ctx, name) if name in _COMMANDS else plugins.short_helps().get(name)
+        """The first sentence of a command's help.
+
+        What is of another distribution is not imported for it.
+        """
+        return (
+            super().first_sentence(ctx, name)
+            if name in _COMMANDS
+            else plugins.short_helps().get(name)
+        )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as click has it
         """The exit codes."""
         with formatter.section("Exit codes"):
-            formatter.write_dl([(str(code), text) for code, text in failure.EXIT_CODES.items()])
+            formatter.write_dl([(str(code), text) for code, text in _command.EXIT_CODES.items()])
 
     def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> NoReturn:
         """Run a command and exit. Never a traceback for an error that says what to do."""
@@ -73,28 +80,34 @@ class Expunge(Group):
             _usage(problem, as_json=as_json)
             code = problem.exit_code
         except (click.Abort, KeyboardInterrupt):
-            _report(KeyboardInterrupt("interrupted; the same command again is safe"), as_json=as_json)
-            code = failure.INTERRUPTED
+            _report(
+                KeyboardInterrupt("interrupted; the same command again is safe"), as_json=as_json
+            )
+            code = _command.INTERRUPTED
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has gone
-            code = failure.FAILED
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # whoever read our output has gone
+            code = _command.FAILED
         except (ExpungeError, OSError) as problem:
             _report(problem, as_json=as_json)
-            code = failure.exit_code(problem)
-        sys.exit(code if isinstance(code, int) else failure.DONE)
+            code = _command.exit_code(problem)
+        sys.exit(code if isinstance(code, int) else _command.DONE)
 
 
 def _report(problem: BaseException, *, as_json: bool) -> None:
     screen = Screen(as_json=as_json)
     if as_json:
-        screen.result(failure.error_value(problem))
+        screen.result(_command.error_value(problem))
     else:
-        screen.complain(Text.assemble(("Error: ", BAD), shown(failure.message(problem))))
+        screen.complain(Text.assemble(("Error: ", BAD), shown(_command.message(problem))))
 
 
 def _usage(problem: click.ClickException, *, as_json: bool) -> None:
     if as_json:
-        Screen(as_json=True).result({"error": {"kind": "usage", "message": problem.format_message()}})
+        Screen(as_json=True).result(
+            {"error": {"kind": "usage", "message": problem.format_message()}}
+        )
     else:
         problem.show()
 
@@ -104,9 +117,9 @@ def _usage(problem: click.ClickException, *, as_json: bool) -> None:
 def main() -> None:
     """Exact, checkable federated unlearning for ridge heads on frozen features.
 
-    A federation is a server, which keeps the exact sums, and clients, which keep the samples. Whatever a client deletes is
-    subtracted exactly: the head is then, bit for bit, the one that retraining without it would give, and a signed receipt says
-    so.
+    A federation is a server, which keeps the exact sums, and clients, which keep the samples.
+    Whatever a client deletes is subtracted exactly: the head is then, bit for bit, the one that
+    retraining without it would give, and a signed receipt says so.
 
     Begin here:
       expunge demo               the whole story in a few seconds

@@ -8,19 +8,37 @@ from typing import Any
 import click
 from rich.text import Text
 
-from expunge.cli import failure
-from expunge.cli.aggregating import NOT_DISCLOSED, disclosed
-from expunge.cli.command import group
-from expunge.cli.identifiers import Identifier, resolve
-from expunge.cli.options import office_options, output_option, subject_text, yes_option
-from expunge.cli.reach import Reached, office_at
-from expunge.cli.screen import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, place, table, title, unwrapped
+from expunge.cli import _command
+from expunge.cli._command import group
+from expunge.cli._connect import Reached, office_at
+from expunge.cli._identifiers import Identifier, resolve
+from expunge.cli._options import (
+    NOT_DISCLOSED,
+    disclosed,
+    office_options,
+    output_option,
+    subject_text,
+    yes_option,
+)
+from expunge.cli._output import (
+    BAD,
+    GOOD,
+    WAITS,
+    Screen,
+    count,
+    facts,
+    line,
+    next_steps,
+    place,
+    table,
+    title,
+    unwrapped,
+)
+from expunge.crypto import Envelope
 from expunge.errors import InputError, UnknownSampleError
 from expunge.evidence import Bundle, render_bundle
-from expunge.evidence.account import found_in
-from expunge.evidence.wording import moment
-from expunge.files import write_whole
-from expunge.signing import Envelope
+from expunge.evidence.wording import found_in, moment
+from expunge.storage.files import write_whole
 
 _RANK = {"lost": 0, "overdue": 1, "open": 2, "complete": 3, "closed": 4}
 _STYLE = {"lost": BAD, "overdue": BAD, "open": WAITS, "complete": GOOD, "closed": "dim"}
@@ -31,8 +49,9 @@ _LOST = "a restored server no longer knows whom it is about: file it again"
 def order() -> None:
     """Erasure orders: a person asks once, every client forgets, a signed bundle proves it.
 
-    A privacy officer files an order for a subject. Each client learns of it at its next sync, deletes whatever it holds of that
-    subject (or says that it holds nothing), and the order is complete when all have answered.
+    A privacy officer files an order for a subject. Each client learns of it at its next sync,
+    deletes whatever it holds of that subject (or says that it holds nothing), and the order is
+    complete when all have answered.
 
     Example:
       expunge order file patient-4711 --office privacy-office
@@ -43,23 +62,45 @@ def order() -> None:
 
 @order.command()
 @click.argument("subject")
-@click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True, help="Days until the deadline.")
 @click.option(
-    "--known-as", "names", multiple=True, metavar="CLIENT=SUBJECT", help="What one client calls this subject. Repeatable."
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=30,
+    show_default=True,
+    help="Days until the deadline.",
+)
+@click.option(
+    "--known-as",
+    "names",
+    multiple=True,
+    metavar="CLIENT=SUBJECT",
+    help="What one client calls this subject. Repeatable.",
 )
 @click.option(
     "--reference",
     default="",
     metavar="TEXT",
-    help="Your case reference, such as a ticket number. Nothing personal: it is not sealed, and stays when the order is closed.",
+    help=(
+        "Your case reference, such as a ticket number. Nothing personal: it is not sealed, and "
+        "stays when the order is closed."
+    ),
 )
 @office_options
-def file(*, subject: str, days: int, names: tuple[str, ...], reference: str, office: Path | None, at: str | None) -> None:
+def file(
+    *,
+    subject: str,
+    days: int,
+    names: tuple[str, ...],
+    reference: str,
+    office: Path | None,
+    at: str | None,
+) -> None:
     """File an erasure order for SUBJECT at every client.
 
-    SUBJECT is the id under which clients keep the person; - reads it from standard input, so that it is in no shell history.
-    The server keeps it sealed; its public log shows a salted digest only. A reference is shown beside the order wherever the
-    order is shown to you, and in its bundle; neither clients nor the log learn it.
+    SUBJECT is the id under which clients keep the person; - reads it from standard input, so that
+    it is in no shell history. The server keeps it sealed; its public log shows a salted digest
+    only. A reference is shown beside the order wherever the order is shown to you, and in its
+    bundle; neither clients nor the log learn it.
 
     Example:
       expunge order file patient-4711 --office privacy-office
@@ -77,22 +118,36 @@ def file(*, subject: str, days: int, names: tuple[str, ...], reference: str, off
     Screen.current().result(
         _value(told),
         title(f"Order {told['order']} is filed"),
-        facts([*_reference(told), ("Deadline", moment(told["deadline"])), ("Waiting for", _waiting(told))]),
+        facts(
+            [
+                *_reference(told),
+                ("Deadline", moment(told["deadline"])),
+                ("Waiting for", _waiting(told)),
+            ]
+        ),
         next_steps(
             f"expunge order show {_short(told)} --office {place(reached.office.path)}",
-            f"expunge order bundle {_short(told)} -o order.html --office {place(reached.office.path)}",
+            (
+                f"expunge order bundle {_short(told)} -o order.html --office "
+                f"{place(reached.office.path)}"
+            ),
             why="Clients answer at their next sync. Then:",
         ),
     )
 
 
 @order.command("list")
-@click.option("--overdue", is_flag=True, help=f"Only overdue and lost ones; exits with {failure.NOT_YET} if there are any.")
+@click.option(
+    "--overdue",
+    is_flag=True,
+    help=f"Only overdue and lost ones; exits with {_command.NOT_YET} if there are any.",
+)
 @office_options
 def list_(overdue: bool, office: Path | None, at: str | None) -> None:
     """List the erasure orders, lost and overdue ones first.
 
-    An order is lost if the server was restored from a backup that does not have it, or not whom it is about: file it again.
+    An order is lost if the server was restored from a backup that does not have it, or not whom it
+    is about: file it again.
 
     Example:
       expunge order list --overdue || mail -s overdue officer@example.org
@@ -118,7 +173,14 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
         )
         for one in orders
     ]
-    columns = ("Order", *(["Reference"] if referred else []), "State", "Deadline", "Answers", "Samples deleted")
+    columns = (
+        "Order",
+        *(["Reference"] if referred else []),
+        "State",
+        "Deadline",
+        "Answers",
+        "Samples deleted",
+    )
     shown = table(columns, rows, right=("Answers", "Samples deleted"))
     screen = Screen.current()
     screen.result(
@@ -131,7 +193,7 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
     for order_id in unknown:
         screen.note(_told_unknown(order_id))
     if overdue and (orders or unknown):
-        raise click.exceptions.Exit(failure.NOT_YET)
+        raise click.exceptions.Exit(_command.NOT_YET)
 
 
 @order.command()
@@ -140,9 +202,9 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
 def show(order_id: str, office: Path | None, at: str | None) -> None:
     """Show one order: its deadline, which clients have answered what, and which have yet to.
 
-    ORDER is the order's id, the beginning of it, its reference, or last. Whom the order is about is not shown: that stands in
-    its bundle only.
-    Under secure aggregation clients do not disclose how many samples each of them has found (null with --json).
+    ORDER is the order's id, the beginning of it, its reference, or last. Whom the order is about is
+    not shown: that stands in its bundle only. Under secure aggregation clients do not disclose how
+    many samples each of them has found (null with --json).
 
     Example:
       expunge order show 3fa9 --office privacy-office
@@ -153,15 +215,26 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
     with office_at(office, at) as reached:
         told = reached.office.ask("show-order", {"order": whole_id(reached, order_id)})
     answers = [(one["client"], _deleted(one), moment(one["time"])) for one in told["answers"]]
-    times = [*_reference(told), ("State", _state(told)), ("Filed", moment(told["filed"])), ("Deadline", moment(told["deadline"]))]
-    times += [("Complete", moment(told["completed"]))] if told["completed"] else [("Waiting for", _waiting(told))]
+    times = [
+        *_reference(told),
+        ("State", _state(told)),
+        ("Filed", moment(told["filed"])),
+        ("Deadline", moment(told["deadline"])),
+    ]
+    times += (
+        [("Complete", moment(told["completed"]))]
+        if told["completed"]
+        else [("Waiting for", _waiting(told))]
+    )
     Screen.current().result(
         _value(told),
         title(f"Order {told['order']}"),
         facts(times),
         *([line(f"It is lost: {_LOST}.", BAD, indent=2)] if told["state"] == "lost" else []),
         line(),
-        table(("Client", "Deleted", "When"), answers) if answers else line("No client has answered yet.", indent=2),
+        table(("Client", "Deleted", "When"), answers)
+        if answers
+        else line("No client has answered yet.", indent=2),
     )
 
 
@@ -172,9 +245,10 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
 def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> None:
     """Write everything an authority would ask for about an order into one file.
 
-    The file is a page for people (print it), with the signed evidence inside: every client's receipt, its place in the audit log,
-    the certificate of the head, the last audit. It names the subject, so treat it as personal data. It is checked before it is
-    written, and can be checked again anywhere, offline. Exits with 7 if the order is not complete yet; the file says so too.
+    The file is a page for people (print it), with the signed evidence inside: every client's
+    receipt, its place in the audit log, the certificate of the head, the last audit. It names the
+    subject, so treat it as personal data. It is checked before it is written, and can be checked
+    again anywhere, offline. Exits with 7 if the order is not complete yet; the file says so too.
     ORDER is named as for expunge order show.
 
     Example:
@@ -192,17 +266,28 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
     write_whole(output, data)
     state = evidence.order.state
     Screen.current().result(
-        {"order": whole, "state": state, "file": str(output), "receipts": len(evidence.receipts), "bytes": len(data)},
+        {
+            "order": whole,
+            "state": state,
+            "file": str(output),
+            "receipts": len(evidence.receipts),
+            "bytes": len(data),
+        },
         unwrapped(f"{output}: evidence of order {whole}, {state}", "bold"),
         facts([("Receipts", len(evidence.receipts)), ("Size", f"{len(data):,} bytes")]),
         next_steps(
             f"expunge verify {output} --trust {place(reached.office.path)}",
-            f"expunge order {'close' if state == 'complete' else 'show'} {whole[:8]} --office {place(reached.office.path)}",
-            why="Next:" if state == "complete" else "Not all clients have answered: write the bundle again when they have. Next:",
+            (
+                f"expunge order {'close' if state == 'complete' else 'show'} {whole[:8]} --office "
+                f"{place(reached.office.path)}"
+            ),
+            why="Next:"
+            if state == "complete"
+            else "Not all clients have answered: write the bundle again when they have. Next:",
         ),
     )
     if state != "complete":
-        raise click.exceptions.Exit(failure.NOT_YET)
+        raise click.exceptions.Exit(_command.NOT_YET)
 
 
 @order.command()
@@ -212,9 +297,9 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
 def close(order_id: str, yes: bool, office: Path | None, at: str | None) -> None:
     """Let the server forget whom a complete order was about.
 
-    The key under which the subject's name is sealed is destroyed. Afterwards no bundle can be made for this order: write it
-    first. Of an order that a restored server does not know, and that you have filed again, your office lets go. ORDER is named
-    as for expunge order show.
+    The key under which the subject's name is sealed is destroyed. Afterwards no bundle can be made
+    for this order: write it first. Of an order that a restored server does not know, and that you
+    have filed again, your office lets go. ORDER is named as for expunge order show.
 
     Example:
       expunge order close 3fa9 --office privacy-office
@@ -224,35 +309,50 @@ def close(order_id: str, yes: bool, office: Path | None, at: str | None) -> None
         whole = _filed_unknown(reached, order_id)
         if whole:
             reached.office.drop_order(whole)
-            screen.result({"order": whole}, line(f"Order {whole}, which the server does not know, is no longer expected."))
+            screen.result(
+                {"order": whole},
+                line(f"Order {whole}, which the server does not know, is no longer expected."),
+            )
             return
         whole = whole_id(reached, order_id)
-        screen.confirm(f"Forget whom order {whole} was about? No bundle can be written afterwards", yes=yes)
+        screen.confirm(
+            f"Forget whom order {whole} was about? No bundle can be written afterwards", yes=yes
+        )
         told = reached.office.do("close-order", {"order": whole})
-    screen.result(told, line(f"Order {whole} is closed: the server no longer knows whom it was about."))
+    screen.result(
+        told, line(f"Order {whole} is closed: the server no longer knows whom it was about.")
+    )
 
 
 def whole_id(reached: Reached, given: str) -> str:
-    """The id of the order that is named by its id, the beginning of it, its reference, or `last`."""
+    """The id of the order that is named by its id, the beginning of it, its reference, or
+    `last`.
+    """
     orders = reached.office.ask("orders", {})
     known = [Identifier(one["order"], one.get("reference", "")) for one in orders]
     try:
         return resolve(given, known, "order")
     except UnknownSampleError:
-        unknown = [one for one in _unknown(reached, orders) if given and one.startswith(given.lower())]
+        unknown = [
+            one for one in _unknown(reached, orders) if given and one.startswith(given.lower())
+        ]
         if unknown:
             raise UnknownSampleError(_told_unknown(unknown[0])) from None
         raise
 
 
 def _unknown(reached: Reached, orders: list[dict[str, Any]]) -> list[str]:
-    """The orders that were filed from this office, and that the server does not know: it was restored from before them."""
+    """The orders that were filed from this office, and that the server does not know: it was
+    restored from before them.
+    """
     known = {one["order"] for one in orders}
     return [one for one in reached.office.filed if one not in known]
 
 
 def _filed_unknown(reached: Reached, beginning: str) -> str:
-    """The id of the one order of this office that begins so and that the server does not know; empty if it is another."""
+    """The id of the one order of this office that begins so and that the server does not know;
+    empty if it is another.
+    """
     unknown = _unknown(reached, reached.office.ask("orders", {})) if reached.office.filed else []
     found = [one for one in unknown if beginning and one.startswith(beginning.lower())]
     return found[0] if len(found) == 1 else ""
@@ -260,7 +360,8 @@ def _filed_unknown(reached: Reached, beginning: str) -> str:
 
 def _told_unknown(order_id: str) -> str:
     return (
-        f"order {order_id[:8]}, which was filed from here, is unknown to the restored server: file it again, then "
+        f"order {order_id[:8]}, which was filed from here, is unknown to the restored server: "
+        "file it again, then "
         f"expunge order close {order_id[:8]}"
     )
 
@@ -288,7 +389,9 @@ def _state(one: dict[str, Any]) -> Text:
 
 
 def _is_gone(answer: dict[str, Any]) -> bool:
-    """Whether a client was forgotten by the operator before it answered: then no request of its own answers the order."""
+    """Whether a client was forgotten by the operator before it answered: then no request of its own
+    answers the order.
+    """
     return int(answer["sequence"]) == 0
 
 
@@ -307,7 +410,13 @@ def _answered(one: dict[str, Any]) -> str:
 
 def _found(one: dict[str, Any]) -> str:
     total, hidden = found_in(one["answers"])
-    return f"{total:,}" if not hidden else f"{total:,} and more, {NOT_DISCLOSED}" if total else NOT_DISCLOSED
+    return (
+        f"{total:,}"
+        if not hidden
+        else f"{total:,} and more, {NOT_DISCLOSED}"
+        if total
+        else NOT_DISCLOSED
+    )
 
 
 def _value(told: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Commands of other distributions, found by the entry point group `expunge.commands`.
 
-An entry point names a click command: `experiment = "expunge_experiments.cli.experiment:experiment"`.
-Nothing of a distribution is imported before its command is asked for, and one that cannot be
-imported stops only its own command.
+An entry point names a click command: `experiment =
+"expunge_experiments.cli.experiment:experiment"`. Nothing of a distribution is imported before its
+command is asked for, and one that cannot be imported stops only its own command.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def command(name: str) -> click.Command | None:
         return None
     distribution = OURS[name][0]
     problem = MissingExtraError(
-        f"the command {name} is in a distribution of its own, {distribution}, which is not installed: "
+        f"the command {name} is in a distribution of its own, {distribution}, which is not "
+        "installed: "
         f"pip install {distribution}, or in a checkout pip install ./experiments"
     )
     return Unavailable(name, problem)

@@ -12,39 +12,69 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.backbones import Backbone
-from expunge.cli.command import command
-from expunge.cli.evidence import chains_from, head_from, key_from, store_head
-from expunge.cli.options import FILE, FOLDER, PATH, output_option
-from expunge.cli.reach import backbone_of, looked
-from expunge.cli.samples import Keys, opened_backbone
-from expunge.cli.screen import Screen, count, facts, line, table, typed, unwrapped
-from expunge.cli.unlabelled import Inputs, read_inputs
+from expunge.cli._command import command
+from expunge.cli._connect import backbone_of, looked
+from expunge.cli._evidence import chains_from, head_from, key_from, store_head
+from expunge.cli._inputs import Inputs, read_inputs
+from expunge.cli._options import FILE, FOLDER, PATH, output_option
+from expunge.cli._output import Screen, count, facts, line, table, typed, unwrapped
+from expunge.cli._samples import Keys, opened_backbone
 from expunge.client import ClientStore
 from expunge.errors import InputError
 from expunge.evidence import KeyChain
-from expunge.files import write_whole
-from expunge.head import Head
-from expunge.targets import checked_labels
+from expunge.ridge.encoding import checked_labels
+from expunge.ridge.head import Head
+from expunge.storage.files import write_whole
 
 _SHOWN = 20  # rows, where they are not written to a file
 
 
 @command()
 @click.argument("files", type=PATH, nargs=-1, required=True)
-@click.option("--dir", "folder", type=FOLDER, envvar="EXPUNGE_CLIENT", help="Use the head that this client last fetched.")
-@click.option("--head", "head_file", type=FILE, help="Use the head in this file: published, .safetensors or .onnx.")
+@click.option(
+    "--dir",
+    "folder",
+    type=FOLDER,
+    envvar="EXPUNGE_CLIENT",
+    help="Use the head that this client last fetched.",
+)
+@click.option(
+    "--head",
+    "head_file",
+    type=FILE,
+    help="Use the head in this file: published, .safetensors or .onnx.",
+)
 @click.option("--key", type=FILE, help="The server's public key, to check a published head with.")
-@click.option("--trust", type=FOLDER, help="Or take it from an office, client or federation, with the rotations known there.")
-@click.option("--backbone", metavar="DESCRIPTION", help="What turns images or texts into features. [default: as enrolled]")
-@click.option("--feature-column", "feature_columns", multiple=True, metavar="NAME", help="A column of features. Repeatable.")
+@click.option(
+    "--trust",
+    type=FOLDER,
+    help="Or take it from an office, client or federation, with the rotations known there.",
+)
+@click.option(
+    "--backbone",
+    metavar="DESCRIPTION",
+    help="What turns images or texts into features. [default: as enrolled]",
+)
+@click.option(
+    "--feature-column",
+    "feature_columns",
+    multiple=True,
+    metavar="NAME",
+    help="A column of features. Repeatable.",
+)
 @click.option("--id-column", metavar="NAME", help="The column of ids. [default: id]")
-@click.option("--label-indices", is_flag=True, help="Labels in the files that are integers are class indices, from 0.")
+@click.option(
+    "--label-indices",
+    is_flag=True,
+    help="Labels in the files that are integers are class indices, from 0.",
+)
 @click.option("--scores", is_flag=True, help="Give the score of every label, too.")
 @output_option("Write a .csv file with every prediction.")
 def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **given: Any) -> None:
     """Predict labels (or outputs) for FILES with the newest head.
 
-    FILES are what expunge client add takes; labels are not needed. Where a file has them, the accuracy is shown.
+    FILES are what expunge client add takes; labels are not needed. Where a file has them, the
+    accuracy is shown.
 
     Example:
       expunge predict new.csv --dir hospital-a -o predictions.csv
@@ -54,9 +84,14 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
     if (given["folder"] is None) == (given["head_file"] is None):
         raise click.UsageError("give either --dir (a client's folder) or --head (a file)")
     if given["key"] is not None and given["trust"] is not None:
-        raise click.UsageError("give either --key FILE (the server's public key) or --trust DIR (a folder that knows it)")
+        raise click.UsageError(
+            "give either --key FILE (the server's public key) or --trust DIR (a folder that knows "
+            "it)"
+        )
     head, backbone = _from_client(given) if given["head_file"] is None else _from_file(given)
-    keys = Keys(given["feature_columns"], id=given["id_column"], label_indices=given["label_indices"])
+    keys = Keys(
+        given["feature_columns"], id=given["id_column"], label_indices=given["label_indices"]
+    )
     inputs = [read_inputs(path, head.spec, keys, backbone) for path in files]
     found = [_scores(head, path, one) for path, one in zip(files, inputs, strict=True)]
     rows = _rows(head, inputs, found, scores=scores)
@@ -67,9 +102,15 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
     told: list[Any] = [("Head", f"{head.digest[:16]}…"), ("Predicted", count(len(rows), "input"))]
     told += [("Accuracy", f"{accuracy:.4f}")] if accuracy is not None else []
     told += [("Written to", output)] if output is not None else []
-    shown = [] if output is not None else [line(), table(names, [_text(row) for row in rows[:_SHOWN]], right=names[2:])]
+    shown = (
+        []
+        if output is not None
+        else [line(), table(names, [_text(row) for row in rows[:_SHOWN]], right=names[2:])]
+    )
     more = (
-        [line(f"and {len(rows) - _SHOWN:,} more: -o FILE writes them all", indent=2)] if not output and len(rows) > _SHOWN else []
+        [line(f"and {len(rows) - _SHOWN:,} more: -o FILE writes them all", indent=2)]
+        if not output and len(rows) > _SHOWN
+        else []
     )
     Screen.current().result(
         {
@@ -89,7 +130,10 @@ def _from_client(given: dict[str, Any]) -> tuple[Head, Backbone | None]:
     def ask(store: ClientStore) -> tuple[Head, Backbone | None]:
         found = store_head(store)
         if found is None:
-            raise InputError(f"this client has not fetched a head yet: expunge client sync --dir {typed(given['folder'])}")
+            raise InputError(
+                "this client has not fetched a head yet: expunge client sync --dir "
+                f"{typed(given['folder'])}"
+            )
         return found[1], backbone_of(store, given["backbone"])
 
     return looked(given["folder"], ask)[0]
@@ -99,7 +143,9 @@ def _from_file(given: dict[str, Any]) -> tuple[Head, Backbone | None]:
     chains = [] if given["key"] is None else [KeyChain(key_from(given["key"]))]
     chains = chains if given["trust"] is None else chains_from(given["trust"])
     head = head_from(given["head_file"], chains)
-    return head, None if given["backbone"] is None else opened_backbone(head.spec, given["backbone"])
+    return head, None if given["backbone"] is None else opened_backbone(
+        head.spec, given["backbone"]
+    )
 
 
 def _scores(head: Head, path: Path, inputs: Inputs) -> NDArray[Any]:
@@ -116,7 +162,9 @@ def _columns(head: Head, *, scores: bool) -> tuple[str, ...]:
     return ("id", "label", *((f"score_{label}" for label in labels) if scores else ("score",)))
 
 
-def _rows(head: Head, inputs: list[Inputs], found: list[NDArray[Any]], *, scores: bool) -> list[tuple[Any, ...]]:
+def _rows(
+    head: Head, inputs: list[Inputs], found: list[NDArray[Any]], *, scores: bool
+) -> list[tuple[Any, ...]]:
     labels, rows = head.spec.labels, []
     for one, values in zip(inputs, found, strict=True):
         for name, row in zip(one.ids, values.tolist(), strict=True):

@@ -1,4 +1,6 @@
-"""The reference page of all commands, made from the commands themselves: `python -m expunge.cli.reference > FILE`."""
+"""The reference page of all commands, made from the commands themselves: `python -m
+expunge.cli.reference > FILE`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Iterator
 
 import click
 
-from expunge.cli import failure
+from expunge.cli import _command
 from expunge.cli.main import main
 
 _SHORT = 8  # rows of a table of options that may stand here twice
@@ -36,20 +38,26 @@ disclose as `null`) and `-h`. Colours are left out where `NO_COLOR` is set or no
 
 def page() -> str:
     """The whole page."""
-    codes = "".join(f"| {code} | {text} |\n" for code, text in failure.EXIT_CODES.items())
+    codes = "".join(f"| {code} | {text} |\n" for code, text in _command.EXIT_CODES.items())
     context = click.Context(main, info_name="expunge")
     return _HEAD + codes + "".join(_sections(main, context, {}))
 
 
-def _sections(command: click.Command, context: click.Context, shown: dict[str, str]) -> Iterator[str]:
-    """The command and those below it; `shown` are tables of options that stand further up, with the command they are of."""
+def _sections(
+    command: click.Command, context: click.Context, shown: dict[str, str]
+) -> Iterator[str]:
+    """The command and those below it; `shown` are tables of options that stand further up, with the
+    command they are of.
+    """
     if context.parent is not None:
         yield _section(command, context, shown)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             found = command.get_command(context, name)
             if found is not None:
-                yield from _sections(found, click.Context(found, info_name=name, parent=context), shown)
+                yield from _sections(
+                    found, click.Context(found, info_name=name, parent=context), shown
+                )
 
 
 def _section(command: click.Command, context: click.Context, shown: dict[str, str]) -> str:
@@ -63,7 +71,9 @@ def _section(command: click.Command, context: click.Context, shown: dict[str, st
         options = _options(command, context)
         same = shown.setdefault(options, context.command_path)
         repeated = same != context.command_path and options.count("\n") > _SHORT
-        parts.append(f"Options: those of [{same}](#{same.replace(' ', '-')})." if repeated else options)
+        parts.append(
+            f"Options: those of [{same}](#{same.replace(' ', '-')})." if repeated else options
+        )
     return "\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -72,13 +82,20 @@ def _paragraph(part: str) -> str:
     if not part.startswith("\b"):
         return " ".join(part.split("\n"))
     head, *lines = part[1:].split("\n")
-    return f"{head}\n\n```console\n" + "\n".join(line.removeprefix("  ") for line in lines) + "\n```"
+    return (
+        f"{head}\n\n```console\n" + "\n".join(line.removeprefix("  ") for line in lines) + "\n```"
+    )
 
 
 def _options(command: click.Command, context: click.Context) -> str:
-    own = [one for one in command.params if isinstance(one, click.Option) and "--json" not in one.opts]
+    own = [
+        one for one in command.params if isinstance(one, click.Option) and "--json" not in one.opts
+    ]
     records = [record for one in own if (record := one.get_help_record(context)) is not None]
-    rows = [f"| `{names.replace('|', chr(92) + '|')}` | {text.replace('  [', ' [')} |" for names, text in records]
+    rows = [
+        f"| `{names.replace('|', chr(92) + '|')}` | {text.replace('  [', ' [')} |"
+        for names, text in records
+    ]
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) if rows else ""
 
 

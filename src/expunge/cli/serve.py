@@ -9,15 +9,15 @@ from urllib.parse import urlsplit
 
 import click
 
+from expunge.aggregator import is_aggregator
+from expunge.cli._command import command
+from expunge.cli._options import FILE, FOLDER
+from expunge.cli._output import Screen, facts, line, title
 from expunge.cli.aggregator import forwarding
-from expunge.cli.command import command
-from expunge.cli.options import FILE, FOLDER
-from expunge.cli.screen import Screen, facts, line, title
-from expunge.embedded.place import Place
-from expunge.exact import parallel
-from expunge.server.core import Settings
+from expunge.exact import threads
+from expunge.federation.layout import Layout
 from expunge.server.service import Service
-from expunge.tree.aggregator import is_aggregator
+from expunge.server.state import Settings
 
 _DEFAULT_PORT = 8443
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
@@ -28,26 +28,58 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
 @command()
 @click.argument("directory", type=FOLDER)
 @click.option(
-    "--host", help="The name or address to listen at. [default: every one if init was told a --host, else this machine's]"
+    "--host",
+    help=(
+        "The name or address to listen at. [default: every one if init was told a --host, else "
+        "this machine's]"
+    ),
 )
-@click.option("--port", type=click.IntRange(0, 65535), help="The port; 0 takes any that is free. [default: as init was told]")
-@click.option("--tls-cert", type=FILE, help="Your own certificate (PEM, with its chain). [default: the one that init made]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="The port; 0 takes any that is free. [default: as init was told]",
+)
+@click.option(
+    "--tls-cert",
+    type=FILE,
+    help="Your own certificate (PEM, with its chain). [default: the one that init made]",
+)
 @click.option("--tls-key", type=FILE, help="Its key (PEM, unencrypted).")
-@click.option("--insecure-http", is_flag=True, help="Serve plain HTTP: only behind a reverse proxy that does TLS.")
 @click.option(
-    "--trust-proxy", "proxies", multiple=True, metavar="ADDRESS", help="Believe this proxy's X-Forwarded-For. Repeatable."
+    "--insecure-http",
+    is_flag=True,
+    help="Serve plain HTTP: only behind a reverse proxy that does TLS.",
 )
 @click.option(
-    "--erase-within", type=click.IntRange(1), default=60, show_default=True, help="Seconds until a request is erased at rest."
+    "--trust-proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Believe this proxy's X-Forwarded-For. Repeatable.",
 )
-@click.option("--group-commit/--no-group-commit", default=True, show_default=True, help="Apply what waits together as one round.")
+@click.option(
+    "--erase-within",
+    type=click.IntRange(1),
+    default=60,
+    show_default=True,
+    help="Seconds until a request is erased at rest.",
+)
+@click.option(
+    "--group-commit/--no-group-commit",
+    default=True,
+    show_default=True,
+    help="Apply what waits together as one round.",
+)
 @click.option(
     "--gather-for",
     type=click.FloatRange(0.0),
     default=Settings.gather_for,
     show_default=True,
     metavar="SECONDS",
-    help="Under secure aggregation: how long a round that has enough clients waits for yet another one.",
+    help=(
+        "Under secure aggregation: how long a round that has enough clients waits for yet "
+        "another one."
+    ),
 )
 @click.option(
     "--phase-for",
@@ -55,7 +87,10 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
     default=Settings.phase_for,
     show_default=True,
     metavar="SECONDS",
-    help="Under secure aggregation: how long a client has for each phase before it counts as dropped out.",
+    help=(
+        "Under secure aggregation: how long a client has for each phase before it counts as "
+        "dropped out."
+    ),
 )
 @click.option(
     "--forward-every",
@@ -65,15 +100,25 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
     metavar="SECONDS",
     help="For an aggregator: how often what its group has changed goes to the server above.",
 )
-@click.option("--largest-request", type=click.IntRange(1), default=256, show_default=True, help="Megabytes.")
 @click.option(
-    "--requests-per-minute", type=click.IntRange(0), default=6000, show_default=True, help="For each client; 0: no limit."
+    "--largest-request", type=click.IntRange(1), default=256, show_default=True, help="Megabytes."
 )
 @click.option(
-    "--solver", type=click.Choice(["woodbury", "cholesky"]), help="Variant B or A: the same heads. [default: as init was told]"
+    "--requests-per-minute",
+    type=click.IntRange(0),
+    default=6000,
+    show_default=True,
+    help="For each client; 0: no limit.",
 )
 @click.option(
-    "--blas-threads", type=click.IntRange(1), help="Threads for linear algebra; fewer on a busy machine. [default: cores]"
+    "--solver",
+    type=click.Choice(["woodbury", "cholesky"]),
+    help="Variant B or A: the same heads. [default: as init was told]",
+)
+@click.option(
+    "--blas-threads",
+    type=click.IntRange(1),
+    help="Threads for linear algebra; fewer on a busy machine. [default: cores]",
 )
 @click.option(
     "--log-level",
@@ -106,11 +151,11 @@ def serve(
 ) -> None:
     """Serve the federation in DIRECTORY over HTTPS, until it is stopped by Ctrl-C or SIGTERM.
 
-    What has begun is answered before it stops, and a crash loses nothing. Logs, one line of JSON for
-    each request and nothing personal in them, go to standard error; each line has a level, and
+    What has begun is answered before it stops, and a crash loses nothing. Logs, one line of JSON
+    for each request and nothing personal in them, go to standard error; each line has a level, and
     --log-level warning leaves out what went well. /healthz, /readyz and /metrics are for your
-    monitoring. The group of an aggregator is served in the same way, and kept in step with the server
-    above meanwhile.
+    monitoring. The group of an aggregator is served in the same way, and kept in step with the
+    server above meanwhile.
 
     Example:
       expunge serve federation
@@ -120,10 +165,13 @@ def serve(
       expunge server token hospital-a --office federation/operator
     """
     if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("--tls-cert and --tls-key belong together: give both, or neither for the ones that init made")
+        raise click.UsageError(
+            "--tls-cert and --tls-key belong together: give both, or neither for the ones that "
+            "init made"
+        )
     from expunge.server.http import logs, run, tls  # noqa: PLC0415 - an extra: whoever never serves does without
 
-    place, screen = Place.at(directory), Screen.current()
+    place, screen = Layout.at(directory), Screen.current()
     own = tls_cert is not None or insecure_http
     settings = Settings(
         solver=solver or "",
@@ -135,11 +183,19 @@ def serve(
         gather_for=gather_for,
         phase_for=phase_for,
     )
-    parallel.limit_blas_threads(blas_threads or parallel.cores())
+    threads.limit_blas_threads(blas_threads or threads.cores())
     handler, began = logs.write_to(sys.stderr, log_level), False
-    handler.addFilter(lambda record: began or '"event": "stopped"' not in record.getMessage())  # what never began is an error
+    handler.addFilter(
+        lambda record: began or '"event": "stopped"' not in record.getMessage()
+    )  # what never began is an error
     try:
-        service = Service.open(place.server, settings=settings, mirrors=place.mirrors, report=logs.report, timeout=_PATIENCE)
+        service = Service.open(
+            place.server,
+            settings=settings,
+            mirrors=place.mirrors,
+            report=logs.report,
+            timeout=_PATIENCE,
+        )
         federation = service.core.federation
 
         def ready(listening: run.Listening) -> None:
@@ -164,20 +220,22 @@ def serve(
             trusted_proxies=proxies,
             log_peers=log_peers,
             ready=ready,
-            beside=forwarding(place.path, service, forward_every, logs.report) if is_aggregator(place.path) else None,
+            beside=forwarding(place.path, service, forward_every, logs.report)
+            if is_aggregator(place.path)
+            else None,
         )
     finally:
         place.drop_serving()
         logs.stop_writing(handler)
 
 
-def _host(place: Place) -> str:
+def _host(place: Layout) -> str:
     """All addresses if clients are elsewhere, this machine's own otherwise."""
     hosts = {urlsplit(url).hostname for url in place.urls}
     return "localhost" if hosts <= set(_THIS_MACHINE) else ""
 
 
-def _port(place: Place) -> int:
+def _port(place: Layout) -> int:
     ports = [urlsplit(url).port for url in place.urls]
     return ports[0] or _DEFAULT_PORT if ports else _DEFAULT_PORT
 

@@ -9,29 +9,47 @@ from typing import Any
 import click
 from rich.text import Text
 
-from expunge.cli import cautions, failure
-from expunge.cli.aggregating import NOT_DISCLOSED, disclosed, rules_in_words
-from expunge.cli.command import group
-from expunge.cli.custody import backup, renew_certificate, restore, rotate_key
-from expunge.cli.options import office_options, output_option, yes_option
-from expunge.cli.reach import Reached, office_at, place_at_hand
-from expunge.cli.samples import backbone_argument
-from expunge.cli.screen import GOOD, WAITS, Screen, count, facts, line, next_steps, table, title, unwrapped
-from expunge.cli.tokens import new_token
-from expunge.embedded.place import Place
+from expunge.cli import _command, _warnings
+from expunge.cli._command import group
+from expunge.cli._connect import Reached, office_at, place_at_hand
+from expunge.cli._options import (
+    NOT_DISCLOSED,
+    disclosed,
+    office_options,
+    output_option,
+    rules_in_words,
+    yes_option,
+)
+from expunge.cli._output import (
+    GOOD,
+    WAITS,
+    Screen,
+    count,
+    facts,
+    line,
+    next_steps,
+    table,
+    title,
+    unwrapped,
+)
+from expunge.cli._samples import backbone_argument
+from expunge.cli._sync import new_token
+from expunge.cli.server_backup import backup, renew_certificate, restore, rotate_key
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
-from expunge.files import write_whole
-from expunge.protocol.names import ROLES
-from expunge.spec import Spec
+from expunge.federation.layout import Layout
+from expunge.ridge.spec import Spec
+from expunge.storage.files import write_whole
+from expunge.wire.schema import ROLES
 
 
 @group()
 def server() -> None:
     """What operators do: let clients in, see how things stand, amend, back up, restore.
 
-    An operator speaks from an office: a folder with a key, such as the one that expunge init makes (DIR/operator). Name it by
-    --office or by the variable EXPUNGE_OFFICE. Every command is signed, numbered and written to the audit log.
+    An operator speaks from an office: a folder with a key, such as the one that expunge init makes
+    (DIR/operator). Name it by --office or by the variable EXPUNGE_OFFICE. Every command is signed,
+    numbered and written to the audit log.
 
     Example:
       export EXPUNGE_OFFICE=federation/operator
@@ -42,18 +60,44 @@ def server() -> None:
 
 @server.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice(ROLES), default="client", show_default=True, help="What NAME will be.")
-@click.option("--days", type=click.IntRange(1, 365), default=7, show_default=True, help="Days until the token expires.")
-@click.option("--url", "urls", multiple=True, metavar="URL", help="Where NAME will reach the server. Repeatable.")
+@click.option(
+    "--role",
+    type=click.Choice(ROLES),
+    default="client",
+    show_default=True,
+    help="What NAME will be.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 365),
+    default=7,
+    show_default=True,
+    help="Days until the token expires.",
+)
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    metavar="URL",
+    help="Where NAME will reach the server. Repeatable.",
+)
 @output_option("Write the token to this file (readable by you alone) instead of showing it.")
 @office_options
 def token(
-    *, name: str, role: str, days: int, urls: tuple[str, ...], output: Path | None, office: Path | None, at: str | None
+    *,
+    name: str,
+    role: str,
+    days: int,
+    urls: tuple[str, ...],
+    output: Path | None,
+    office: Path | None,
+    at: str | None,
 ) -> None:
     """Make a one-time token by which NAME can enrol.
 
-    NAME stands in the public log: name an institution or an office, never a person. The token carries the server's address and
-    public key, so that nothing has to be trusted on first use, and a secret: pass it on as you would a password.
+    NAME stands in the public log: name an institution or an office, never a person. The token
+    carries the server's address and public key, so that nothing has to be trusted on first use, and
+    a secret: pass it on as you would a password.
 
     Example:
       expunge server token hospital-a -o hospital-a.token
@@ -62,32 +106,60 @@ def token(
       expunge enroll hospital-a.token --dir hospital-a
     """
     if output is not None and output.exists():
-        raise InputError(f"{output} exists already, and may hold a token that is still good: name another file, or remove it")
+        raise InputError(
+            f"{output} exists already, and may hold a token that is still good: name another "
+            "file, or remove it"
+        )
     with office_at(office, at) as reached:
         place = place_at_hand(reached)
         agreed = Spec.from_dict(reached.office.federation_content()["spec"])
-        made = new_token(reached, name, role, urls or _addresses(reached, place), days, ca="" if place is None else place.ca)
+        made = new_token(
+            reached,
+            name,
+            role,
+            urls or _addresses(reached, place),
+            days,
+            ca="" if place is None else place.ca,
+        )
         rejoin = " --rejoin" if role == "client" and place is not None and place.rebuilt else ""
     text = made[0].to_text()
     if output is not None:
         write_whole(output, text.encode("ascii") + b"\n")
-    value = {"name": name, "role": role, "expires": made[1], "urls": list(made[0].urls), "token": text}
+    value = {
+        "name": name,
+        "role": role,
+        "expires": made[1],
+        "urls": list(made[0].urls),
+        "token": text,
+    }
     where = str(output or "TOKEN")
     more = rejoin or (backbone_argument(agreed) if role == "client" else "")
     Screen.current().result(
         value | {"file": None if output is None else str(output)},
         title(f"A token for {name}, good once, until {moment(made[1])}"),
         facts(
-            [("Role", role), ("Leads to", unwrapped(", ".join(made[0].urls))), *([] if output is None else [("File", output)])]
+            [
+                ("Role", role),
+                ("Leads to", unwrapped(", ".join(made[0].urls))),
+                *([] if output is None else [("File", output)]),
+            ]
         ),
         *([line(), Text(text, no_wrap=True, overflow="ignore")] if output is None else []),
-        next_steps(f"expunge enroll {where} --dir {name}{more}", why=f"Pass it to {name}, who types:"),
-        *([line("(Without --rejoin if it was no client of the lost server.)", indent=2)] if rejoin else []),
+        next_steps(
+            f"expunge enroll {where} --dir {name}{more}", why=f"Pass it to {name}, who types:"
+        ),
+        *(
+            [line("(Without --rejoin if it was no client of the lost server.)", indent=2)]
+            if rejoin
+            else []
+        ),
     )
 
 
-def _addresses(reached: Reached, place: Place | None) -> tuple[str, ...]:
-    """Where a newcomer will find the server: where it was meant to be reached, or where we have reached it ourselves."""
+def _addresses(reached: Reached, place: Layout | None) -> tuple[str, ...]:
+    """Where a newcomer will find the server: where it was meant to be reached, or where we have
+    reached it ourselves.
+    """
     if place is None:
         return (reached.address,)
     serving = place.serving()
@@ -99,7 +171,8 @@ def _addresses(reached: Reached, place: Place | None) -> tuple[str, ...]:
 def clients(office: Path | None, at: str | None) -> None:
     """List everybody who is enrolled, with their samples and when they last synced.
 
-    Under secure aggregation the server does not know how many samples a client has (null with --json).
+    Under secure aggregation the server does not know how many samples a client has (null with
+    --json).
 
     Example:
       expunge server clients --office federation/operator
@@ -129,7 +202,8 @@ def clients(office: Path | None, at: str | None) -> None:
 @server.command()
 @office_options
 def status(office: Path | None, at: str | None) -> None:
-    """Show how the federation stands: samples, clients, head, orders, audit; under secure aggregation, what rounds are for.
+    """Show how the federation stands: samples, clients, head, orders, audit; under secure
+    aggregation, what rounds are for.
 
     Example:
       expunge server status --office federation/operator
@@ -137,7 +211,9 @@ def status(office: Path | None, at: str | None) -> None:
     with office_at(office, at) as reached:
         told = reached.office.ask("status", {})
     present, orders, audit = told["clients"], told["orders"], told["audit"]
-    gone = "".join(f", {present[state]} {state}" for state in ("must-rejoin", "gone") if present[state])
+    gone = "".join(
+        f", {present[state]} {state}" for state in ("must-rejoin", "gone") if present[state]
+    )
     Screen.current().result(
         told,
         title(f"Federation {told['federation']}"),
@@ -149,9 +225,20 @@ def status(office: Path | None, at: str | None) -> None:
                 ("Round", told["round"]),
                 ("Audit log", f"{told['log']:,} entries"),
                 ("To be erased at rest", f"{count(told['journal'], 'message')} in the journal"),
-                ("Orders", ", ".join(f"{number} {state}" for state, number in orders.items() if number) or "none"),
-                ("Last audit", "none yet" if audit is None else f"{audit['result']}, {moment(audit['time'])}"),
-                *([("Next round", _next_round(told["aggregation"]))] if told["aggregation"] else []),
+                (
+                    "Orders",
+                    ", ".join(f"{number} {state}" for state, number in orders.items() if number)
+                    or "none",
+                ),
+                (
+                    "Last audit",
+                    "none yet" if audit is None else f"{audit['result']}, {moment(audit['time'])}",
+                ),
+                *(
+                    [("Next round", _next_round(told["aggregation"]))]
+                    if told["aggregation"]
+                    else []
+                ),
                 ("Solver", told["solver"]),
                 ("Spec", told["spec"]),
                 ("Server key", told["key"]),
@@ -193,13 +280,24 @@ def spec(output: Path | None, office: Path | None, at: str | None) -> None:
         title(f"Spec {found.digest}"),
         facts(
             [
-                ("Features", f"{found.dim}, {'and an intercept' if found.intercept else 'no intercept'}"),
-                *([("Labels", labels)] if found.labels is not None else [("Outputs", found.outputs)]),
+                (
+                    "Features",
+                    f"{found.dim}, {'and an intercept' if found.intercept else 'no intercept'}",
+                ),
+                *(
+                    [("Labels", labels)]
+                    if found.labels is not None
+                    else [("Outputs", found.outputs)]
+                ),
                 ("gamma", f"{found.gamma:g}"),
                 ("Grid", f"{found.grid.digits} digits, {found.grid.fraction_bits} fraction bits"),
                 ("Published to", f"2^{-found.publication_bits}"),
                 ("Messages", ", ".join(found.messages)),
-                *([] if found.aggregation is None else [("Rounds", rules_in_words(found.aggregation))]),
+                *(
+                    []
+                    if found.aggregation is None
+                    else [("Rounds", rules_in_words(found.aggregation))]
+                ),
                 ("Backbone", found.backbone or "any: features are taken as they are given"),
             ]
         ),
@@ -208,7 +306,9 @@ def spec(output: Path | None, office: Path | None, at: str | None) -> None:
 
 @server.command()
 @click.option("--gamma", type=float, help="The ridge parameter.")
-@click.option("--add-label", "labels", multiple=True, metavar="LABEL", help="Append a label. Repeatable.")
+@click.option(
+    "--add-label", "labels", multiple=True, metavar="LABEL", help="Append a label. Repeatable."
+)
 @click.option("--publication-bits", type=int, help="Weights are published as multiples of 2^-BITS.")
 @click.option("--messages", metavar="KINDS", help="What clients may send: rows, gram or rows,gram.")
 @yes_option
@@ -225,8 +325,8 @@ def amend(
 ) -> None:
     """Amend the spec: another gamma, more labels, another precision, other messages.
 
-    The amendment is signed and logged; clients see it at their next sync, and nobody sends anything again. Features, grid and
-    backbone cannot be amended: found another federation for those.
+    The amendment is signed and logged; clients see it at their next sync, and nobody sends anything
+    again. Features, grid and backbone cannot be amended: found another federation for those.
 
     Example:
       expunge server amend --gamma 0.5 --office federation/operator
@@ -245,21 +345,31 @@ def amend(
         if messages is not None:
             change["messages"] = sorted(part.strip() for part in messages.split(","))
         if not change:
-            raise InputError("nothing is to be amended: give --gamma, --add-label, --publication-bits or --messages")
+            raise InputError(
+                "nothing is to be amended: give --gamma, --add-label, --publication-bits or "
+                "--messages"
+            )
         wanted = Spec.from_dict({**before.to_dict(), **change})
-        for caution in cautions.of_amending(before, wanted):
+        for caution in _warnings.of_amending(before, wanted):
             screen.note(caution)
-        screen.confirm(f"Amend for the whole federation: {'; '.join(_differences(before, wanted))}?", yes=yes)
+        screen.confirm(
+            f"Amend for the whole federation: {'; '.join(_differences(before, wanted))}?", yes=yes
+        )
         told = reached.office.do("amend", change)
         now = reached.office.ask("status", {})
-        told |= {"head": now["head"], "headless": now["headless"]}  # the result, which is kept, has a salted digest
+        told |= {
+            "head": now["head"],
+            "headless": now["headless"],
+        }  # the result, which is kept, has a salted digest
     after = Spec.from_dict(told["spec"])
     screen.result(
         told | {"digest": after.digest},
         title("The spec is amended"),
         *(line(text, indent=2) for text in _differences(before, after)),
         facts([("Spec", after.digest), ("Head", told["head"] or f"none: {told['headless']}")]),
-        next_steps("expunge client sync --dir CLIENT", why="Each client takes it on at its next sync:"),
+        next_steps(
+            "expunge client sync --dir CLIENT", why="Each client takes it on at its next sync:"
+        ),
     )
 
 
@@ -267,12 +377,21 @@ def _differences(before: Spec, after: Spec) -> list[str]:
     """What an amendment changes, each with the old value and the new one."""
     old, new = before.to_dict(), after.to_dict()
     names = [name for name in old if old[name] != new[name]]
-    return [f"{name.replace('_', ' ')} from {_plain(before, name)} to {_plain(after, name)}" for name in names] or ["nothing"]
+    return [
+        f"{name.replace('_', ' ')} from {_plain(before, name)} to {_plain(after, name)}"
+        for name in names
+    ] or ["nothing"]
 
 
 def _plain(spec: Spec, name: str) -> str:
     value = getattr(spec, name)
-    return ", ".join(str(one) for one in value) if isinstance(value, tuple) else f"{value:g}" if name == "gamma" else str(value)
+    return (
+        ", ".join(str(one) for one in value)
+        if isinstance(value, tuple)
+        else f"{value:g}"
+        if name == "gamma"
+        else str(value)
+    )
 
 
 @server.command("forget-client")
@@ -282,37 +401,50 @@ def _plain(spec: Spec, name: str) -> str:
 def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -> None:
     """Forget a client that has vanished, with all that it ever added.
 
-    Its share of the ledger is subtracted and destroyed. A client that still answers had better leave by itself
-    (expunge client leave), which also empties its own store. It can never come back under the same name.
+    Its share of the ledger is subtracted and destroyed. A client that still answers had better
+    leave by itself (expunge client leave), which also empties its own store. It can never come back
+    under the same name.
 
-    Under secure aggregation nobody knows its share: all other clients must first add up what they hold, in one round at their
-    next sync, and the sum takes the place of the ledger. Exits with 7, because until then its samples are in the ledger.
+    Under secure aggregation nobody knows its share: all other clients must first add up what they
+    hold, in one round at their next sync, and the sum takes the place of the ledger. Exits with 7,
+    because until then its samples are in the ledger.
 
     Example:
       expunge server forget-client hospital-a --office federation/operator
     """
     screen = Screen.current()
-    screen.confirm(f"Forget {client} and every sample that it added? This cannot be undone", yes=yes)
+    screen.confirm(
+        f"Forget {client} and every sample that it added? This cannot be undone", yes=yes
+    )
     with office_at(office, at) as reached:
         told = reached.office.do("forget-client", {"client": client})
         standing = reached.office.ask("status", {})["aggregation"]
     fewer = disclosed(told["count"])
     value = told | {"count": fewer, "pending": fewer is None}
     if fewer is not None:
-        screen.result(value, line(f"{client} is forgotten: {count(fewer, 'sample')} subtracted from the ledger.", GOOD))
+        screen.result(
+            value,
+            line(
+                f"{client} is forgotten: {count(fewer, 'sample')} subtracted from the ledger.", GOOD
+            ),
+        )
         return
     screen.result(
         value,
         line(f"{client} takes part no longer, but its samples are in the ledger yet.", WAITS),
         line(
-            f"All other clients ({', '.join(standing['needed'])}) must now add up what they hold, in one round of secure "
+            f"All other clients ({', '.join(standing['needed'])}) must now add up what they hold, "
+            "in one round of secure "
             "aggregation; the sum takes the place of the ledger, and the old one is erased.",
             indent=2,
         ),
-        next_steps("expunge client sync --wait 600 --dir CLIENT", why="At each of them, at about the same time:"),
+        next_steps(
+            "expunge client sync --wait 600 --dir CLIENT",
+            why="At each of them, at about the same time:",
+        ),
         next_steps("expunge server status", why="Then, here:"),
     )
-    raise click.exceptions.Exit(failure.NOT_YET)
+    raise click.exceptions.Exit(_command.NOT_YET)
 
 
 for one in (rotate_key, backup, restore, renew_certificate):

@@ -1,4 +1,6 @@
-"""`expunge statistics`: the exact statistics of a client's shards, computed on as many workers as there are."""
+"""`expunge statistics`: the exact statistics of a client's shards, computed on as many workers as
+there are.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,31 @@ from typing import Any
 
 import click
 
-from expunge.cli.command import command
-from expunge.cli.options import FILE, output_option
-from expunge.cli.screen import Screen, count, facts, place, title, unwrapped
+from expunge.cli._command import command
+from expunge.cli._options import FILE, output_option
+from expunge.cli._output import Screen, count, facts, place, title, unwrapped
+from expunge.data import listed, shard_statistics
+from expunge.data.engines import ENGINES
 from expunge.errors import FormatError
-from expunge.files import write_whole
-from expunge.shards import listed, shard_statistics
-from expunge.shards.engines import ENGINES
-from expunge.spec import Spec
+from expunge.ridge.spec import Spec
+from expunge.storage.files import write_whole
 
 
 @command()
 @click.argument("files", nargs=-1, required=True)
-@click.option("--spec", "spec_file", type=FILE, required=True, help="The federation's spec, as expunge server spec -o writes it.")
 @click.option(
-    "--feature-column", "features", multiple=True, metavar="NAME", help="A column of features. Repeatable. [default: feature]"
+    "--spec",
+    "spec_file",
+    type=FILE,
+    required=True,
+    help="The federation's spec, as expunge server spec -o writes it.",
+)
+@click.option(
+    "--feature-column",
+    "features",
+    multiple=True,
+    metavar="NAME",
+    help="A column of features. Repeatable. [default: feature]",
 )
 @click.option(
     "--label-column",
@@ -31,19 +43,35 @@ from expunge.spec import Spec
     metavar="NAME",
     help="The column of labels; several for real targets. [default: label]",
 )
-@click.option("--label-indices", is_flag=True, help="Labels that are integers are class indices, from 0.")
-@click.option("--on", type=click.Choice(ENGINES), default="threads", show_default=True, help="What to compute on.")
-@click.option("--workers", type=click.IntRange(min=1), help="How many shards at once. [default: one for each processor]")
+@click.option(
+    "--label-indices", is_flag=True, help="Labels that are integers are class indices, from 0."
+)
+@click.option(
+    "--on",
+    type=click.Choice(ENGINES),
+    default="threads",
+    show_default=True,
+    help="What to compute on.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="How many shards at once. [default: one for each processor]",
+)
 @output_option("Write the statistics to this file.")
-def statistics(*, files: tuple[str, ...], spec_file: Path, output: Path | None, **given: Any) -> None:
-    """Compute the exact statistics of the samples in FILES, which may be more than one machine holds.
+def statistics(
+    *, files: tuple[str, ...], spec_file: Path, output: Path | None, **given: Any
+) -> None:
+    """Compute the exact statistics of the samples in FILES, which may be more than one machine
+    holds.
 
-    FILES are the shards of one client's data: Parquet files, .npz files, or .npy files in pairs (NAME-features.npy and
-    NAME-labels.npy); patterns in quotes are expanded here. Each is read block by block, by one worker, and the statistics are
-    added up as they come in. The digest is the same on every machine and for every way to cut the data into files.
+    FILES are the shards of one client's data: Parquet files, .npz files, or .npy files in pairs
+    (NAME-features.npy and NAME-labels.npy); patterns in quotes are expanded here. Each is read
+    block by block, by one worker, and the statistics are added up as they come in. The digest is
+    the same on every machine and for every way to cut the data into files.
 
-    With --on ray the workers are those of the Ray at RAY_ADDRESS, which must see the files, or of one that is started on this
-    machine; with --on dask, of a Dask that is started on this machine.
+    With --on ray the workers are those of the Ray at RAY_ADDRESS, which must see the files, or of
+    one that is started on this machine; with --on dask, of a Dask that is started on this machine.
 
     Example:
       expunge server spec -o spec.json --office federation/operator
@@ -67,7 +95,10 @@ def statistics(*, files: tuple[str, ...], spec_file: Path, output: Path | None, 
         )
     if output is not None:
         write_whole(output, found.to_bytes())
-    classes = {str(label): int(number) for label, number in zip(spec.labels or (), found.class_counts, strict=True)}
+    classes = {
+        str(label): int(number)
+        for label, number in zip(spec.labels or (), found.class_counts, strict=True)
+    }
     screen.result(
         {
             "digest": found.digest,
@@ -81,7 +112,16 @@ def statistics(*, files: tuple[str, ...], spec_file: Path, output: Path | None, 
         facts(
             [
                 ("Digest", found.digest),
-                *([("Labels", ", ".join(f"{label}: {number:,}" for label, number in classes.items()))] if classes else []),
+                *(
+                    [
+                        (
+                            "Labels",
+                            ", ".join(f"{label}: {number:,}" for label, number in classes.items()),
+                        )
+                    ]
+                    if classes
+                    else []
+                ),
                 *([("Written to", unwrapped(place(output)))] if output is not None else []),
             ]
         ),
@@ -97,4 +137,6 @@ def _spec(path: Path) -> Spec:
     try:
         return Spec.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as problem:
-        raise FormatError(f"{path} holds no spec: {problem}. expunge server spec -o FILE writes one") from problem
+        raise FormatError(
+            f"{path} holds no spec: {problem}. expunge server spec -o FILE writes one"
+        ) from problem

@@ -10,25 +10,39 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from expunge.cli import failure
-from expunge.cli.command import command
-from expunge.cli.evidence import chains_from, head_from, key_from, rotations_from
-from expunge.cli.options import FILE, FOLDER
-from expunge.cli.screen import BAD, GOOD, QUIET, Screen, bullets, facts, line
+from expunge.cli import _command
+from expunge.cli._command import command
+from expunge.cli._evidence import chains_from, head_from, key_from, rotations_from
+from expunge.cli._options import FILE, FOLDER
+from expunge.cli._output import BAD, GOOD, QUIET, Screen, bullets, facts, line
 from expunge.errors import EvidenceError, ExpungeError, FormatError
 from expunge.evidence import Finding, KeyChain
 from expunge.evidence import verify as verified
-from expunge.head import Head
-from expunge.protocol.names import time_text
+from expunge.ridge.head import Head
+from expunge.wire.schema import time_text
 
 
 @command()
 @click.argument("file", type=FILE)
 @click.option("--key", type=FILE, help="The server's public key (server.pub).")
-@click.option("--trust", type=FOLDER, help="Take the key, and the rotations known there, from an office, client or federation.")
-@click.option("--rotation", "rotations", type=FILE, multiple=True, help="A rotation that links the key to another. Repeatable.")
-@click.option("--head", type=FILE, help="Compare this head with the one that the evidence is about.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing: the exit code says whether it holds.")
+@click.option(
+    "--trust",
+    type=FOLDER,
+    help="Take the key, and the rotations known there, from an office, client or federation.",
+)
+@click.option(
+    "--rotation",
+    "rotations",
+    type=FILE,
+    multiple=True,
+    help="A rotation that links the key to another. Repeatable.",
+)
+@click.option(
+    "--head", type=FILE, help="Compare this head with the one that the evidence is about."
+)
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Print nothing: the exit code says whether it holds."
+)
 def verify(
     *,
     file: Path,
@@ -40,8 +54,9 @@ def verify(
 ) -> None:
     """Check a receipt, bundle, certificate, head, result, rotation or checkpoint, offline.
 
-    Needs the file and the server's public key, and nothing else: no server, no network. Says in plain words what is proved, under
-    which assumptions, and what is not. Exits with 3 if a single byte was altered, or another key signed it.
+    Needs the file and the server's public key, and nothing else: no server, no network. Says in
+    plain words what is proved, under which assumptions, and what is not. Exits with 3 if a single
+    byte was altered, or another key signed it.
 
     Example:
       expunge verify order.html --key server.pub
@@ -52,7 +67,10 @@ def verify(
       expunge key federation -o server.pub
     """
     if (key is None) == (trust is None):
-        raise click.UsageError("give either --key FILE (the server's public key) or --trust DIR (a folder that knows it)")
+        raise click.UsageError(
+            "give either --key FILE (the server's public key) or --trust DIR (a folder that knows "
+            "it)"
+        )
     if quiet and Screen.current().as_json:
         raise click.UsageError("give either --quiet, which prints nothing, or --json")
     try:
@@ -60,12 +78,14 @@ def verify(
     except (ExpungeError, OSError) as problem:
         if not quiet:
             raise
-        raise click.exceptions.Exit(failure.exit_code(problem)) from problem
+        raise click.exceptions.Exit(_command.exit_code(problem)) from problem
     if not quiet:
         show(finding)
 
 
-def _finding(file: Path, key: Path | None, trust: Path | None, rotations: tuple[Path, ...], head: Path | None) -> Finding:
+def _finding(
+    file: Path, key: Path | None, trust: Path | None, rotations: tuple[Path, ...], head: Path | None
+) -> Finding:
     """What a file proves to whoever trusts a key, or what a folder trusts."""
     known = [KeyChain(key_from(key))] if key is not None else chains_from(trust or Path())
     more = rotations_from(rotations)

@@ -1,6 +1,7 @@
 """The client's SQLite database: one process changes it, others may look at it meanwhile.
 
-A transaction is durable when it returns, or nothing of it is; a snapshot sees whole transactions only.
+A transaction is durable when it returns, or nothing of it is; a snapshot sees whole transactions
+only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 from urllib.parse import quote
 
 from expunge.errors import StoreBusyError, StoreError
-from expunge.sqlite import opened, roll_back
+from expunge.storage.sqlite import open_database, roll_back
 
 _SETTINGS: dict[str, str | int] = {
     "page_size": 8192,  # a row with a feature of 768 float64 fits one page
@@ -24,17 +25,22 @@ _PATIENCE = 2.0  # seconds that a snapshot waits for a writer that keeps readers
 
 
 class Database:
-    """Law: after `with transaction()` everything in it is on disk; after an exception nothing of it is. Any thread may use it."""
+    """Law: after `with transaction()` everything in it is on disk; after an exception nothing of it
+    is. Any thread may use it.
+    """
 
     def __init__(self, path: Path, migrations: Sequence[str]) -> None:
         self.path = path
         self._lock = RLock()
         self._closed = False
-        self._connection = opened(path, migrations, _SETTINGS)
+        self._connection = open_database(path, migrations, _SETTINGS)
 
     @contextmanager
     def transaction(self) -> Iterator[Database]:
-        """Everything or nothing, one at a time, not nested. What SQLite cannot write is a StoreError."""
+        """Everything or nothing, one at a time, not nested.
+
+        What SQLite cannot write is a StoreError.
+        """
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -52,8 +58,14 @@ class Database:
     def _failure(self, problem: sqlite3.Error) -> StoreError:
         if self._closed:
             return StoreError(f"{self.path} was closed: open the store again")
-        remedy = "Free some space and try again" if "full" in str(problem) else "Mend the cause and try again"
-        return StoreError(f"{self.path} could not be changed, and is as it was: {problem}. {remedy}")
+        remedy = (
+            "Free some space and try again"
+            if "full" in str(problem)
+            else "Mend the cause and try again"
+        )
+        return StoreError(
+            f"{self.path} could not be changed, and is as it was: {problem}. {remedy}"
+        )
 
     def run(self, query: str, arguments: Sequence[Any] = ()) -> int:
         """Carry out one statement within a transaction; how many rows it touched."""
@@ -71,7 +83,9 @@ class Database:
             except sqlite3.Error as problem:
                 if self._closed:
                     raise self._failure(problem) from problem
-                raise StoreError(f"{self.path} cannot be read: {problem}. Put it back from a backup") from problem
+                raise StoreError(
+                    f"{self.path} cannot be read: {problem}. Put it back from a backup"
+                ) from problem
 
     def row(self, query: str, arguments: Sequence[Any] = ()) -> tuple[Any, ...] | None:
         """The first row of a query, or None."""
@@ -91,7 +105,10 @@ class Database:
             except sqlite3.Error as problem:
                 raise self._failure(problem) from problem
         if busy:
-            raise StoreError(f"the write-ahead log of {self.path} could not be cut: something else reads the database. Stop that")
+            raise StoreError(
+                f"the write-ahead log of {self.path} could not be cut: something else reads the "
+                "database. Stop that"
+            )
 
     def close(self) -> None:
         """Close; what was committed stays."""
@@ -101,9 +118,12 @@ class Database:
 
 
 class Snapshot(Database):
-    """The database as it is at one moment, read beside the process that works on it. Law: nothing is changed by it.
+    """The database as it is at one moment, read beside the process that works on it.
 
-    While one is open, that process can commit, but not cut the write-ahead log, for which it waits: close this soon.
+    Law: nothing is changed by it.
+
+    While one is open, that process can commit, but not cut the write-ahead log, for which it waits:
+    close this soon.
     """
 
     def __init__(self, path: Path, migrations: Sequence[str]) -> None:
@@ -121,16 +141,20 @@ class Snapshot(Database):
             self._connection.execute("PRAGMA temp_store=MEMORY")
             self._connection.execute("BEGIN")
             version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
-            self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on nothing changes
+            self._connection.execute(
+                "SELECT count(*) FROM sqlite_master"
+            ).fetchone()  # from here on nothing changes
         except sqlite3.Error as problem:
             self._connection.close()
             raise StoreBusyError(
-                f"{path} is in use by another process, and cannot be read beside it ({problem}): wait until that has finished"
+                f"{path} is in use by another process, and cannot be read beside it ({problem}): "
+                "wait until that has finished"
             ) from problem
         if version != len(migrations):
             self._connection.close()
             raise StoreBusyError(
-                f"{path} is in use by another process, and of version {version}; this program reads version {len(migrations)}: "
+                f"{path} is in use by another process, and of version {version}; this program "
+                f"reads version {len(migrations)}: "
                 "wait until that process has finished"
             )
 
@@ -143,4 +167,7 @@ class Snapshot(Database):
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise StoreError(f"{self.path} is open for reading only, beside the process that works on it: open it to change it")
+        raise StoreError(
+            f"{self.path} is open for reading only, beside the process that works on it: open it "
+            "to change it"
+        )

@@ -1,4 +1,7 @@
-"""How a client comes to be: a store, a key, and an enrolment by a one-time token."""
+"""How a client comes to be: a store, a key, and an enrolment by a one-time token.
+
+Taking a client's store to the server that was rebuilt in the place of a lost one.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,32 @@ from pathlib import Path
 
 from expunge.client.store import ClientStore
 from expunge.client.trust import Trust
-from expunge.errors import BackboneError, EvidenceError, ProtocolError, RefusedError, StoreError
+from expunge.crypto import Envelope, PublicKey
+from expunge.errors import (
+    BackboneError,
+    EvidenceError,
+    ProtocolError,
+    RefusedError,
+    SpecMismatchError,
+    StoreError,
+)
 from expunge.evidence import KeyChain
-from expunge.protocol import speech
-from expunge.protocol.carrier import Carrier
-from expunge.protocol.delivery import CheckedCarrier
-from expunge.protocol.token import Token
-from expunge.signing import Envelope
-from expunge.spec import Spec
+from expunge.ridge.spec import Spec
+from expunge.wire import payloads
+from expunge.wire.carrier import Carrier
+from expunge.wire.delivery import CheckedCarrier
+from expunge.wire.token import Token
 
-# Refusals of an enrolment that are given once it was read and looked up: this attempt has not taken effect.
-_FINAL = ("bad-token", "name-taken", "wrong-spec", "wrong-federation", "bad-signature", "not-allowed")
+# Refusals of an enrolment that are given once it was read and looked up: this attempt has not taken
+# effect.
+_FINAL = (
+    "bad-token",
+    "name-taken",
+    "wrong-spec",
+    "wrong-federation",
+    "bad-signature",
+    "not-allowed",
+)
 
 
 def enrol(
@@ -32,28 +50,37 @@ def enrol(
     backbone: str | None = None,
     mirrors: Sequence[Path] = (),
 ) -> ClientStore:
-    """Enrol a client by a one-time token, and give its new store; after a lost answer, the same call again finishes it.
+    """Enrol a client by a one-time token, and give its new store; after a lost answer, the same
+    call again finishes it.
 
     The store, with its key, stays until it is certain that the server has not taken the key in.
 
-    `message` is the kind of messages to send; without it `rows`, or what the spec allows. `backbone` is the fingerprint of the
-    backbone that the client computes with: if it is given and the spec pins another, the client is refused.
+    `message` is the kind of messages to send; without it `rows`, or what the spec allows.
+    `backbone` is the fingerprint of the backbone that the client computes with: if it is given and
+    the spec pins another, the client is refused.
     """
     if token.role != "client":
-        raise ProtocolError(f"the token of {token.name} is for an {token.role}, who has an office, not a store of samples")
+        raise ProtocolError(
+            f"the token of {token.name} is for an {token.role}, who has an office, not a store of "
+            "samples"
+        )
     path, carrier = Path(path), CheckedCarrier(carrier)
     doubtful = (path / "client.db").exists()  # an earlier attempt may have arrived
     if doubtful:
         store = ClientStore.open(path)
         name = store.name
-        if store.recall("enrolled") == "1" or (name, store.federation) != (token.name, token.federation):
+        if store.recall("enrolled") == "1" or (name, store.federation) != (
+            token.name,
+            token.federation,
+        ):
             store.close()
             raise StoreError(f"{path} is the store of client {name} already: choose another folder")
     else:
         spec, largest = _federation(token, carrier)
         if backbone is not None and backbone != spec.backbone:
             raise BackboneError(
-                f"the federation's spec pins the backbone {spec.backbone!r:.80}, this client has {backbone!r:.80}: use the same "
+                f"the federation's spec pins the backbone {spec.backbone!r:.80}, this client has "
+                f"{backbone!r:.80}: use the same "
                 "weights and preprocessing"
             )
         store = ClientStore.create(
@@ -90,11 +117,16 @@ def enrol(
 
 def _federation(token: Token, carrier: Carrier) -> tuple[Spec, int]:
     """Spec and limits of the federation that a token is for, as its server says them."""
-    envelope, content = speech.overheard("federation", carrier.federation())
-    chain = KeyChain(token.server, [Envelope.from_json(value, "rotation") for value in content["rotations"]])
+    envelope, content = payloads.open_unverified("federation", carrier.federation())
+    chain = KeyChain(
+        token.server, [Envelope.from_json(value, "rotation") for value in content["rotations"]]
+    )
     chain.verify(envelope, lambda said: (said["federation"], said["checkpoint"]["time"]))
     if content["federation"] != token.federation:
-        raise EvidenceError(f"the server is of federation {content['federation']}, the token is for {token.federation}")
+        raise EvidenceError(
+            f"the server is of federation {content['federation']}, the token is for "
+            f"{token.federation}"
+        )
     return Spec.from_dict(content["spec"]), int(content["limits"]["largest_request"])
 
 
@@ -106,18 +138,21 @@ def _offer(store: ClientStore, token: Token, carrier: Carrier) -> bytes:
         "spec": store.spec.data_digest,
         "token": token.secret,
     }
-    return carrier.enrol(speech.said("enrolment", content, store.key))
+    return carrier.enrol(payloads.sign("enrolment", content, store.key))
 
 
 def _take(store: ClientStore, token: Token, carrier: Carrier, data: bytes) -> None:
     """Believe the server's answer, if it is the server's and about this client."""
-    envelope, answer = speech.overheard("enrolled", data)
+    envelope, answer = payloads.open_unverified("enrolled", data)
     trust = Trust(store, carrier)
     trust.federation()
     trust.current(envelope)
     told = (answer["federation"], answer["name"], answer["role"], answer["key"])
     if told != (token.federation, token.name, "client", store.key.public.text):
-        raise EvidenceError(f"the server enrolled {answer['name']!r:.80} as {answer['role']!r:.40}, not what the token says")
+        raise EvidenceError(
+            f"the server enrolled {answer['name']!r:.80} as {answer['role']!r:.40}, not what the "
+            "token says"
+        )
     store.remember({"enrolled": "1"})
 
 
@@ -131,4 +166,61 @@ def _remove(store: ClientStore) -> None:
 
 def _usual(spec: Spec) -> str:
     """The kind of messages that a client sends unless it chooses: not that of aggregators."""
-    return "rows" if "rows" in spec.messages else min(spec.messages, key=lambda kind: (kind == "group", kind))
+    return (
+        "rows"
+        if "rows" in spec.messages
+        else min(spec.messages, key=lambda kind: (kind == "group", kind))
+    )
+
+
+def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> None:
+    """Enrol the key of a store at another server, by a token for its name, and pin that server's
+    key.
+
+    The store keeps its samples, its receipts and its numbering; the server gets everything when it
+    asks all clients to send again.
+    """
+    if token.role != "client" or token.name != store.name:
+        raise ProtocolError(
+            f"the token is for {token.role} {token.name}, the store is that of client {store.name}"
+        )
+    spec = federation_spec(token.server, carrier)
+    if spec.data_digest != store.spec.data_digest or not spec.grows_from(store.spec):
+        raise SpecMismatchError(
+            f"the rebuilt server has another spec than this client: {store.spec.difference(spec)}"
+        )
+    content = {
+        "federation": token.federation,
+        "key": store.key.public.text,
+        "name": token.name,
+        "spec": store.spec.data_digest,
+        "token": token.secret,
+    }
+    envelope, answer = payloads.open_unverified(
+        "enrolled", carrier.enrol(payloads.sign("enrolment", content, store.key))
+    )
+    envelope.verify(token.server)
+    if (answer["federation"], answer["name"], answer["key"]) != (
+        token.federation,
+        token.name,
+        store.key.public.text,
+    ):
+        raise EvidenceError(f"the server enrolled {answer['name']!r:.80}, not what the token says")
+    outstanding = store.composed()
+    if outstanding is not None:
+        store.abandon(outstanding.sequence, "the server was lost")
+    store.move(federation=token.federation, server=token.server, address=address, ca=token.ca)
+    store.participation.drop()  # a round at the lost server is over
+    store.remember({"peers": ""})  # they are read anew, from the log of the rebuilt server
+    if spec != store.spec:
+        store.amend(spec)
+
+
+def federation_spec(server: PublicKey, carrier: Carrier) -> Spec:
+    """The spec of a federation, as the server whose key is pinned says it."""
+    envelope, content = payloads.open_unverified("federation", carrier.federation())
+    chain = KeyChain(
+        server, [Envelope.from_json(value, "rotation") for value in content["rotations"]]
+    )
+    chain.verify(envelope, lambda said: (said["federation"], said["checkpoint"]["time"]))
+    return Spec.from_dict(content["spec"])

@@ -1,4 +1,5 @@
-"""The client's folder: database, vault and signing key, opened together by one process; others may only glance at it.
+"""The client's folder: database, vault and signing key, opened together by one process; others may
+only glance at it.
 
 client.db        SQLite: samples (sealed), what is pending, receipts. Truth; may not be lost
 client.vault     the keys that samples are sealed under; may be mirrored to another disk. Truth; may not be lost
@@ -6,10 +7,12 @@ client.key       the Ed25519 key that signs requests (PEM)
 head             the newest published head with its certificate. A copy; may be lost
 lock             held by the process at work
 
-client.db-wal and client.db-shm are SQLite's own, while somebody has the database open; the second holds page numbers only.
+client.db-wal and client.db-shm are SQLite's own, while somebody has the database open; the second
+holds page numbers only.
 
-Law: when `create`, `open` and every change have returned, the vault holds keys only for what the database refers to, and after
-each erasure the write-ahead log is empty. `open` makes this so again after a crash.
+Law: when `create`, `open` and every change have returned, the vault holds keys only for what the
+database refers to, and after each erasure the write-ahead log is empty. `open` makes this so again
+after a crash.
 """
 
 from __future__ import annotations
@@ -19,23 +22,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from expunge import canonical
 from expunge.client.database import Database, Snapshot
-from expunge.client.glance import Keys
+from expunge.client.read_only_vault import Keys
 from expunge.client.schema import MIGRATIONS
+from expunge.crypto import SigningKey, canonical
+from expunge.crypto.vault import Vault
 from expunge.errors import ShreddedError, StoreError
-from expunge.files import FolderLock, erase_drafts, sync_folder, write_whole
-from expunge.signing import SigningKey
-from expunge.vault import Vault
+from expunge.storage.files import FolderLock, erase_drafts, sync_folder, write_whole
 
 _DATABASE, _VAULT, _KEY, _HEAD = "client.db", "client.vault", "client.key", "head"
 STORE_SLOT = 0  # of the key that makes tags
 
 
-class Folder:
-    """Whoever holds one is alone in changing these files. One without a lock is a glance, by which nothing can be changed."""
+class ClientFolder:
+    """Whoever holds one is alone in changing these files.
 
-    def __init__(self, path: Path, lock: FolderLock | None, database: Database, vault: Vault, key: SigningKey) -> None:
+    One without a lock is a glance, by which nothing can be changed.
+    """
+
+    def __init__(
+        self, path: Path, lock: FolderLock | None, database: Database, vault: Vault, key: SigningKey
+    ) -> None:
         self.path = path
         self.database = database
         self.vault = vault
@@ -45,8 +52,12 @@ class Folder:
         self._clean = True  # no erasure has failed since the last one that succeeded
 
     @classmethod
-    def create(cls, path: Path, key: SigningKey, settings: Mapping[str, str], mirrors: Sequence[Path] = ()) -> Folder:
-        """A new folder, which appears whole or not at all; one that holds anything already is refused."""
+    def create(
+        cls, path: Path, key: SigningKey, settings: Mapping[str, str], mirrors: Sequence[Path] = ()
+    ) -> ClientFolder:
+        """A new folder, which appears whole or not at all; one that holds anything already is
+        refused.
+        """
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise StoreError(f"{path} is not empty: choose another folder for the client's store")
@@ -63,7 +74,10 @@ class Folder:
             with vault:
                 vault.new()
             write_whole(draft / _KEY, key.pem)
-            _write_settings(draft / _DATABASE, {**settings, "mirrors": _list_text(str(place.absolute()) for place in mirrors)})
+            _write_settings(
+                draft / _DATABASE,
+                {**settings, "mirrors": _list_text(str(place.absolute()) for place in mirrors)},
+            )
             sync_folder(draft)
             draft.rename(path)
         except BaseException:
@@ -75,10 +89,13 @@ class Folder:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: Path, *, timeout: float = 0.0, restored: bool = False) -> Folder:
-        """The folder of a client that was created before. Whatever a crash has left is cleared away.
+    def open(cls, path: Path, *, timeout: float = 0.0, restored: bool = False) -> ClientFolder:
+        """The folder of a client that was created before.
 
-        `restored` says that the database was put back from a backup: samples that have been erased since are dropped.
+        Whatever a crash has left is cleared away.
+
+        `restored` says that the database was put back from a backup: samples that have been erased
+        since are dropped.
         """
         path = path.absolute()
         _require_files(path)
@@ -90,7 +107,9 @@ class Folder:
             key = SigningKey.from_pem((path / _KEY).read_bytes())
             database = Database(path / _DATABASE, MIGRATIONS)
             text = database.value("SELECT value FROM settings WHERE name = 'mirrors'")
-            vault = _vault_of(path / _VAULT, [Path(place) for place in canonical.decode(str(text).encode())])
+            vault = _vault_of(
+                path / _VAULT, [Path(place) for place in canonical.decode(str(text).encode())]
+            )
             folder = cls(path, lock, database, vault, key)
             folder._recover(restored)
         except BaseException:
@@ -103,17 +122,25 @@ class Folder:
         return folder
 
     @classmethod
-    def glance(cls, path: Path) -> Folder:
-        """The folder as it is at this moment, beside the process that works on it. Nothing in it can be changed by this.
+    def glance(cls, path: Path) -> ClientFolder:
+        """The folder as it is at this moment, beside the process that works on it.
 
-        The database is read first: every key that it refers to was there when it was written. One that has been destroyed since
-        is a ShreddedError where it is needed; then look again.
+        Nothing in it can be changed by this.
+
+        The database is read first: every key that it refers to was there when it was written. One
+        that has been destroyed since is a ShreddedError where it is needed; then look again.
         """
         path = path.absolute()
         _require_files(path)
         database = Snapshot(path / _DATABASE, MIGRATIONS)
         try:
-            return cls(path, None, database, Keys(path / _VAULT), SigningKey.from_pem((path / _KEY).read_bytes()))
+            return cls(
+                path,
+                None,
+                database,
+                Keys(path / _VAULT),
+                SigningKey.from_pem((path / _KEY).read_bytes()),
+            )
         except BaseException:
             database.close()
             raise
@@ -125,21 +152,29 @@ class Folder:
         lost = slots - self.vault.live()
         if lost:
             raise StoreError(
-                f"the database in {self.path} refers to {len(lost)} samples whose keys have been destroyed: it is an older copy. "
+                f"the database in {self.path} refers to {len(lost)} samples whose keys have been "
+                "destroyed: it is an older copy. "
                 "Open it as a restored one (restored=True), which drops what has been erased since"
             )
         self.vault.keep_only(slots)
         self.database.truncate_log()
 
     def _referred(self) -> set[int]:
-        query = "SELECT slot FROM samples UNION ALL SELECT slot FROM compositions UNION ALL SELECT slot FROM kept"
+        query = (
+            "SELECT slot FROM samples UNION ALL SELECT slot FROM compositions UNION ALL "
+            "SELECT slot FROM kept"
+        )
         return {STORE_SLOT, *(row[0] for row in self.database.rows(query))}
 
     def _drop_erased(self) -> None:
-        """Drop what can no longer be read, and a request that may be long outdated: the server will say where it stands."""
+        """Drop what can no longer be read, and a request that may be long outdated: the server will
+        say where it stands.
+        """
         gone = []
         counted = False  # whether the server counts any of them, as far as this copy knows
-        for slot, id_tag, names, held in self.database.rows("SELECT slot, id_tag, names, held FROM samples"):
+        for slot, id_tag, names, held in self.database.rows(
+            "SELECT slot, id_tag, names, held FROM samples"
+        ):
             try:
                 self.vault.unseal(slot, names, names_context(id_tag))
             except ShreddedError:
@@ -147,27 +182,33 @@ class Folder:
                 counted = counted or bool(held)
         with self.database.transaction() as changes:
             changes.run("DELETE FROM samples WHERE state = 'withdrawn' AND held = 0")
-            changes.run("UPDATE samples SET sequence = NULL, state = 'deleting' WHERE state = 'withdrawn'")
+            changes.run(
+                "UPDATE samples SET sequence = NULL, state = 'deleting' WHERE state = 'withdrawn'"
+            )
             changes.run("UPDATE samples SET sequence = NULL")
             changes.run("UPDATE orders SET sequence = NULL WHERE answered = 0")
             changes.run("DELETE FROM compositions")
             changes.run("DELETE FROM kept")
             changes.run_many("DELETE FROM samples WHERE slot = ?", gone)
-            if counted:  # then what the server counts is not what is here, whatever number it has reached
+            if (
+                counted
+            ):  # then what the server counts is not what is here, whatever number it has reached
                 changes.run("INSERT OR REPLACE INTO settings (name, value) VALUES ('rejoin', '1')")
 
     def erase(self, slots: Iterable[int] = ()) -> None:
         """Destroy the keys of what the database no longer refers to, and cut the write-ahead log.
 
-        If that fails, the next call makes up for it, and so does `open`. Not to be called between `vault.new` and the commit of
-        what refers to the new keys.
+        If that fails, the next call makes up for it, and so does `open`. Not to be called between
+        `vault.new` and the commit of what refers to the new keys.
         """
         self._shred(slots)
         self.database.truncate_log()
         self._clean = True
 
     def drop(self, slots: Iterable[int]) -> None:
-        """Destroy keys that were made for a change that failed; the reason why it failed comes first, so this never raises."""
+        """Destroy keys that were made for a change that failed; the reason why it failed comes
+        first, so this never raises.
+        """
         with suppress(StoreError):
             self._shred(slots)
 
@@ -204,7 +245,10 @@ class Folder:
 
     def _require_held(self) -> None:
         if self._lock is None:
-            raise StoreError(f"{self.path} is open for reading only, beside the process that works on it: open it to change it")
+            raise StoreError(
+                f"{self.path} is open for reading only, beside the process that works on it: open "
+                "it to change it"
+            )
 
     def close(self) -> None:
         """Close everything and let others in. Once is enough; twice does no harm."""
@@ -220,9 +264,14 @@ class Folder:
 def _require_files(path: Path) -> None:
     for name in (_DATABASE, _VAULT, _KEY):
         if not (path / name).exists():
-            mirror = " If the vault has a mirror (enroll --mirror), copy the mirror there." if name == _VAULT else ""
+            mirror = (
+                " If the vault has a mirror (enroll --mirror), copy the mirror there."
+                if name == _VAULT
+                else ""
+            )
             raise StoreError(
-                f"{path / name} is missing: this is no client's store, or one that must be put back from a backup.{mirror}"
+                f"{path / name} is missing: this is no client's store, or one that must be put "
+                f"back from a backup.{mirror}"
             )
 
 
@@ -233,7 +282,8 @@ def _vault_of(path: Path, mirrors: Sequence[Path]) -> Vault:
     except StoreError as problem:
         places = ", ".join(str(place) for place in mirrors)
         raise StoreError(
-            f"{problem}. {f'Its mirrors are {places}: copy a whole one of them to {path}' if mirrors else 'It has no mirror'}"
+            f"{problem}. "
+            f"{f'Its mirrors are {places}: copy a whole one of them to {path}' if mirrors else 'It has no mirror'}"
         ) from problem
 
 

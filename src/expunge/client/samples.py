@@ -1,26 +1,393 @@
 """The samples of a client's store: put in, found, opened.
 
-Law: what `add` took, `blocks` gives back as the same integers under the same commitments, or raises: a row that was damaged or
-exchanged is never passed on.
+Law: what `add` took, `blocks` gives back as the same integers under the same commitments, or
+raises: a row that was damaged or exchanged is never passed on.
+
+Which samples are meant, and what forgetting them would do.
+
+Samples as they are sealed: what they are called, and what they are.
+
+Laws: `Names.from_bytes(n.to_bytes()) == n`, and the same for `Content`, whose feature keeps the
+very bytes and type that it came with. `rows_of` gives the integers that
+`expunge.ridge.encoding.integer_rows` gives for the same features and labels.
+
+A batch of samples as people give it, checked: what cannot be taken is refused by the number of its
+row.
+
+Ids, subjects and labels may be personal, so no message shows them.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import struct
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from expunge.client.batch import Batch
-from expunge.client.folder import Folder, content_context, names_context
-from expunge.client.sample import Content, Names, rows_of
-from expunge.client.selection import Selection
-from expunge.errors import CommitmentError, InputError, ShapeError, UnknownLabelError, UnknownSampleError
-from expunge.protocol.commitment import SALT_BYTES, commitments
-from expunge.rows import Rows, checked_features
-from expunge.spec import Spec
+from expunge.client.folder import ClientFolder, content_context, names_context
+from expunge.crypto import canonical
+from expunge.errors import (
+    CommitmentError,
+    InputError,
+    ShapeError,
+    StoreError,
+    UnknownLabelError,
+    UnknownSampleError,
+)
+from expunge.ridge.encoding import (
+    Rows,
+    Targets,
+    as_array,
+    checked_features,
+    checked_labels,
+    integer_rows,
+    put_features,
+    targets_of,
+)
+from expunge.ridge.spec import Label, Spec
+from expunge.wire.commitment import SALT_BYTES, commitments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Samples that meet all of the conditions given.
+
+    To mean all samples, say `everything=True`: no conditions mean nothing.
+
+    `since` and `until` are times at which samples were added, in seconds since 1970; since <= added
+    < until.
+    """
+
+    ids: Collection[str] | None = None
+    subject: str | None = None
+    label: Label | None = None
+    since: float | None = None
+    until: float | None = None
+    everything: bool = False
+
+    def __post_init__(self) -> None:
+        conditions = [
+            name
+            for name in ("ids", "subject", "label", "since", "until")
+            if getattr(self, name) is not None
+        ]
+        if self.everything and conditions:
+            raise InputError(
+                f"everything=True and conditions ({', '.join(conditions)}) contradict each other: "
+                "give one of them"
+            )
+        if not self.everything and not conditions:
+            raise InputError(
+                "the selection is empty: give ids, a subject, a label or a time range, or say "
+                "everything=True"
+            )
+        if self.ids is not None:
+            if isinstance(self.ids, (str, bytes)):
+                raise InputError(
+                    "ids must be several ids, not one text: give a list, even of one id"
+                )
+            object.__setattr__(self, "ids", tuple(dict.fromkeys(str(one) for one in self.ids)))
+            if not self.ids:
+                raise InputError("ids is empty: name at least one sample")
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise InputError(f"since={self.since:g} must be before until={self.until:g}")
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What forgetting a selection does: said before it is done, and again when it has been done.
+
+    `ids` are the samples to be forgotten. Of these `unsent` never reached the server and are gone
+    at once; the others are gone when the receipt is here. `pending` are samples of the selection
+    whose deletion had been asked for before.
+    """
+
+    ids: tuple[str, ...] = ()
+    labels: Mapping[str, int] = field(default_factory=dict)
+    subjects: Mapping[str, int] = field(default_factory=dict)
+    unsent: int = 0
+    pending: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many samples are forgotten by this."""
+        return len(self.ids)
+
+
+def counted(values: Iterable[str | None]) -> dict[str, int]:
+    """How often each value occurs, None left out, in the order of values."""
+    counts = Counter(value for value in values if value is not None)
+    return dict(sorted(counts.items()))
+
+
+_LENGTH = struct.Struct("<I")
+
+
+FILE_SOURCE, TEXT_SOURCE = (
+    "file:",
+    "text:",
+)  # how sources begin that are a file, or the text of the sample itself
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a sample is called, whom it is about, and where it can be computed from again."""
+
+    id: str
+    subject: str | None
+    source: str | None
+
+    @property
+    def file(self) -> str | None:
+        """The file that is the source; None where the source is something else, such as a text,
+        which is never shown.
+        """
+        source = self.source or ""
+        return source.removeprefix(FILE_SOURCE) if source.startswith(FILE_SOURCE) else None
+
+    def to_bytes(self) -> bytes:
+        """Canonical bytes, to be sealed."""
+        return canonical.encode([self.id, self.subject, self.source])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Names:
+        """The inverse of `to_bytes`."""
+        return cls(*canonical.decode(data, "the names of a sample"))
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What a sample is: feature (None where it is computed again when needed), target (class index
+    or real row) and salt.
+    """
+
+    salt: bytes
+    feature: NDArray[Any] | None
+    target: int | NDArray[Any]
+
+    def to_bytes(self) -> bytes:
+        """Bytes to be sealed."""
+        head: dict[str, Any] = {"feature": None, "salt": self.salt.hex(), "target": self.target}
+        tail = b""
+        if self.feature is not None:
+            head["feature"] = [self.feature.dtype.str, self.feature.size]
+            tail += self.feature.tobytes()
+        if not isinstance(self.target, int):
+            head["target"] = [self.target.dtype.str, self.target.size]
+            tail += self.target.tobytes()
+        text = canonical.encode(head)
+        return _LENGTH.pack(len(text)) + text + tail
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Content:
+        """The inverse of `to_bytes`."""
+        (size,) = _LENGTH.unpack_from(data)
+        start = _LENGTH.size + size
+        head = canonical.decode(data[_LENGTH.size : start], "the content of a sample")
+        feature, target = head["feature"], head["target"]
+        arrays = []
+        for form in (feature, target):
+            if isinstance(form, list):
+                dtype = np.dtype(form[0])
+                arrays.append(np.frombuffer(data, dtype=dtype, count=form[1], offset=start))
+                start += dtype.itemsize * form[1]
+        if start != len(data):
+            raise StoreError(
+                "the content of a sample has another length than it says: the store is damaged"
+            )
+        return cls(
+            bytes.fromhex(head["salt"]),
+            arrays[0] if feature is not None else None,
+            arrays[-1] if isinstance(target, list) else int(target),
+        )
+
+
+def rows_of(
+    spec: Spec, features: Sequence[NDArray[Any]], targets: Sequence[int | NDArray[Any]]
+) -> Rows:
+    """The integers of samples, whose features and targets may be of different types.
+
+    Targets made for fewer labels are padded.
+    """
+    integers = np.empty((len(features), spec.width))
+    largest = 0.0
+    for places in _alike([feature.dtype.str for feature in features]):
+        block = np.empty((len(places), spec.width))
+        largest = max(
+            largest, put_features(spec, np.stack([features[place] for place in places]), block)
+        )
+        integers[places] = block
+    return Rows(integers, largest, _targets_of(spec, targets))
+
+
+def _targets_of(spec: Spec, targets: Sequence[int | NDArray[Any]]) -> Targets:
+    integers = np.zeros((len(targets), spec.columns))
+    counts = np.zeros(spec.columns if spec.is_classification else 0, dtype=np.int64)
+    kinds = [
+        "" if isinstance(target, int) else f"{target.dtype.str} {target.size}" for target in targets
+    ]
+    for places in _alike(kinds):
+        labels = np.array([targets[place] for place in places])
+        if labels.ndim == 2:
+            labels = np.pad(labels, ((0, 0), (0, spec.columns - labels.shape[1])))
+        part = targets_of(spec, labels)
+        integers[places] = part.integers
+        counts += part.class_counts
+    return Targets(integers, counts)
+
+
+def _alike(kinds: Sequence[str]) -> list[list[int]]:
+    """The places of each kind: arrays of different types are never brought to a common one, which
+    could round.
+    """
+    places: dict[str, list[int]] = {}
+    for place, kind in enumerate(kinds):
+        places.setdefault(kind, []).append(place)
+    return list(places.values())
+
+
+_LONGEST = 4096  # characters of an id, subject or source
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples to be added.
+
+    Features and labels are arrays, perhaps memory-mapped; they are looked at block by block.
+    """
+
+    ids: list[str]
+    features: NDArray[Any]
+    labels: NDArray[Any]
+    subjects: list[str | None]
+    sources: list[str | None]
+    first: int = 0  # the number of the first row, where this is a part of a batch
+
+    @classmethod
+    def of(
+        cls,
+        spec: Spec,
+        ids: Any,
+        features: Any,
+        labels: Any,
+        *,
+        subjects: Any = None,
+        sources: Any = None,
+    ) -> Batch:
+        """A batch whose parts belong together; the values of features and labels are not yet looked
+        at.
+        """
+        names = [_text(one, f"the id of row {row}") for row, one in enumerate(_several(ids, "ids"))]
+        array = checked_features(spec, features)
+        targets = as_array(labels, "labels")
+        if "" in names:
+            raise InputError(
+                f"the id of row {names.index('')} is empty: every sample needs an id of its own"
+            )
+        batch = cls(
+            names,
+            array,
+            targets,
+            _texts(subjects, "subjects", names),
+            _texts(sources, "sources", names),
+        )
+        for what, number in (("features", len(array)), ("labels", len(targets))):
+            if number != len(names):
+                raise ShapeError(f"{len(names)} ids need as many {what}, got {number}")
+        return batch
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def part(self, places: slice) -> Batch:
+        """Some of the samples, which follow one another."""
+        first = self.first + places.indices(len(self))[0]
+        return Batch(
+            self.ids[places],
+            self.features[places],
+            self.labels[places],
+            self.subjects[places],
+            self.sources[places],
+            first,
+        )
+
+    def names(self) -> list[Names]:
+        """What each is called."""
+        return [Names(*one) for one in zip(self.ids, self.subjects, self.sources, strict=True)]
+
+    def rows(self, spec: Spec) -> tuple[Rows, list[int | NDArray[Any]]]:
+        """The integers, and each target as it is kept: the class index of a hard label, the row as
+        it came otherwise.
+        """
+        try:
+            rows = integer_rows(spec, self.features, self.labels)
+        except InputError as problem:
+            raise self._by_row(spec, problem) from problem
+        checked = checked_labels(spec, self.labels, len(self))
+        if checked.ndim == 1:
+            return rows, [int(label) for label in checked]
+        integers = rows.targets.integers
+        one = 2.0**spec.label_grid.fraction_bits
+        hard = (
+            spec.is_classification
+            & (np.count_nonzero(integers, axis=1) == 1)
+            & (integers.max(axis=1, initial=0.0) == one)
+        )
+        indices = integers.argmax(axis=1)
+        return rows, [
+            int(indices[place]) if hard[place] else np.ascontiguousarray(checked[place])
+            for place in range(len(self))
+        ]
+
+    def _by_row(self, spec: Spec, problem: InputError) -> InputError:
+        """The same refusal with the number of the row in the whole batch."""
+        for place in range(len(self)):
+            try:
+                integer_rows(spec, self.features[place : place + 1], self.labels[place : place + 1])
+            except InputError as one:
+                text = str(one).replace("row 0, column", "column").replace(" of row 0", "")
+                which = (
+                    "the sample"
+                    if self.first + len(self) == 1
+                    else f"row {self.first + place} (counted from 0)"
+                )
+                return type(one)(f"{which} cannot be taken, and nothing was added: {text}")
+        return problem
+
+
+def _several(values: Any, what: str) -> Sequence[Any]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise InputError(
+            f"{what} must be a sequence with one entry for each sample, got {type(values).__name__}"
+        )
+    return list(values)
+
+
+def _texts(values: Any, what: str, ids: Sequence[str]) -> list[str | None]:
+    if values is None:
+        return [None] * len(ids)
+    texts = [
+        None if one is None else _text(one, f"the {what[:-1]} of row {row}")
+        for row, one in enumerate(_several(values, what))
+    ]
+    if len(texts) != len(ids):
+        raise ShapeError(f"{len(ids)} ids need as many {what}, got {len(texts)}")
+    return texts
+
+
+def _text(value: object, what: str) -> str:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, np.integer)):
+        raise InputError(f"{what} must be a text or an integer, got {type(value).__name__}")
+    text = str(value)
+    if len(text) > _LONGEST:
+        raise InputError(f"{what} has {len(text)} characters, more than the {_LONGEST} allowed")
+    return text
+
 
 Progress = Callable[[int], None]
 Recompute = Callable[[list[str]], Any]
@@ -67,26 +434,45 @@ class Block:
 
 
 class Samples:
-    """The rows of the table `samples`, opened and sealed by the vault. Changes are made within a transaction of the caller."""
+    """The rows of the table `samples`, opened and sealed by the vault.
 
-    def __init__(self, folder: Folder) -> None:
+    Changes are made within a transaction of the caller.
+    """
+
+    def __init__(self, folder: ClientFolder) -> None:
         self._folder = folder
         self._database = folder.database
         self._vault = folder.vault
 
-    # -- putting in -----------------------------------------------------------------------------------------------------
+    # -- putting in --------------------------------------------------------------------------------
 
-    def insert(self, spec: Spec, slots: Sequence[int], batch: Batch, now: int, progress: Progress | None) -> None:
+    def insert(
+        self, spec: Spec, slots: Sequence[int], batch: Batch, now: int, progress: Progress | None
+    ) -> None:
         """Put a whole batch in, block by block, pending, under keys that are there already."""
         for start in range(0, len(batch), BLOCK_SAMPLES):
             part = batch.part(slice(start, start + BLOCK_SAMPLES))
             rows, targets = part.rows(spec)
             salts = [secrets.token_bytes(SALT_BYTES) for _ in part.ids]
-            sealed = zip(slots[start:], part.names(), salts, part.features, targets, commitments(spec, salts, rows), strict=False)
+            sealed = zip(
+                slots[start:],
+                part.names(),
+                salts,
+                part.features,
+                targets,
+                commitments(spec, salts, rows),
+                strict=False,
+            )
             self._database.run_many(
                 _INSERT,
                 [
-                    self._sealed(slot, names, Content(salt, np.ascontiguousarray(feature), target), commitment, now)
+                    self._sealed(
+                        slot,
+                        names,
+                        Content(salt, np.ascontiguousarray(feature), target),
+                        commitment,
+                        now,
+                    )
                     for slot, names, salt, feature, target, commitment in sealed
                 ],
             )
@@ -94,21 +480,38 @@ class Samples:
                 progress(start + len(part))
 
     def is_committed(self, spec: Spec, old: Opened, new: Content) -> bool:
-        """Whether a sample with this content is the one that was committed to: the same integers."""
+        """Whether a sample with this content is the one that was committed to: the same
+        integers.
+        """
         if new.feature is None:
             return False
         rows = rows_of(spec, [new.feature], [new.target])
         return commitments(spec, [old.content.salt], rows) == [old.commitment]
 
-    def insert_one(self, spec: Spec, slot: int, names: Names, content: Content, *, now: int, replaces: int | None) -> None:
-        """Put a corrected sample in, in place of one that is to be deleted or has just been removed."""
+    def insert_one(
+        self,
+        spec: Spec,
+        slot: int,
+        names: Names,
+        content: Content,
+        *,
+        now: int,
+        replaces: int | None,
+    ) -> None:
+        """Put a corrected sample in, in place of one that is to be deleted or has just been
+        removed.
+        """
         if content.feature is None:
             raise InputError("the sample has no feature to be added")
-        (commitment,) = commitments(spec, [content.salt], rows_of(spec, [content.feature], [content.target]))
+        (commitment,) = commitments(
+            spec, [content.salt], rows_of(spec, [content.feature], [content.target])
+        )
         self._database.run(_INSERT, self._sealed(slot, names, content, commitment, now))
         self._database.run("UPDATE samples SET replaces = ? WHERE slot = ?", (replaces, slot))
 
-    def _sealed(self, slot: int, names: Names, content: Content, commitment: bytes, now: int) -> tuple[Any, ...]:
+    def _sealed(
+        self, slot: int, names: Names, content: Content, commitment: bytes, now: int
+    ) -> tuple[Any, ...]:
         id_tag = self._folder.id_tag(names.id)
         subject_tag = None if names.subject is None else self._folder.subject_tag(names.subject)
         return (
@@ -128,31 +531,45 @@ class Samples:
         for row, one in enumerate(ids):
             if first.setdefault(one, row) != row:
                 raise InputError(
-                    f"rows {first[one]} and {row} (counted from 0) have the same id: every sample needs an id of its own"
+                    f"rows {first[one]} and {row} (counted from 0) have the same id: every sample "
+                    "needs an id of its own"
                 )
         tags = {self._folder.id_tag(one): one for one in ids}
         states: dict[str, str] = {}
-        for tag, state in self._where_any(list(tags), "SELECT id_tag, state FROM samples WHERE id_tag IN ({})"):
+        for tag, state in self._where_any(
+            list(tags), "SELECT id_tag, state FROM samples WHERE id_tag IN ({})"
+        ):
             if states.get(tags[tag]) not in ("adding", "live"):
                 states[tags[tag]] = state
         here = [first[one] for one, state in states.items() if state in ("adding", "live")]
         if here:
             raise InputError(
-                f"{_listed(here)}: a sample with that id is in the store already. To change a sample, correct it. Nothing was "
+                f"{_listed(here)}: a sample with that id is in the store already. To change a "
+                "sample, correct it. Nothing was "
                 "added"
             )
         if states:
             raise InputError(
-                f"{_listed([first[one] for one in states])}: the deletion of a sample with that id is pending, and the id is "
+                f"{_listed([first[one] for one in states])}: the deletion of a sample with that "
+                "id is pending, and the id is "
                 "free again when its receipt is here. Sync first; nothing was added"
             )
 
     def pending_again(self, spec: Spec, batch: Batch) -> bool:
-        """Whether all of a batch is in the store already, the very same samples, and some are yet to be receipted."""
+        """Whether all of a batch is in the store already, the very same samples, and some are yet
+        to be receipted.
+        """
         tags = [self._folder.id_tag(one) for one in batch.ids]
-        query = "SELECT id_tag, slot, state FROM samples WHERE state IN ('adding', 'live') AND id_tag IN ({})"
+        query = (
+            "SELECT id_tag, slot, state FROM samples WHERE state IN ('adding', 'live') AND "
+            "id_tag IN ({})"
+        )
         here = {tag: (slot, state) for tag, slot, state in self._where_any(tags, query)}
-        if len(set(tags)) < len(tags) or set(here) != set(tags) or all(state == "live" for _, state in here.values()):
+        if (
+            len(set(tags)) < len(tags)
+            or set(here) != set(tags)
+            or all(state == "live" for _, state in here.values())
+        ):
             return False
         slots = [here[tag][0] for tag in tags]
         for start in range(0, len(batch), BLOCK_SAMPLES):
@@ -161,18 +578,25 @@ class Samples:
             rows, _ = part.rows(spec)
             if [one.names.subject for one in opened] != part.subjects:
                 return False
-            if commitments(spec, [one.content.salt for one in opened], rows) != [one.commitment for one in opened]:
+            if commitments(spec, [one.content.salt for one in opened], rows) != [
+                one.commitment for one in opened
+            ]:
                 return False
         return True
 
-    # -- finding --------------------------------------------------------------------------------------------------------
+    # -- finding -----------------------------------------------------------------------------------
 
     def find(self, selection: Selection, spec: Spec, *, for_order: bool = False) -> list[Found]:
-        """The samples of a selection. Ids and subjects that are not there are an error, except that an order may find nothing."""
+        """The samples of a selection.
+
+        Ids and subjects that are not there are an error, except that an order may find nothing.
+        """
         conditions, arguments = self._conditions(selection, spec)
         columns = "SELECT slot, id_tag, state, sequence, label, names, added FROM samples"
         if selection.ids is None:
-            rows = self._database.rows(f"{columns} WHERE {' AND '.join(conditions) or '1'} ORDER BY slot", arguments)
+            rows = self._database.rows(
+                f"{columns} WHERE {' AND '.join(conditions) or '1'} ORDER BY slot", arguments
+            )
         else:
             missing = self.missing(selection.ids)
             if missing:
@@ -181,16 +605,30 @@ class Samples:
             tags = [self._folder.id_tag(one) for one in selection.ids]
             rows = self._where_any(tags, f"{columns} WHERE {where} ORDER BY slot", arguments)
         if selection.subject is not None and not rows and not for_order:
-            raise UnknownSampleError("no sample of that subject is in the store that meets the conditions")
+            raise UnknownSampleError(
+                "no sample of that subject is in the store that meets the conditions"
+            )
         return [
-            Found(slot, state, sequence is not None or state in ("live", "deleting"), label, self._names(slot, tag, names), added)
+            Found(
+                slot,
+                state,
+                sequence is not None or state in ("live", "deleting"),
+                label,
+                self._names(slot, tag, names),
+                added,
+            )
             for slot, tag, state, sequence, label, names, added in rows
         ]
 
     def missing(self, ids: Iterable[str]) -> list[str]:
         """Which of these ids no sample has, in alphabetical order."""
         tags = {self._folder.id_tag(one): one for one in ids}
-        known = {tag for (tag,) in self._where_any(list(tags), "SELECT id_tag FROM samples WHERE id_tag IN ({})")}
+        known = {
+            tag
+            for (tag,) in self._where_any(
+                list(tags), "SELECT id_tag FROM samples WHERE id_tag IN ({})"
+            )
+        }
         return sorted(one for tag, one in tags.items() if tag not in known)
 
     def _conditions(self, selection: Selection, spec: Spec) -> tuple[list[str], list[Any]]:
@@ -202,7 +640,9 @@ class Samples:
         if selection.label is not None:
             indices = {str(label): index for index, label in enumerate(spec.labels or ())}
             if str(selection.label) not in indices:
-                raise UnknownLabelError(f"the spec has no label {selection.label!r}, so no sample can have it")
+                raise UnknownLabelError(
+                    f"the spec has no label {selection.label!r}, so no sample can have it"
+                )
             conditions.append("label = ?")
             arguments.append(indices[str(selection.label)])
         for name, sign in (("since", ">="), ("until", "<")):
@@ -212,25 +652,35 @@ class Samples:
         return conditions, arguments
 
     def current(self, sample: str) -> tuple[int, bool, int]:
-        """Slot of the sample with this id that is adding or live, whether it never left home, and when it was added."""
+        """Slot of the sample with this id that is adding or live, whether it never left home, and
+        when it was added.
+        """
         query = "SELECT slot, state, sequence, added FROM samples WHERE id_tag = ?"
         rows = self._database.rows(query, (self._folder.id_tag(sample),))
         for slot, state, sequence, added in rows:
             if state in ("adding", "live"):
                 return slot, state == "adding" and sequence is None, added
         if rows:
-            raise UnknownSampleError("the sample with that id is being deleted: it can no longer be corrected")
+            raise UnknownSampleError(
+                "the sample with that id is being deleted: it can no longer be corrected"
+            )
         raise UnknownSampleError("no sample with that id is in the store")
 
-    def _where_any(self, values: Sequence[Any], query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query for any of these values, which stand where it has {}; `arguments` come after them."""
+    def _where_any(
+        self, values: Sequence[Any], query: str, arguments: Sequence[Any] = ()
+    ) -> list[tuple[Any, ...]]:
+        """All rows of a query for any of these values, which stand where it has {}; `arguments`
+        come after them.
+        """
         found: list[tuple[Any, ...]] = []
         for start in range(0, len(values), _MANY):
             some = values[start : start + _MANY]
-            found += self._database.rows(query.format(", ".join("?" * len(some))), [*some, *arguments])
+            found += self._database.rows(
+                query.format(", ".join("?" * len(some))), [*some, *arguments]
+            )
         return found
 
-    # -- opening --------------------------------------------------------------------------------------------------------
+    # -- opening -----------------------------------------------------------------------------------
 
     def _names(self, slot: int, id_tag: bytes, sealed: bytes) -> Names:
         return Names.from_bytes(self._vault.unseal(slot, sealed, names_context(id_tag)))
@@ -240,27 +690,46 @@ class Samples:
         found = {}
         query = "SELECT slot, id_tag, commitment, names, content FROM samples WHERE slot IN ({})"
         for slot, id_tag, commitment, names, content in self._where_any(slots, query):
-            opened = Content.from_bytes(self._vault.unseal(slot, content, content_context(id_tag, commitment)))
-            found[slot] = Opened(slot, id_tag, bytes(commitment), self._names(slot, id_tag, names), opened)
+            opened = Content.from_bytes(
+                self._vault.unseal(slot, content, content_context(id_tag, commitment))
+            )
+            found[slot] = Opened(
+                slot, id_tag, bytes(commitment), self._names(slot, id_tag, names), opened
+            )
         return [found[slot] for slot in slots]
 
     def commitments(self, slots: Sequence[int]) -> list[bytes]:
         """The commitments of samples, in this order."""
-        found = dict(self._where_any(slots, "SELECT slot, commitment FROM samples WHERE slot IN ({})"))
+        found = dict(
+            self._where_any(slots, "SELECT slot, commitment FROM samples WHERE slot IN ({})")
+        )
         return [bytes(found[slot]) for slot in slots]
 
-    def blocks(self, spec: Spec, slots: Sequence[int], recompute: Recompute | None = None) -> Iterator[Block]:
-        """Samples in this order, a block at a time; features that are not kept are computed again. Each opens its commitment."""
+    def blocks(
+        self, spec: Spec, slots: Sequence[int], recompute: Recompute | None = None
+    ) -> Iterator[Block]:
+        """Samples in this order, a block at a time; features that are not kept are computed again.
+
+        Each opens its commitment.
+        """
         for start in range(0, len(slots), BLOCK_SAMPLES):
-            opened = _with_features(spec, self.open(slots[start : start + BLOCK_SAMPLES]), recompute)
+            opened = _with_features(
+                spec, self.open(slots[start : start + BLOCK_SAMPLES]), recompute
+            )
             yield _verified(spec, opened)
 
-    # -- features that are not kept -------------------------------------------------------------------------------------
+    # -- features that are not kept ----------------------------------------------------------------
 
     def keep_features(self, spec: Spec, slots: Sequence[int], recompute: Recompute | None) -> None:
-        """Compute the missing features of samples that are to be deleted, check them, and keep them until the receipt is here."""
+        """Compute the missing features of samples that are to be deleted, check them, and keep them
+        until the receipt is here.
+        """
         for start in range(0, len(slots), BLOCK_SAMPLES):
-            bare = [one for one in self.open(slots[start : start + BLOCK_SAMPLES]) if one.content.feature is None]
+            bare = [
+                one
+                for one in self.open(slots[start : start + BLOCK_SAMPLES])
+                if one.content.feature is None
+            ]
             if bare:
                 computed = _with_features(spec, bare, recompute)
                 _verified(spec, computed)
@@ -274,11 +743,15 @@ class Samples:
 
     def _reseal(self, samples: Iterable[Opened]) -> None:
         for one in samples:
-            sealed = self._vault.seal(one.slot, one.content.to_bytes(), content_context(one.id_tag, one.commitment))
+            sealed = self._vault.seal(
+                one.slot, one.content.to_bytes(), content_context(one.id_tag, one.commitment)
+            )
             self._database.run("UPDATE samples SET content = ? WHERE slot = ?", (sealed, one.slot))
 
 
-def _with_features(spec: Spec, samples: Sequence[Opened], recompute: Recompute | None) -> list[Opened]:
+def _with_features(
+    spec: Spec, samples: Sequence[Opened], recompute: Recompute | None
+) -> list[Opened]:
     """The same samples with features, computed again where they are not kept."""
     bare = [one for one in samples if one.content.feature is None]
     if not bare:
@@ -290,7 +763,9 @@ def _with_features(spec: Spec, samples: Sequence[Opened], recompute: Recompute |
         )
     features = checked_features(spec, recompute([str(one.names.source) for one in bare]))
     if len(features) != len(bare):
-        raise ShapeError(f"{len(bare)} features were to be computed again, but {len(features)} came back")
+        raise ShapeError(
+            f"{len(bare)} features were to be computed again, but {len(features)} came back"
+        )
     computed = {
         one.slot: replace(one, content=replace(one.content, feature=np.ascontiguousarray(feature)))
         for one, feature in zip(bare, features, strict=True)
@@ -308,7 +783,8 @@ def _verified(spec: Spec, samples: Sequence[Opened]) -> Block:
             file = one.names.file
             again = "" if file is None else f", computed again from {file},"
             raise CommitmentError(
-                f"the feature of a sample{again} is not the one that was committed to when it was added. Nothing "
+                f"the feature of a sample{again} is not the one that was committed to when it was "
+                "added. Nothing "
                 "was deleted: put its source and the backbone back as they were"
             )
     return Block([one.commitment for one in samples], salts, rows)
@@ -320,7 +796,10 @@ def _not_here(ids: Collection[str], missing: Collection[str]) -> str:
         return "the id is not in the store: mistyped, or gone already"
     first = next(number for number, one in enumerate(ids, start=1) if one in missing)
     verb = "is" if len(missing) == 1 else "are"
-    return f"{len(missing)} of the {len(ids)} ids {verb} not in the store, such as number {first}: mistyped, or gone already"
+    return (
+        f"{len(missing)} of the {len(ids)} ids {verb} not in the store, such as number "
+        f"{first}: mistyped, or gone already"
+    )
 
 
 def _listed(rows: Iterable[int]) -> str:
@@ -332,6 +811,7 @@ def _listed(rows: Iterable[int]) -> str:
 
 
 _INSERT = (
-    "INSERT INTO samples (slot, id_tag, subject_tag, label, added, state, commitment, names, content)"
+    "INSERT INTO samples (slot, id_tag, subject_tag, label, added, state, commitment, names, "
+    "content)"
     " VALUES (?, ?, ?, ?, ?, 'adding', ?, ?, ?)"
 )

@@ -1,6 +1,7 @@
 """The states of a sample, and the things that move it from one to another.
 
-`sequence` is the number of the composed request that the sample takes part in; it is empty while none does.
+`sequence` is the number of the composed request that the sample takes part in; it is empty while
+none does.
 
     state      sequence  what it means
     adding     -         pending: never left home
@@ -17,20 +18,23 @@
     live -       deleting -     withdrawn N  deleting -     withdrawn N  deleting - if the server holds it, otherwise gone
     live N       withdrawn N    deleting N   gone           deleting N   deleting -
 
-`freeze N` puts N where `-` is: on samples that are adding or deleting; for a reset on live ones too. A corrected sample is two
-rows: the old one, deleting, and the new one, adding, which `replaces` it; they are frozen together, to travel in one request.
+`freeze N` puts N where `-` is: on samples that are adding or deleting; for a reset on live ones
+too. A corrected sample is two rows: the old one, deleting, and the new one, adding, which
+`replaces` it; they are frozen together, to travel in one request.
 
-A reset replaces all that the server holds. If it is too small for everything, the rest is not held once it is settled:
+A reset replaces all that the server holds. If it is too small for everything, the rest is not held
+once it is settled:
 
     settle N, a reset           live -       adding -       deleting -   gone
 
-When the server knows the client no longer (`release`), no number is left, whatever was withdrawn or deleting is gone, and what is
-forgotten from then on is gone at once (`remove`).
+When the server knows the client no longer (`release`), no number is left, whatever was withdrawn or
+deleting is gone, and what is forgotten from then on is gone at once (`remove`).
 
-An order waits for every sample of its subject (`order_samples`), and each sample is counted by one order (`order_id`): the first
-that is still to be answered.
+An order waits for every sample of its subject (`order_samples`), and each sample is counted by one
+order (`order_id`): the first that is still to be answered.
 
-Every function here works within a transaction of its caller and returns the vault slots of the samples that are gone.
+Every function here works within a transaction of its caller and returns the vault slots of the
+samples that are gone.
 """
 
 from __future__ import annotations
@@ -39,12 +43,15 @@ from collections.abc import Iterable, Sequence
 
 from expunge.client.database import Database
 
-COUNTED = "(state IN ('live', 'deleting') OR (state = 'withdrawn' AND held = 1))"  # by the server, as far as receipts say
+# By the server, as far as receipts say
+COUNTED = "(state IN ('live', 'deleting') OR (state = 'withdrawn' AND held = 1))"
 ADDED = "state IN ('adding', 'live', 'withdrawn')"  # by the request that the sample takes part in
 
 
 def forget(changes: Database, slots: Iterable[int], order: str | None) -> list[int]:
-    """What a person asks for, or an erasure order; samples that are being deleted already only learn of the order."""
+    """What a person asks for, or an erasure order; samples that are being deleted already only
+    learn of the order.
+    """
     wanted = [(slot,) for slot in slots]
     gone: list[int] = []
     for (slot,) in wanted:
@@ -66,42 +73,62 @@ _COUNT_FOR = (
     "UPDATE samples SET order_id = ? WHERE slot = ?"
     " AND (order_id IS NULL OR order_id NOT IN (SELECT id FROM orders WHERE answered = 0))"
 )
-_WAIT_FOR = "INSERT OR IGNORE INTO order_samples (order_id, slot) SELECT ?, slot FROM samples WHERE slot = ?"
+_WAIT_FOR = (
+    "INSERT OR IGNORE INTO order_samples (order_id, slot) SELECT ?, slot FROM samples "
+    "WHERE slot = ?"
+)
 
 
 def remove(changes: Database, slots: Iterable[int]) -> list[int]:
-    """What a person asks for when the server knows the client no longer: nobody else holds these samples."""
+    """What a person asks for when the server knows the client no longer: nobody else holds these
+    samples.
+    """
     gone = list(slots)
     changes.run_many("DELETE FROM samples WHERE slot = ?", [(slot,) for slot in gone])
     return gone
 
 
 def release(changes: Database) -> list[int]:
-    """The server knows the client no longer: no request is on its way, and every deletion that was asked for is done."""
+    """The server knows the client no longer: no request is on its way, and every deletion that was
+    asked for is done.
+    """
     changes.run("UPDATE samples SET sequence = NULL, state = 'deleting' WHERE state = 'withdrawn'")
     changes.run("UPDATE samples SET sequence = NULL")
-    return remove(changes, [row[0] for row in changes.rows("SELECT slot FROM samples WHERE state = 'deleting'")])
+    return remove(
+        changes,
+        [row[0] for row in changes.rows("SELECT slot FROM samples WHERE state = 'deleting'")],
+    )
 
 
 def freeze(changes: Database, sequence: int, slots: Sequence[int]) -> None:
     """Let samples take part in a request."""
-    changes.run_many("UPDATE samples SET sequence = ? WHERE slot = ?", [(sequence, slot) for slot in slots])
+    changes.run_many(
+        "UPDATE samples SET sequence = ? WHERE slot = ?", [(sequence, slot) for slot in slots]
+    )
 
 
 def settle(changes: Database, sequence: int, *, reset: bool = False) -> list[int]:
     """The receipt is here."""
     which = "state = 'deleting' AND (sequence = ? OR (? AND sequence IS NULL))"
-    gone = [row[0] for row in changes.rows(f"SELECT slot FROM samples WHERE {which}", (sequence, reset))]  # noqa: S608 - our own
+    gone = [
+        row[0]
+        for row in changes.rows(f"SELECT slot FROM samples WHERE {which}", (sequence, reset))  # noqa: S608 - our own
+    ]
     changes.run(f"DELETE FROM samples WHERE {which}", (sequence, reset))  # noqa: S608 - our own words
     if reset:
-        changes.run("UPDATE samples SET state = 'adding', held = 0 WHERE state = 'live' AND sequence IS NULL")
+        changes.run(
+            "UPDATE samples SET state = 'adding', held = 0 WHERE state = 'live' AND sequence IS "
+            "NULL"
+        )
     changes.run(
         "UPDATE samples SET state = 'live', sequence = NULL, held = 1, replaces = NULL"
         " WHERE state IN ('adding', 'live') AND sequence = ?",
         (sequence,),
     )
     changes.run(
-        "UPDATE samples SET state = 'deleting', sequence = NULL, held = 1 WHERE state = 'withdrawn' AND sequence = ?", (sequence,)
+        "UPDATE samples SET state = 'deleting', sequence = NULL, held = 1 WHERE state = "
+        "'withdrawn' AND sequence = ?",
+        (sequence,),
     )
     return gone
 
@@ -110,7 +137,12 @@ def abandon(changes: Database, sequence: int) -> list[int]:
     """The server refused the request, and has changed nothing."""
     query = "SELECT slot FROM samples WHERE state = 'withdrawn' AND held = 0 AND sequence = ?"
     gone = [row[0] for row in changes.rows(query, (sequence,))]
-    changes.run("DELETE FROM samples WHERE state = 'withdrawn' AND held = 0 AND sequence = ?", (sequence,))
-    changes.run("UPDATE samples SET state = 'deleting' WHERE state = 'withdrawn' AND sequence = ?", (sequence,))
+    changes.run(
+        "DELETE FROM samples WHERE state = 'withdrawn' AND held = 0 AND sequence = ?", (sequence,)
+    )
+    changes.run(
+        "UPDATE samples SET state = 'deleting' WHERE state = 'withdrawn' AND sequence = ?",
+        (sequence,),
+    )
     changes.run("UPDATE samples SET sequence = NULL WHERE sequence = ?", (sequence,))
     return gone

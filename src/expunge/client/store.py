@@ -1,37 +1,237 @@
 """The client's store: samples under keys of their own, and what is pending.
 
-Trusted for: the samples and what is pending. It may not be lost, for without it deletions cannot be computed. Each operation is
-one transaction: it takes effect whole or not at all. Adds and deletes are pending until the receipt is in hand (the states are
-described in `expunge.client.states`); then what was deleted is physically gone.
+Trusted for: the samples and what is pending. It may not be lost, for without it deletions cannot be
+computed. Each operation is one transaction: it takes effect whole or not at all. Adds and deletes
+are pending until the receipt is in hand (the states are described in `expunge.client.states`); then
+what was deleted is physically gone.
+
+Things that a client keeps between two steps, sealed: its part in a round of secure aggregation,
+what it has forwarded.
+
+Law: each `keep` replaces what was kept under the name before and destroys its key, so that secrets
+which have had their day cannot be read again.
+
+Where a client stands, at a glance.
+
+What can be asked of a client's store. Nothing here changes anything, so it can be asked of a glance
+too.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from expunge.client import states
-from expunge.client.batch import Batch
-from expunge.client.folder import Folder
-from expunge.client.kept import Kept
-from expunge.client.looking import Looking
+from expunge.client.folder import ClientFolder
 from expunge.client.outbox import Composition, Outbox
-from expunge.client.samples import Found, Progress, Recompute
-from expunge.client.selection import Preview, Selection
-from expunge.client.standing import alone, checkpoint_text, spec_text
+from expunge.client.samples import (
+    BLOCK_SAMPLES,
+    Batch,
+    Found,
+    Opened,
+    Preview,
+    Progress,
+    Recompute,
+    Samples,
+    Selection,
+    counted,
+)
+from expunge.client.settings import ClientSettings, alone, checkpoint_text, spec_text
+from expunge.crypto import PublicKey, SigningKey
 from expunge.errors import InputError, SpecError, SpecMismatchError, StoreError
-from expunge.privacy.aggregation import Contribution
-from expunge.protocol.commitment import SALT_BYTES
-from expunge.protocol.names import FEDERATION_DIGITS, checked_hex, checked_name
-from expunge.protocol.request import AuditAnswer, OrderAnswer
-from expunge.signing import PublicKey, SigningKey
-from expunge.spec import Spec
+from expunge.ridge.spec import Spec
+from expunge.ridge.statistics import Statistics
+from expunge.ridge.sums import Sums
+from expunge.secagg import Contribution
+from expunge.wire.commitment import SALT_BYTES
+from expunge.wire.request import AuditAnswer, OrderAnswer
+from expunge.wire.schema import FEDERATION_DIGITS, checked_hex, checked_name
+
+
+class Kept:
+    """One thing, under its name."""
+
+    def __init__(self, folder: ClientFolder, name: str) -> None:
+        self._folder = folder
+        self._database = folder.database
+        self._name = name
+        self.turn = (
+            RLock()
+        )  # held by whoever goes on from what is kept, so that two agents on one store take turns
+        self._context = b"kept\0" + name.encode("ascii")
+
+    def kept(self) -> bytes | None:
+        """What was kept last."""
+        row = self._database.row("SELECT slot, sealed FROM kept WHERE name = ?", (self._name,))
+        return None if row is None else self._folder.vault.unseal(row[0], row[1], self._context)
+
+    def keep(self, content: bytes) -> None:
+        """Keep this in the place of what was kept before."""
+        old = self._slots()
+        (slot,) = self._folder.vault.new()
+        try:
+            sealed = self._folder.vault.seal(slot, content, self._context)
+            with self._database.transaction() as changes:
+                changes.run(
+                    "INSERT OR REPLACE INTO kept (name, slot, sealed) VALUES (?, ?, ?)",
+                    (self._name, slot, sealed),
+                )
+        except BaseException:
+            self._folder.drop([slot])
+            raise
+        if old:
+            self._folder.erase(old)
+
+    def drop(self) -> None:
+        """It is needed no longer."""
+        old = self._slots()
+        if old:
+            with self._database.transaction() as changes:
+                changes.run("DELETE FROM kept WHERE name = ?", (self._name,))
+            self._folder.erase(old)
+
+    def _slots(self) -> list[int]:
+        return [
+            row[0]
+            for row in self._database.rows("SELECT slot FROM kept WHERE name = ?", (self._name,))
+        ]
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a client stands.
+
+    `adding` and `deleting` are pending; `composed` is the number of the request being offered.
+
+    `gone` says that the server no longer knows the client, though the client did not leave by a
+    request of its own.
+    """
+
+    name: str
+    federation: str
+    mode: str
+    message: str
+    enrolled: bool
+    live: int
+    adding: int
+    deleting: int
+    labels: Mapping[str, int]  # of samples that are adding or live
+    sequence: int
+    composed: int | None
+    orders: int  # carried out here, and not yet answered with a receipt in hand
+    checkpoint: int
+    head: str
+    refusal: str
+    leaving: bool
+    left: bool
+    gone: bool
+
+
+class Looking(ClientSettings):
+    """Samples, and where the client stands."""
+
+    def __init__(self, folder: ClientFolder) -> None:
+        super().__init__(folder)
+        self._samples = Samples(folder)
+
+    @alone
+    def listed(self, selection: Selection) -> list[Found]:
+        """The samples of a selection: ids, subjects, class indices, states and times, without their
+        features.
+        """
+        return self._samples.find(selection, self._spec)
+
+    @alone
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Which of these ids no sample in the store has."""
+        return self._samples.missing(ids)
+
+    @alone
+    def opened(self, selection: Selection) -> list[tuple[Found, Opened]]:
+        """The samples of a selection with all that the store holds of them, in the order of
+        `listed`.
+        """
+        found = self._samples.find(selection, self._spec)
+        return list(zip(found, self._samples.open([one.slot for one in found]), strict=True))
+
+    @alone
+    def preview(self, selection: Selection) -> Preview:
+        """What forgetting would do; nothing changes."""
+        return self._preview(self._samples.find(selection, self._spec))
+
+    def _preview(self, found: Sequence[Found]) -> Preview:
+        going = [one for one in found if one.state in ("adding", "live")]
+        labels = [
+            None if one.label is None else str((self._spec.labels or ())[one.label])
+            for one in going
+        ]
+        return Preview(
+            ids=tuple(one.names.id for one in going),
+            labels=counted(labels),
+            subjects=counted(one.names.subject for one in going),
+            unsent=sum(not one.sent for one in going),
+            pending=tuple(one.names.id for one in found if one.state not in ("adding", "live")),
+        )
+
+    @alone
+    def statistics(
+        self, progress: Progress | None = None, *, recompute: Recompute | None = None
+    ) -> Statistics:
+        """The statistics of all samples that the server counts, computed afresh from the
+        samples.
+        """
+        query = f"SELECT slot FROM samples WHERE {states.COUNTED} ORDER BY slot"  # noqa: S608 - our own words
+        slots = [row[0] for row in self._database.rows(query)]
+        sums = Sums(self._spec)
+        for number, block in enumerate(self._samples.blocks(self._spec, slots, recompute), start=1):
+            sums.change(block.rows, 1)
+            if progress is not None:
+                progress(min(number * BLOCK_SAMPLES, len(slots)))
+        return Statistics.snapshot(sums, by_construction=True)
+
+    @alone
+    def answered(self, audit: str) -> bool:
+        """Whether an audit has been answered."""
+        return bool(self._database.value("SELECT 1 FROM audits WHERE id = ?", (audit,)))
+
+    @alone
+    def status(self) -> Status:
+        """Where this client stands."""
+        numbers = dict(self._database.rows("SELECT state, count(*) FROM samples GROUP BY state"))
+        query = (
+            "SELECT label, count(*) FROM samples WHERE state IN ('adding', 'live') AND label "
+            "IS NOT NULL GROUP BY label"
+        )
+        names = self._spec.labels or ()
+        return Status(
+            name=self.name,
+            federation=self.federation,
+            mode=self.mode,
+            message=self.message,
+            enrolled=self.recall("enrolled") == "1",
+            live=numbers.get("live", 0),
+            adding=numbers.get("adding", 0),
+            deleting=numbers.get("deleting", 0) + numbers.get("withdrawn", 0),
+            labels={str(names[label]): number for label, number in self._database.rows(query)},
+            sequence=self.sequence,
+            composed=self._database.value("SELECT sequence FROM compositions"),
+            orders=self._database.value("SELECT count(*) FROM orders WHERE answered = 0"),
+            checkpoint=self.checkpoint[0],
+            head=self.recall("head") or "",
+            refusal=self.recall("refusal") or "",
+            leaving=self.recall("leaving") == "1",
+            left=self.recall("left") == "1",
+            gone=self.gone and self.recall("left") != "1",
+        )
+
 
 MODES = ("cached", "recompute")
 KINDS = ("rows", "gram", "factor", "masked", "group")
@@ -42,9 +242,12 @@ class _UnchangedError(Exception):
 
 
 class ClientStore(Looking):
-    """A client's samples and outbox in a folder. Any thread may use it; one process at a time, while others may glance at it."""
+    """A client's samples and outbox in a folder.
 
-    def __init__(self, folder: Folder) -> None:
+    Any thread may use it; one process at a time, while others may glance at it.
+    """
+
+    def __init__(self, folder: ClientFolder) -> None:
         super().__init__(folder)
         self._outbox = Outbox(folder, self._samples)
         self.participation = Kept(folder, "participation")
@@ -68,12 +271,18 @@ class ClientStore(Looking):
         message: str = "rows",
         mirrors: Sequence[Path] = (),
     ) -> ClientStore:
-        """A new store, for a client of this name in this federation, whose server signs with this key."""
+        """A new store, for a client of this name in this federation, whose server signs with this
+        key.
+        """
         if mode not in MODES:
-            raise InputError(f"mode={mode!r} must be 'cached' (features are kept) or 'recompute' (they are computed again)")
+            raise InputError(
+                f"mode={mode!r} must be 'cached' (features are kept) or 'recompute' (they are "
+                "computed again)"
+            )
         if message not in KINDS or message not in spec.messages:
             raise SpecError(
-                f"message={message!r} must be one of {', '.join(KINDS)}, and the spec allows {', '.join(spec.messages)}"
+                f"message={message!r} must be one of {', '.join(KINDS)}, and the spec allows "
+                f"{', '.join(spec.messages)}"
             )
         settings = {
             "federation": checked_hex(federation, FEDERATION_DIGITS, "the federation"),
@@ -89,17 +298,25 @@ class ClientStore(Looking):
             "checkpoint": checkpoint_text(0, b""),
         }
         key = SigningKey(secrets.token_bytes(32)) if key is None else key
-        return cls(Folder.create(Path(path), key, settings, [Path(place) for place in mirrors]))
+        return cls(
+            ClientFolder.create(Path(path), key, settings, [Path(place) for place in mirrors])
+        )
 
     @classmethod
     def open(cls, path: Path, *, timeout: float = 0.0, restored: bool = False) -> ClientStore:
-        """The store in a folder; waits for another process up to `timeout` seconds. For `restored` see `Folder.open`."""
-        return cls(Folder.open(Path(path), timeout=timeout, restored=restored))
+        """The store in a folder; waits for another process up to `timeout` seconds.
+
+        For `restored` see `Folder.open`.
+        """
+        return cls(ClientFolder.open(Path(path), timeout=timeout, restored=restored))
 
     @classmethod
     def glance(cls, path: Path) -> ClientStore:
-        """The store as it is at this moment, beside the process that works on it; for looking only. See `Folder.glance`."""
-        return cls(Folder.glance(Path(path)))
+        """The store as it is at this moment, beside the process that works on it; for looking only.
+
+        See `Folder.glance`.
+        """
+        return cls(ClientFolder.glance(Path(path)))
 
     def __enter__(self) -> ClientStore:
         return self
@@ -107,7 +324,7 @@ class ClientStore(Looking):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- adding and correcting ------------------------------------------------------------------------------------------
+    # -- adding and correcting ---------------------------------------------------------------------
 
     @alone
     def add(
@@ -121,11 +338,16 @@ class ClientStore(Looking):
         now: float,
         progress: Progress | None = None,
     ) -> int:
-        """Add samples, pending until the receipt; how many. If one of them cannot be taken, it is named and none is added."""
+        """Add samples, pending until the receipt; how many.
+
+        If one of them cannot be taken, it is named and none is added.
+        """
         self._require_staying()
         batch = Batch.of(self._spec, ids, features, labels, subjects=subjects, sources=sources)
         if self.mode == "recompute" and None in batch.sources:
-            raise InputError("this store keeps no features: give sources=, from which each can be computed again")
+            raise InputError(
+                "this store keeps no features: give sources=, from which each can be computed again"
+            )
         self._samples.require_new(batch.ids)
         slots = self._folder.vault.new(len(batch))
         try:
@@ -138,8 +360,12 @@ class ClientStore(Looking):
 
     @alone
     def pending_again(self, ids: Any, features: Any, labels: Any, *, subjects: Any = None) -> bool:
-        """Whether these very samples were added before, and some of them are yet to be receipted: a sync finishes that."""
-        return self._samples.pending_again(self._spec, Batch.of(self._spec, ids, features, labels, subjects=subjects))
+        """Whether these very samples were added before, and some of them are yet to be receipted: a
+        sync finishes that.
+        """
+        return self._samples.pending_again(
+            self._spec, Batch.of(self._spec, ids, features, labels, subjects=subjects)
+        )
 
     @alone
     def correct(
@@ -151,7 +377,8 @@ class ClientStore(Looking):
         source: str | None = None,
         recompute: Recompute | None = None,
     ) -> bool:
-        """Give a sample another feature or label: one delete and one add, which travel in one request. Its id stays.
+        """Give a sample another feature or label: one delete and one add, which travel in one
+        request. Its id stays.
 
         False if it is so already: then nothing is changed, and nothing is to be sent.
         """
@@ -159,7 +386,10 @@ class ClientStore(Looking):
         if feature is None and label is None:
             raise InputError("nothing is to be corrected: give a feature, a label or both")
         if self.mode == "recompute" and feature is not None and source is None:
-            raise InputError("this store keeps no features: give source=, from which the new feature can be computed again")
+            raise InputError(
+                "this store keeps no features: give source=, from which the new feature can be "
+                "computed again"
+            )
         slot, unsent, added = self._samples.current(sample)
         (fresh,) = self._folder.vault.new()
         try:
@@ -168,16 +398,25 @@ class ClientStore(Looking):
                     self._samples.keep_features(self._spec, [slot], recompute)
                 (old,) = self._samples.open([slot])
                 features = [old.content.feature if feature is None else feature]
-                batch = Batch.of(self._spec, [sample], features, self._label(old.content.target, label))
+                batch = Batch.of(
+                    self._spec, [sample], features, self._label(old.content.target, label)
+                )
                 _, (target,) = batch.rows(self._spec)
-                content = replace(old.content, salt=secrets.token_bytes(SALT_BYTES), feature=batch.features[0], target=target)
+                content = replace(
+                    old.content,
+                    salt=secrets.token_bytes(SALT_BYTES),
+                    feature=batch.features[0],
+                    target=target,
+                )
                 names = replace(old.names, source=old.names.source if source is None else source)
                 if names == old.names and self._samples.is_committed(self._spec, old, content):
                     raise _UnchangedError
                 earlier = changes.value("SELECT replaces FROM samples WHERE slot = ?", (slot,))
                 gone = states.forget(changes, [slot], None)
                 replaces = earlier if unsent else slot
-                self._samples.insert_one(self._spec, fresh, names, content, now=added, replaces=replaces)
+                self._samples.insert_one(
+                    self._spec, fresh, names, content, now=added, replaces=replaces
+                )
         except BaseException as problem:
             self._folder.drop([fresh])
             if isinstance(problem, _UnchangedError):
@@ -190,26 +429,43 @@ class ClientStore(Looking):
     def _label(self, old: int | NDArray[Any], new: Any) -> NDArray[Any]:
         if new is not None:
             return np.asarray([new])
-        return np.array([old]) if isinstance(old, int) else np.pad(old, (0, self._spec.columns - old.size)).reshape(1, -1)
+        return (
+            np.array([old])
+            if isinstance(old, int)
+            else np.pad(old, (0, self._spec.columns - old.size)).reshape(1, -1)
+        )
 
     def _require_staying(self) -> None:
         if self.gone:
-            raise StoreError(f"the server knows {self.name} no longer: nothing can be added or corrected. Enrol a new client")
+            raise StoreError(
+                f"the server knows {self.name} no longer: nothing can be added or corrected. "
+                "Enrol a new client"
+            )
         if self.recall("leaving") == "1":
-            raise StoreError("this client is leaving the federation, or has left it: nothing can be added. Enrol a new client")
+            raise StoreError(
+                "this client is leaving the federation, or has left it: nothing can be added. "
+                "Enrol a new client"
+            )
 
-    # -- forgetting -----------------------------------------------------------------------------------------------------
+    # -- forgetting --------------------------------------------------------------------------------
 
     @alone
-    def forget(self, selection: Selection, *, order: str | None = None, recompute: Recompute | None = None) -> Preview:
-        """Delete the samples of a selection, pending until the receipt; those that never left home are gone at once.
+    def forget(
+        self, selection: Selection, *, order: str | None = None, recompute: Recompute | None = None
+    ) -> Preview:
+        """Delete the samples of a selection, pending until the receipt; those that never left home
+        are gone at once.
 
-        Once the server knows this client no longer (`gone`), nobody else holds them, and all of them are gone at once.
+        Once the server knows this client no longer (`gone`), nobody else holds them, and all of
+        them are gone at once.
 
-        With `order`, the id of an erasure order, the next request also answers that order, and finding nothing is an answer. An
-        order whose answer is pending is not carried out again; one that was answered is, for then the answer has been lost.
+        With `order`, the id of an erasure order, the next request also answers that order, and
+        finding nothing is an answer. An order whose answer is pending is not carried out again; one
+        that was answered is, for then the answer has been lost.
         """
-        if order is not None and self._database.value("SELECT 1 FROM orders WHERE id = ? AND answered = 0", (order,)):
+        if order is not None and self._database.value(
+            "SELECT 1 FROM orders WHERE id = ? AND answered = 0", (order,)
+        ):
             return Preview()
         found = self._samples.find(selection, self._spec, for_order=order is not None)
         self._forget(found, order=order, recompute=recompute)
@@ -224,31 +480,42 @@ class ClientStore(Looking):
 
     @alone
     def drop_orders(self, waiting: Collection[str]) -> None:
-        """Answer no orders but these, which the server waits for; those that a composed request answers stay."""
+        """Answer no orders but these, which the server waits for; those that a composed request
+        answers stay.
+        """
         rows = self._database.rows("SELECT id FROM orders WHERE answered = 0 AND sequence IS NULL")
         with self._database.transaction() as changes:
             others = [(order,) for (order,) in rows if order not in waiting]
             changes.run_many("UPDATE orders SET answered = 1 WHERE id = ?", others)
 
     def _forget(
-        self, found: Sequence[Found], *, order: str | None = None, recompute: Recompute | None, leaving: bool = False
+        self,
+        found: Sequence[Found],
+        *,
+        order: str | None = None,
+        recompute: Recompute | None,
+        leaving: bool = False,
     ) -> None:
         with self._database.transaction() as changes:
             if self.gone:
                 gone = states.remove(changes, [one.slot for one in found])
             else:
                 if self.mode == "recompute":
-                    self._samples.keep_features(self._spec, [one.slot for one in found if one.sent], recompute)
+                    self._samples.keep_features(
+                        self._spec, [one.slot for one in found if one.sent], recompute
+                    )
                 gone = states.forget(changes, [one.slot for one in found], order)
                 if order is not None:
                     changes.run("INSERT OR REPLACE INTO orders (id) VALUES (?)", (order,))
             if leaving:
                 said = [("leaving",), ("left",)] if self.gone else [("leaving",)]
-                changes.run_many("INSERT OR REPLACE INTO settings (name, value) VALUES (?, '1')", said)
+                changes.run_many(
+                    "INSERT OR REPLACE INTO settings (name, value) VALUES (?, '1')", said
+                )
         if gone:
             self._folder.erase(gone)
 
-    # -- the outbox -----------------------------------------------------------------------------------------------------
+    # -- the outbox --------------------------------------------------------------------------------
 
     @alone
     def compose(
@@ -262,11 +529,16 @@ class ClientStore(Looking):
         largest: int | None = None,
         recompute: Recompute | None = None,
     ) -> Composition | None:
-        """Freeze what is pending into the next request; None if nothing is. See `Outbox.compose`."""
+        """Freeze what is pending into the next request; None if nothing is.
+
+        See `Outbox.compose`.
+        """
         if self.message not in self._spec.messages:
             raise SpecMismatchError(
-                f"the federation no longer allows {self.message} messages, only {', '.join(self._spec.messages)}: choose one of "
-                "those for this client (message=). Mind that rows show every sample's feature to the server"
+                f"the federation no longer allows {self.message} messages, only "
+                f"{', '.join(self._spec.messages)}: choose one of "
+                "those for this client (message=). Mind that rows show every sample's feature to "
+                "the server"
             )
         return self._outbox.compose(
             self._spec,
@@ -293,7 +565,13 @@ class ClientStore(Looking):
     ) -> Composition:
         """Freeze an aggregator's message into the next request. See `Outbox.compose_group`."""
         return self._outbox.compose_group(
-            self._spec, message, added=added, deleted=deleted, orders=orders, sequence=sequence, reset=reset
+            self._spec,
+            message,
+            added=added,
+            deleted=deleted,
+            orders=orders,
+            sequence=sequence,
+            reset=reset,
         )
 
     @alone
@@ -303,7 +581,9 @@ class ClientStore(Looking):
 
     @alone
     def is_outdated(self) -> bool:
-        """Whether a request that were composed now would have other samples than the one that is composed."""
+        """Whether a request that were composed now would have other samples than the one that is
+        composed.
+        """
         return self._outbox.is_outdated()
 
     @alone
@@ -312,22 +592,35 @@ class ClientStore(Looking):
         return self._outbox.encode(composition, self.federation, self.name, recompute)
 
     @alone
-    def contribution(self, composition: Composition, *, recompute: Recompute | None = None) -> Contribution:
-        """What a composed request adds and deletes, for a round of secure aggregation; the same each time."""
+    def contribution(
+        self, composition: Composition, *, recompute: Recompute | None = None
+    ) -> Contribution:
+        """What a composed request adds and deletes, for a round of secure aggregation; the same
+        each time.
+        """
         return self._outbox.contribution(composition, recompute)
 
     @alone
     def doubt(self, sequence: int, doubtful: bool = True) -> bool:
-        """Note, durably, whether a request may have arrived without an answer; what was noted before."""
+        """Note, durably, whether a request may have arrived without an answer; what was noted
+        before.
+        """
         return self._outbox.doubt(sequence, doubtful)
 
     @alone
     def settle(
-        self, sequence: int, receipt: bytes, *, checkpoint: tuple[int, bytes] | None = None, entry: int | None = None
+        self,
+        sequence: int,
+        receipt: bytes,
+        *,
+        checkpoint: tuple[int, bytes] | None = None,
+        entry: int | None = None,
     ) -> None:
-        """The receipt is here, and has been verified: what was added is live, what was deleted is gone, from the disk too.
+        """The receipt is here, and has been verified: what was added is live, what was deleted is
+        gone, from the disk too.
 
-        `checkpoint` is the newest one seen (size and root), `entry` the number of the request's entry in the log.
+        `checkpoint` is the newest one seen (size and root), `entry` the number of the request's
+        entry in the log.
         """
         settings = {} if checkpoint is None else {"checkpoint": checkpoint_text(*checkpoint)}
         settings |= {} if entry is None else {"entry": str(entry)}
@@ -335,22 +628,29 @@ class ClientStore(Looking):
 
     @alone
     def abandon(self, sequence: int, reason: str) -> None:
-        """The server refused the request, and it has never taken effect: everything is pending again."""
+        """The server refused the request, and it has never taken effect: everything is pending
+        again.
+        """
         self._outbox.abandon(sequence, reason)
 
     @alone
     def release(self) -> None:
-        """The server has said, signed, that it knows this client no longer: what was to be deleted is gone, at once.
+        """The server has said, signed, that it knows this client no longer: what was to be deleted
+        is gone, at once.
 
-        No receipt can come, and none is needed. Other samples stay until they are forgotten here, or the client leaves.
+        No receipt can come, and none is needed. Other samples stay until they are forgotten here,
+        or the client leaves.
         """
         self._outbox.release()
 
-    # -- choosing -------------------------------------------------------------------------------------------------------
+    # -- choosing ----------------------------------------------------------------------------------
 
     @alone
     def choose(self, message: str) -> None:
         """Send messages of another kind from now on."""
         if message not in KINDS or message not in self._spec.messages:
-            raise SpecError(f"message={message!r} must be one of those that the spec allows: {', '.join(self._spec.messages)}")
+            raise SpecError(
+                f"message={message!r} must be one of those that the spec allows: "
+                f"{', '.join(self._spec.messages)}"
+            )
         self.remember({"message": message})

@@ -1,24 +1,196 @@
-"""What a client believes of its server: what the pinned key, or a key that rotations link to it, has signed; one log; no more.
+"""What a client believes of its server: what the pinned key, or a key that rotations link to it,
+has signed; one log; no more.
 
-Law: nothing is written to the store by these checks but rotations, which prove themselves. A check that fails raises
-EvidenceError and leaves the client where it stood.
+Law: nothing is written to the store by these checks but rotations, which prove themselves. A check
+that fails raises EvidenceError and leaves the client where it stood.
+
+Peers: the keys of the other clients, as the audit log shows them to everybody, or as they were
+pinned by hand.
+
+A server that could give each client other keys could put itself in the middle of a round of secure
+aggregation. So a client takes keys from the log only: it reads every entry, and its own reckoning
+of the root must be that of the checkpoint that it follows, which receipts, certificates and other
+clients' checkpoints are compared with. A name has one key for ever.
+
+Pins are stronger: keys compared out of band. Where there are pins, nobody else is accepted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from expunge import canonical
 from expunge.client.store import ClientStore
-from expunge.errors import CarrierError, EvidenceError, RefusedError, TruncatedError
-from expunge.evidence import Checkpoint, KeyChain, Receipt, commitments_root, published, verify_consistency
+from expunge.crypto import Envelope, PublicKey, canonical
+from expunge.errors import CarrierError, EvidenceError, InputError, RefusedError, TruncatedError
+from expunge.evidence import (
+    Checkpoint,
+    KeyChain,
+    Receipt,
+    commitments_root,
+    published_head,
+    read_entry,
+    verify_consistency,
+)
 from expunge.evidence.certificate import Certificate
-from expunge.head import Head
-from expunge.protocol import speech
-from expunge.protocol.carrier import Carrier
-from expunge.protocol.request import Request
-from expunge.signing import Envelope
+from expunge.evidence.log import Frontier
+from expunge.ridge.head import Head
+from expunge.wire import payloads, schema
+from expunge.wire.carrier import Carrier
+from expunge.wire.request import Request
+
+_ACTIVE, _AWAY, _GONE = "active", "away", "gone"
+_AT_ONCE = 1000  # entries
+_CHECK = schema.objects(
+    {
+        "frontier": lambda value, _: value,
+        "keys": schema.mapping(schema.name, schema.key_text),
+        "states": schema.mapping(schema.name, schema.one_of(_ACTIVE, _AWAY, _GONE)),
+    }
+)
+
+Entries = Callable[[int, int], list[bytes]]
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Every client that the log has enrolled, up to a place in it."""
+
+    frontier: Frontier = Frontier()  # noqa: RUF009 - a frozen value
+    keys: Mapping[str, str] = field(default_factory=dict)  # name to public key
+    states: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def active(self) -> frozenset[str]:
+        """The clients that take part now."""
+        return frozenset(name for name, state in self.states.items() if state == _ACTIVE)
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """The clients that have left, or were forgotten."""
+        return frozenset(name for name, state in self.states.items() if state == _GONE)
+
+    def read_on(self, entries: Entries, size: int, root: bytes) -> Peers:
+        """The peers in the log of this size and root, whose entries are asked for; EvidenceError if
+        they are not that log.
+        """
+        peers = self._extended(entries, size) if size >= self.frontier.size else Peers()
+        if (
+            peers.frontier.root != root
+        ):  # a log that was lost in part, and whose loss has been accepted: read it anew
+            peers = Peers()._extended(entries, size)
+        if peers.frontier.root != root:
+            raise EvidenceError(
+                "the entries that the server shows are not those of its log: its root is another"
+            )
+        for name, key in self.keys.items():
+            if peers.keys.get(name, key) != key:
+                raise EvidenceError(
+                    f"the log no longer shows the key that {name} enrolled: keep away from this "
+                    "server"
+                )
+        return peers
+
+    def _extended(self, entries: Entries, size: int) -> Peers:
+        peers = self
+        while peers.frontier.size < size:
+            start = peers.frontier.size
+            found = entries(start, min(size, start + _AT_ONCE))
+            if not found or start + len(found) > size:
+                raise EvidenceError(
+                    f"the server does not show the entries of its log from number {start} on"
+                )
+            peers = peers._after(found)
+        return peers
+
+    def _after(self, entries: list[bytes]) -> Peers:
+        keys, states = dict(self.keys), dict(self.states)
+        for data in entries:
+            entry = read_entry(data)
+            _learn(entry, keys, states)
+        return Peers(self.frontier.extended(entries), keys, states)
+
+    def to_text(self) -> str:
+        """For the store."""
+        content = {
+            "frontier": self.frontier.to_json(),
+            "keys": dict(self.keys),
+            "states": dict(self.states),
+        }
+        return canonical.encode(content).decode("ascii")
+
+    @classmethod
+    def from_text(cls, text: str | None) -> Peers:
+        """The inverse of `to_text`; nobody, if nothing was stored."""
+        if not text:
+            return cls()
+        parts = _CHECK(
+            canonical.decode(text.encode("ascii"), "the peers of this client"),
+            "the peers of this client",
+        )
+        return replace(
+            cls(),
+            frontier=Frontier.from_json(parts["frontier"]),
+            keys=parts["keys"],
+            states=parts["states"],
+        )
+
+
+def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, str]) -> None:
+    kind = entry["kind"]
+    if kind == "enrolled" and entry["role"] == "client":
+        name = entry["name"]
+        if keys.get(name, entry["key"]) != entry["key"]:
+            raise EvidenceError(
+                f"the log enrols {name} twice, with two keys: the server may be putting itself in "
+                "its place"
+            )
+        keys[name], states[name] = entry["key"], _ACTIVE
+    elif kind == "changed":
+        states[entry["client"]] = _GONE if entry["leave"] else _ACTIVE
+    elif kind == "aggregated":
+        states |= {member["client"]: _ACTIVE for member in entry["clients"]}
+    elif kind == "forgotten":
+        states[entry["client"]] = _GONE
+    elif kind == "commanded" and entry["action"] == "forget-client":
+        states[str(entry["summary"].get("client"))] = _GONE
+    elif kind == "restored":
+        states |= {name: _AWAY for name, state in states.items() if state == _ACTIVE}
+
+
+def trusted(peers: Peers, pins: Mapping[str, str]) -> dict[str, PublicKey]:
+    """The keys that a roster is held against: the pins, where there are any, which must agree with
+    the log.
+    """
+    for name, key in pins.items():
+        if peers.keys.get(name, key) != key:
+            raise EvidenceError(
+                f"the log shows another key for {name} than the one pinned here: take no part, "
+                f"and ask {name}"
+            )
+    return {name: PublicKey.from_text(key) for name, key in (pins or peers.keys).items()}
+
+
+def read_pins(text: str | None) -> dict[str, str]:
+    """Pins as a JSON object of names and public keys; none, if there is nothing."""
+    if not text:
+        return {}
+    found: dict[str, str] = schema.mapping(schema.name, schema.key_text)(
+        canonical.decode(text.encode("ascii"), "the pins"), "the pins"
+    )
+    return found
+
+
+def pins_text(pins: Mapping[str, str]) -> str:
+    """The inverse of `read_pins`."""
+    for name, key in pins.items():
+        schema.name(name, "the name of a pin")
+        try:
+            PublicKey.from_text(key)
+        except Exception as problem:
+            raise InputError(f"the key pinned for {name} is no public key: {problem}") from problem
+    return canonical.encode(dict(pins)).decode("ascii") if pins else ""
 
 
 class Trust:
@@ -28,7 +200,7 @@ class Trust:
         self._store = store
         self._carrier = carrier
 
-    # -- keys -----------------------------------------------------------------------------------------------------------
+    # -- keys --------------------------------------------------------------------------------------
 
     @property
     def chain(self) -> KeyChain:
@@ -36,16 +208,22 @@ class Trust:
         return KeyChain(self._store.server, self._known())
 
     def _known(self) -> list[Envelope]:
-        return [Envelope.from_bytes(data, "rotation") for data in self._store.documents("rotation").values()]
+        return [
+            Envelope.from_bytes(data, "rotation")
+            for data in self._store.documents("rotation").values()
+        ]
 
     def learn(self, rotations: Sequence[Envelope]) -> None:
-        """Take in the rotations that the server shows, if they are one line through the pinned key, and none is kept back."""
+        """Take in the rotations that the server shows, if they are one line through the pinned key,
+        and none is kept back.
+        """
         known = self._known()
         chain = KeyChain(self._store.server, rotations)
         chain.require_federation(self._store.federation, "server")
         if any(envelope not in rotations for envelope in known):
             raise EvidenceError(
-                "the server no longer shows a rotation of its key that this client has seen: this is not that server"
+                "the server no longer shows a rotation of its key that this client has seen: this "
+                "is not that server"
             )
         fresh = [envelope.to_bytes() for envelope in rotations if envelope not in known]
         if fresh:
@@ -54,18 +232,23 @@ class Trust:
     def meet(self, envelope: Envelope) -> None:
         """If the server has changed its key since, learn how."""
         signer = envelope.signatures[0][0]
-        known = {self._store.server.id, *(key.id for step in self.chain.rotations for key in (step.old, step.new))}
+        known = {
+            self._store.server.id,
+            *(key.id for step in self.chain.rotations for key in (step.old, step.new)),
+        }
         if signer not in known:
             self.federation()
 
     def current(self, envelope: Envelope) -> None:
-        """Raise EvidenceError unless the server's newest key, as far as it is known, signed this."""
+        """Raise EvidenceError unless the server's newest key, as far as it is known, signed
+        this.
+        """
         chain = self.chain
         envelope.verify(chain.rotations[-1].new if chain.rotations else chain.pinned)
 
     def federation(self) -> dict[str, Any]:
         """What the server says of the federation: spec, limits, rotations."""
-        envelope, content = speech.overheard("federation", self._carrier.federation())
+        envelope, content = payloads.open_unverified("federation", self._carrier.federation())
         self.learn([Envelope.from_json(value, "rotation") for value in content["rotations"]])
         self.chain.verify(envelope, lambda said: (said["federation"], said["checkpoint"]["time"]))
         self.require_ours(content["federation"])
@@ -74,12 +257,19 @@ class Trust:
     def require_ours(self, federation: str) -> None:
         """Refuse what is of another federation."""
         if federation != self._store.federation:
-            raise EvidenceError(f"this is of federation {federation}, not of {self._store.federation}: it is another server")
+            raise EvidenceError(
+                f"this is of federation {federation}, not of {self._store.federation}: it is "
+                "another server"
+            )
 
-    # -- the log --------------------------------------------------------------------------------------------------------
+    # -- the log -----------------------------------------------------------------------------------
 
-    def follow(self, checkpoint: Checkpoint, proof: Sequence[bytes] | None = None) -> tuple[int, bytes]:
-        """The newer of this checkpoint and the last one seen, if one log goes on from the other; a missing proof is asked for."""
+    def follow(
+        self, checkpoint: Checkpoint, proof: Sequence[bytes] | None = None
+    ) -> tuple[int, bytes]:
+        """The newer of this checkpoint and the last one seen, if one log goes on from the other; a
+        missing proof is asked for.
+        """
         self.require_ours(checkpoint.federation)
         size, root = self._store.checkpoint
         if not size:
@@ -96,17 +286,21 @@ class Trust:
         try:
             return self._carrier.consistency(first, second)
         except RefusedError as refusal:
-            raise EvidenceError(f"the server cannot show that its log goes on from the one that was seen: {refusal}") from refusal
+            raise EvidenceError(
+                f"the server cannot show that its log goes on from the one that was seen: {refusal}"
+            ) from refusal
 
     def checkpoint(self) -> bytes:
-        """The log as the server says it is now: an envelope that says nothing else, and is evidence by itself."""
+        """The log as the server says it is now: an envelope that says nothing else, and is evidence
+        by itself.
+        """
         envelope = Envelope.from_bytes(self._carrier.checkpoint(), "checkpoint")
         self.meet(envelope)
         content = self.chain.verify(envelope, lambda said: (said["federation"], said["time"]))
         self.require_ours(Checkpoint.from_json(content).federation)
         return envelope.to_bytes()
 
-    # -- documents ------------------------------------------------------------------------------------------------------
+    # -- documents ---------------------------------------------------------------------------------
 
     def receipt(self, data: bytes, asked: Request) -> Receipt:
         """The receipt, if it is the server's, for exactly this request, and in the log."""
@@ -131,30 +325,36 @@ class Trust:
         }
         wrong = [name for name, value in expected.items() if entry[name] != value]
         if wrong:
-            raise EvidenceError(f"the receipt is not for the request that was made: {', '.join(wrong)} differ")
+            raise EvidenceError(
+                f"the receipt is not for the request that was made: {', '.join(wrong)} differ"
+            )
         return receipt
 
     def head(self, data: bytes, after: int) -> tuple[Head, Certificate]:
-        """Head and certificate, if they are the server's, belong together, and know of the log's entry number `after`.
+        """Head and certificate, if they are the server's, belong together, and know of the log's
+        entry number `after`.
 
         CarrierError if they were cut short on the way.
         """
         try:
-            envelope, _ = published.split(data)
+            envelope, _ = published_head.split(data)
             self.meet(envelope)
-            head, certificate = published.read(data, self.chain)
+            head, certificate = published_head.read(data, self.chain)
         except TruncatedError as problem:
             raise CarrierError(str(problem)) from problem
         self.require_ours(certificate.federation)
         if certificate.checkpoint.size <= after:
             raise EvidenceError(
-                f"the head is of a log of {certificate.checkpoint.size} entries, and older than this client's last request, "
+                f"the head is of a log of {certificate.checkpoint.size} entries, and older than "
+                "this client's last request, "
                 f"which is entry {after}: the server holds back the head that follows it"
             )
         return head, certificate
 
     def amendments(self, values: Sequence[object]) -> list[tuple[bytes, dict[str, Any]]]:
-        """The amendments of the spec, each signed by the server: bytes and content, in their order."""
+        """The amendments of the spec, each signed by the server: bytes and content, in their
+        order.
+        """
         found = []
         for value in values:
             envelope = Envelope.from_json(value, "amendment")

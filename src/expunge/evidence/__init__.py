@@ -1,15 +1,15 @@
-"""Evidence: the audit log, receipts, certificates, bundles and their offline verification. No I/O, no clock, no randomness."""
+"""Evidence: the audit log, receipts, certificates, bundles and their offline verification.
 
-from expunge.evidence.contents import Bundle, bundle_content
-from expunge.evidence.bundle import read as read_bundle
-from expunge.evidence.bundle import render as render_bundle
+No I/O, no clock, no randomness.
+"""
+
+from expunge.evidence.audit_result import Result, result_content
+from expunge.evidence.bundle import Bundle, bundle_content
 from expunge.evidence.certificate import Certificate, certificate_content
-from expunge.evidence.checkpoint import Checkpoint
 from expunge.evidence.digests import commitments_root, salted, spec_digests, subject_digest
-from expunge.evidence.entry import entry as make_entry
-from expunge.evidence.entry import read as read_entry
-from expunge.evidence.finding import Finding
-from expunge.evidence.logged import Logged
+from expunge.evidence.log import Checkpoint, Logged
+from expunge.evidence.log import make_entry as make_entry
+from expunge.evidence.log import read_entry as read_entry
 from expunge.evidence.merkle import (
     Nodes,
     consistency_proof,
@@ -21,10 +21,12 @@ from expunge.evidence.merkle import (
     verify_consistency,
     verify_inclusion,
 )
+from expunge.evidence.page import read_bundle as read_bundle
+from expunge.evidence.page import render_bundle as render_bundle
 from expunge.evidence.receipt import Receipt, receipt_content
-from expunge.evidence.result import Result, result_content
 from expunge.evidence.rotation import KeyChain, Rotation, rotate
 from expunge.evidence.verify import verify
+from expunge.evidence.wording import Finding
 
 __all__ = [
     "Bundle",

@@ -1,30 +1,493 @@
-"""Bundles: all the evidence of one erasure order in one HTML file, for whoever has to be shown that it was carried out.
+"""What a bundle holds: all the evidence of one erasure order, under one signature.
 
-The file is a page for people with a signed envelope inside. The page is a pure function of the envelope, so no byte of the file
-can be altered unseen. Law: `read(render(envelope)) == envelope`, and `render(read(data)) == data` for `data` that `read` takes.
+Law: `Bundle.read` takes a bundle only if every signature and every inclusion proof in it holds, and
+what it says of the order is what the log says.
+
+An erasure order as a bundle tells it. All but the subject's names and the reference follows from
+the audit log.
+
+A client has settled an order when it answered (found so many samples and deleted them, or found
+none), or when, after the order, it left or was forgotten with all that it held. The log may then
+have an answer of 0 in its place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from expunge.crypto import Envelope, PublicKey
 from expunge.errors import EvidenceError, FormatError
-from expunge.evidence import page
-from expunge.evidence.contents import Bundle
-from expunge.signing import Envelope
+from expunge.evidence import digests
+from expunge.evidence.certificate import Certificate
+from expunge.evidence.digests import SALT_BYTES
+from expunge.evidence.log import Checkpoint, Logged
+from expunge.evidence.receipt import Receipt
+from expunge.evidence.rotation import KeyChain
+from expunge.wire import schema
 
 
-def render(envelope: Envelope) -> bytes:
-    """The file: the page of the envelope's content, with the envelope inside."""
-    return page.page(Bundle.unverified(envelope), envelope.to_bytes())
+def _reference(value: Any, what: str) -> Any:
+    if value == "":
+        raise FormatError(f"{what} is empty: an order without a reference has none")
+    return schema.text(value, what)
 
 
-def read(data: bytes) -> Envelope:
-    """The envelope, if every byte of the page follows from it. Signatures and proofs are for `Bundle.read`."""
-    if data.count(page.BEFORE) != 1:
-        raise FormatError("this HTML file has no evidence inside: it is not a bundle, or it was altered")
-    inside, closed, _ = data[data.index(page.BEFORE) + len(page.BEFORE) :].partition(page.AFTER)
-    if not closed:
-        raise FormatError("the evidence inside this bundle has no end: the file was cut off")
-    envelope = Envelope.from_bytes(inside, "bundle")
-    if render(envelope) != data:
-        raise EvidenceError("the page is not the one that follows from the evidence inside it: the file was altered")
-    return envelope
+_FIELDS: dict[str, schema.Check] = {
+    "id": schema.identifier,
+    "subject": schema.text,
+    "subjects": schema.mapping(schema.name, schema.text),
+    "salt": schema.or_empty(schema.digest),
+    "filed": schema.time,
+    "deadline": schema.time,
+    "completed": schema.or_empty(schema.time),
+    "state": schema.one_of("open", "overdue", "complete"),
+    "answers": schema.lists(
+        schema.objects(
+            {
+                "client": schema.name,
+                "found": schema.found,
+                "sequence": schema.count,
+                "time": schema.time,
+            }
+        )
+    ),
+}
+_CHECK_ORDER = schema.objects(_FIELDS)
+_CHECK_ORDER_REFERRED = schema.objects(_FIELDS | {"reference": _reference})
+
+
+@dataclass(frozen=True)
+class Order:
+    """An erasure order at the time of the bundle.
+
+    `subjects` has the names of those clients that know the subject by another.
+
+    `reference` is what officers call the order in their own files; "" if it has none, and then no
+    byte tells of references.
+    """
+
+    id: str
+    subject: str
+    subjects: dict[str, str]
+    salt: bytes | None
+    filed: str
+    deadline: str
+    completed: str  # "" if it is not
+    state: str  # "open", "overdue" or "complete"
+    answers: tuple[dict[str, Any], ...]
+    reference: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        order: str,
+        subject: str,
+        subjects: Mapping[str, str],
+        salt: bytes | None,
+        *,
+        entries: Sequence[Logged],
+        time: str,
+        reference: str = "",
+    ) -> Order:
+        """The order that these entries of the log tell of; refused where they contradict one
+        another.
+        """
+        if salt is not None and len(salt) != SALT_BYTES:
+            raise EvidenceError(
+                f"the salt of order {order} must have {SALT_BYTES} bytes, got {len(salt)}"
+            )
+        ordered = _only("ordered", order, entries)
+        if ordered is None:
+            raise EvidenceError(
+                f"the log entries of a bundle must have the one that filed order {order}"
+            )
+        strange = [
+            logged.entry["order"] for logged in entries if logged.entry.get("order", order) != order
+        ]
+        if strange:
+            raise EvidenceError(
+                f"the bundle is of order {order}, but has a log entry of order {strange[0]}"
+            )
+        completed = _only("completed", order, entries)
+        answers = [logged for logged in entries if logged.entry["kind"] == "answered"]
+        _check_answers(order, ordered, answers, entries)
+        waiting = sorted(set(ordered.entry["clients"]) - settled(ordered, entries))
+        if completed is not None and (
+            waiting or any(logged.index > completed.index for logged in answers)
+        ):
+            raise EvidenceError(
+                f"order {order} was logged as complete before all of its clients had answered: "
+                f"{waiting}"
+            )
+        deadline = ordered.entry["deadline"]
+        return cls(
+            order,
+            subject,
+            dict(subjects),
+            salt,
+            ordered.entry["time"],
+            deadline,
+            "" if completed is None else completed.entry["time"],
+            "complete" if completed is not None else "overdue" if time > deadline else "open",
+            tuple(
+                {name: logged.entry[name] for name in ("client", "found", "sequence", "time")}
+                for logged in answers
+            ),
+            reference,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The order as a JSON value."""
+        return {
+            "id": self.id,
+            "subject": self.subject,
+            "subjects": self.subjects,
+            "salt": "" if self.salt is None else self.salt.hex(),
+            "filed": self.filed,
+            "deadline": self.deadline,
+            "completed": self.completed,
+            "state": self.state,
+            "answers": list(self.answers),
+            **({"reference": self.reference} if self.reference else {}),
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Order:
+        """The inverse of `to_json`."""
+        check = (
+            _CHECK_ORDER_REFERRED
+            if isinstance(value, dict) and "reference" in value
+            else _CHECK_ORDER
+        )
+        parts = check(value, "the order of a bundle")
+        salt = bytes.fromhex(parts["salt"]) or None
+        return cls(**{**parts, "salt": salt, "answers": tuple(parts["answers"])})
+
+
+def lists_order(request: Mapping[str, Any], order: str) -> bool:
+    """Whether a `changed` entry says itself that it answers the order."""
+    return any(answer["order"] == order for answer in request["orders"])
+
+
+def settled(ordered: Logged, entries: Sequence[Logged]) -> set[str]:
+    """The clients that answered, or that left or were forgotten after the order was filed."""
+    after = [logged.entry for logged in entries if logged.index > ordered.index]
+    answered = {entry["client"] for entry in after if entry["kind"] in ("answered", "forgotten")}
+    return answered | {
+        entry["client"] for entry in after if entry["kind"] == "changed" and entry["leave"]
+    }
+
+
+def _only(kind: str, order: str, entries: Sequence[Logged]) -> Logged | None:
+    found = [logged for logged in entries if logged.entry["kind"] == kind]
+    if len(found) > 1:
+        raise EvidenceError(
+            f"the bundle of order {order} must have one log entry of kind {kind!r}, got "
+            f"{len(found)}"
+        )
+    return found[0] if found else None
+
+
+def _check_answers(
+    order: str, ordered: Logged, answers: Sequence[Logged], entries: Sequence[Logged]
+) -> None:
+    """Every answer is of a client that was asked, after it was asked, once, and what its request
+    says; or the client is gone.
+    """
+    clients = [logged.entry["client"] for logged in answers]
+    if len(set(clients)) != len(clients) or not set(clients) <= set(ordered.entry["clients"]):
+        raise EvidenceError(
+            f"order {order} has two answers of one client, or an answer of a client that was not "
+            "asked"
+        )
+    requests = {
+        (e["client"], e["sequence"]): e
+        for e in (logged.entry for logged in entries)
+        if e["kind"] == "changed"
+    }
+    vanished = {logged.entry["client"] for logged in entries if logged.entry["kind"] == "forgotten"}
+    for logged in answers:
+        entry = logged.entry
+        if logged.index < ordered.index:
+            raise EvidenceError(
+                f"the answer of {entry['client']} to order {order} stands before the order in the "
+                "log"
+            )
+        request = requests.get((entry["client"], entry["sequence"]))
+        if request is None and entry["client"] not in vanished:
+            raise EvidenceError(
+                f"the answer of {entry['client']} to order {order} has no log entry of its request"
+            )
+        if request is None or (request["leave"] and not lists_order(request, order)):
+            said = entry["found"] == 0  # the client is gone: the server closed the question for it
+        else:
+            enough = (
+                entry["found"] <= request["deleted"]
+                or request["reset"]
+                or request["message"] == "group"
+            )
+            said = enough and {"order": order, "found": entry["found"]} in request["orders"]
+        if not said:
+            raise EvidenceError(
+                f"the log says that {entry['client']} found {entry['found']} samples for order "
+                f"{order}; its request does not"
+            )
+
+
+_KINDS = ("ordered", "answered", "completed", "changed", "forgotten", "audited")
+
+
+def _template(value: Any, what: str) -> Any:
+    """Of the page: 2 shows the order's reference, 1 is for orders without one."""
+    if isinstance(value, bool) or value not in (1, 2):
+        raise FormatError(
+            f"{what} must be 1 or 2, got {value!r:.80}: written by a newer Expunge, or altered"
+        )
+    return value
+
+
+_CHECK_BUNDLE = schema.objects(
+    {
+        "version": schema.version,
+        "federation": schema.federation,
+        "server": schema.digest,
+        "time": schema.time,
+        "template": _template,
+        "order": lambda value, _: Order.from_json(value),
+        "receipts": schema.lists(schema.envelope_json),
+        "erased": schema.lists(lambda value, _: Logged.from_json(value)),
+        "entries": schema.lists(lambda value, _: Logged.from_json(value)),
+        "certificate": schema.or_null(schema.envelope_json),
+        "rotations": schema.lists(schema.envelope_json),
+        "checkpoint": lambda value, _: Checkpoint.from_json(value),
+    }
+)
+
+
+def bundle_content(
+    *,
+    server: str,
+    time: str,
+    order: str,
+    subject: str,
+    subjects: Mapping[str, str],
+    salt: bytes | None,
+    reference: str = "",
+    receipts: Sequence[Envelope],
+    entries: Sequence[Logged],
+    certificate: Envelope | None,
+    rotations: Sequence[Envelope],
+    checkpoint: Checkpoint,
+) -> dict[str, Any]:
+    """What the server signs as an envelope of kind "bundle", for the order with the id `order`.
+
+    `entries`, with proofs in `checkpoint`, are: the order's `ordered`, `answered` and `completed`
+    entries; the `changed` entry of every receipt; `erased` entries; `forgotten` entries of clients
+    that vanished; the `audited` entry that the certificate names. `certificate` is of the same
+    checkpoint, or None where no head can be published. `salt` is that of the subject's digest in
+    the `ordered` entry, or None if it is lost: then the log cannot show whom the order was about.
+    `reference` is "" if there is none.
+    """
+    in_order = sorted(entries, key=lambda logged: logged.index)
+    return {
+        "version": 1,
+        "federation": checkpoint.federation,
+        "server": server,
+        "time": time,
+        "template": 2 if reference else 1,
+        "order": Order.of(
+            order, subject, subjects, salt, entries=in_order, time=time, reference=reference
+        ).to_json(),
+        "receipts": [envelope.to_json() for envelope in receipts],
+        "erased": [logged.to_json() for logged in in_order if logged.entry["kind"] == "erased"],
+        "entries": [logged.to_json() for logged in in_order if logged.entry["kind"] != "erased"],
+        "certificate": None if certificate is None else certificate.to_json(),
+        "rotations": [envelope.to_json() for envelope in rotations],
+        "checkpoint": checkpoint.to_json(),
+    }
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The parts of a bundle."""
+
+    federation: str
+    server: str
+    time: str
+    order: Order
+    receipts: tuple[Envelope, ...]
+    erased: tuple[Logged, ...]
+    entries: tuple[Logged, ...]
+    certificate: Envelope | None
+    rotations: tuple[Envelope, ...]
+    checkpoint: Checkpoint
+
+    @classmethod
+    def read(cls, envelope: Envelope, key: PublicKey, rotations: Sequence[Envelope] = ()) -> Bundle:
+        """The bundle, if every signature and proof in it holds, and all of it tells one story;
+        otherwise EvidenceError.
+        """
+        bundle = cls.unverified(envelope)
+        chain = KeyChain(key, [*rotations, *bundle.rotations])
+        chain.verify(envelope, lambda _: (bundle.federation, bundle.time))
+        if bundle.server != envelope.signatures[0][0]:
+            raise EvidenceError("the bundle names another server key than the one that signed it")
+        if bundle.checkpoint.federation != bundle.federation:
+            raise EvidenceError("the bundle and its checkpoint are of different federations")
+        for logged in (*bundle.entries, *bundle.erased):
+            logged.verify(bundle.checkpoint)
+        bundle._verify_receipts([Receipt.read(each, chain) for each in bundle.receipts])
+        if bundle.certificate is not None:
+            bundle._verify_certificate(Certificate.read(bundle.certificate, chain))
+        return bundle
+
+    @classmethod
+    def unverified(cls, envelope: Envelope) -> Bundle:
+        """The bundle with nothing said about signatures and proofs: to be shown, not to be
+        believed.
+        """
+        parts = _CHECK_BUNDLE(envelope.unverified(), "a bundle")
+        bundle = cls(
+            parts["federation"],
+            parts["server"],
+            parts["time"],
+            Order.from_json(parts["order"]),
+            tuple(Envelope.from_json(value, "receipt") for value in parts["receipts"]),
+            tuple(Logged.from_json(value) for value in parts["erased"]),
+            tuple(Logged.from_json(value) for value in parts["entries"]),
+            None
+            if parts["certificate"] is None
+            else Envelope.from_json(parts["certificate"], "certificate"),
+            tuple(Envelope.from_json(value, "rotation") for value in parts["rotations"]),
+            Checkpoint.from_json(parts["checkpoint"]),
+        )
+        if (parts["template"] == 2) != bool(bundle.order.reference):
+            raise FormatError(
+                "a bundle is of template 2 if its order has a reference, and of template 1 if it "
+                "has none"
+            )
+        bundle._check_entries()
+        return bundle
+
+    @property
+    def ordered(self) -> Logged:
+        """The entry that filed the order."""
+        return self.found("ordered")[0]
+
+    def found(self, kind: str) -> list[Logged]:
+        """The entries of one kind, in the order of the log."""
+        return [logged for logged in self.entries if logged.entry["kind"] == kind]
+
+    def change(self, client: str, sequence: int) -> Logged | None:
+        """The `changed` entry of a client's request, if the bundle has it."""
+        changes = (logged for logged in self.found("changed") if logged.entry["client"] == client)
+        return next((logged for logged in changes if logged.entry["sequence"] == sequence), None)
+
+    def answers(self) -> list[dict[str, Any]]:
+        """The answers that clients gave themselves.
+
+        Others stand for clients that are gone, and are told as departures.
+        """
+        given = (
+            (answer, self.change(answer["client"], answer["sequence"]))
+            for answer in self.order.answers
+        )
+        return [
+            answer
+            for answer, change in given
+            if change is not None and lists_order(change.entry, self.order.id)
+        ]
+
+    def departures(self) -> list[Logged]:
+        """The entries by which clients that gave no answer left or were forgotten."""
+        answered = {answer["client"] for answer in self.answers()}
+        gone = (
+            logged
+            for logged in self.entries
+            if logged.entry["kind"] == "forgotten" or logged.entry.get("leave")
+        )
+        return [logged for logged in gone if logged.entry["client"] not in answered]
+
+    def shredding(self, change: Logged) -> Logged | None:
+        """The first entry that says that the journal generation of this change is shredded."""
+        generation = change.entry["generation"]
+        later = (logged for logged in self.erased if logged.index > change.index)
+        return next(
+            (one for one in later if one.entry["first"] <= generation <= one.entry["generation"]),
+            None,
+        )
+
+    def _check_entries(self) -> None:
+        """What must hold between entries and order, whoever signed them."""
+        for group, kinds in ((self.entries, _KINDS), (self.erased, ("erased",))):
+            indices = [logged.index for logged in group]
+            if sorted(set(indices)) != indices:
+                raise FormatError(
+                    "the log entries of a bundle must stand in the order of the log, each once"
+                )
+            strange = [
+                logged.entry["kind"] for logged in group if logged.entry["kind"] not in kinds
+            ]
+            if strange:
+                raise FormatError(
+                    f"a log entry of kind {strange[0]!r} has no place there in a bundle"
+                )
+        order = self.order
+        told = Order.of(
+            order.id,
+            order.subject,
+            order.subjects,
+            order.salt,
+            entries=self.entries,
+            time=self.time,
+            reference=order.reference,
+        )
+        if order != told:
+            raise EvidenceError(
+                f"what the bundle says of order {order.id} is not what the log entries in it say"
+            )
+        entry = self.ordered.entry
+        if (
+            order.salt is not None
+            and digests.subject_digest(order.salt, order.subject, order.subjects)
+            != entry["subject"]
+        ):
+            raise EvidenceError(
+                f"order {order.id} was logged for another subject than the bundle names"
+            )
+
+    def _verify_receipts(self, receipts: Sequence[Receipt]) -> None:
+        """Every receipt's entry is in the bundle's log too, and every answer has its receipt."""
+        places = {logged.index: logged.entry for logged in self.found("changed")}
+        for receipt in receipts:
+            if receipt.federation != self.federation:
+                raise EvidenceError("the bundle has a receipt of another federation")
+            if places.pop(receipt.logged.index, None) != receipt.logged.entry:
+                raise EvidenceError(
+                    f"the receipt for request {receipt.sequence} of {receipt.client} stands at "
+                    f"place {receipt.logged.index} of "
+                    "the log, but the bundle does not prove the same entry there: it is missing, "
+                    "or the receipt is of another log"
+                )
+        if places:
+            raise EvidenceError(
+                f"the bundle has no receipt for the change at place {min(places)} of the log"
+            )
+
+    def _verify_certificate(self, certificate: Certificate) -> None:
+        mine, other = self.checkpoint, certificate.checkpoint
+        if (mine.federation, mine.size, mine.root) != (other.federation, other.size, other.root):
+            raise EvidenceError(
+                "the certificate in the bundle is of another state of the log than the bundle is"
+            )
+        for logged in self.found("audited"):
+            told = {
+                "index": logged.index,
+                **{name: logged.entry[name] for name in ("audit", "time", "result")},
+            }
+            if certificate.audit != told:
+                raise EvidenceError(
+                    "the audit that the bundle proves is not the one that the certificate names"
+                )

@@ -1,7 +1,8 @@
 """Certificates: what the current head promises, signed by the server.
 
-Law: `Certificate.read(Envelope.signed("certificate", certificate_content(...), key), key.public)` has the parts it was made of;
-anything in it that contradicts the rest is refused, however it is signed.
+Law: `Certificate.read(Envelope.signed("certificate", certificate_content(...), key), key.public)`
+has the parts it was made of; anything in it that contradicts the rest is refused, however it is
+signed.
 """
 
 from __future__ import annotations
@@ -11,35 +12,46 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from expunge.crypto import Envelope, PublicKey
 from expunge.errors import EvidenceError, FormatError, SpecError
-from expunge.evidence import digests, fields
-from expunge.evidence.checkpoint import Checkpoint
+from expunge.evidence import digests
+from expunge.evidence.log import Checkpoint
 from expunge.evidence.rotation import KeyChain
-from expunge.head import Head
-from expunge.signing import Envelope, PublicKey
-from expunge.spec import Spec
+from expunge.ridge.head import Head
+from expunge.ridge.spec import Spec
+from expunge.wire import schema
 
 STATEMENT = (
-    "For any noise variance the weights have one matrix-normal posterior given the ledger: its mean is the exact solution that "
-    "the head is the rounding of, its precision is S + gamma I. Retraining from the retained samples gives the same integers, "
+    "For any noise variance the weights have one matrix-normal posterior given the ledger: its "
+    "mean is the exact solution that "
+    "the head is the rounding of, its precision is S + gamma I. Retraining from the retained "
+    "samples gives the same integers, "
     "so the same posterior, and the Kullback-Leibler divergence between the two is 0."
 )
 FLOAT_STATEMENT = (
-    "The ledger is kept in float64, so the posterior agrees with that of retraining up to rounding errors only; nothing is "
+    "The ledger is kept in float64, so the posterior agrees with that of retraining up to "
+    "rounding errors only; nothing is "
     "claimed about their divergence."
 )
 ASSUMPTIONS = (
     (
-        "Clients subtract what they added. The server checks it against the commitments made when samples were added, and an "
-        "audit recomputes every client's statistics from its own store; arithmetic alone could not tell."
+        "Clients subtract what they added. The server checks it against the commitments made when "
+        "samples were added, and an "
+        "audit recomputes every client's statistics from its own store; arithmetic alone could "
+        "not tell."
     ),
     "SHA-256 has no collisions that anyone can find, and Ed25519 signatures cannot be forged.",
     "Between two audits, the server's software computed what the log says that it computed.",
-    "The backbone that made the features is outside of all this: it is frozen, and the head is all that learns.",
+    (
+        "The backbone that made the features is outside of all this: it is frozen, and the head is "
+        "all that learns."
+    ),
 )
 MASKED_CLIENTS = (
-    "Clients subtract what they added. Under secure aggregation the server sees sums over many clients and can check no single "
-    "one; an audit adds up, in the same way, what every client recomputes from its own store. Arithmetic alone could not tell."
+    "Clients subtract what they added. Under secure aggregation the server sees sums over many "
+    "clients and can check no single "
+    "one; an audit adds up, in the same way, what every client recomputes from its own store. "
+    "Arithmetic alone could not tell."
 )
 
 
@@ -58,50 +70,50 @@ def _spec(value: Any, what: str) -> Any:
     return value
 
 
-_CHECK_AUDIT = fields.objects(
+_CHECK_AUDIT = schema.objects(
     {
-        "audit": fields.identifier,
-        "time": fields.time,
-        "result": fields.one_of("equal", "different"),
-        "index": fields.count,
+        "audit": schema.identifier,
+        "time": schema.time,
+        "result": schema.one_of("equal", "different"),
+        "index": schema.count,
     }
 )
-_CHECK_SPEC = fields.objects(
+_CHECK_SPEC = schema.objects(
     {
-        "data": fields.digest,
-        "labels": fields.digest,
-        "head": fields.digest,
-        "policy": fields.digest,
+        "data": schema.digest,
+        "labels": schema.digest,
+        "head": schema.digest,
+        "policy": schema.digest,
         "content": _spec,
     }
 )
-_CHECK = fields.objects(
+_CHECK = schema.objects(
     {
-        "version": fields.version,
-        "federation": fields.federation,
-        "server": fields.digest,
-        "time": fields.time,
+        "version": schema.version,
+        "federation": schema.federation,
+        "server": schema.digest,
+        "time": schema.time,
         "spec": _CHECK_SPEC,
-        "head": fields.digest,
-        "bound": fields.text,
+        "head": schema.digest,
+        "bound": schema.text,
         "publication_bits": lambda value, _: value,  # compared with the spec's
-        "solver": fields.text,
-        "count": fields.count,
-        "clients": fields.count,
-        "ledger": fields.digest,
-        "posterior": fields.objects(
+        "solver": schema.text,
+        "count": schema.count,
+        "clients": schema.count,
+        "ledger": schema.digest,
+        "posterior": schema.objects(
             {
-                "mean": fields.digest,
-                "precision": fields.digest,
-                "kl_to_retraining": fields.one_of("0", ""),
-                "statement": fields.text,
+                "mean": schema.digest,
+                "precision": schema.digest,
+                "kl_to_retraining": schema.one_of("0", ""),
+                "statement": schema.text,
             }
         ),
         "checkpoint": lambda value, _: Checkpoint.from_json(value),
-        "audit": fields.or_null(_CHECK_AUDIT),
-        "exact": fields.boolean,
-        "deviation": fields.text,
-        "assumptions": fields.lists(fields.text),
+        "audit": schema.or_null(_CHECK_AUDIT),
+        "exact": schema.boolean,
+        "deviation": schema.text,
+        "assumptions": schema.lists(schema.text),
     }
 )
 
@@ -123,8 +135,9 @@ def certificate_content(
 ) -> dict[str, Any]:
     """What the server signs as an envelope of kind "certificate".
 
-    `head` is the plain digest of the current head, `ledger` the salted digest of the ledger. An exact head has its `error_bound`
-    as `bound`; in float64 arithmetic `bound` is None and `deviation` says in words how far from exact it is.
+    `head` is the plain digest of the current head, `ledger` the salted digest of the ledger. An
+    exact head has its `error_bound` as `bound`; in float64 arithmetic `bound` is None and
+    `deviation` says in words how far from exact it is.
     """
     exact = bound is not None
     return {
@@ -179,21 +192,30 @@ class Certificate:
 
     @classmethod
     def read(cls, envelope: Envelope, keys: KeyChain | PublicKey) -> Certificate:
-        """The certificate, if it is signed by the server's key and nothing in it contradicts the rest."""
+        """The certificate, if it is signed by the server's key and nothing in it contradicts the
+        rest.
+        """
         chain = keys if isinstance(keys, KeyChain) else KeyChain(keys)
         parts = chain.verify(envelope, lambda content: _claims(_CHECK(content, "a certificate")))
         if parts["server"] != envelope.signatures[0][0]:
-            raise EvidenceError("the certificate names another server key than the one that signed it")
+            raise EvidenceError(
+                "the certificate names another server key than the one that signed it"
+            )
         return cls._of(parts)
 
     @classmethod
     def unverified(cls, envelope: Envelope) -> Certificate:
-        """The certificate with nothing said about its signature: to be shown, not to be believed."""
+        """The certificate with nothing said about its signature: to be shown, not to be
+        believed.
+        """
         return cls._of(_CHECK(envelope.unverified(), "a certificate"))
 
     @classmethod
     def _of(cls, parts: dict[str, Any]) -> Certificate:
-        spec, checkpoint = Spec.from_dict(parts["spec"]["content"]), Checkpoint.from_json(parts["checkpoint"])
+        spec, checkpoint = (
+            Spec.from_dict(parts["spec"]["content"]),
+            Checkpoint.from_json(parts["checkpoint"]),
+        )
         certificate = cls(
             parts["federation"],
             parts["server"],
@@ -209,11 +231,20 @@ class Certificate:
             parts["audit"],
             parts["deviation"],
         )
-        if {name: value for name, value in parts["spec"].items() if name != "content"} != digests.spec_digests(spec):
-            raise EvidenceError("the certificate's spec digests are not those of the spec that it holds")
-        if parts["publication_bits"] != spec.publication_bits or isinstance(parts["publication_bits"], bool):
+        if {
+            name: value for name, value in parts["spec"].items() if name != "content"
+        } != digests.spec_digests(spec):
+            raise EvidenceError(
+                "the certificate's spec digests are not those of the spec that it holds"
+            )
+        if parts["publication_bits"] != spec.publication_bits or isinstance(
+            parts["publication_bits"], bool
+        ):
             raise EvidenceError("the certificate's publication bits are not those of its spec")
-        if (parts["posterior"]["mean"], parts["posterior"]["precision"]) != (parts["head"], parts["ledger"]):
+        if (parts["posterior"]["mean"], parts["posterior"]["precision"]) != (
+            parts["head"],
+            parts["ledger"],
+        ):
             raise EvidenceError("the certificate's posterior is not that of its head and ledger")
         if checkpoint.federation != certificate.federation:
             raise EvidenceError("the certificate and its checkpoint are of different federations")
@@ -222,10 +253,13 @@ class Certificate:
         return certificate
 
     def verify_head(self, head: Head) -> None:
-        """Raise EvidenceError unless `head` is, weight for weight, the head that the certificate is of."""
+        """Raise EvidenceError unless `head` is, weight for weight, the head that the certificate is
+        of.
+        """
         if head.digest != self.head:
             raise EvidenceError(
-                f"the certificate is of the head with digest {self.head}, but this head has digest {head.digest}: fetch the head "
+                f"the certificate is of the head with digest {self.head}, but this head has "
+                f"digest {head.digest}: fetch the head "
                 "and the certificate that belong together"
             )
 
@@ -233,10 +267,14 @@ class Certificate:
 def _bound(parts: dict[str, Any]) -> float | None:
     """The bound, once it is seen to agree with what the certificate says of exactness."""
     exact, text = parts["exact"], parts["bound"]
-    agree = parts["posterior"]["kl_to_retraining"] == ("0" if exact else "") and bool(parts["deviation"]) != exact
+    agree = (
+        parts["posterior"]["kl_to_retraining"] == ("0" if exact else "")
+        and bool(parts["deviation"]) != exact
+    )
     if not agree or bool(text) != exact:
         raise EvidenceError(
-            "the certificate contradicts itself: an exact head has a bound, divergence 0 and no deviation; one in float64 has "
+            "the certificate contradicts itself: an exact head has a bound, divergence 0 and no "
+            "deviation; one in float64 has "
             "only a deviation, in words"
         )
     if not exact:
@@ -244,9 +282,14 @@ def _bound(parts: dict[str, Any]) -> float | None:
     try:
         bound = float.fromhex(text)
     except (ValueError, OverflowError) as problem:
-        raise FormatError(f"the bound of a certificate must be a hexadecimal float, got {text!r:.80}") from problem
+        raise FormatError(
+            f"the bound of a certificate must be a hexadecimal float, got {text!r:.80}"
+        ) from problem
     if bound.hex() != text or not math.isfinite(bound) or bound < 0.0:
-        raise FormatError(f"the bound of a certificate must be a finite hexadecimal float, not negative, got {text!r:.80}")
+        raise FormatError(
+            "the bound of a certificate must be a finite hexadecimal float, not negative, got "
+            f"{text!r:.80}"
+        )
     return bound
 
 

@@ -1,7 +1,9 @@
-"""Digests for logs and receipts: salted, so that they say nothing about what was deleted once the salt is erased.
+"""Digests for logs and receipts: salted, so that they say nothing about what was deleted once the
+salt is erased.
 
-With the current ledger at hand, a plain digest of an earlier one picks the deleted sample out of candidates. A salted digest
-does so only for those who hold its salt, which is 32 random bytes and erased when the digest is superseded.
+With the current ledger at hand, a plain digest of an earlier one picks the deleted sample out of
+candidates. A salted digest does so only for those who hold its salt, which is 32 random bytes and
+erased when the digest is superseded.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from expunge import canonical
+from expunge.crypto import canonical
 from expunge.errors import FormatError
 from expunge.evidence import merkle
-from expunge.spec import Spec
+from expunge.ridge.spec import Spec
 
 SALT_BYTES = 32
 _TAG = b"expunge\x00salted\x00\x01"
@@ -25,11 +27,15 @@ def salted(kind: str, salt: bytes, digest_hex: str) -> str:
         raise FormatError(f"a kind of salted digest must be a plain ASCII word, got {kind!r:.80}")
     if len(salt) != SALT_BYTES:
         raise FormatError(f"a salt has {SALT_BYTES} bytes, got {len(salt)}")
-    return hashlib.sha256(_TAG + kind.encode("ascii") + b"\x00" + salt + _raw(digest_hex)).hexdigest()
+    return hashlib.sha256(
+        _TAG + kind.encode("ascii") + b"\x00" + salt + _raw(digest_hex)
+    ).hexdigest()
 
 
 def commitments_root(commitments: Sequence[bytes]) -> str:
-    """The Merkle root over sample commitments of 32 bytes, as leaves in this order, in hexadecimal."""
+    """The Merkle root over sample commitments of 32 bytes, as leaves in this order, in
+    hexadecimal.
+    """
     for commitment in commitments:
         if len(commitment) != merkle.HASH_BYTES:
             raise FormatError(f"a commitment has {merkle.HASH_BYTES} bytes, got {len(commitment)}")
@@ -37,14 +43,21 @@ def commitments_root(commitments: Sequence[bytes]) -> str:
 
 
 def subject_digest(salt: bytes, subject: str, subjects: Mapping[str, str]) -> str:
-    """What the log says of the subject of an erasure order: salted, and covering the names that clients know it by."""
+    """What the log says of the subject of an erasure order: salted, and covering the names that
+    clients know it by.
+    """
     content = canonical.encode({"subject": subject, "subjects": dict(subjects)})
     return salted("subject", salt, hashlib.sha256(content).hexdigest())
 
 
 def spec_digests(spec: Spec) -> dict[str, str]:
     """The four digests of a spec, as they stand in receipts and certificates."""
-    return {"data": spec.data_digest, "labels": spec.labels_digest, "head": spec.head_digest, "policy": spec.policy_digest}
+    return {
+        "data": spec.data_digest,
+        "labels": spec.labels_digest,
+        "head": spec.head_digest,
+        "policy": spec.policy_digest,
+    }
 
 
 def whole_spec_digest(parts: Mapping[str, str]) -> str:
@@ -59,5 +72,8 @@ def _raw(digest_hex: str) -> bytes:
     except (TypeError, ValueError) as problem:
         raise FormatError(f"a digest must be hexadecimal, got {digest_hex!r:.80}") from problem
     if raw.hex() != digest_hex or len(raw) != merkle.HASH_BYTES:
-        raise FormatError(f"a digest must be {2 * merkle.HASH_BYTES} lower-case hexadecimal digits, got {digest_hex!r:.80}")
+        raise FormatError(
+            f"a digest must be {2 * merkle.HASH_BYTES} lower-case hexadecimal digits, got "
+            f"{digest_hex!r:.80}"
+        )
     return raw

@@ -1,10 +1,13 @@
-"""The Merkle tree of RFC 9162, section 2.1: roots, inclusion proofs and consistency proofs, with SHA-256.
+"""The Merkle tree of RFC 9162, section 2.1: roots, inclusion proofs and consistency proofs, with
+SHA-256.
 
-A tree is stored as the hashes of its complete subtrees (`Nodes`), which never change once they exist; so an append writes
-one or two hashes on average, and a root or a proof of a log of n entries reads O(log n) of them.
+A tree is stored as the hashes of its complete subtrees (`Nodes`), which never change once they
+exist; so an append writes one or two hashes on average, and a root or a proof of a log of n entries
+reads O(log n) of them.
 
-Laws: `root(n, nodes)` is `root_of(leaves[:n])`, for every n; `verify_inclusion` and `verify_consistency` accept what
-`inclusion_proof` and `consistency_proof` make, and raise EvidenceError for any other index, size, hash or proof.
+Laws: `root(n, nodes)` is `root_of(leaves[:n])`, for every n; `verify_inclusion` and
+`verify_consistency` accept what `inclusion_proof` and `consistency_proof` make, and raise
+EvidenceError for any other index, size, hash or proof.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ class Nodes(Protocol):
     """Where complete subtrees are kept."""
 
     def node(self, level: int, index: int) -> bytes:
-        """The hash of the complete subtree of 2^level leaves that begins at leaf index * 2^level."""
+        """The hash of the complete subtree of 2^level leaves that begins at leaf index *
+        2^level.
+        """
         ...
 
 
@@ -33,7 +38,10 @@ def leaf_hash(entry: bytes) -> bytes:
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """The hash of two subtrees side by side. Its prefix differs from a leaf's, so that no entry can pass for a subtree."""
+    """The hash of two subtrees side by side.
+
+    Its prefix differs from a leaf's, so that no entry can pass for a subtree.
+    """
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
@@ -43,14 +51,19 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
     if not level:
         return EMPTY_ROOT
     while len(level) > 1:
-        # A hash without a partner rises as it is: this is RFC 9162's split at the largest power of two, from below.
-        paired = [node_hash(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
+        # A hash without a partner rises as it is: this is RFC 9162's split at the largest power of
+        # two, from below.
+        paired = [
+            node_hash(left, right) for left, right in zip(level[::2], level[1::2], strict=False)
+        ]
         level = paired + level[len(paired) * 2 :]
     return level[0]
 
 
 def new_nodes(size: int, leaf: bytes, nodes: Nodes) -> list[tuple[int, int, bytes]]:
-    """The complete subtrees (level, index, hash) that appear when leaf hash number `size` is appended: one or two on average."""
+    """The complete subtrees (level, index, hash) that appear when leaf hash number `size` is
+    appended: one or two on average.
+    """
     appeared = [(0, size, leaf)]
     level, index, current = 0, size, leaf
     while index % 2:
@@ -68,7 +81,10 @@ def root(size: int, nodes: Nodes) -> bytes:
 def inclusion_proof(index: int, size: int, nodes: Nodes) -> list[bytes]:
     """The proof that leaf `index` is in the tree of the first `size` leaves."""
     if not 0 <= index < size:
-        raise EvidenceError(f"there is no entry {index} in a log of {size} entries: ask for one from 0 to {size - 1}")
+        raise EvidenceError(
+            f"there is no entry {index} in a log of {size} entries: ask for one from 0 to "
+            f"{size - 1}"
+        )
     start, end, path = 0, size, []
     while end - start > 1:
         middle = start + _split(end - start)
@@ -82,9 +98,13 @@ def inclusion_proof(index: int, size: int, nodes: Nodes) -> list[bytes]:
 
 
 def consistency_proof(first: int, second: int, nodes: Nodes) -> list[bytes]:
-    """The proof that the tree of `first` leaves is the beginning of the tree of `second` leaves; empty if either is trivial."""
+    """The proof that the tree of `first` leaves is the beginning of the tree of `second` leaves;
+    empty if either is trivial.
+    """
     if not 0 <= first <= second:
-        raise EvidenceError(f"a log of {first} entries cannot be the beginning of one of {second} entries")
+        raise EvidenceError(
+            f"a log of {first} entries cannot be the beginning of one of {second} entries"
+        )
     if first in (0, second):
         return []
     start, end, known, path = 0, second, True, []
@@ -101,14 +121,19 @@ def consistency_proof(first: int, second: int, nodes: Nodes) -> list[bytes]:
     return path[::-1]
 
 
-def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> None:
-    """Raise EvidenceError unless leaf hash `leaf` is number `index` of the tree of `size` leaves with this root."""
+def verify_inclusion(
+    leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
+) -> None:
+    """Raise EvidenceError unless leaf hash `leaf` is number `index` of the tree of `size` leaves
+    with this root.
+    """
     _require_hashes([leaf, root, *proof])
     if not 0 <= index < size:
         raise EvidenceError(f"entry {index} cannot be in a log of {size} entries")
     if len(proof) != _inclusion_length(index, size):
         raise EvidenceError(
-            f"the inclusion proof of entry {index} in a log of {size} entries must have {_inclusion_length(index, size)} hashes, "
+            f"the inclusion proof of entry {index} in a log of {size} entries must have "
+            f"{_inclusion_length(index, size)} hashes, "
             f"got {len(proof)}"
         )
     current, place, last = leaf, index, size - 1
@@ -121,14 +146,21 @@ def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes],
             current = node_hash(current, sibling)
         place, last = place >> 1, last >> 1
     if last or current != root:
-        raise EvidenceError(f"the inclusion proof of entry {index} does not lead to the root of the log of {size} entries")
+        raise EvidenceError(
+            f"the inclusion proof of entry {index} does not lead to the root of the log of {size} "
+            "entries"
+        )
 
 
-def verify_consistency(first: int, first_root: bytes, second: int, second_root: bytes, proof: Sequence[bytes]) -> None:
+def verify_consistency(
+    first: int, first_root: bytes, second: int, second_root: bytes, proof: Sequence[bytes]
+) -> None:
     """Raise EvidenceError unless the first log is the beginning of the second."""
     _require_hashes([first_root, second_root, *proof])
     if not 0 <= first <= second:
-        raise EvidenceError(f"a log of {first} entries cannot be the beginning of one of {second} entries")
+        raise EvidenceError(
+            f"a log of {first} entries cannot be the beginning of one of {second} entries"
+        )
     if first in (0, second):
         _verify_trivial(first, first_root, second, second_root, proof)
         return
@@ -139,7 +171,9 @@ def verify_consistency(first: int, first_root: bytes, second: int, second_root: 
     old = new = path[0] if path else b""
     for sibling in path[1:]:
         if not last:
-            raise EvidenceError(f"the consistency proof from {first} to {second} entries is too long")
+            raise EvidenceError(
+                f"the consistency proof from {first} to {second} entries is too long"
+            )
         if place % 2 or place == last:
             old, new = node_hash(sibling, old), node_hash(sibling, new)
             while not place % 2 and place:
@@ -149,19 +183,27 @@ def verify_consistency(first: int, first_root: bytes, second: int, second_root: 
         place, last = place >> 1, last >> 1
     if last or old != first_root or new != second_root:
         raise EvidenceError(
-            f"the log of {second} entries does not continue the log of {first} entries: one of the two was altered or is of "
+            f"the log of {second} entries does not continue the log of {first} entries: one of "
+            "the two was altered or is of "
             "another log"
         )
 
 
-def _verify_trivial(first: int, first_root: bytes, second: int, second_root: bytes, proof: Sequence[bytes]) -> None:
+def _verify_trivial(
+    first: int, first_root: bytes, second: int, second_root: bytes, proof: Sequence[bytes]
+) -> None:
     """Of no entries, and of the same entries, nothing but the roots is to be compared."""
     if proof:
-        raise EvidenceError(f"the consistency proof from {first} to {second} entries must be empty, got {len(proof)} hashes")
+        raise EvidenceError(
+            f"the consistency proof from {first} to {second} entries must be empty, got "
+            f"{len(proof)} hashes"
+        )
     if first == 0 and first_root != EMPTY_ROOT:
         raise EvidenceError("the root of a log without entries must be the hash of nothing")
     if first == second and first_root != second_root:
-        raise EvidenceError(f"two logs of {first} entries have different roots: they are different logs")
+        raise EvidenceError(
+            f"two logs of {first} entries have different roots: they are different logs"
+        )
 
 
 def _split(count: int) -> int:
@@ -170,7 +212,9 @@ def _split(count: int) -> int:
 
 
 def _range_hash(start: int, end: int, nodes: Nodes) -> bytes:
-    """The hash over leaves start to end - 1, where `start` is a multiple of the largest power of two within the range."""
+    """The hash over leaves start to end - 1, where `start` is a multiple of the largest power of
+    two within the range.
+    """
     parts = []
     while start < end:
         level = (end - start).bit_length() - 1
@@ -183,7 +227,9 @@ def _range_hash(start: int, end: int, nodes: Nodes) -> bytes:
 
 
 def _inclusion_length(index: int, size: int) -> int:
-    """How many hashes an inclusion proof has: the levels below the split, and the left siblings along the right edge."""
+    """How many hashes an inclusion proof has: the levels below the split, and the left siblings
+    along the right edge.
+    """
     inner = (index ^ (size - 1)).bit_length()
     return inner + (index >> inner).bit_count()
 
@@ -191,4 +237,6 @@ def _inclusion_length(index: int, size: int) -> int:
 def _require_hashes(hashes: Sequence[bytes]) -> None:
     for value in hashes:
         if not isinstance(value, bytes) or len(value) != HASH_BYTES:
-            raise EvidenceError(f"a hash of a proof must have {HASH_BYTES} bytes, got {value!r:.80}")
+            raise EvidenceError(
+                f"a hash of a proof must have {HASH_BYTES} bytes, got {value!r:.80}"
+            )

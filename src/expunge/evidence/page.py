@@ -1,8 +1,17 @@
-"""The page of a bundle, templates 1 and 2: one self-contained HTML file, made to be read and printed by people.
+"""The page of a bundle, templates 1 and 2: one self-contained HTML file, made to be read and
+printed by people.
 
-The page is a pure function of the bundle and of the envelope's bytes, on every platform and in every version: verification makes
-it again and compares. So a template never changes; another page is another template. Template 2 is template 1 with the order's
-reference, for orders that have one. Both are pure ASCII (other characters are written as references); they run and load nothing.
+The page is a pure function of the bundle and of the envelope's bytes, on every platform and in
+every version: verification makes it again and compares. So a template never changes; another page
+is another template. Template 2 is template 1 with the order's reference, for orders that have one.
+Both are pure ASCII (other characters are written as references); they run and load nothing.
+
+Bundles: all the evidence of one erasure order in one HTML file, for whoever has to be shown that it
+was carried out.
+
+The file is a page for people with a signed envelope inside. The page is a pure function of the
+envelope, so no byte of the file can be altered unseen. Law: `read(render(envelope)) == envelope`,
+and `render(read(data)) == data` for `data` that `read` takes.
 """
 
 from __future__ import annotations
@@ -10,12 +19,14 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from expunge.evidence import account
+from expunge.crypto import Envelope
+from expunge.errors import EvidenceError, FormatError
+from expunge.evidence import wording
+from expunge.evidence.bundle import Bundle
 from expunge.evidence.certificate import Certificate
-from expunge.evidence.contents import Bundle
-from expunge.evidence.fields import UNDISCLOSED
-from expunge.evidence.logged import Logged
+from expunge.evidence.log import Logged
 from expunge.evidence.wording import moment, number, shown
+from expunge.wire.schema import UNDISCLOSED
 
 BEFORE = b'<script type="application/json" id="evidence">'
 AFTER = b"</script>"
@@ -89,41 +100,94 @@ footer { margin-top: 2.2rem; padding-top: .8rem; border-top: 1px solid #dde1e5; 
 _WORDS = (
     ("Subject", "the person whose erasure was ordered."),
     ("Sample", "one labelled record that a client contributed to learning."),
-    ("Client", "an institution that holds samples. Its samples stay with it; the server gets numbers computed from them."),
-    ("Head", "the part of the model that learns: weights computed from the sums over all samples that are retained."),
-    ("Backbone", "the fixed part of the model, which turns a sample into numbers before any of this. It does not learn here."),
+    (
+        "Client",
+        (
+            "an institution that holds samples. Its samples stay with it; the server gets numbers "
+            "computed from them."
+        ),
+    ),
+    (
+        "Head",
+        (
+            "the part of the model that learns: weights computed from the sums over all samples "
+            "that "
+            "are retained."
+        ),
+    ),
+    (
+        "Backbone",
+        (
+            "the fixed part of the model, which turns a sample into numbers before any of this. It "
+            "does not learn here."
+        ),
+    ),
     (
         "Ledger",
-        "the server&#8217;s exact sums over all retained samples. Deleting a sample subtracts exactly what adding it added.",
+        (
+            "the server&#8217;s exact sums over all retained samples. Deleting a sample subtracts "
+            "exactly what adding it added."
+        ),
     ),
-    ("Journal", "where the server keeps a request, encrypted, until it is part of the ledger. Then the key is destroyed."),
-    ("Audit log", "the server&#8217;s append-only list of what it did. Nothing in it can be changed without changing its root."),
+    (
+        "Journal",
+        (
+            "where the server keeps a request, encrypted, until it is part of the ledger. Then the "
+            "key is destroyed."
+        ),
+    ),
+    (
+        "Audit log",
+        (
+            "the server&#8217;s append-only list of what it did. Nothing in it can be changed "
+            "without "
+            "changing its root."
+        ),
+    ),
     ("Receipt", "the server&#8217;s signed confirmation that a request of a client took effect."),
 )
 _STATES = {"complete": "Complete", "open": "Open", "overdue": "Overdue"}
 
 
 def page(bundle: Bundle, envelope: bytes) -> bytes:
-    """The bytes of the file, with the envelope's canonical bytes inside (base64, digits and names: they hold no markup)."""
+    """The bytes of the file, with the envelope's canonical bytes inside (base64, digits and names:
+    they hold no markup).
+    """
     order = bundle.order
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n",
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="robots" content="noindex">\n',
-        f"<title>Evidence of erasure, order {_text(order.id)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n",
-        f"<header>\n<div>\n<h1>Evidence of erasure</h1>\n<p>Order {_text(order.id)}, as of {moment(bundle.time)}</p>\n</div>\n",
+        (
+            '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src '
+            "'unsafe-inline'\">\n"
+        ),
+        (
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta '
+            'name="robots" content="noindex">\n'
+        ),
+        (
+            "<title>Evidence of erasure, order "
+            f"{_text(order.id)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        ),
+        (
+            f"<header>\n<div>\n<h1>Evidence of erasure</h1>\n<p>Order {_text(order.id)}, as of "
+            f"{moment(bundle.time)}</p>\n</div>\n"
+        ),
         f'<div class="state {order.state}">{_STATES[order.state]}</div>\n</header>\n',
-        f'<p class="summary">{_text(account.summary(bundle))}</p>\n',
+        f'<p class="summary">{_text(wording.summary(bundle))}</p>\n',
         _order(bundle),
         _answers(bundle),
-        _listed("What this file shows", account.proved(bundle)),
-        _listed("What that rests on", account.assumptions(masked=account.is_masked(bundle))),
-        _listed("What it does not show", account.not_proved(bundle)),
+        _listed("What this file shows", wording.proved(bundle)),
+        _listed("What that rests on", wording.assumptions(masked=wording.is_masked(bundle))),
+        _listed("What it does not show", wording.not_proved(bundle)),
         _head(bundle),
         _log(bundle),
         _check(bundle),
         _words(),
-        "<footer>This page follows from the signed evidence inside this file, byte for byte; that evidence is not printed. ",
+        (
+            "<footer>This page follows from the signed evidence inside this file, byte for byte; "
+            "that "
+            "evidence is not printed. "
+        ),
         "It names the subject: keep it as you would keep the order.</footer>\n</main>\n",
     ]
     shell = "".join(parts).encode("ascii", "xmlcharrefreplace")
@@ -135,7 +199,11 @@ def _order(bundle: Bundle) -> str:
     others = [f"{client}: {name}" for client, name in sorted(order.subjects.items())]
     rows = [
         ("Subject", f"<bdi>{_text(order.subject)}</bdi>"),
-        *([("Known to clients as", "<br>".join(f"<bdi>{_text(other)}</bdi>" for other in others))] if others else []),
+        *(
+            [("Known to clients as", "<br>".join(f"<bdi>{_text(other)}</bdi>" for other in others))]
+            if others
+            else []
+        ),
         *([("Reference", f"<bdi>{_text(order.reference)}</bdi>")] if order.reference else []),
         ("Filed", moment(order.filed)),
         ("Deadline", moment(order.deadline)),
@@ -149,25 +217,36 @@ def _answers(bundle: Bundle) -> str:
     """What every client that was asked has answered."""
     rows = "".join(_answer(bundle, client) for client in bundle.ordered.entry["clients"])
     head = (
-        '<tr><th>Client</th><th>Answered</th><th class="number">Deleted</th><th class="number">Request</th>'
+        '<tr><th>Client</th><th>Answered</th><th class="number">Deleted</th><th '
+        'class="number">Request</th>'
         '<th class="number">Log entry</th><th>Journal erased</th></tr>'
     )
-    return f"<h2>The clients&#8217; answers</h2>\n<table>\n<thead>{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>\n"
+    return (
+        "<h2>The clients&#8217; "
+        f"answers</h2>\n<table>\n<thead>{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>\n"
+    )
 
 
 def _answer(bundle: Bundle, client: str) -> str:
     """One row: the client's answer, its departure, or that there is none yet."""
     answer = next((each for each in bundle.answers() if each["client"] == client), None)
-    gone = next((logged for logged in bundle.departures() if logged.entry["client"] == client), None)
+    gone = next(
+        (logged for logged in bundle.departures() if logged.entry["client"] == client), None
+    )
     time, deleted, request, place, erased = "not yet", "", "", "", ""
     if answer is not None:
         deleted = "not disclosed" if answer["found"] == UNDISCLOSED else str(answer["found"])
         time, request = moment(answer["time"]), str(answer["sequence"])
         change = bundle.change(client, answer["sequence"])
-        place, erased = ("", "") if change is None else (str(change.index), _erasure(bundle, change))
+        place, erased = (
+            ("", "") if change is None else (str(change.index), _erasure(bundle, change))
+        )
     elif gone is not None:
         vanished = gone.entry["kind"] == "forgotten"
-        time, deleted = f"{'forgotten' if vanished else 'left'} on {moment(gone.entry['time'])}", "all"
+        time, deleted = (
+            f"{'forgotten' if vanished else 'left'} on {moment(gone.entry['time'])}",
+            "all",
+        )
         place, erased = str(gone.index), "" if vanished else _erasure(bundle, gone)
     numbers = "".join(f'<td class="number">{value}</td>' for value in (deleted, request, place))
     return f"<tr><td>{_text(client)}</td><td>{time}</td>{numbers}<td>{erased}</td></tr>\n"
@@ -185,15 +264,27 @@ def _erasure(bundle: Bundle, change: Logged) -> str:
 
 def _head(bundle: Bundle) -> str:
     if bundle.certificate is None:
-        return "<h2>The head now</h2>\n<p>No head could be published when this bundle was made.</p>\n"
+        return (
+            "<h2>The head now</h2>\n<p>No head could be published when this bundle was made.</p>\n"
+        )
     certificate = Certificate.unverified(bundle.certificate)
     spec, audit = certificate.spec, certificate.audit
     outcome = {"equal": "equal to the ledger", "different": "DIFFERENT from the ledger"}
     rows = [
         ("Digest of the head", _digest(certificate.head)),
-        ("Made from", f"{number(certificate.count, 'sample')} of {number(certificate.clients, 'client')}"),
-        ("Exact", "yes, bit for bit" if certificate.exact else f"no: {_text(certificate.deviation)}"),
-        *([("Error before rounding", f"at most {certificate.bound:.3g}")] if certificate.bound is not None else []),
+        (
+            "Made from",
+            f"{number(certificate.count, 'sample')} of {number(certificate.clients, 'client')}",
+        ),
+        (
+            "Exact",
+            "yes, bit for bit" if certificate.exact else f"no: {_text(certificate.deviation)}",
+        ),
+        *(
+            [("Error before rounding", f"at most {certificate.bound:.3g}")]
+            if certificate.bound is not None
+            else []
+        ),
         ("Weights in units of", f"2<sup>{-spec.publication_bits}</sup>"),
         ("Solver", _text(certificate.solver)),
         ("Regularisation (gamma)", repr(spec.gamma)),
@@ -202,7 +293,10 @@ def _head(bundle: Bundle) -> str:
             "Last audit",
             "none yet"
             if audit is None
-            else f"{moment(audit['time'])}: recomputed by the clients, {outcome[audit['result']]} (entry {audit['index']})",
+            else (
+                f"{moment(audit['time'])}: recomputed by the clients, {outcome[audit['result']]} "
+                f"(entry {audit['index']})"
+            ),
         ),
         ("Certified", moment(certificate.time)),
     ]
@@ -215,7 +309,10 @@ def _log(bundle: Bundle) -> str:
         ("Entries", str(checkpoint.size)),
         ("Root", _digest(checkpoint.root.hex())),
         ("Checkpoint of", moment(checkpoint.time)),
-        ("Entries proved here", ", ".join(f"{logged.index} ({logged.entry['kind']})" for logged in _proved(bundle))),
+        (
+            "Entries proved here",
+            ", ".join(f"{logged.index} ({logged.entry['kind']})" for logged in _proved(bundle)),
+        ),
     ]
     return _facts("The audit log", rows)
 
@@ -223,10 +320,13 @@ def _log(bundle: Bundle) -> str:
 def _check(bundle: Bundle) -> str:
     return (
         '<section class="check">\n<h2>How to check this file</h2>\n'
-        "<p>Do not take this page&#8217;s word for it. With Expunge installed and the server&#8217;s public key at "
-        "hand, no network is needed:</p>\n<code>expunge verify THIS-FILE.html --key server.pub</code>\n"
+        "<p>Do not take this page&#8217;s word for it. With Expunge installed and the "
+        "server&#8217;s public key at "
+        "hand, no network is needed:</p>\n<code>expunge verify THIS-FILE.html --key "
+        "server.pub</code>\n"
         f"<p>It was signed with the key whose id is {_digest(bundle.server)}. "
-        "Get the key from the server&#8217;s operator by a way that you trust. The check makes this page again from the signed "
+        "Get the key from the server&#8217;s operator by a way that you trust. The check makes "
+        "this page again from the signed "
         "evidence and compares every byte.</p>\n</section>\n"
     )
 
@@ -244,12 +344,18 @@ def _proved(bundle: Bundle) -> list[Logged]:
 
 
 def _facts(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    body = "".join(f'<tr><th scope="row">{name}</th><td>{value}</td></tr>\n' for name, value in rows)
+    body = "".join(
+        f'<tr><th scope="row">{name}</th><td>{value}</td></tr>\n' for name, value in rows
+    )
     return f'<h2>{title}</h2>\n<table class="facts">\n<tbody>\n{body}</tbody>\n</table>\n'
 
 
 def _listed(title: str, sentences: Sequence[str]) -> str:
-    return f"<h2>{title}</h2>\n<ul>\n" + "".join(f"<li>{_text(sentence)}</li>\n" for sentence in sentences) + "</ul>\n"
+    return (
+        f"<h2>{title}</h2>\n<ul>\n"
+        + "".join(f"<li>{_text(sentence)}</li>\n" for sentence in sentences)
+        + "</ul>\n"
+    )
 
 
 def _digest(value: str) -> str:
@@ -259,3 +365,28 @@ def _digest(value: str) -> str:
 def _text(value: str) -> str:
     """Any text as HTML that shows it and does nothing."""
     return html.escape(shown(value))
+
+
+def render_bundle(envelope: Envelope) -> bytes:
+    """The file: the page of the envelope's content, with the envelope inside."""
+    return page(Bundle.unverified(envelope), envelope.to_bytes())
+
+
+def read_bundle(data: bytes) -> Envelope:
+    """The envelope, if every byte of the page follows from it.
+
+    Signatures and proofs are for `Bundle.read`.
+    """
+    if data.count(BEFORE) != 1:
+        raise FormatError(
+            "this HTML file has no evidence inside: it is not a bundle, or it was altered"
+        )
+    inside, closed, _ = data[data.index(BEFORE) + len(BEFORE) :].partition(AFTER)
+    if not closed:
+        raise FormatError("the evidence inside this bundle has no end: the file was cut off")
+    envelope = Envelope.from_bytes(inside, "bundle")
+    if render_bundle(envelope) != data:
+        raise EvidenceError(
+            "the page is not the one that follows from the evidence inside it: the file was altered"
+        )
+    return envelope

@@ -1,4 +1,6 @@
-"""Receipts: the server's signed word that a client's request took effect, with its place in the audit log."""
+"""Receipts: the server's signed word that a client's request took effect, with its place in the
+audit log.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +8,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from expunge.crypto import Envelope, PublicKey
 from expunge.errors import EvidenceError
-from expunge.evidence import digests, fields
-from expunge.evidence.checkpoint import Checkpoint
-from expunge.evidence.logged import Logged, check_position
+from expunge.evidence import digests
+from expunge.evidence.log import Checkpoint, Logged, check_position
 from expunge.evidence.rotation import KeyChain
-from expunge.signing import Envelope, PublicKey
-from expunge.spec import Spec
+from expunge.ridge.spec import Spec
+from expunge.wire import schema
 
-_CHECK = fields.objects(
+_CHECK = schema.objects(
     {
-        "version": fields.version,
-        "federation": fields.federation,
-        "server": fields.digest,
-        "client": fields.name,
-        "sequence": fields.count,
+        "version": schema.version,
+        "federation": schema.federation,
+        "server": schema.digest,
+        "client": schema.name,
+        "sequence": schema.count,
         "entry": lambda value, _: value,  # read as Logged
         "log": check_position,
         "checkpoint": lambda value, _: Checkpoint.from_json(value),
-        "spec": fields.spec_digests,
+        "spec": schema.spec_digests,
     }
 )
 
 
 def receipt_content(
-    *, server: str, entry: bytes, index: int, proof: Sequence[bytes], checkpoint: Checkpoint, spec: Spec, client: str = ""
+    *,
+    server: str,
+    entry: bytes,
+    index: int,
+    proof: Sequence[bytes],
+    checkpoint: Checkpoint,
+    spec: Spec,
+    client: str = "",
 ) -> dict[str, Any]:
-    """What the server signs as an envelope of kind "receipt", for the `changed` or `aggregated` entry with these bytes.
+    """What the server signs as an envelope of kind "receipt", for the `changed` or `aggregated`
+    entry with these bytes.
 
     An `aggregated` entry is of many clients, so `client` says for which of them the receipt is.
     """
@@ -52,10 +62,16 @@ def receipt_content(
 
 
 def member_of(entry: Mapping[str, Any], client: str) -> dict[str, Any]:
-    """What an `aggregated` entry says of one client: its sequence number and the digest of its request."""
-    found: list[dict[str, Any]] = [member for member in entry["clients"] if member["client"] == client]
+    """What an `aggregated` entry says of one client: its sequence number and the digest of its
+    request.
+    """
+    found: list[dict[str, Any]] = [
+        member for member in entry["clients"] if member["client"] == client
+    ]
     if len(found) != 1:
-        raise EvidenceError(f"the round of secure aggregation has {len(found)} entries of {client}, not one")
+        raise EvidenceError(
+            f"the round of secure aggregation has {len(found)} entries of {client}, not one"
+        )
     return found[0]
 
 
@@ -63,8 +79,9 @@ def member_of(entry: Mapping[str, Any], client: str) -> dict[str, Any]:
 class Receipt:
     """A receipt whose signature, inclusion proof and parts have been found to hold together.
 
-    `logged.entry` is the `changed` entry: counts, orders answered, salted digests, and by when the request is erased at rest. Or
-    it is the `aggregated` entry of a round of secure aggregation, whose counts are of all clients in it together.
+    `logged.entry` is the `changed` entry: counts, orders answered, salted digests, and by when the
+    request is erased at rest. Or it is the `aggregated` entry of a round of secure aggregation,
+    whose counts are of all clients in it together.
     """
 
     federation: str
@@ -77,7 +94,9 @@ class Receipt:
 
     @classmethod
     def read(cls, envelope: Envelope, keys: KeyChain | PublicKey) -> Receipt:
-        """The receipt, if it is signed by the server's key and everything in it holds; otherwise EvidenceError or FormatError."""
+        """The receipt, if it is signed by the server's key and everything in it holds; otherwise
+        EvidenceError or FormatError.
+        """
         chain = keys if isinstance(keys, KeyChain) else KeyChain(keys)
         parts = chain.verify(envelope, lambda content: _claims(_CHECK(content, "a receipt")))
         receipt = cls(
@@ -104,15 +123,21 @@ class Receipt:
             raise EvidenceError("the receipt and its checkpoint are of different federations")
         entry = self.logged.entry
         if entry["kind"] not in ("changed", "aggregated"):
-            raise EvidenceError(f"a receipt is for an entry of kind 'changed' or 'aggregated', not {entry['kind']!r}")
+            raise EvidenceError(
+                "a receipt is for an entry of kind 'changed' or 'aggregated', not "
+                f"{entry['kind']!r}"
+            )
         member = entry if entry["kind"] == "changed" else member_of(entry, self.client)
         if (member["client"], member["sequence"]) != (self.client, self.sequence):
             raise EvidenceError(
-                f"the receipt is for request {self.sequence} of {self.client}, but its log entry is request "
+                f"the receipt is for request {self.sequence} of {self.client}, but its log entry "
+                "is request "
                 f"{member['sequence']} of {member['client']}"
             )
         if entry["spec"] != digests.whole_spec_digest(self.spec):
-            raise EvidenceError("the receipt's spec digests are not those that its log entry was made under")
+            raise EvidenceError(
+                "the receipt's spec digests are not those that its log entry was made under"
+            )
         self.logged.verify(self.checkpoint)
 
 

@@ -1,8 +1,8 @@
 """Key rotation: which key may have signed what, and when.
 
-A rotation is an envelope signed by the old key and by the new one: the old one names its heir, the new one accepts. Trust flows
-both ways from the key that a reader has pinned. A retired key is believed only for times not after its rotation, a newer key only
-for times not before it.
+A rotation is an envelope signed by the old key and by the new one: the old one names its heir, the
+new one accepts. Trust flows both ways from the key that a reader has pinned. A retired key is
+believed only for times not after its rotation, a newer key only for times not before it.
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from expunge.crypto import Envelope, PublicKey, SigningKey
+from expunge.crypto.envelope import short_id
 from expunge.errors import EvidenceError
-from expunge.evidence import fields
-from expunge.signing import Envelope, PublicKey, SigningKey
-from expunge.signing.envelope import short_id
+from expunge.wire import schema
 
-_CHECK = fields.objects(
+_CHECK = schema.objects(
     {
-        "federation": fields.federation,
-        "old": fields.key_text,
-        "new": fields.key_text,
-        "time": fields.time,
-        "index": fields.count,
+        "federation": schema.federation,
+        "old": schema.key_text,
+        "new": schema.key_text,
+        "time": schema.time,
+        "index": schema.count,
     }
 )
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """From one key of a federation's server to the next; `index` is the position of its entry in the log."""
+    """From one key of a federation's server to the next; `index` is the position of its entry in
+    the log.
+    """
 
     federation: str
     old: PublicKey
@@ -40,7 +42,10 @@ class Rotation:
 
     @classmethod
     def read(cls, envelope: Envelope) -> Rotation:
-        """The rotation, if both of the keys that it names signed it. That either of them is the server's is not said by this."""
+        """The rotation, if both of the keys that it names signed it.
+
+        That either of them is the server's is not said by this.
+        """
         parts = _CHECK(envelope.unverified(), "a rotation")
         old, new = PublicKey.from_text(parts["old"]), PublicKey.from_text(parts["new"])
         if old == new:
@@ -51,7 +56,13 @@ class Rotation:
 
 def rotate(federation: str, old: SigningKey, new: SigningKey, time: str, index: int) -> Envelope:
     """The envelope of a rotation; `index` is the position of its `rotated` entry in the log."""
-    content = {"federation": federation, "old": old.public.text, "new": new.public.text, "time": time, "index": index}
+    content = {
+        "federation": federation,
+        "old": old.public.text,
+        "new": new.public.text,
+        "time": time,
+        "index": index,
+    }
     return Envelope.signed("rotation", _CHECK(content, "a rotation"), old, new)
 
 
@@ -63,7 +74,9 @@ class _Trusted:
 
 
 class KeyChain:
-    """The keys of one server, as far as they follow from a pinned one by rotations, which may be given in any order."""
+    """The keys of one server, as far as they follow from a pinned one by rotations, which may be
+    given in any order.
+    """
 
     def __init__(self, pinned: PublicKey, rotations: Sequence[Envelope] = ()) -> None:
         read = list({envelope: Rotation.read(envelope) for envelope in rotations}.values())
@@ -71,18 +84,25 @@ class KeyChain:
         self.envelopes = tuple(rotations)
         self.rotations = _in_line(pinned, read)
         self._trusted: dict[str, _Trusted] = {}
-        keys = [self.rotations[0].old, *(each.new for each in self.rotations)] if self.rotations else [pinned]
+        keys = (
+            [self.rotations[0].old, *(each.new for each in self.rotations)]
+            if self.rotations
+            else [pinned]
+        )
         times = ["", *(each.time for each in self.rotations), ""]
         for key, since, until in zip(keys, times[:-1], times[1:], strict=True):
             self._trusted[key.id] = _Trusted(key, since, until)
 
     def verify(self, envelope: Envelope, claims: Callable[[Any], tuple[str, str]]) -> Any:
-        """The content, if one key of the chain signed it at a time when it might; otherwise EvidenceError.
+        """The content, if one key of the chain signed it at a time when it might; otherwise
+        EvidenceError.
 
         `claims` reads federation and time off the content, and refuses content of another form.
         """
         if len(envelope.signatures) != 1:
-            raise EvidenceError(f"the {envelope.kind} must have one signature, got {len(envelope.signatures)}")
+            raise EvidenceError(
+                f"the {envelope.kind} must have one signature, got {len(envelope.signatures)}"
+            )
         trusted = self._find(envelope.signatures[0][0], envelope.kind)
         content = envelope.verify(trusted.key)
         federation, time = claims(content)
@@ -104,15 +124,18 @@ class KeyChain:
         """Raise EvidenceError if the chain's rotations are of another federation."""
         if self.rotations and self.rotations[0].federation != federation:
             raise EvidenceError(
-                f"the {what} is of federation {federation}, but the rotations of its keys are of {self.rotations[0].federation}"
+                f"the {what} is of federation {federation}, but the rotations of its keys are of "
+                f"{self.rotations[0].federation}"
             )
 
     def _find(self, key_id: str, what: str) -> _Trusted:
         if key_id not in self._trusted:
             known = ", ".join(f"{key_id[:16]}…" for key_id in self._trusted)
             raise EvidenceError(
-                f"the {what} is signed by key {short_id(key_id)}, which is not the given key nor linked to it by a rotation "
-                f"(known: {known}). Check that it is from this server, or add the rotation that leads to its key"
+                f"the {what} is signed by key {short_id(key_id)}, which is not the given key nor "
+                "linked to it by a rotation "
+                f"(known: {known}). Check that it is from this server, or add the rotation that "
+                "leads to its key"
             )
         return self._trusted[key_id]
 
@@ -120,21 +143,27 @@ class KeyChain:
 def _require_timely(trusted: _Trusted, time: str, what: str) -> None:
     if trusted.until and time > trusted.until:
         raise EvidenceError(
-            f"the {what} of {time} is signed by key {trusted.key.id[:16]}…, which was retired at {trusted.until}: "
+            f"the {what} of {time} is signed by key {trusted.key.id[:16]}…, which was retired at "
+            f"{trusted.until}: "
             "whoever still has that key may have made it"
         )
     if time < trusted.since:
         raise EvidenceError(
-            f"the {what} of {time} is signed by key {trusted.key.id[:16]}…, which was not in use before {trusted.since}"
+            f"the {what} of {time} is signed by key {trusted.key.id[:16]}…, which was not in use "
+            f"before {trusted.since}"
         )
 
 
 def _in_line(pinned: PublicKey, rotations: Sequence[Rotation]) -> tuple[Rotation, ...]:
-    """The rotations from the oldest to the newest; they must be one line, in time, in one federation, through the pinned key."""
+    """The rotations from the oldest to the newest; they must be one line, in time, in one
+    federation, through the pinned key.
+    """
     by_old = {each.old.id: each for each in rotations}
     by_new = {each.new.id: each for each in rotations}
     if len(by_old) != len(rotations) or len(by_new) != len(rotations):
-        raise EvidenceError("two rotations begin or end with the same key: one of them was not made by the server")
+        raise EvidenceError(
+            "two rotations begin or end with the same key: one of them was not made by the server"
+        )
     line: list[Rotation] = []
     earlier = by_new.pop(pinned.id, None)
     while earlier is not None:
@@ -149,13 +178,19 @@ def _in_line(pinned: PublicKey, rotations: Sequence[Rotation]) -> tuple[Rotation
     if len(line) != len(rotations):
         strangers = [each for each in rotations if each not in line]
         raise EvidenceError(
-            f"the rotation from key {strangers[0].old.id[:16]}… to {strangers[0].new.id[:16]}… is not linked to the given key "
+            f"the rotation from key {strangers[0].old.id[:16]}… to {strangers[0].new.id[:16]}… is "
+            "not linked to the given key "
             f"{pinned.id[:16]}…"
         )
     for one, next_one in pairwise(line):
-        if one.time > next_one.time or one.index >= next_one.index or one.federation != next_one.federation:
+        if (
+            one.time > next_one.time
+            or one.index >= next_one.index
+            or one.federation != next_one.federation
+        ):
             raise EvidenceError(
-                f"the rotations of {one.time} (entry {one.index}) and {next_one.time} (entry {next_one.index}) are not one "
+                f"the rotations of {one.time} (entry {one.index}) and {next_one.time} (entry "
+                f"{next_one.index}) are not one "
                 "after the other in the log of one federation"
             )
     return tuple(line)

@@ -1,6 +1,8 @@
-"""Offline verification: a file of evidence and the server's public key in, a finding in plain words out.
+"""Offline verification: a file of evidence and the server's public key in, a finding in plain words
+out.
 
-Law: any byte of the file altered, or another key, and `verify` raises EvidenceError or FormatError. It never returns a doubt.
+Law: any byte of the file altered, or another key, and `verify` raises EvidenceError or FormatError.
+It never returns a doubt.
 """
 
 from __future__ import annotations
@@ -9,42 +11,54 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from expunge import canonical
+from expunge.crypto import Envelope, PublicKey, canonical
+from expunge.crypto.envelope import payload_type
 from expunge.errors import EvidenceError, FormatError
-from expunge.evidence import account, bundle, published
-from expunge.evidence.account import promise_of
-from expunge.evidence.aggregate import round_finding
+from expunge.evidence import page, published_head, wording
+from expunge.evidence.audit_result import Result
+from expunge.evidence.bundle import Bundle
 from expunge.evidence.certificate import Certificate, assumptions_under
-from expunge.evidence.checkpoint import Checkpoint
-from expunge.evidence.contents import Bundle
-from expunge.evidence.fields import UNDISCLOSED
-from expunge.evidence.finding import STANDS, Finding
-from expunge.evidence.passage import Passage, is_passage
+from expunge.evidence.forwarding_proof import Passage, is_passage
+from expunge.evidence.log import Checkpoint
 from expunge.evidence.receipt import Receipt
-from expunge.evidence.result import Result
 from expunge.evidence.rotation import KeyChain, Rotation
-from expunge.evidence.wording import moment, number, samples, shown
-from expunge.head import Head
-from expunge.signing import Envelope, PublicKey
-from expunge.signing.envelope import payload_type
+from expunge.evidence.wording import (
+    STANDS,
+    Finding,
+    moment,
+    number,
+    promise_of,
+    round_finding,
+    samples,
+    shown,
+)
+from expunge.ridge.head import Head
+from expunge.wire.schema import UNDISCLOSED
 
 _PAGE = b"<!DOCTYPE html>"
 _KINDS = ("receipt", "certificate", "rotation", "result", "checkpoint")
 
 
 def verify(
-    data: bytes, key: PublicKey, *, head: Head | None = None, now: str | None = None, rotations: Sequence[Envelope] = ()
+    data: bytes,
+    key: PublicKey,
+    *,
+    head: Head | None = None,
+    now: str | None = None,
+    rotations: Sequence[Envelope] = (),
 ) -> Finding:
-    """What this file proves under the server's public key; EvidenceError or FormatError if any part of it does not hold.
+    """What this file proves under the server's public key; EvidenceError or FormatError if any part
+    of it does not hold.
 
-    `head` is compared with what a certificate or a bundle says of it. `now` (a time such as 2026-11-15T09:30:00Z) lets promises
-    be told from what is due. `rotations` link the key to the one that signed, where the two differ.
+    `head` is compared with what a certificate or a bundle says of it. `now` (a time such as
+    2026-11-15T09:30:00Z) lets promises be told from what is due. `rotations` link the key to the
+    one that signed, where the two differ.
     """
     certificate: Certificate | None
     if data.startswith(_PAGE):
-        finding, certificate = _bundle(Bundle.read(bundle.read(data), key, rotations))
-    elif data.startswith(published.MAGIC):
-        given, certificate = published.read(data, KeyChain(key, rotations))
+        finding, certificate = _bundle(Bundle.read(page.read_bundle(data), key, rotations))
+    elif data.startswith(published_head.MAGIC):
+        given, certificate = published_head.read(data, KeyChain(key, rotations))
         finding = _published(_certificate(certificate), given)
     elif is_passage(value := canonical.decode(data.removesuffix(b"\n"), "this file of evidence")):
         finding, certificate = Passage.read(value, KeyChain(key, rotations)).finding(), None
@@ -52,7 +66,10 @@ def verify(
         finding, certificate = _signed(_envelope(value), KeyChain(key, rotations), now)
     if head is not None:
         if certificate is None:
-            raise EvidenceError(f"a {finding.kind} does not say which head is current: check the head against a certificate")
+            raise EvidenceError(
+                f"a {finding.kind} does not say which head is current: check the head against a "
+                "certificate"
+            )
         certificate.verify_head(head)
         same = "The head that was given is, weight for weight, the one that the certificate is of."
         finding = replace(finding, proved=[*finding.proved, same])
@@ -66,15 +83,20 @@ def _envelope(value: object) -> Envelope:
         if given == payload_type(kind):
             return Envelope.from_json(value, kind)
     raise FormatError(
-        f"this is no file of evidence: expected a bundle (HTML), a published head, or the JSON of a {', '.join(_KINDS)}; "
+        "this is no file of evidence: expected a bundle (HTML), a published head, or the JSON of "
+        f"a {', '.join(_KINDS)}; "
         f"got something of type {given!r:.80}"
     )
 
 
-def _signed(envelope: Envelope, chain: KeyChain, now: str | None) -> tuple[Finding, Certificate | None]:
+def _signed(
+    envelope: Envelope, chain: KeyChain, now: str | None
+) -> tuple[Finding, Certificate | None]:
     if envelope.kind == "receipt":
         receipt = Receipt.read(envelope, chain)
-        return (round_finding(receipt, now) if receipt.is_of_round else _receipt(receipt, now)), None
+        return (
+            round_finding(receipt, now) if receipt.is_of_round else _receipt(receipt, now)
+        ), None
     if envelope.kind == "certificate":
         certificate = Certificate.read(envelope, chain)
         return _certificate(certificate), certificate
@@ -93,30 +115,37 @@ def _receipt(receipt: Receipt, now: str | None) -> Finding:
         ("Took effect", moment(entry["time"])),
         ("Added", samples(entry["added"])),
         ("Deleted", samples(entry["deleted"])),
-        *account.effects(receipt),
+        *wording.effects(receipt),
     ]
     proved = [
         (
-            f"The server confirmed that request {receipt.sequence} of {receipt.client} took effect on {moment(entry['time'])}: "
+            f"The server confirmed that request {receipt.sequence} of {receipt.client} took "
+            f"effect on {moment(entry['time'])}: "
             f"{samples(entry['added'])} added, {samples(entry['deleted'])} deleted."
         ),
         f"This is entry {index} of the federation's audit log. {STANDS}",
     ]
     proved += [
-        f"It answers erasure order {each['order']}: {receipt.client} {_found(each['found'])} of its subject."
+        (
+            f"It answers erasure order {each['order']}: {receipt.client} {_found(each['found'])} "
+            "of "
+            "its subject."
+        )
         for each in entry["orders"]
     ]
     if entry["leave"]:
         proved.append(f"{receipt.client} left: nothing that it contributed remains in the ledger.")
     if entry["reset"]:
-        proved.append(f"All that the server held of {receipt.client} was replaced by what this request added.")
+        proved.append(
+            f"All that the server held of {receipt.client} was replaced by what this request added."
+        )
     return Finding(
         "receipt",
         f"Receipt for request {receipt.sequence} of {receipt.client}",
         facts,
         [*proved, promise_of("The request itself", entry["erased_by"], now)],
-        account.assumptions(masked=any(each["found"] == UNDISCLOSED for each in entry["orders"])),
-        account.not_proved_by_receipt(),
+        wording.assumptions(masked=any(each["found"] == UNDISCLOSED for each in entry["orders"])),
+        wording.not_proved_by_receipt(),
     )
 
 
@@ -128,13 +157,20 @@ def _found(number_found: int) -> str:
 
 def _certificate(certificate: Certificate) -> Finding:
     audit = certificate.audit
-    audited = "none yet" if audit is None else f"{moment(audit['time'])}, {audit['result']} (entry {audit['index']})"
+    audited = (
+        "none yet"
+        if audit is None
+        else f"{moment(audit['time'])}, {audit['result']} (entry {audit['index']})"
+    )
     facts = [
         ("Head", certificate.head),
         ("Samples", str(certificate.count)),
         ("Clients", str(certificate.clients)),
         ("Exact", "yes" if certificate.exact else f"no: {shown(certificate.deviation)}"),
-        ("Error bound before rounding", "none" if certificate.bound is None else f"{certificate.bound:.3g}"),
+        (
+            "Error bound before rounding",
+            "none" if certificate.bound is None else f"{certificate.bound:.3g}",
+        ),
         ("Weights are multiples of", f"2^{-certificate.spec.publication_bits}"),
         ("Solver", shown(certificate.solver)),
         ("Spec", certificate.spec.digest),
@@ -145,39 +181,58 @@ def _certificate(certificate: Certificate) -> Finding:
         ("Federation", certificate.federation),
         ("Signed by key", certificate.server),
     ]
-    proved = [f"On {moment(certificate.time)} the server signed this: {account.certified(certificate)}"]
+    proved = [
+        f"On {moment(certificate.time)} the server signed this: {wording.certified(certificate)}"
+    ]
     if audit is not None and audit["result"] == "equal":
         how = (
             "signed that the sum of them, added up by secure aggregation, equalled the ledger"
             if certificate.spec.is_masked
-            else "signed that each equalled the client's share of the ledger when it answered, and that the shares add up to the "
+            else "signed that each equalled the client's share of the ledger when it answered, "
+            "and that the shares add up to the "
             "ledger"
         )
         proved.append(
-            f"On {moment(audit['time'])} all clients had recomputed their statistics from their own stores, and the server "
+            f"On {moment(audit['time'])} all clients had recomputed their statistics from their "
+            "own stores, and the server "
             f"{how}: retraining from what the clients held would have given the same head."
         )
     current = "That this head is still the current one now."
-    not_proved = [account.NOT_THE_BACKBONE, account.NO_COPIES, account.OLD_HEADS, current, *account.unaudited(certificate)]
+    not_proved = [
+        wording.NOT_THE_BACKBONE,
+        wording.NO_COPIES,
+        wording.OLD_HEADS,
+        current,
+        *wording.unaudited(certificate),
+    ]
     return Finding(
         "certificate",
         f"Certificate of the head {certificate.head[:16]}…",
         facts,
         proved,
-        [account.SERVER_KEY, *assumptions_under(certificate.spec)],
+        [wording.SERVER_KEY, *assumptions_under(certificate.spec)],
         not_proved,
     )
 
 
 def _published(finding: Finding, head: Head) -> Finding:
-    """A published head is its certificate and its weights in one file; that they belong together has been seen."""
+    """A published head is its certificate and its weights in one file; that they belong together
+    has been seen.
+    """
     same = f"The {number(head.integers.size, 'weight')} in the file are those of that head."
-    return replace(finding, kind="head", title=f"Published head {head.digest[:16]}…", proved=[*finding.proved, same])
+    return replace(
+        finding,
+        kind="head",
+        title=f"Published head {head.digest[:16]}…",
+        proved=[*finding.proved, same],
+    )
 
 
 def _bundle(evidence: Bundle) -> tuple[Finding, Certificate | None]:
     order = evidence.order
-    certificate = None if evidence.certificate is None else Certificate.unverified(evidence.certificate)
+    certificate = (
+        None if evidence.certificate is None else Certificate.unverified(evidence.certificate)
+    )
     facts = [
         ("Order", order.id),
         *([("Reference", shown(order.reference))] if order.reference else []),
@@ -187,7 +242,13 @@ def _bundle(evidence: Bundle) -> tuple[Finding, Certificate | None]:
         ("Filed", moment(order.filed)),
         ("Deadline", moment(order.deadline)),
         ("Complete", moment(order.completed) if order.completed else "not yet"),
-        ("Answers", f"{len(evidence.answers())} of {number(len(evidence.ordered.entry['clients']), 'client')}"),
+        (
+            "Answers",
+            (
+                f"{len(evidence.answers())} of "
+                f"{number(len(evidence.ordered.entry['clients']), 'client')}"
+            ),
+        ),
         *(
             (f"Gone: {logged.entry['client']}", f"with all that it held (entry {logged.index})")
             for logged in evidence.departures()
@@ -201,13 +262,15 @@ def _bundle(evidence: Bundle) -> tuple[Finding, Certificate | None]:
         ("Signed by key", evidence.server),
     ]
     title = f"Evidence of erasure order {order.id}, {order.state}"
-    rests_on = account.assumptions(masked=account.is_masked(evidence))
-    finding = Finding("bundle", title, facts, account.proved(evidence), rests_on, account.not_proved(evidence))
+    rests_on = wording.assumptions(masked=wording.is_masked(evidence))
+    finding = Finding(
+        "bundle", title, facts, wording.proved(evidence), rests_on, wording.not_proved(evidence)
+    )
     return finding, certificate
 
 
 def _found_and_deleted(evidence: Bundle) -> str:
-    total, undisclosed = account.found_in(evidence.answers())
+    total, undisclosed = wording.found_in(evidence.answers())
     hidden = f"not disclosed by {number(undisclosed, 'client')}"
     if not undisclosed:
         return samples(total)
@@ -215,7 +278,9 @@ def _found_and_deleted(evidence: Bundle) -> str:
 
 
 def _rotation(envelope: Envelope, chain: KeyChain) -> Finding:
-    """A rotation in a file of its own is a link of the chain, whichever of its two keys was given."""
+    """A rotation in a file of its own is a link of the chain, whichever of its two keys was
+    given.
+    """
     step = Rotation.read(envelope)
     KeyChain(chain.pinned, [*chain.envelopes, envelope])
     facts = [
@@ -227,16 +292,25 @@ def _rotation(envelope: Envelope, chain: KeyChain) -> Finding:
         ("Federation", step.federation),
     ]
     proved = [
-        f"The server's key changed from {step.old.id[:16]}… to {step.new.id[:16]}… on {moment(step.time)}; both keys signed it.",
-        "What the old key signed is to be believed for times up to then, what the new key signed for times from then on.",
+        (
+            f"The server's key changed from {step.old.id[:16]}… to {step.new.id[:16]}… on "
+            f"{moment(step.time)}; both keys signed it."
+        ),
+        (
+            "What the old key signed is to be believed for times up to then, what the new key "
+            "signed "
+            "for times from then on."
+        ),
     ]
-    unknown = [f"That the change stands in the log at entry {step.index}: the file holds no proof of it."]
+    unknown = [
+        f"That the change stands in the log at entry {step.index}: the file holds no proof of it."
+    ]
     return Finding(
         "rotation",
         "Rotation of the server's key",
         facts,
         proved,
-        [account.SERVER_KEY, account.CRYPTOGRAPHY],
+        [wording.SERVER_KEY, wording.CRYPTOGRAPHY],
         [*unknown, "That nobody else held the old key before it was retired."],
     )
 
@@ -252,12 +326,18 @@ def _result(result: Result) -> Finding:
         ("Signed by key", result.server),
     ]
     if result.logged is None or result.checkpoint is None:
-        proved = [f"The server answered the question {result.action} of {result.actor} on {moment(result.time)} as shown."]
+        proved = [
+            (
+                f"The server answered the question {result.action} of {result.actor} on "
+                f"{moment(result.time)} as shown."
+            )
+        ]
     else:
         facts.append(("Log entry", f"{result.logged.index} of {result.checkpoint.size}"))
         proved = [
             (
-                f"The server carried out {result.action} (command {result.sequence} of {result.actor}) on "
+                f"The server carried out {result.action} (command {result.sequence} of "
+                f"{result.actor}) on "
                 f"{moment(result.logged.entry['time'])}, with the result shown."
             ),
             f"The command is entry {result.logged.index} of the federation's audit log. {STANDS}",
@@ -267,8 +347,8 @@ def _result(result: Result) -> Finding:
         f"Result of {result.action}",
         facts,
         proved,
-        [account.SERVER_KEY, account.CRYPTOGRAPHY, account.SOFTWARE, account.ONE_LOG],
-        [account.NOT_THE_BACKBONE],
+        [wording.SERVER_KEY, wording.CRYPTOGRAPHY, wording.SOFTWARE, wording.ONE_LOG],
+        [wording.NOT_THE_BACKBONE],
     )
 
 
@@ -285,9 +365,20 @@ def _checkpoint(envelope: Envelope, chain: KeyChain) -> Finding:
         "checkpoint",
         f"Checkpoint of the audit log at {number(checkpoint.size, 'entry')}",
         facts,
-        [f"On {moment(checkpoint.time)} the server signed that its audit log had this root at this size."],
-        [account.SERVER_KEY, account.CRYPTOGRAPHY],
-        ["Which entries the log holds, and that others were shown the same log: compare checkpoints, and ask for proofs."],
+        [
+            (
+                f"On {moment(checkpoint.time)} the server signed that its audit log had this root "
+                "at "
+                "this size."
+            )
+        ],
+        [wording.SERVER_KEY, wording.CRYPTOGRAPHY],
+        [
+            (
+                "Which entries the log holds, and that others were shown the same log: compare "
+                "checkpoints, and ask for proofs."
+            )
+        ],
     )
 
 

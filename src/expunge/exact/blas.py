@@ -1,12 +1,14 @@
 """The BLAS and LAPACK calls that Expunge uses, for row-major arrays, through one library.
 
-numpy and scipy each bring an OpenBLAS with a thread pool of its own, and the pools fight over the cores. The core uses scipy's,
-and every product that must be exact is made here. A symmetric matrix is held as its upper triangle in row-major order (which the
-library sees as a lower triangle in column-major order); what stands below the diagonal is never read.
+numpy and scipy each bring an OpenBLAS with a thread pool of its own, and the pools fight over the
+cores. The core uses scipy's, and every product that must be exact is made here. A symmetric matrix
+is held as its upper triangle in row-major order (which the library sees as a lower triangle in
+column-major order); what stands below the diagonal is never read.
 
-`require_exact` is the start-up self-test: exactness rests on sums of integer products below 2^53 being error-free, which
-holds for any plain BLAS in any order of summation, with or without FMA, on any number of threads, and fails for one that
-forms sums of entries first (Strassen) or emulates fp64.
+`require_exact` is the start-up self-test: exactness rests on sums of integer products below 2^53
+being error-free, which holds for any plain BLAS in any order of summation, with or without FMA, on
+any number of threads, and fails for one that forms sums of entries first (Strassen) or emulates
+fp64.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from expunge.errors import PlatformError
 
 Float = NDArray[np.float64]
 
-EXACT_LIMIT = 2.0**53  # integers up to here are exact in float64, and so are sums whose absolute products stay below it
+EXACT_LIMIT = (
+    2.0**53
+)  # integers up to here are exact in float64, and so are sums whose absolute products stay below it
 
 
 def multiply(left: Float, right: Float) -> Float:
@@ -36,12 +40,19 @@ def multiply(left: Float, right: Float) -> Float:
 
 
 def _library_function(name: str, arguments: int) -> Callable[..., None]:
-    """A BLAS routine by its address in scipy's library. Unlike scipy's wrapper such a call lets other threads run."""
+    """A BLAS routine by its address in scipy's library.
+
+    Unlike scipy's wrapper such a call lets other threads run.
+    """
     capsules: dict[str, object] = dict(cython_blas.__pyx_capi__)
     capsule = capsules[name]
     api = ctypes.pythonapi
-    signature = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", api))(capsule)
-    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
+    signature = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", api))(
+        capsule
+    )
+    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", api)
+    )
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(pointer(capsule, signature))
 
 
@@ -62,7 +73,9 @@ def _require_plain(*arrays: Float) -> None:
 
 
 def add_gram(rows: Float, total: Float, factor: float = 1.0) -> None:
-    """total += factor * rows.T @ rows, in place and on the upper triangle only; arrays contiguous and row-major."""
+    """total += factor * rows.T @ rows, in place and on the upper triangle only; arrays contiguous
+    and row-major.
+    """
     _require_plain(rows, total)
     scalars = _scalars(b"L", b"N", len(total), len(rows), float(factor), 1.0)
     lower, plain, size, length, alpha, beta = map(ctypes.addressof, scalars)
@@ -70,7 +83,9 @@ def add_gram(rows: Float, total: Float, factor: float = 1.0) -> None:
 
 
 def add_packed_square(row: Float, packed: Float, factor: float = 1.0) -> None:
-    """packed += factor * the upper triangle of the outer square of one row, by rows and in place; arrays contiguous."""
+    """packed += factor * the upper triangle of the outer square of one row, by rows and in place;
+    arrays contiguous.
+    """
     _require_plain(row, packed)
     if len(packed) != packed_length(len(row)):
         raise TypeError("the packed triangle is not of the row's length")
@@ -83,7 +98,21 @@ def add_product(left: Float, right: Float, total: Float, factor: float = 1.0) ->
     scalars = _scalars(b"N", b"T", right.shape[1], left.shape[1], len(left), float(factor), 1.0)
     plain, flip, columns, rows, length, alpha, beta = map(ctypes.addressof, scalars)
     source, other, result = right.ctypes.data, left.ctypes.data, total.ctypes.data
-    _dgemm(plain, flip, columns, rows, length, alpha, source, columns, other, rows, beta, result, columns)
+    _dgemm(
+        plain,
+        flip,
+        columns,
+        rows,
+        length,
+        alpha,
+        source,
+        columns,
+        other,
+        rows,
+        beta,
+        result,
+        columns,
+    )
 
 
 def multiply_transposed(left: Float, right: Float) -> Float:
@@ -94,15 +123,42 @@ def multiply_transposed(left: Float, right: Float) -> Float:
 
 
 def multiply_panel(left: Float, right: Float) -> Float:
-    """left.T @ right for row-major arrays, of which `right` may be some columns of a larger one: they are not copied."""
+    """left.T @ right for row-major arrays, of which `right` may be some columns of a larger one:
+    they are not copied.
+    """
     _require_plain(left, right[:1])
     if len(left) != len(right) or right.strides[0] < right.itemsize * right.shape[1]:
-        raise TypeError("this product takes as many rows on either side, one after another in memory")
+        raise TypeError(
+            "this product takes as many rows on either side, one after another in memory"
+        )
     result = np.zeros((left.shape[1], right.shape[1]))
-    scalars = _scalars(b"N", b"T", right.shape[1], left.shape[1], len(left), 1.0, 0.0, right.strides[0] // right.itemsize)
+    scalars = _scalars(
+        b"N",
+        b"T",
+        right.shape[1],
+        left.shape[1],
+        len(left),
+        1.0,
+        0.0,
+        right.strides[0] // right.itemsize,
+    )
     plain, flip, columns, rows, length, alpha, beta, stride = map(ctypes.addressof, scalars)
     source, other, target = right.ctypes.data, left.ctypes.data, result.ctypes.data
-    _dgemm(plain, flip, columns, rows, length, alpha, source, stride, other, rows, beta, target, columns)
+    _dgemm(
+        plain,
+        flip,
+        columns,
+        rows,
+        length,
+        alpha,
+        source,
+        stride,
+        other,
+        rows,
+        beta,
+        target,
+        columns,
+    )
     return result
 
 
@@ -158,9 +214,10 @@ def packed_diagonal(size: int) -> NDArray[np.int64]:
 def require_exact() -> None:
     """Raise PlatformError unless this machine's BLAS multiplies small integers exactly.
 
-    The case is built to fail: every sum of absolute products comes close to 2^53 and ends in arbitrary bits, so that a single
-    extra bit anywhere (a sum of two blocks, a rounded intermediate) shows. Entries are a constant less a little noise, so
-    that the answers follow in integers.
+    The case is built to fail: every sum of absolute products comes close to 2^53 and ends in
+    arbitrary bits, so that a single extra bit anywhere (a sum of two blocks, a rounded
+    intermediate) shows. Entries are a constant less a little noise, so that the answers follow in
+    integers.
     """
     rows, width, columns = 2048, 192, 8
     most, wider = 2**21 - 1, 2**24 - 1
@@ -174,10 +231,22 @@ def require_exact() -> None:
     general = multiply_transposed(matrix, matrix)
     change = np.triu(noise[:width]) + np.triu(noise[:width], 1).T
     digits = noise[-width:, :columns]
-    answer = width * wider * most - wider * digits.sum(axis=0) - most * change.sum(axis=1)[:, None] + change @ digits
-    product = symmetric_multiply((wider - change).astype(np.float64), np.ascontiguousarray(most - digits, dtype=np.float64))
-    whole, right = (wider - change).astype(np.float64), np.ascontiguousarray(most - digits, dtype=np.float64)
-    single = np.concatenate([symmetric_multiply(whole, right[:, [index]]) for index in range(columns)], axis=1)
+    answer = (
+        width * wider * most
+        - wider * digits.sum(axis=0)
+        - most * change.sum(axis=1)[:, None]
+        + change @ digits
+    )
+    product = symmetric_multiply(
+        (wider - change).astype(np.float64), np.ascontiguousarray(most - digits, dtype=np.float64)
+    )
+    whole, right = (
+        (wider - change).astype(np.float64),
+        np.ascontiguousarray(most - digits, dtype=np.float64),
+    )
+    single = np.concatenate(
+        [symmetric_multiply(whole, right[:, [index]]) for index in range(columns)], axis=1
+    )
     plain = multiply(whole, right)
     upper = np.triu_indices(width)
     if not (
@@ -186,6 +255,8 @@ def require_exact() -> None:
         and all(np.array_equal(found, answer) for found in (product, single, plain))
     ):
         raise PlatformError(
-            "this machine's BLAS does not multiply small integers exactly in float64, so no exact statistics can be made "
-            "here. Install scipy from its ordinary wheel, or switch off fast-multiplication and fp64-emulation modes."
+            "this machine's BLAS does not multiply small integers exactly in float64, so no exact "
+            "statistics can be made "
+            "here. Install scipy from its ordinary wheel, or switch off fast-multiplication and "
+            "fp64-emulation modes."
         )

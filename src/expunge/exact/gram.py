@@ -1,12 +1,13 @@
 """Exact sums of products of integer rows, carried by float64 BLAS.
 
-Integers of up to 42 bits are split into balanced radix-2^21 digits, so that a product of digit matrices is error-free in
-float64 as long as rows * max|a| * max|b| <= 2^53: that bounds the sum of the absolute products, and with it every partial
-sum in every order. `GramSum` and `CrossSum` add up digit products in float64 under that guard and drain them into 128-bit
-integers before it would be broken; adding a few rows does not drain, and so costs next to nothing.
+Integers of up to 42 bits are split into balanced radix-2^21 digits, so that a product of digit
+matrices is error-free in float64 as long as rows * max|a| * max|b| <= 2^53: that bounds the sum of
+the absolute products, and with it every partial sum in every order. `GramSum` and `CrossSum` add up
+digit products in float64 under that guard and drain them into 128-bit integers before it would be
+broken; adding a few rows does not drain, and so costs next to nothing.
 
-Law: what has been drained and what is still pending add up to the integer sum, whatever the order, the blocks, the BLAS and
-its threads.
+Law: what has been drained and what is still pending add up to the integer sum, whatever the order,
+the blocks, the BLAS and its threads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from expunge.exact import blas, wide
 from expunge.exact.grid import DIGIT_BITS
-from expunge.exact.parallel import chunks
+from expunge.exact.threads import chunks
 
 Float = NDArray[np.float64]
 
@@ -32,7 +33,8 @@ def largest_of(integers: Float) -> float:
 
 @dataclass(frozen=True)
 class Digits:
-    """Balanced radix-2^21 digits of integers, least significant first, and bounds on their magnitudes.
+    """Balanced radix-2^21 digits of integers, least significant first, and bounds on their
+    magnitudes.
 
     integers = sum of parts[i] * 2^(21 i) and |parts[0]| <= 2^20 when there are two.
     """
@@ -47,10 +49,14 @@ class Digits:
         return Digits([part[rows] for part in self.parts], self.bounds)
 
 
-def digits_of(integers: Float, digits: int, largest: float | None = None, memory: list[Float] | None = None) -> Digits:
-    """The digits of integers no larger than `largest` in magnitude, in `memory` where that is given.
+def digits_of(
+    integers: Float, digits: int, largest: float | None = None, memory: list[Float] | None = None
+) -> Digits:
+    """The digits of integers no larger than `largest` in magnitude, in `memory` where that is
+    given.
 
-    A digit that is zero throughout is left out, if it is the most significant: small integers have one digit.
+    A digit that is zero throughout is left out, if it is the most significant: small integers have
+    one digit.
     """
     largest = largest_of(integers) if largest is None else largest
     if digits == 1 or largest <= _RADIX / 2:
@@ -69,29 +75,39 @@ _FEW = 4  # rows; above this a product of matrices is faster than as many outer 
 
 
 class GramSum:
-    """The exact sum of rows.T @ rows over rows added and deleted; it drains into a packed upper triangle.
+    """The exact sum of rows.T @ rows over rows added and deleted; it drains into a packed upper
+    triangle.
 
-    For two digits three symmetric products do: the cross term is (q1 + q0)'(q1 + q0) - q1'q1 - q0'q0.
+    For two digits three symmetric products do: the cross term is (q1 + q0)'(q1 + q0) - q1'q1 -
+    q0'q0.
     """
 
     def __init__(self, width: int) -> None:
         blas.require_exact()
         self._width = width
-        self._products: list[Float] = []  # of q0, q1 and q0 + q1; the last two only once a second digit has been seen
-        self._squares: list[Float] = []  # the same of single rows, packed: for a few rows half the memory to go through
+        self._products: list[
+            Float
+        ] = []  # of q0, q1 and q0 + q1; the last two only once a second digit has been seen
+        self._squares: list[
+            Float
+        ] = []  # the same of single rows, packed: for a few rows half the memory to go through
         self._touched: list[list[Float]] = []  # which of the two are not zero
         self._budget = 0.0  # the largest sum of absolute products that may stand in any of them
         self._both = np.empty((0, width))  # scratch
 
     def add(self, rows: Digits, target: wide.Wide, sign: int = 1) -> None:
-        """Add (sign 1) or subtract (sign -1) the rows' Gram; `target` takes what must be drained on the way."""
+        """Add (sign 1) or subtract (sign -1) the rows' Gram; `target` takes what must be drained on
+        the way.
+        """
         worst = sum(rows.bounds) ** 2
         if worst == 0.0:
             return
         most = int(blas.EXACT_LIMIT // worst)
         for start in range(0, len(rows), most):
             block = rows[start : start + most]
-            if len(block) * worst > blas.EXACT_LIMIT - self._budget:  # the sum of the two might be rounded, this is not
+            if (
+                len(block) * worst > blas.EXACT_LIMIT - self._budget
+            ):  # the sum of the two might be rounded, this is not
                 self.drain(target)
             self._accumulate(block, sign)
             self._budget += len(block) * worst
@@ -129,7 +145,11 @@ class GramSum:
         if self._budget == 0.0:
             return
         for sums in self._touched:
-            packed = sums if sums is self._squares else [blas.packed_from_upper(product) for product in sums]
+            packed = (
+                sums
+                if sums is self._squares
+                else [blas.packed_from_upper(product) for product in sums]
+            )
             add_digit_products(target, packed)
             for total in sums:
                 total.fill(0.0)
@@ -138,10 +158,14 @@ class GramSum:
 
 
 def add_digit_products(target: wide.Wide, products: list[Float]) -> None:
-    """target += the Gram whose digit products (of q0; or of q0, q1 and q0 + q1) are given, as vectors."""
+    """target += the Gram whose digit products (of q0; or of q0, q1 and q0 + q1) are given, as
+    vectors.
+    """
     join = _one_digit if len(products) == 1 else _two_digits
     for part in chunks(target.shape[1], 3):
-        wide.add_into(target[:, part], join(*(product[part].astype(np.int64) for product in products)))
+        wide.add_into(
+            target[:, part], join(*(product[part].astype(np.int64) for product in products))
+        )
 
 
 def _one_digit(value: wide.Int64) -> wide.Wide:
@@ -149,7 +173,9 @@ def _one_digit(value: wide.Int64) -> wide.Wide:
 
 
 def _two_digits(low: wide.Int64, high: wide.Int64, both: wide.Int64) -> wide.Wide:
-    """low + (both - low - high) * 2^21 + high * 2^42 as 128-bit integers; overwrites its arguments."""
+    """low + (both - low - high) * 2^21 + high * 2^42 as 128-bit integers; overwrites its
+    arguments.
+    """
     both -= low
     both -= high
     result = np.empty((2, len(low)), dtype=np.uint64)
@@ -167,7 +193,9 @@ def _two_digits(low: wide.Int64, high: wide.Int64, both: wide.Int64) -> wide.Wid
 
 
 class CrossSum:
-    """The exact sum of left.T @ right over rows added and deleted; it drains into a matrix of 128-bit integers."""
+    """The exact sum of left.T @ right over rows added and deleted; it drains into a matrix of
+    128-bit integers.
+    """
 
     def __init__(self, rows: int, columns: int) -> None:
         blas.require_exact()
@@ -176,7 +204,9 @@ class CrossSum:
         self._budget = 0.0
 
     def add(self, left: Digits, right: Digits, target: wide.Wide, sign: int = 1) -> None:
-        """Add (sign 1) or subtract (sign -1) left.T @ right; `target` takes what must be drained on the way."""
+        """Add (sign 1) or subtract (sign -1) left.T @ right; `target` takes what must be drained on
+        the way.
+        """
         worst = max(left.bounds) * max(right.bounds)
         if worst == 0.0:
             return

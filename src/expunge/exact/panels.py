@@ -1,6 +1,8 @@
-"""Symmetric matrices so wide that one does not want several of them in memory: worked on a panel of rows at a time.
+"""Symmetric matrices so wide that one does not want several of them in memory: worked on a panel of
+rows at a time.
 
-A panel is some consecutive rows of an upper triangle, from the diagonal on; in the packed form it is one contiguous piece.
+A panel is some consecutive rows of an upper triangle, from the diagonal on; in the packed form it
+is one contiguous piece.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from expunge.exact.gram import Digits, add_digit_products
 
 Float = NDArray[np.float64]
 
-_ROWS = 256  # of a panel: enough for BLAS to be fast, few enough that little is computed below the diagonal
+# Of a panel: enough for BLAS to be fast, few enough that little is computed below the diagonal
+_ROWS = 256
 _MOST_WAITING = 1024  # rows: beyond this their memory would count, and BLAS gets no faster
 
 
@@ -44,29 +47,38 @@ def _packed(panel: Float) -> Float:
 
 
 class PanelGramSum:
-    """The exact sum of rows.T @ rows over rows added and deleted; it drains into a packed upper triangle.
+    """The exact sum of rows.T @ rows over rows added and deleted; it drains into a packed upper
+    triangle.
 
-    As `GramSum`, for wide rows: these wait, as digits, until their products would no longer be error-free, or are many, or
-    their sum is wanted. Only then are products made, and only a panel of them at a time.
+    As `GramSum`, for wide rows: these wait, as digits, until their products would no longer be
+    error-free, or are many, or their sum is wanted. Only then are products made, and only a panel
+    of them at a time.
     """
 
     def __init__(self, width: int) -> None:
         blas.require_exact()
         self._width = width
-        self._waiting: list[Float] = []  # q0, q1 and q0 + q1 of the rows; only q0 as long as every q1 is zero
+        self._waiting: list[
+            Float
+        ] = []  # q0, q1 and q0 + q1 of the rows; only q0 as long as every q1 is zero
         self._signs = np.zeros(0)
         self._count = 0
         self._budget = 0.0  # the largest sum of absolute products that the rows can have
 
     def add(self, rows: Digits, target: wide.Wide, sign: int = 1) -> None:
-        """Add (sign 1) or subtract (sign -1) the rows' Gram; `target` takes what must be drained on the way."""
+        """Add (sign 1) or subtract (sign -1) the rows' Gram; `target` takes what must be drained on
+        the way.
+        """
         worst = sum(rows.bounds) ** 2
         if worst == 0.0:
             return
         most = min(int(blas.EXACT_LIMIT // worst), _MOST_WAITING)
         for start in range(0, len(rows), most):
             block = rows[start : start + most]
-            if len(block) * worst > blas.EXACT_LIMIT - self._budget or self._count + len(block) > _MOST_WAITING:
+            if (
+                len(block) * worst > blas.EXACT_LIMIT - self._budget
+                or self._count + len(block) > _MOST_WAITING
+            ):
                 self.drain(target)
             self._wait(block, sign)
             self._budget += len(block) * worst
@@ -76,7 +88,10 @@ class PanelGramSum:
         if end > len(self._signs):
             room = min(max(2 * len(self._signs), end, 8), _MOST_WAITING)
             self._signs = np.resize(self._signs, room)
-            self._waiting = [_with_room(array, self._count, room) for array in self._waiting or [np.empty((0, self._width))]]
+            self._waiting = [
+                _with_room(array, self._count, room)
+                for array in self._waiting or [np.empty((0, self._width))]
+            ]
         if len(block.parts) == 2 and len(self._waiting) == 1:  # so far q1 = 0, so q0 + q1 = q0
             self._waiting += [np.zeros_like(self._waiting[0]), self._waiting[0].copy()]
         self._signs[self._count : end] = sign
@@ -94,7 +109,10 @@ class PanelGramSum:
         rows = [array[: self._count] for array in self._waiting]
         signs = self._signs[: self._count, None]
         for panel, place in panels(self._width):
-            products = [_packed(blas.multiply_panel(part[:, panel] * signs, part[:, panel.start :])) for part in rows]
+            products = [
+                _packed(blas.multiply_panel(part[:, panel] * signs, part[:, panel.start :]))
+                for part in rows
+            ]
             add_digit_products(target[:, place], products)
         self._waiting, self._signs = [], np.zeros(0)
         self._count, self._budget = 0, 0.0

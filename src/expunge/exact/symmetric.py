@@ -1,8 +1,10 @@
-"""Exact products with a symmetric matrix of 128-bit integers, and with integer rows, carried by float64 BLAS.
+"""Exact products with a symmetric matrix of 128-bit integers, and with integer rows, carried by
+float64 BLAS.
 
-The matrix is cut into its 32-bit words, which costs no arithmetic, and the other factor into balanced digits so short that
-size * 2^32 * 2^(digit bits - 1) <= 2^53: then every float64 product is error-free. All sums are taken modulo 2^(64 L); they
-are the true integers whenever those are known to fit.
+The matrix is cut into its 32-bit words, which costs no arithmetic, and the other factor into
+balanced digits so short that size * 2^32 * 2^(digit bits - 1) <= 2^53: then every float64 product
+is error-free. All sums are taken modulo 2^(64 L); they are the true integers whenever those are
+known to fit.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ _WORD_BITS = 32
 class SymmetricWords:
     """A symmetric matrix of 128-bit integers (packed upper triangle), ready for exact products.
 
-    With `keep` the float64 words are kept between products (a cache: it can be rebuilt from the integers); otherwise they are
-    made for each product, a panel at a time, and `packed` must not change unless it is `copied`.
+    With `keep` the float64 words are kept between products (a cache: it can be rebuilt from the
+    integers); otherwise they are made for each product, a panel at a time, and `packed` must not
+    change unless it is `copied`.
     """
 
     def __init__(self, packed: wide.Wide, size: int, *, keep: bool, copied: bool = False) -> None:
@@ -41,8 +44,13 @@ class SymmetricWords:
         every = slice(0, packed.shape[1])
         self._kept: list[Float] | None = None
         if keep:
-            self._kept = [blas.upper_from_packed(size, self._word(index, every)) for index in range(self._words)]
-        self.digit_bits = int(np.log2(blas.EXACT_LIMIT)) - _WORD_BITS - int(size - 1).bit_length() + 1
+            self._kept = [
+                blas.upper_from_packed(size, self._word(index, every))
+                for index in range(self._words)
+            ]
+        self.digit_bits = (
+            int(np.log2(blas.EXACT_LIMIT)) - _WORD_BITS - int(size - 1).bit_length() + 1
+        )
 
     def _word(self, index: int, place: slice) -> Float:
         limb = self._limbs[index // 2][place]
@@ -52,14 +60,18 @@ class SymmetricWords:
         return (word.view(np.int32) if signed else word).astype(np.float64)
 
     def _times(self, index: int, right: Float) -> Float:
-        """A word of the matrix @ right, exactly: the absolute products of each sum add up to at most 2^53, in any order."""
+        """A word of the matrix @ right, exactly: the absolute products of each sum add up to at
+        most 2^53, in any order.
+        """
         if self._kept is not None:
             return blas.symmetric_multiply(self._kept[index], right)
         total = np.zeros_like(right)
         for rows, place in panels(self._size):
             panel = unpacked(self._word(index, place), rows.stop - rows.start)
             total[rows] += blas.multiply(panel, right[rows.start :])
-            panel.flat[:: panel.shape[1] + 1] = 0.0  # the diagonal has been counted; the rest counts for the columns as well
+            panel.flat[:: panel.shape[1] + 1] = (
+                0.0  # the diagonal has been counted; the rest counts for the columns as well
+            )
             blas.add_product(panel, right[rows], total[rows.start :])
         return total
 
@@ -88,10 +100,14 @@ def rows_times(rows: Digits, right: wide.Wide, limbs: int) -> wide.Wide:
     return result
 
 
-def add_transposed_product(target: wide.Wide, rows: Digits, right: wide.Wide, shift: int, sign: int) -> None:
+def add_transposed_product(
+    target: wide.Wide, rows: Digits, right: wide.Wide, shift: int, sign: int
+) -> None:
     """target += sign * rows.T @ right * 2^shift, exactly modulo the target's width."""
     bits = 53 - DIGIT_BITS - max(1, len(rows).bit_length())
     for place, digit in enumerate(wide.digits(right, bits)):
         for index, part in enumerate(rows.parts):
             product = blas.multiply_transposed(part, np.ascontiguousarray(digit)).astype(np.int64)
-            wide.add_shifted(target, product if sign > 0 else -product, shift + DIGIT_BITS * index + bits * place)
+            wide.add_shifted(
+                target, product if sign > 0 else -product, shift + DIGIT_BITS * index + bits * place
+            )

@@ -1,11 +1,12 @@
 """Arrays of wide integers: the group Z/2^(64 L), vectorised.
 
-A wide array has shape (L, *shape) and dtype uint64; limb 0 is the least significant. It stands for an array of `shape` of
-integers modulo 2^(64 L), read as signed (two's complement) whenever a sign is needed. L = 2 is the 128-bit form in which
-statistics are kept; residuals use as many limbs as their bound asks for.
+A wide array has shape (L, *shape) and dtype uint64; limb 0 is the least significant. It stands for
+an array of `shape` of integers modulo 2^(64 L), read as signed (two's complement) whenever a sign
+is needed. L = 2 is the 128-bit form in which statistics are kept; residuals use as many limbs as
+their bound asks for.
 
-Laws: `add` and `subtract` are exact inverses; every function is exact modulo 2^(64 L) and none rounds, except `to_float`,
-which is within one part in 2^51.
+Laws: `add` and `subtract` are exact inverses; every function is exact modulo 2^(64 L) and none
+rounds, except `to_float`, which is within one part in 2^51.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.exact.parallel import chunks
+from expunge.exact.threads import chunks
 
 Wide = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
@@ -107,7 +108,9 @@ def shifted_left(value: Wide, bits: int, limbs: int | None = None) -> Wide:
         result[: len(result) - kept] = 0
     if part:
         for limb in range(len(result) - 1, 0, -1):
-            result[limb] = (result[limb] << np.uint64(part)) | (result[limb - 1] >> np.uint64(_LIMB - part))
+            result[limb] = (result[limb] << np.uint64(part)) | (
+                result[limb - 1] >> np.uint64(_LIMB - part)
+            )
         result[0] <<= np.uint64(part)
     return result
 
@@ -157,7 +160,9 @@ def to_float(value: Wide, exponent: int = 0) -> Float:
 
 
 def _to_float_into(limbs: Int64, out: Float, exponent: int) -> None:
-    """Limbs are balanced first (read as signed, with a carry to the next), so that no two large terms cancel."""
+    """Limbs are balanced first (read as signed, with a carry to the next), so that no two large
+    terms cancel.
+    """
     balanced: list[Int64] = []
     carry: NDArray[np.bool_] | bool = False
     for limb in limbs[:-1]:
@@ -184,7 +189,10 @@ def to_ints(value: Wide) -> list[int]:
     flat = value.reshape(len(value), -1).tolist()
     modulus = 1 << (_LIMB * len(value))
     half = modulus >> 1
-    totals = [sum(limb << (_LIMB * index) for index, limb in enumerate(column)) for column in zip(*flat, strict=True)]
+    totals = [
+        sum(limb << (_LIMB * index) for index, limb in enumerate(column))
+        for column in zip(*flat, strict=True)
+    ]
     return [total - modulus if total >= half else total for total in totals]
 
 
@@ -194,7 +202,8 @@ def to_bytes(value: Wide) -> bytes:
 
 
 def byte_chunks(value: Wide) -> Iterator[memoryview]:
-    """The pieces of `to_bytes`, one after another in the same memory: to be hashed or written, not kept.
+    """The pieces of `to_bytes`, one after another in the same memory: to be hashed or written, not
+    kept.
 
     They are large enough that a thread which hashes them seldom asks for the interpreter's lock.
     """
@@ -215,13 +224,17 @@ def from_bytes(data: bytes | memoryview, shape: tuple[int, ...], limbs: int = 2)
 
 
 def balanced_digits(value: Wide, bits: int) -> list[Float]:
-    """Balanced radix-2^bits digits as float64, least significant first: value = sum of digit_i * 2^(bits i).
+    """Balanced radix-2^bits digits as float64, least significant first: value = sum of digit_i *
+    2^(bits i).
 
-    Every digit lies between -2^(bits-1) and 2^(bits-1); there are as many as the largest value needs, none for zeros.
+    Every digit lies between -2^(bits-1) and 2^(bits-1); there are as many as the largest value
+    needs, none for zeros.
     """
     if len(value) == 1 and np.abs(value.view(np.int64)).max(initial=0) < 1 << 62:
         return _balanced_digits_of_int64(value[0].view(np.int64), bits)
-    rest = extended(value, len(value) + 1).copy()  # a digit may be negative, and the rest then larger than the value
+    rest = extended(
+        value, len(value) + 1
+    ).copy()  # a digit may be negative, and the rest then larger than the value
     half, mask = np.uint64(1 << (bits - 1)), np.uint64((1 << bits) - 1)
     digits: list[Float] = []
     while rest.any():
@@ -243,9 +256,11 @@ def _balanced_digits_of_int64(value: Int64, bits: int) -> list[Float]:
 
 
 def digits(value: Wide, bits: int) -> list[Float]:
-    """Radix-2^bits digits as float64, least significant first: value = sum of digit_i * 2^(bits i), for at most 53 bits.
+    """Radix-2^bits digits as float64, least significant first: value = sum of digit_i * 2^(bits i),
+    for at most 53 bits.
 
-    All lie between 0 and 2^bits - 1 but the last, which is signed. Unlike balanced ones they cost no carries.
+    All lie between 0 and 2^bits - 1 but the last, which is signed. Unlike balanced ones they cost
+    no carries.
     """
     count = -(-(largest_bits(value) + 1) // bits)
     source = extended(value, max(len(value), (count * bits) // _LIMB + 1))
@@ -257,7 +272,11 @@ def digits(value: Wide, bits: int) -> list[Float]:
             part |= source[limb + 1] << np.uint64(_LIMB - offset)
         part <<= np.uint64(_LIMB - bits)
         last = low + bits == count * bits
-        result.append((part.view(np.int64) >> (_LIMB - bits) if last else part >> np.uint64(_LIMB - bits)).astype(np.float64))
+        result.append(
+            (
+                part.view(np.int64) >> (_LIMB - bits) if last else part >> np.uint64(_LIMB - bits)
+            ).astype(np.float64)
+        )
     return result
 
 

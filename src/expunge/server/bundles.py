@@ -1,18 +1,50 @@
-"""The evidence of one erasure order, gathered from log, receipts and certificate."""
+"""The evidence of one erasure order, gathered from log, receipts and certificate.
+
+The certificate of the current head.
+"""
 
 from __future__ import annotations
 
+from expunge.crypto import Envelope
 from expunge.errors import RefusedError
-from expunge.evidence.contents import bundle_content
-from expunge.protocol.names import time_text
+from expunge.evidence.bundle import bundle_content
+from expunge.evidence.certificate import certificate_content
+from expunge.evidence.log import Checkpoint
 from expunge.server.audits import Audits
-from expunge.server.certificates import certificate
-from expunge.server.core import Core
 from expunge.server.orders import Orders
-from expunge.signing import Envelope
+from expunge.server.state import ServerState
+from expunge.wire.schema import time_text
+
+_DEVIATION = (
+    "float64 arithmetic: the head agrees with retraining up to rounding errors, which "
+    "nobody bounded or measured"
+)
 
 
-def bundle(core: Core, orders: Orders, audits: Audits, order: str) -> Envelope:
+def certificate(core: ServerState, audits: Audits, checkpoint: Checkpoint) -> Envelope:
+    """What the current head promises, at a checkpoint of the log; refused while there is no
+    head.
+    """
+    if core.head is None:
+        raise RefusedError("unsolvable", f"there is no head to publish: {core.headless}")
+    content = certificate_content(
+        server=core.server_id,
+        time=checkpoint.time,
+        spec=core.spec,
+        head=core.head.digest,
+        bound=core.head.error_bound if core.spec.is_exact else None,
+        deviation="" if core.spec.is_exact else _DEVIATION,
+        solver=core.solver_name,
+        count=core.books.solver.count,
+        clients=len(core.clients("active")),
+        ledger=core.state("ledger_digest"),
+        checkpoint=checkpoint,
+        audit=audits.last(),
+    )
+    return core.sign("certificate", content)
+
+
+def bundle(core: ServerState, orders: Orders, audits: Audits, order: str) -> Envelope:
     """Everything an authority would ask for about an order, signed; complete or not."""
     with core.lock:
         now = core.now()
@@ -51,22 +83,27 @@ def bundle(core: Core, orders: Orders, audits: Audits, order: str) -> Envelope:
         )
 
 
-def _receipt(core: Core, client: str, sequence: int) -> Envelope | None:
-    answer = core.database.value("SELECT answer FROM answers WHERE actor = ? AND sequence = ?", (client, sequence))
+def _receipt(core: ServerState, client: str, sequence: int) -> Envelope | None:
+    answer = core.database.value(
+        "SELECT answer FROM answers WHERE actor = ? AND sequence = ?", (client, sequence)
+    )
     return None if answer is None else Envelope.from_bytes(bytes(answer), "receipt")
 
 
-def _erasure(core: Core, generation: int) -> set[int]:
+def _erasure(core: ServerState, generation: int) -> set[int]:
     """Where the log says that a journal generation was erased, if it was."""
     query = "SELECT position FROM erasures WHERE generation >= ? ORDER BY generation LIMIT 1"
     found = core.database.value(query, (generation,))
-    return set() if found is None or found < 0 else {int(found)}  # negative: a restored server does not know
+    return (
+        set() if found is None or found < 0 else {int(found)}
+    )  # negative: a restored server does not know
 
 
-def _forgotten(core: Core, client: str) -> set[int]:
+def _forgotten(core: ServerState, client: str) -> set[int]:
     """Where the log says that a client was forgotten."""
     found = core.database.value(
-        "SELECT max(position) FROM log WHERE json_extract(CAST(entry AS TEXT), '$.kind') = 'forgotten'"
+        "SELECT max(position) FROM log WHERE json_extract(CAST(entry AS TEXT), '$.kind') = "
+        "'forgotten'"
         " AND json_extract(CAST(entry AS TEXT), '$.client') = ?",
         (client,),
     )

@@ -1,4 +1,6 @@
-"""What operators and officers may ask for. Each action returns a value for the one who asked, and a summary for the log.
+"""What operators and officers may ask for.
+
+Each action returns a value for the one who asked, and a summary for the log.
 
 A summary holds nothing personal: the log is public.
 """
@@ -11,20 +13,18 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
-from expunge import canonical
+from expunge.crypto import Envelope, SigningKey, canonical
 from expunge.errors import ExpungeError, FormatError, RefusedError
 from expunge.evidence import rotate
-from expunge.evidence.fields import UNDISCLOSED
-from expunge.protocol.names import checked_digest, checked_name, checked_role, time_text
+from expunge.ridge.spec import Spec
 from expunge.server.audits import Audits
 from expunge.server.backup import write_backup
 from expunge.server.bundles import bundle
-from expunge.server.core import Core
 from expunge.server.enrolment import name_taken
+from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
-from expunge.server.upkeep import Upkeep
-from expunge.signing import Envelope, SigningKey
-from expunge.spec import Spec
+from expunge.server.state import ServerState
+from expunge.wire.schema import UNDISCLOSED, checked_digest, checked_name, checked_role, time_text
 
 _DAY = 86400
 _TOKEN_DAYS = 7
@@ -38,7 +38,9 @@ Action = Callable[[sqlite3.Connection, int, dict[str, Any], Envelope], Done]
 class Commands:
     """The actions by name: commands change something and are logged, questions change nothing."""
 
-    def __init__(self, core: Core, orders: Orders, audits: Audits, upkeep: Upkeep) -> None:
+    def __init__(
+        self, core: ServerState, orders: Orders, audits: Audits, upkeep: Maintenance
+    ) -> None:
         self._core = core
         self._orders = orders
         self._audits = audits
@@ -72,7 +74,8 @@ class Commands:
             return self._commands[action][0]
         names = sorted(self._questions if question else self._commands)
         raise RefusedError(
-            "unknown-action", f"there is no {'question' if question else 'command'} {action!r:.40}; known: {names}"
+            "unknown-action",
+            f"there is no {'question' if question else 'command'} {action!r:.40}; known: {names}",
         )
 
     def ask(self, action: str, arguments: dict[str, Any]) -> Any:
@@ -86,16 +89,27 @@ class Commands:
         if action == "backup":
             name = arguments.get("name")
             if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
-                raise RefusedError("malformed", f"a backup needs a plain file name, got {name!r:.80}")
+                raise RefusedError(
+                    "malformed", f"a backup needs a plain file name, got {name!r:.80}"
+                )
             query = (
                 "SELECT 1 FROM log WHERE json_extract(CAST(entry AS TEXT), '$.action') = 'backup'"
                 " AND json_extract(CAST(entry AS TEXT), '$.summary.file') = ?"
             )
             if self._core.database.row(query, (name,)):
-                raise RefusedError("name-taken", f"there is a backup {name} already: choose another name")
+                raise RefusedError(
+                    "name-taken", f"there is a backup {name} already: choose another name"
+                )
             write_backup(self._core.folder, name)
 
-    def do(self, connection: sqlite3.Connection, now: int, action: str, arguments: dict[str, Any], asked: Envelope) -> Done:
+    def do(
+        self,
+        connection: sqlite3.Connection,
+        now: int,
+        action: str,
+        arguments: dict[str, Any],
+        asked: Envelope,
+    ) -> Done:
         """Carry out a command within a transaction."""
         try:
             return self._commands[action][1](connection, now, arguments, asked)
@@ -112,11 +126,16 @@ class Commands:
             self._core.books.clean()
         self._core.version += 1
 
-    # -- commands -------------------------------------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------------
 
-    def _token(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope) -> Done:
+    def _token(
+        self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope
+    ) -> Done:
         name, role = checked_name(given.get("name")), checked_role(given.get("role"))
-        digest, days = checked_digest(given.get("secret"), "the digest of the secret"), given.get("days", _TOKEN_DAYS)
+        digest, days = (
+            checked_digest(given.get("secret"), "the digest of the secret"),
+            given.get("days", _TOKEN_DAYS),
+        )
         if isinstance(days, bool) or not isinstance(days, int) or not 0 < days <= 365:
             raise RefusedError("malformed", f"a token is good for 1 to 365 days, got {days!r:.40}")
         known = self._core.database.row("SELECT status FROM actors WHERE name = ?", (name,))
@@ -126,21 +145,31 @@ class Commands:
         if self._core.database.row("SELECT 1 FROM tokens WHERE digest = ?", (digest,)):
             raise RefusedError("name-taken", "that secret is another token's: draw a fresh one")
         connection.execute(
-            "INSERT INTO tokens (digest, name, role, expires) VALUES (?, ?, ?, ?)", (digest, name, role, now + days * _DAY)
+            "INSERT INTO tokens (digest, name, role, expires) VALUES (?, ?, ?, ?)",
+            (digest, name, role, now + days * _DAY),
         )
         return {"expires": time_text(now + days * _DAY)}, {"name": name, "role": role}
 
-    def _amend(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], asked: Envelope) -> Done:
+    def _amend(
+        self, connection: sqlite3.Connection, now: int, given: dict[str, Any], asked: Envelope
+    ) -> Done:
         core, before = self._core, self._core.spec
         after = _amended(before, given)
         if after == before:
-            raise RefusedError("malformed", "the amendment changes nothing: give gamma, publication_bits, labels or messages")
+            raise RefusedError(
+                "malformed",
+                "the amendment changes nothing: give gamma, publication_bits, labels or messages",
+            )
         try:
             core.books.amend(after)
             digests = core.solved()
         except ExpungeError as problem:
-            raise RefusedError("unsolvable", f"the spec cannot be amended so: {problem}") from problem
-        connection.execute("UPDATE state SET spec = ?", (canonical.encode(after.to_dict()).decode("ascii"),))
+            raise RefusedError(
+                "unsolvable", f"the spec cannot be amended so: {problem}"
+            ) from problem
+        connection.execute(
+            "UPDATE state SET spec = ?", (canonical.encode(after.to_dict()).decode("ascii"),)
+        )
         core.keep_digests(connection, digests)
         actor = asked.unverified()["actor"]
         index = core.append(
@@ -161,11 +190,17 @@ class Commands:
             "spec_before": before.digest,
             "time": time_text(now),
         }
-        connection.execute("INSERT INTO amendments (envelope) VALUES (?)", (core.sign("amendment", content).to_bytes(),))
-        # The digest is salted as in the log: this answer is kept, and a plain one would outlive the head.
+        connection.execute(
+            "INSERT INTO amendments (envelope) VALUES (?)",
+            (core.sign("amendment", content).to_bytes(),),
+        )
+        # The digest is salted as in the log: this answer is kept, and a plain one would outlive the
+        # head.
         return {"spec": after.to_dict(), "head": digests.head}, {"spec": after.digest}
 
-    def _forget_client(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope) -> Done:
+    def _forget_client(
+        self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope
+    ) -> Done:
         core, name = self._core, checked_name(given.get("client"))
         actor = core.actor(name, "client")
         if actor.status == "gone":
@@ -180,7 +215,9 @@ class Commands:
         connection.execute("UPDATE actors SET status = 'gone' WHERE name = ?", (name,))
         core.books.forget_account(name)
         (slot,) = core.vault.new()
-        core.begin_generation(connection, slot, digests)  # so that the salt of the digests before can be erased
+        core.begin_generation(
+            connection, slot, digests
+        )  # so that the salt of the digests before can be erased
         core.append(
             connection,
             "forgotten",
@@ -196,12 +233,15 @@ class Commands:
         return {"client": name, "count": count}, {"client": name, "count": count}
 
     def _await_rebuild(self, connection: sqlite3.Connection, name: str, fewest: int) -> Done:
-        """Under secure aggregation nobody knows a single client's share: the others add up theirs in a round to come."""
+        """Under secure aggregation nobody knows a single client's share: the others add up theirs
+        in a round to come.
+        """
         left = [client for client in self._core.clients("active") if client != name]
         if len(left) < fewest:
             raise RefusedError(
                 "not-allowed",
-                f"to forget {name}, the other clients must add up what they hold in a round of secure aggregation, which needs "
+                f"to forget {name}, the other clients must add up what they hold in a round of "
+                "secure aggregation, which needs "
                 f"{fewest} of them, and there are {len(left)}: enrol more clients first",
             )
         connection.execute("INSERT INTO rebuilds (client) VALUES (?)", (name,))
@@ -209,33 +249,45 @@ class Commands:
         self._audits.client_is_gone(connection, name)
         return {"client": name, "count": UNDISCLOSED}, {"client": name, "count": UNDISCLOSED}
 
-    def _rotate_key(self, connection: sqlite3.Connection, now: int, _given: dict[str, Any], _asked: Envelope) -> Done:
+    def _rotate_key(
+        self, connection: sqlite3.Connection, now: int, _given: dict[str, Any], _asked: Envelope
+    ) -> Done:
         core, key = self._core, SigningKey(secrets.token_bytes(_KEY_BYTES))
         core.folder.prepare_key(key)
         old = core.folder.key
-        index = core.append(connection, "rotated", now, old=old.public.id, new=key.public.id, key=key.public.text)
+        index = core.append(
+            connection, "rotated", now, old=old.public.id, new=key.public.id, key=key.public.text
+        )
         envelope = rotate(core.federation, old, key, time_text(now), index)
         connection.execute("INSERT INTO rotations (envelope) VALUES (?)", (envelope.to_bytes(),))
         connection.execute("UPDATE state SET key = ?", (key.public.id,))
         return {"key": key.public.text, "rotation": envelope.to_json()}, {"key": key.public.id}
 
-    def _backup(self, _connection: sqlite3.Connection, _now: int, given: dict[str, Any], _asked: Envelope) -> Done:
+    def _backup(
+        self, _connection: sqlite3.Connection, _now: int, given: dict[str, Any], _asked: Envelope
+    ) -> Done:
         return {"file": given["name"]}, {"file": given["name"]}
 
-    def _audit(self, connection: sqlite3.Connection, now: int, _given: dict[str, Any], _asked: Envelope) -> Done:
+    def _audit(
+        self, connection: sqlite3.Connection, now: int, _given: dict[str, Any], _asked: Envelope
+    ) -> Done:
         audit = self._audits.start(connection, now)
         return {"audit": audit}, {"audit": audit}
 
-    def _order(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope) -> Done:
+    def _order(
+        self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope
+    ) -> Done:
         order = self._orders.file(connection, now, given)
         return self._orders.show(order, now), {"order": order}
 
-    def _close_order(self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope) -> Done:
+    def _close_order(
+        self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope
+    ) -> Done:
         order = _text(given, "order")
         self._orders.close(connection, order, now)
         return {"order": order}, {"order": order}
 
-    # -- questions ------------------------------------------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """Where the federation stands."""
@@ -247,7 +299,9 @@ class Commands:
             "solver": core.solver_name,
             "spec": core.spec.digest,
             "samples": core.books.solver.count,
-            "clients": {status: len(core.clients(status)) for status in ("active", "must-rejoin", "gone")},
+            "clients": {
+                status: len(core.clients(status)) for status in ("active", "must-rejoin", "gone")
+            },
             "round": core.state("round"),
             "log": core.log.size,
             "head": core.head_digest,
@@ -260,11 +314,15 @@ class Commands:
         }
 
     def _aggregation(self) -> dict[str, Any] | None:
-        """What the next round of secure aggregation is for: a rebuild or an audit needs all clients, a change needs a few."""
+        """What the next round of secure aggregation is for: a rebuild or an audit needs all
+        clients, a change needs a few.
+        """
         core = self._core
         if core.spec.aggregation is None:
             return None
-        forgetting = [row[0] for row in core.database.rows("SELECT client FROM rebuilds ORDER BY client")]
+        forgetting = [
+            row[0] for row in core.database.rows("SELECT client FROM rebuilds ORDER BY client")
+        ]
         auditing = core.database.row("SELECT 1 FROM audits WHERE finished IS NULL") is not None
         wanted = "rebuild" if forgetting else "audit" if auditing else "change"
         return {
@@ -275,7 +333,9 @@ class Commands:
         }
 
     def _clients(self) -> list[dict[str, Any]]:
-        rows = self._core.database.rows("SELECT name, role, status, sequence, enrolled, seen FROM actors ORDER BY name")
+        rows = self._core.database.rows(
+            "SELECT name, role, status, sequence, enrolled, seen FROM actors ORDER BY name"
+        )
         return [
             {
                 "name": name,
@@ -284,7 +344,9 @@ class Commands:
                 "sequence": sequence,
                 "enrolled": time_text(enrolled),
                 "seen": "" if seen is None else time_text(seen),
-                "samples": self._core.database.value("SELECT count(*) FROM commitments WHERE client = ?", (name,)),
+                "samples": self._core.database.value(
+                    "SELECT count(*) FROM commitments WHERE client = ?", (name,)
+                ),
             }
             for name, role, status, sequence, enrolled, seen in rows
         ]
@@ -298,18 +360,31 @@ def _text(given: dict[str, Any], name: str) -> str:
 
 
 def _amended(spec: Spec, given: dict[str, Any]) -> Spec:
-    """The spec with what an operator may change: gamma, publication bits, messages; labels may be appended."""
+    """The spec with what an operator may change: gamma, publication bits, messages; labels may be
+    appended.
+    """
     allowed = {"gamma", "labels", "messages", "publication_bits"}
     if not set(given) <= allowed:
-        raise RefusedError("malformed", f"an amendment can change {sorted(allowed)}, not {sorted(set(given) - allowed)}")
+        raise RefusedError(
+            "malformed",
+            f"an amendment can change {sorted(allowed)}, not {sorted(set(given) - allowed)}",
+        )
     try:
         after = Spec.from_dict({**spec.to_dict(), **given})
     except ExpungeError as problem:
         raise RefusedError("malformed", f"the amended spec cannot be: {problem}") from problem
     if not after.grows_from(spec):
-        raise RefusedError("malformed", f"labels may be appended, never dropped or reordered: {spec.difference(after)}")
+        raise RefusedError(
+            "malformed",
+            f"labels may be appended, never dropped or reordered: {spec.difference(after)}",
+        )
     if after.is_exact != spec.is_exact:
-        raise RefusedError("malformed", "a federation cannot change between exact and float64 arithmetic: found another")
+        raise RefusedError(
+            "malformed",
+            "a federation cannot change between exact and float64 arithmetic: found another",
+        )
     if after.is_masked != spec.is_masked:
-        raise RefusedError("malformed", "a federation cannot begin or end secure aggregation: found another")
+        raise RefusedError(
+            "malformed", "a federation cannot begin or end secure aggregation: found another"
+        )
     return after

@@ -1,12 +1,22 @@
-"""The audit log at rest: entries, and the hashes of complete subtrees, so that proofs read a few nodes only."""
+"""The audit log at rest: entries, and the hashes of complete subtrees, so that proofs read a few
+nodes only.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 
 from expunge.errors import RefusedError
-from expunge.evidence import Checkpoint, Logged, consistency_proof, inclusion_proof, leaf_hash, new_nodes, root
-from expunge.server.database import Database
+from expunge.evidence import (
+    Checkpoint,
+    Logged,
+    consistency_proof,
+    inclusion_proof,
+    leaf_hash,
+    new_nodes,
+    root,
+)
+from expunge.server.storage import Database
 
 _MOST_ENTRIES = 1000
 
@@ -19,7 +29,11 @@ class AuditLog:
 
     def node(self, level: int, index: int) -> bytes:
         """The hash of a complete subtree."""
-        return bytes(self._database.value("SELECT hash FROM nodes WHERE level = ? AND position = ?", (level, index)))
+        return bytes(
+            self._database.value(
+                "SELECT hash FROM nodes WHERE level = ? AND position = ?", (level, index)
+            )
+        )
 
     @property
     def size(self) -> int:
@@ -31,7 +45,8 @@ class AuditLog:
         index = self.size
         connection.execute("INSERT INTO log (position, entry) VALUES (?, ?)", (index, entry))
         connection.executemany(
-            "INSERT INTO nodes (level, position, hash) VALUES (?, ?, ?)", new_nodes(index, leaf_hash(entry), self)
+            "INSERT INTO nodes (level, position, hash) VALUES (?, ?, ?)",
+            new_nodes(index, leaf_hash(entry), self),
         )
         return index
 
@@ -54,21 +69,30 @@ class AuditLog:
     def entries(self, start: int, end: int) -> list[bytes]:
         """Entries from `start` up to, not including, `end`; a thousand at a time."""
         if not 0 <= start <= end:
-            raise RefusedError("malformed", f"entries are asked for from start to end, got {start} to {end}")
+            raise RefusedError(
+                "malformed", f"entries are asked for from start to end, got {start} to {end}"
+            )
         start, end = min(start, self.size), min(end, self.size)
         rows = self._database.rows(
-            "SELECT entry FROM log WHERE position >= ? AND position < ? ORDER BY position LIMIT ?", (start, end, _MOST_ENTRIES)
+            "SELECT entry FROM log WHERE position >= ? AND position < ? ORDER BY position LIMIT ?",
+            (start, end, _MOST_ENTRIES),
         )
         return [bytes(row[0]) for row in rows]
 
     def inclusion(self, index: int, size: int) -> list[bytes]:
         """The proof that entry `index` is in the tree of that size."""
         if not 0 <= index < size <= self.size:
-            raise RefusedError("not-found", f"there is no entry {index} in a log of size {size}; the log's size is {self.size}")
+            raise RefusedError(
+                "not-found",
+                f"there is no entry {index} in a log of size {size}; the log's size is {self.size}",
+            )
         return inclusion_proof(index, size, self)
 
     def consistency(self, first: int, second: int) -> list[bytes]:
         """The proof that the tree of size `second` continues the one of size `first`."""
         if not 0 <= first <= second <= self.size:
-            raise RefusedError("not-found", f"the log has never gone from size {first} to {second}; its size is {self.size}")
+            raise RefusedError(
+                "not-found",
+                f"the log has never gone from size {first} to {second}; its size is {self.size}",
+            )
         return consistency_proof(first, second, self) if first else []

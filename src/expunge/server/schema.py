@@ -1,7 +1,8 @@
 """The server's tables, and how a database of an earlier version becomes one of this version.
 
-What each table is trusted for stands beside it. Nothing here can be read as a sample: statistics are in sealed files
-(`ledger`, `subledgers`) or sealed rows (`journal`); subjects of orders and salts are sealed too; commitments are salted.
+What each table is trusted for stands beside it. Nothing here can be read as a sample: statistics
+are in sealed files (`ledger`, `subledgers`) or sealed rows (`journal`); subjects of orders and
+salts are sealed too; commitments are salted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The service: everything that can be said to the server, whoever carries it.
 
-Bytes in, bytes out; each answer is signed, each refusal a RefusedError that changed nothing. Every carrier calls this same
-object.
+Bytes in, bytes out; each answer is signed, each refusal a RefusedError that changed nothing. Every
+carrier calls this same object.
 """
 
 from __future__ import annotations
@@ -14,26 +14,24 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from expunge import canonical
+from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import EvidenceError, ExpungeError, RefusedError, StoreError
-from expunge.evidence import published, result_content
-from expunge.protocol import speech
-from expunge.protocol.delivery import answers_bytes
-from expunge.protocol.names import time_text
-from expunge.server.aggregations import Aggregations
+from expunge.evidence import published_head, result_content
 from expunge.server.audits import Audits
-from expunge.server.certificates import certificate
+from expunge.server.bundles import certificate
 from expunge.server.commands import Commands
-from expunge.server.conclusions import Conclusions
-from expunge.server.core import Clock, Core, Settings
-from expunge.server.database import Hook, no_hook
 from expunge.server.enrolment import enrol
-from expunge.server.folder import Folder
+from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
-from expunge.server.queue import Queue
-from expunge.server.rounds import Offer, Rounds
-from expunge.server.upkeep import Upkeep
-from expunge.signing import Envelope, PublicKey
+from expunge.server.requests import Offer, Requests
+from expunge.server.secagg import SecureAggregation
+from expunge.server.secagg_outcomes import Outcomes
+from expunge.server.state import Clock, ServerState, Settings
+from expunge.server.storage import Hook, ServerFolder, no_hook
+from expunge.server.writer import Writer
+from expunge.wire import payloads
+from expunge.wire.delivery import answers_bytes
+from expunge.wire.schema import time_text
 
 Report = Callable[[str, BaseException | None], None]
 
@@ -46,19 +44,30 @@ class Service:
     """A server at work on its folder. Close it; a crash instead loses nothing."""
 
     def __init__(
-        self, folder: Folder, settings: Settings, clock: Clock, report: Report, *, upkeep: bool, seconds: Clock = time.monotonic
+        self,
+        folder: ServerFolder,
+        settings: Settings,
+        clock: Clock,
+        report: Report,
+        *,
+        upkeep: bool,
+        seconds: Clock = time.monotonic,
     ) -> None:
-        self._core = core = Core(folder, settings, clock)
+        self._core = core = ServerState(folder, settings, clock)
         self._report = report
-        if not core.state("salt"):  # the last thing that is written when a server is founded or restored
-            raise StoreError(f"the server in {folder.path} was never finished: remove the folder and begin again")
+        if not core.state(
+            "salt"
+        ):  # the last thing that is written when a server is founded or restored
+            raise StoreError(
+                f"the server in {folder.path} was never finished: remove the folder and begin again"
+            )
         self._orders, self._audits = Orders(core), Audits(core)
-        self.upkeep = Upkeep(core, self._audits, report)
-        self._rounds = Rounds(core, self._orders, self._audits)
+        self.upkeep = Maintenance(core, self._audits, report)
+        self._rounds = Requests(core, self._orders, self._audits)
         self._commands = Commands(core, self._orders, self._audits, self.upkeep)
-        self._queue = Queue(self._rounds.run, group_commit=settings.group_commit)
-        conclusions = Conclusions(core, self._orders, self._audits, self.upkeep)
-        self.aggregations = Aggregations(core, self._queue, conclusions, seconds)
+        self._queue = Writer(self._rounds.run, group_commit=settings.group_commit)
+        conclusions = Outcomes(core, self._orders, self._audits, self.upkeep)
+        self.aggregations = SecureAggregation(core, self._queue, conclusions, seconds)
         self._published: tuple[int, bytes, str] | None = None  # a cache: version, file, digest
         if upkeep:
             self.upkeep.start()
@@ -77,18 +86,23 @@ class Service:
         upkeep: bool = True,
         timeout: float = 0.0,
     ) -> Service:
-        """The server in this folder, as it was left. `clock` says what time it is, `seconds` how long something takes."""
-        folder = Folder.open(path, mirrors, hook, timeout)
+        """The server in this folder, as it was left.
+
+        `clock` says what time it is, `seconds` how long something takes.
+        """
+        folder = ServerFolder.open(path, mirrors, hook, timeout)
         try:
-            return cls(folder, settings or Settings(), clock, report, upkeep=upkeep, seconds=seconds)
+            return cls(
+                folder, settings or Settings(), clock, report, upkeep=upkeep, seconds=seconds
+            )
         except BaseException:
             folder.close()
             raise
 
-    # -- who we are -----------------------------------------------------------------------------------------------------
+    # -- who we are --------------------------------------------------------------------------------
 
     @property
-    def core(self) -> Core:
+    def core(self) -> ServerState:
         """For carriers that show how things stand; what changes goes through the methods here."""
         return self._core
 
@@ -103,14 +117,17 @@ class Service:
             content = {
                 "checkpoint": core.checkpoint(core.now()).to_json(),
                 "federation": core.federation,
-                "limits": {"largest_request": core.settings.largest_request, "erase_within": core.settings.erase_within},
+                "limits": {
+                    "largest_request": core.settings.largest_request,
+                    "erase_within": core.settings.erase_within,
+                },
                 "rotations": [envelope.to_json() for envelope in core.rotations()],
                 "server": core.folder.key.public.text,
                 "spec": core.spec.to_dict(),
             }
-            return speech.said("federation", content, core.folder.key)
+            return payloads.sign("federation", content, core.folder.key)
 
-    # -- enrolment ------------------------------------------------------------------------------------------------------
+    # -- enrolment ---------------------------------------------------------------------------------
 
     @answers_bytes
     def enrol(self, data: bytes) -> bytes:
@@ -124,15 +141,20 @@ class Service:
         except RefusedError:
             raise
         except Exception as problem:
-            reason = f"the server could not store the enrolment ({problem}): offer the same one again later"
+            reason = (
+                f"the server could not store the enrolment ({problem}): offer the same one "
+                "again later"
+            )
             raise RefusedError("storage", reason) from problem
         return answer
 
-    # -- clients --------------------------------------------------------------------------------------------------------
+    # -- clients -----------------------------------------------------------------------------------
 
     @answers_bytes
     def take(self, data: bytes | memoryview) -> Offer:
-        """Take a client's request in; its `answer` gets the receipt, or the refusal, and `seconds` where the time went."""
+        """Take a client's request in; its `answer` gets the receipt, or the refusal, and `seconds`
+        where the time went.
+        """
         offer = self._rounds.take(data)
         self._queue.offer(offer)
         return offer
@@ -146,7 +168,9 @@ class Service:
         return self.offer(data).result()
 
     def aggregate(self, data: bytes) -> bytes:
-        """A client's turn in a round of secure aggregation, answered by how the round stands for it; without waiting."""
+        """A client's turn in a round of secure aggregation, answered by how the round stands for
+        it; without waiting.
+        """
         return self.aggregations.turn(data).data
 
     @answers_bytes
@@ -163,7 +187,10 @@ class Service:
             seen = min(content["size"], checkpoint.size)
             answer = {
                 "actor": name,
-                "amendments": [canonical.decode(bytes(row[0])) for row in core.database.rows("SELECT envelope FROM amendments")],
+                "amendments": [
+                    canonical.decode(bytes(row[0]))
+                    for row in core.database.rows("SELECT envelope FROM amendments")
+                ],
                 "audits": self._audits.waiting(name) if is_client else [],
                 "checkpoint": checkpoint.to_json(),
                 "consistency": [one.hex() for one in core.log.consistency(seen, checkpoint.size)],
@@ -179,17 +206,19 @@ class Service:
                 "time": time_text(now),
             }
             self._note_seen(name)
-            return speech.said("answer", answer, core.folder.key)
+            return payloads.sign("answer", answer, core.folder.key)
 
     def _note_seen(self, name: str) -> None:
-        """Remember that an actor has synced; if that cannot be written, whoever asks is answered all the same."""
+        """Remember that an actor has synced; if that cannot be written, whoever asks is answered
+        all the same.
+        """
         try:
             with self._core.changing() as (connection, now):
                 connection.execute("UPDATE actors SET seen = ? WHERE name = ?", (now, name))
         except (sqlite3.Error, OSError) as problem:
             self._report("the time of a sync could not be noted", problem)
 
-    # -- operators and officers -----------------------------------------------------------------------------------------
+    # -- operators and officers --------------------------------------------------------------------
 
     @answers_bytes
     def command(self, data: bytes) -> bytes:
@@ -208,15 +237,25 @@ class Service:
         return answer
 
     def _command(self, data: bytes, envelope: Envelope, content: dict[str, Any]) -> bytes:
-        core, name, sequence, action = self._core, content["actor"], content["sequence"], content["action"]
+        core, name, sequence, action = (
+            self._core,
+            content["actor"],
+            content["sequence"],
+            content["action"],
+        )
         digest = hashlib.sha256(data).hexdigest()
-        row = core.database.row("SELECT request, answer FROM answers WHERE actor = ? AND sequence = ?", (name, sequence))
+        row = core.database.row(
+            "SELECT request, answer FROM answers WHERE actor = ? AND sequence = ?", (name, sequence)
+        )
         if row is not None and row[0] == digest:
             return bytes(row[1])
         actor = core.actor(name)
         if sequence != actor.sequence + 1:
             code = "sequence-gap" if sequence > actor.sequence else "sequence-reused"
-            reason = f"command number {sequence} was offered where number {actor.sequence + 1} is expected"
+            reason = (
+                f"command number {sequence} was offered where number {actor.sequence + 1} is "
+                "expected"
+            )
             raise RefusedError(code, reason, expected=actor.sequence + 1)
         try:
             with self.upkeep.working:
@@ -225,21 +264,38 @@ class Service:
                 self._commands.prepare(action, content["arguments"])
                 with core.mending():
                     with core.changing() as (connection, now):
-                        value, summary = self._commands.do(connection, now, action, content["arguments"], envelope)
-                        entry = {"actor": name, "sequence": sequence, "command": digest, "action": action, "summary": summary}
+                        value, summary = self._commands.do(
+                            connection, now, action, content["arguments"], envelope
+                        )
+                        entry = {
+                            "actor": name,
+                            "sequence": sequence,
+                            "command": digest,
+                            "action": action,
+                            "summary": summary,
+                        }
                         index = core.append(connection, "commanded", now, **entry)
                         answer = self._result(content, value, index, now)
-                        connection.execute("UPDATE actors SET sequence = ? WHERE name = ?", (sequence, name))
-                        connection.execute("INSERT INTO answers VALUES (?, ?, ?, ?)", (name, sequence, digest, answer))
+                        connection.execute(
+                            "UPDATE actors SET sequence = ? WHERE name = ?", (sequence, name)
+                        )
+                        connection.execute(
+                            "INSERT INTO answers VALUES (?, ?, ?, ?)",
+                            (name, sequence, digest, answer),
+                        )
                     core.settle_head()
                 self._commands.finish(action)
         except RefusedError:
             raise
         except Exception as problem:
-            row = core.database.row("SELECT answer FROM answers WHERE actor = ? AND sequence = ?", (name, sequence))
+            row = core.database.row(
+                "SELECT answer FROM answers WHERE actor = ? AND sequence = ?", (name, sequence)
+            )
             if row is not None:
                 return bytes(row[0])
-            raise RefusedError("storage", f"the command could not be carried out ({problem}): nothing was changed") from problem
+            raise RefusedError(
+                "storage", f"the command could not be carried out ({problem}): nothing was changed"
+            ) from problem
         return answer
 
     def _result(self, content: dict[str, Any], value: Any, index: int | None, now: int) -> bytes:
@@ -252,7 +308,8 @@ class Service:
             actor=content["actor"],
             sequence=content["sequence"],
             action=content["action"],
-            # A command's answer is kept: with the nonce, its digest in the log would tell what was commanded.
+            # A command's answer is kept: with the nonce, its digest in the log would tell what was
+            # commanded.
             result={"nonce": content["nonce"] if index is None else "", "value": value},
             time=time_text(now),
             logged=logged,
@@ -260,7 +317,7 @@ class Service:
         )
         return core.sign("result", told).to_bytes()
 
-    # -- evidence -------------------------------------------------------------------------------------------------------
+    # -- evidence ----------------------------------------------------------------------------------
 
     def head_digest(self) -> str:
         """The digest of the current head; empty if there is none."""
@@ -275,13 +332,15 @@ class Service:
             if self._published is None or self._published[0] != core.version:
                 envelope = certificate(core, self._audits, core.checkpoint(core.now()))
                 digest = core.head.digest if core.head is not None else ""
-                self._published = core.version, published.write(envelope, core.head), digest  # type: ignore[arg-type]
+                self._published = core.version, published_head.write(envelope, core.head), digest  # type: ignore[arg-type]
             return self._published[1]
 
     def checkpoint(self) -> bytes:
         """The envelope `checkpoint`."""
         with self._core.lock:
-            return self._core.sign("checkpoint", self._core.checkpoint(self._core.now()).to_json()).to_bytes()
+            return self._core.sign(
+                "checkpoint", self._core.checkpoint(self._core.now()).to_json()
+            ).to_bytes()
 
     def entries(self, start: int, end: int) -> list[bytes]:
         """Entries of the audit log."""
@@ -308,12 +367,15 @@ class Service:
 
     def _require_federation(self, content: dict[str, Any]) -> None:
         if content["federation"] != self._core.federation:
-            raise RefusedError("wrong-federation", f"this is federation {self._core.federation}, not {content['federation']}")
+            raise RefusedError(
+                "wrong-federation",
+                f"this is federation {self._core.federation}, not {content['federation']}",
+            )
 
 
 def _overheard(kind: str, data: bytes) -> tuple[Envelope, dict[str, Any]]:
     try:
-        return speech.overheard(kind, data)
+        return payloads.open_unverified(kind, data)
     except ExpungeError as problem:
         raise RefusedError("malformed", str(problem)) from problem
 

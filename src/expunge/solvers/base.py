@@ -1,12 +1,19 @@
-"""ExactSolver: what Variant A and Variant B share: the ledger of sums, its exact system, the proof behind the bound."""
+"""ExactSolver: what Variant A and Variant B share: the ledger of sums, its exact system, the proof
+behind the bound.
+
+One caller at a time: a solver's sums, caches and scratch memory change together.
+
+Change: rows to be added or deleted, in the forms that a solver's caches follow.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,44 +22,99 @@ from expunge.errors import (
     ExpungeError,
     ImpossibleDeletionError,
     InputError,
+    InterruptedChangeError,
     NotAGramError,
     SpecMismatchError,
 )
 from expunge.exact import blas, wide
-from expunge.head import Head
-from expunge.plausibility import count_problem, problem_with
-from expunge.rows import Rows, check_lost_columns, checked_features, integer_rows, seen_columns
+from expunge.exact.gram import Digits, digits_of
+from expunge.ridge.encoding import (
+    Rows,
+    check_lost_columns,
+    checked_features,
+    integer_rows,
+    seen_columns,
+)
+from expunge.ridge.head import Head
+from expunge.ridge.plausibility import count_problem, problem_with
+from expunge.ridge.spec import Spec
+from expunge.ridge.statistics import Statistics
+from expunge.ridge.sums import Sums, require_room
 from expunge.solvers.certify import Preconditioner, certified, require_possible, with_diagnostics
-from expunge.solvers.change import Change
-from expunge.solvers.exclusive import exclusive
-from expunge.solvers.factor import Proof, proven_floor
-from expunge.solvers.feasibility import Downdate, downdate, minors_are_safe
+from expunge.solvers.factor import Downdate, Proof, downdate, minors_are_safe, proven_floor
 from expunge.solvers.refinement import Refinement
 from expunge.solvers.system import System, is_well_conditioned, require_well_conditioned
-from expunge.spec import Spec
-from expunge.statistics import Statistics
-from expunge.sums import Sums, require_room
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def exclusive(method: Method) -> Method:
+    """A solver's method, under its lock; refused once a change was interrupted."""
+
+    @wraps(method)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            if self._torn:
+                raise InterruptedChangeError(
+                    "this solver was interrupted in the middle of a change, and its sums can no "
+                    "longer be trusted; make a new "
+                    "one from statistics or samples that you kept"
+                )
+            return method(self, *args, **kwargs)
+
+    return cast("Method", guarded)
+
 
 Float = NDArray[np.float64]
 
-_REMEDY = "nothing was deleted. Delete only samples that were added, with the features and labels they were added with"
+
+class Change:
+    """Rows as digits, as float64 values and with wide integer targets; `trace` is that of their
+    Gram, as an integer.
+    """
+
+    def __init__(self, spec: Spec, rows: Rows) -> None:
+        self.digits: Digits = digits_of(rows.integers, spec.grid.digits, rows.largest)
+        self.values: Float = np.ldexp(rows.integers, -spec.grid.fraction_bits)
+        self.targets: wide.Wide = rows.targets.integers.astype(np.int64).view(np.uint64)[None]
+        self.trace = trace_of(rows)
+
+
+def trace_of(rows: Rows) -> int:
+    """The trace of the rows' Gram, as an integer; each row's part fits 64 bits for any width."""
+    high, low = np.divmod(rows.integers.astype(np.int64), 1 << 21)
+
+    def total(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
+        return sum(np.einsum("ij,ij->i", left, right).tolist())
+
+    return (total(high, high) << 42) + (total(high, low) << 22) + total(low, low)
+
+
+_REMEDY = (
+    "nothing was deleted. Delete only samples that were added, with the features and labels "
+    "they were added with"
+)
 
 
 class ExactSolver(ABC):
     """Adds and deletes samples and publishes the head of what is retained.
 
-    Law: after any stream of adds and deletes, `statistics` and `head()` are, bit for bit, those of retraining on the retained
-    samples. A refused call leaves the solver as it was.
+    Law: after any stream of adds and deletes, `statistics` and `head()` are, bit for bit, those of
+    retraining on the retained samples. A refused call leaves the solver as it was.
 
-    The truth is the sums (exact integers); the system's float copy, the preconditioner and the iterate are caches, which can be
-    thrown away at any time. Threads may share a solver: calls take turns. A pickle holds spec and statistics alone.
+    The truth is the sums (exact integers); the system's float copy, the preconditioner and the
+    iterate are caches, which can be thrown away at any time. Threads may share a solver: calls take
+    turns. A pickle holds spec and statistics alone.
     """
 
     method: str
 
     def __init__(self, spec: Spec, statistics: Statistics | None = None) -> None:
         if not isinstance(spec, Spec):
-            raise InputError(f"{type(self).__name__} takes a Spec first (and statistics second), got {type(spec).__name__}")
+            raise InputError(
+                f"{type(self).__name__} takes a Spec first (and statistics second), got "
+                f"{type(spec).__name__}"
+            )
         self._lock = RLock()
         self._torn = False
         self._sums = Sums(spec)
@@ -72,7 +134,10 @@ class ExactSolver(ABC):
         return type(self), (self.spec, self.statistics)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.count} samples, {self.spec.width} features, gamma={self.spec.gamma:g}>"
+        return (
+            f"<{type(self).__name__} of {self.count} samples, {self.spec.width} features, "
+            f"gamma={self.spec.gamma:g}>"
+        )
 
     @property
     def spec(self) -> Spec:
@@ -89,16 +154,20 @@ class ExactSolver(ABC):
     def statistics(self) -> Statistics:
         """The exact statistics of what is retained."""
         if self._statistics is None:
-            self._statistics = Statistics.snapshot(self._sums, by_construction=self._by_construction)
+            self._statistics = Statistics.snapshot(
+                self._sums, by_construction=self._by_construction
+            )
         return self._statistics
 
     @exclusive
     def settled(self) -> Sums:
-        """The sums themselves, to be read and not changed, and only until the next change: for a digest without a copy."""
+        """The sums themselves, to be read and not changed, and only until the next change: for a
+        digest without a copy.
+        """
         self._sums.settle()
         return self._sums
 
-    # -- changes --------------------------------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------
 
     @exclusive
     def add(self, features: Any, labels: Any, *, lost_columns: str = "refuse") -> None:
@@ -110,7 +179,9 @@ class ExactSolver(ABC):
         array = checked_features(self.spec, features)
         if len(array) > self._most_rows:
             living = self._living if lost_columns == "refuse" else None
-            self.add_statistics(Statistics.of(self.spec, array, labels, lost_columns=lost_columns, living=living))
+            self.add_statistics(
+                Statistics.of(self.spec, array, labels, lost_columns=lost_columns, living=living)
+            )
             return
         rows = integer_rows(self.spec, array, labels)
         if not len(rows):
@@ -144,7 +215,9 @@ class ExactSolver(ABC):
 
     @exclusive
     def add_statistics(self, statistics: Statistics) -> None:
-        """Add samples by their statistics (a gram message); there are no rows to follow, so caches go stale."""
+        """Add samples by their statistics (a gram message); there are no rows to follow, so caches
+        go stale.
+        """
         self._require_spec(statistics)
         require_room(self.count + statistics.count)
         with self._changing():
@@ -160,7 +233,9 @@ class ExactSolver(ABC):
         self._require_spec(statistics)
         gone = statistics.under(self.spec)
         require_room(self.count - gone.count)
-        self._system = self._refinement = None  # caches, in whose place the proof below will need memory
+        self._system = self._refinement = (
+            None  # caches, in whose place the proof below will need memory
+        )
         with self._changing():
             self._sums.merge(gone, -1)
             try:
@@ -177,9 +252,13 @@ class ExactSolver(ABC):
 
     @exclusive
     def amend(self, spec: Spec) -> None:
-        """Go on under another head spec (gamma, publication) or with labels appended; statistics are kept."""
+        """Go on under another head spec (gamma, publication) or with labels appended; statistics
+        are kept.
+        """
         if not spec.grows_from(self.spec):
-            raise SpecMismatchError(f"a solver cannot be amended to that spec: {self.spec.difference(spec)}")
+            raise SpecMismatchError(
+                f"a solver cannot be amended to that spec: {self.spec.difference(spec)}"
+            )
         with self._changing():
             self._changed()
             self._refinement = None
@@ -191,7 +270,7 @@ class ExactSolver(ABC):
                 self._system.set_gamma(spec.gamma)
             self._sums.grow(spec)
 
-    # -- the head -------------------------------------------------------------------------------------------------------
+    # -- the head ----------------------------------------------------------------------------------
 
     @exclusive
     def head(self) -> Head:
@@ -209,14 +288,18 @@ class ExactSolver(ABC):
                 self._drop_caches()
                 raise
             self.resets += preconditioner.renewals
-            self._head = with_diagnostics(head, found, self.method, self.factorisations, self.resets)
+            self._head = with_diagnostics(
+                head, found, self.method, self.factorisations, self.resets
+            )
         return self._head
 
-    # -- caches ---------------------------------------------------------------------------------------------------------
+    # -- caches ------------------------------------------------------------------------------------
 
     @property
     def _most_rows(self) -> int:
-        """Batches larger than this are changed by their statistics: following rows would cost more than starting anew."""
+        """Batches larger than this are changed by their statistics: following rows would cost more
+        than starting anew.
+        """
         return max(16, self.spec.width // 4)
 
     @property
@@ -231,13 +314,16 @@ class ExactSolver(ABC):
             raise InputError(f"a solver takes Statistics, got {type(statistics).__name__}")
         if not self.spec.grows_from(statistics.spec):
             raise SpecMismatchError(
-                f"these statistics belong to another spec: {self.spec.difference(statistics.spec)}. "
+                "these statistics belong to another spec: "
+                f"{self.spec.difference(statistics.spec)}. "
                 "Make them under the solver's spec"
             )
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Around every change: whatever interrupts it, other than a refusal that put all back, makes the solver unusable."""
+        """Around every change: whatever interrupts it, other than a refusal that put all back,
+        makes the solver unusable.
+        """
         try:
             yield
         except ExpungeError:
@@ -264,7 +350,11 @@ class ExactSolver(ABC):
 
     def _ready_system(self) -> System:
         system = self._system
-        if system is None or system.pending_rows > self._most_rows or self._float_copy_is_lost(system):
+        if (
+            system is None
+            or system.pending_rows > self._most_rows
+            or self._float_copy_is_lost(system)
+        ):
             return self._fresh_system()
         return system
 
@@ -293,7 +383,9 @@ class ExactSolver(ABC):
         return self._refinement
 
     def _require_possible(self) -> None:
-        """Refuse sums that were not only added up from samples, and that integers prove to be of no samples."""
+        """Refuse sums that were not only added up from samples, and that integers prove to be of no
+        samples.
+        """
         if self._floor is None and not self._by_construction:
             self._sums.settle()
             require_possible(self._sums)
@@ -301,13 +393,16 @@ class ExactSolver(ABC):
     def _ready_floor(self) -> float:
         if self._floor is None:
             self._require_possible()
-            self._floor = self.spec.gamma if self._by_construction else proven_floor(self._fresh_system())
+            self._floor = (
+                self.spec.gamma if self._by_construction else proven_floor(self._fresh_system())
+            )
         return self._floor
 
     def _proof_after_deletion(self) -> tuple[System | None, float | None]:
         """The system after a deletion by statistics, and the proof that it is positive definite.
 
-        There is neither where the conditioning rule says that float64 could not tell; `head` refuses there anyway.
+        There is neither where the conditioning rule says that float64 could not tell; `head`
+        refuses there anyway.
         """
         trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
         if not is_well_conditioned(self.spec, trace):
@@ -316,10 +411,14 @@ class ExactSolver(ABC):
         try:
             return system, proven_floor(system)
         except NotAGramError as refusal:
-            raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}") from refusal
+            raise ImpossibleDeletionError(
+                f"what is left would not be positive definite; {_REMEDY}"
+            ) from refusal
 
     def _delete_rows(self, rows: Rows) -> None:
-        """Delete rows whose counts allow it, unless minors or the factorisation prove that impossible."""
+        """Delete rows whose counts allow it, unless minors or the factorisation prove that
+        impossible.
+        """
         change = Change(self.spec, rows)
         found = self._judged(change.values)
         if found is Downdate.IMPOSSIBLE:
@@ -328,7 +427,9 @@ class ExactSolver(ABC):
             self._delete_judged(rows, change, found)
 
     def _judged(self, values: Float) -> float | Downdate:
-        """What the downdate lemma says of deleting these rows; a stale preconditioner that leaves it open is made anew."""
+        """What the downdate lemma says of deleting these rows; a stale preconditioner that leaves
+        it open is made anew.
+        """
         floor, system = self._ready_floor(), self._ready_system()
         preconditioner, least = self._preconditioner(), Proof.of(system).accepted
         found = downdate(system, preconditioner.solve, floor, values, least)
@@ -351,9 +452,12 @@ class ExactSolver(ABC):
             self._floor = found if isinstance(found, float) else proven_floor(self._fresh_system())
         except ExpungeError as refusal:
             self._sums.change(rows, 1)
-            self._system = None  # made anew when needed: taking the rows out of float64 and putting them back costs bits
+            # Made anew when needed: taking the rows out of float64 and putting them back costs bits
+            self._system = None
             if isinstance(refusal, NotAGramError):
-                raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}") from refusal
+                raise ImpossibleDeletionError(
+                    f"what is left would not be positive definite; {_REMEDY}"
+                ) from refusal
             raise
         self._by_construction = False
         self._trace -= change.trace
@@ -361,10 +465,15 @@ class ExactSolver(ABC):
         self._follow(change, -1, system_changed=True)
 
     def _integers_must_decide(self, rows: Rows, system: System) -> bool:
-        """Whether a deletion just made needs the exact checks: float64 is in doubt, or the last sample of a kind is gone."""
+        """Whether a deletion just made needs the exact checks: float64 is in doubt, or the last
+        sample of a kind is gone.
+        """
         counts = self._sums.class_counts
         emptied = ((rows.targets.class_counts > 0) & (counts == 0)).any()
-        soft_gone = int(rows.targets.class_counts.sum()) < len(rows) and int(counts.sum()) == self._sums.count
+        soft_gone = (
+            int(rows.targets.class_counts.sum()) < len(rows)
+            and int(counts.sum()) == self._sums.count
+        )
         return self._sums.count == 0 or bool(emptied) or soft_gone or not minors_are_safe(system)
 
     def _follow(self, change: Change, sign: int, *, system_changed: bool = False) -> None:
@@ -381,7 +490,9 @@ class ExactSolver(ABC):
 
     @abstractmethod
     def _absorb(self, values: Float, sign: int) -> None:
-        """Bring the preconditioner along with rows that were added or deleted, or note that it is stale."""
+        """Bring the preconditioner along with rows that were added or deleted, or note that it is
+        stale.
+        """
 
     @abstractmethod
     def _drop_preconditioner(self) -> None:

@@ -1,4 +1,6 @@
-"""From a system and its moment to a certified head: the loop that both variants share, and retraining itself."""
+"""From a system and its moment to a certified head: the loop that both variants share, and
+retraining itself.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ import numpy as np
 
 from expunge.errors import IllConditionedError, InputError, NotAGramError
 from expunge.exact import blas
-from expunge.head import Diagnostics, Head
-from expunge.plausibility import problem_with
+from expunge.ridge.head import Diagnostics, Head
+from expunge.ridge.plausibility import problem_with
+from expunge.ridge.statistics import Statistics
+from expunge.ridge.sums import Sums
 from expunge.solvers.factor import CholeskyFactor, proven_floor
 from expunge.solvers.refinement import Propose, Refinement
 from expunge.solvers.system import System, require_well_conditioned
-from expunge.statistics import Statistics
-from expunge.sums import Sums
 
 STALE_LIMIT = 2.0**-8  # a tracked or stale preconditioner that contracts less is made anew
 _MOST_STALLS = 3  # steps after which the bound was not even halved
@@ -25,7 +27,9 @@ _FRESH_LIMIT = 2.0**-1  # a fresh one that contracts less cannot be
 
 @dataclass
 class Preconditioner:
-    """What proposes corrections: an approximate inverse of H, fresh or not, and how to make a fresh one."""
+    """What proposes corrections: an approximate inverse of H, fresh or not, and how to make a fresh
+    one.
+    """
 
     solve: Propose
     fresh: bool
@@ -33,19 +37,26 @@ class Preconditioner:
     renewals: int = 0
 
 
-def certified(refinement: Refinement, preconditioner: Preconditioner, floor: float) -> tuple[Head, Diagnostics]:
-    """Refine until every weight can be rounded; `floor` is a proven lower bound on the smallest eigenvalue of H."""
+def certified(
+    refinement: Refinement, preconditioner: Preconditioner, floor: float
+) -> tuple[Head, Diagnostics]:
+    """Refine until every weight can be rounded; `floor` is a proven lower bound on the smallest
+    eigenvalue of H.
+    """
     system, spec = refinement.system, refinement.system.spec
     steps, digits, worst = refinement.steps, refinement.digits, 0.0
     bound, stalls = math.inf, 0
     while True:
         proposal = refinement.propose(preconditioner.solve, floor)
-        shrinks = proposal.contraction <= (_FRESH_LIMIT if preconditioner.fresh else STALE_LIMIT)  # never true of NaN
+        shrinks = proposal.contraction <= (
+            _FRESH_LIMIT if preconditioner.fresh else STALE_LIMIT
+        )  # never true of NaN
         stalls += not float(proposal.bounds.max()) <= bound / 2.0
         if not shrinks or stalls > _MOST_STALLS:
             if preconditioner.fresh:
                 raise IllConditionedError(
-                    f"refinement does not converge (contraction {proposal.contraction:.3g}) for gamma = {spec.gamma:g}; "
+                    f"refinement does not converge (contraction {proposal.contraction:.3g}) for "
+                    f"gamma = {spec.gamma:g}; "
                     "choose a larger gamma (spec.with_gamma(...))"
                 )
             preconditioner.solve, preconditioner.fresh = preconditioner.renew(), True
@@ -71,12 +82,13 @@ def certified(refinement: Refinement, preconditioner: Preconditioner, floor: flo
 def solve(statistics: Statistics) -> Head:
     """Retraining: the certified head of these statistics from scratch (Variant A, cold).
 
-    Law: `weights` is (S + gamma I)^-1 G, correctly rounded to multiples of 2^-publication_bits; no path, thread count or BLAS
-    changes one byte of it.
+    Law: `weights` is (S + gamma I)^-1 G, correctly rounded to multiples of 2^-publication_bits; no
+    path, thread count or BLAS changes one byte of it.
     """
     if not isinstance(statistics, Statistics):
         raise InputError(
-            f"solve takes Statistics, got {type(statistics).__name__}; those of no samples at all are Statistics.zero(spec)"
+            f"solve takes Statistics, got {type(statistics).__name__}; those of no samples at all "
+            "are Statistics.zero(spec)"
         )
     spec = statistics.spec
     known = statistics.gram_by_construction
@@ -98,6 +110,11 @@ def require_possible(statistics: Statistics | Sums) -> None:
         raise NotAGramError(f"these are not the statistics of any set of samples: {problem}")
 
 
-def with_diagnostics(head: Head, found: Diagnostics, method: str, factorisations: int, resets: int) -> Head:
+def with_diagnostics(
+    head: Head, found: Diagnostics, method: str, factorisations: int, resets: int
+) -> Head:
     """The same head, telling how it was reached."""
-    return replace(head, diagnostics=replace(found, method=method, factorisations=factorisations, resets=resets))
+    return replace(
+        head,
+        diagnostics=replace(found, method=method, factorisations=factorisations, resets=resets),
+    )

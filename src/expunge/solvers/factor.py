@@ -1,11 +1,21 @@
-"""CholeskyFactor: a float64 factor of H, used as a preconditioner, and the proof that H is positive definite.
+"""CholeskyFactor: a float64 factor of H, used as a preconditioner, and the proof that H is positive
+definite.
 
-Both are caches: they are made from the float64 copy of S, and nothing published depends on their rounding errors.
+Both are caches: they are made from the float64 copy of S, and nothing published depends on their
+rounding errors.
+
+Whether rows can be deleted: the downdate lemma with its rounding errors bounded, and a screen for
+the 2x2 minors.
+
+H - U'U is positive definite exactly if M = I - U H^-1 U' is; and then ||(H - U'U)^-1|| <= ||H^-1||
++ ||H^-1 U'||^2 / lambda_min(M), so a proven bound on the smallest eigenvalue is carried from one
+deletion to the next without a factorisation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +23,7 @@ from scipy.linalg import lapack
 
 from expunge.errors import NotAGramError
 from expunge.exact import blas
+from expunge.solvers.refinement import Propose
 from expunge.solvers.system import UNIT, System
 
 Float = NDArray[np.float64]
@@ -25,13 +36,18 @@ _SMALL_WIDTH = 128  # up to here dpotri would wake threads for nothing
 class CholeskyFactor:
     """L with L L' close to H, and the rows added and deleted since; `solve` applies the inverse.
 
-    With U the rows and D their signs, (L L' + U'DU)^-1 = (L L')^-1 - X (D + U X)^-1 X' for X = (L L')^-1 U'.
+    With U the rows and D their signs, (L L' + U'DU)^-1 = (L L')^-1 - X (D + U X)^-1 X' for X = (L
+    L')^-1 U'.
     """
 
     def __init__(self, system: System) -> None:
         self._factor = _cholesky(system.gram, system.gamma)
         width = system.spec.width
-        self._rows, self._columns, self._signs = np.zeros((0, width)), np.zeros((0, width)), np.zeros(0)
+        self._rows, self._columns, self._signs = (
+            np.zeros((0, width)),
+            np.zeros((0, width)),
+            np.zeros(0),
+        )
         self._small: tuple[Float, NDArray[np.int32]] | None = None  # LU factors of D + U X
 
     @property
@@ -45,7 +61,9 @@ class CholeskyFactor:
         self._rows = np.concatenate([self._rows, rows])
         self._columns = np.concatenate([self._columns, columns.T])
         self._signs = np.concatenate([self._signs, np.full(len(rows), float(sign))])
-        small = np.diag(self._signs) + blas.multiply(self._rows, np.ascontiguousarray(self._columns.T))
+        small = np.diag(self._signs) + blas.multiply(
+            self._rows, np.ascontiguousarray(self._columns.T)
+        )
         factor, pivots, _ = lapack.dgetrf(small)
         self._small = (factor, pivots)
 
@@ -59,7 +77,9 @@ class CholeskyFactor:
         return result
 
     def inverse(self) -> Float:
-        """The upper triangle of an approximation of H^-1, row-major; the factor itself is used up."""
+        """The upper triangle of an approximation of H^-1, row-major; the factor itself is used
+        up.
+        """
         width = len(self._factor)
         if width <= _SMALL_WIDTH:
             half = np.ascontiguousarray(lapack.dtrtrs(self._factor, np.eye(width), lower=1)[0])
@@ -69,14 +89,17 @@ class CholeskyFactor:
 
 
 def _cholesky(upper: Float, shift: float) -> Float:
-    """The lower Cholesky factor, column-major, of the symmetric matrix with this upper triangle plus shift * I."""
+    """The lower Cholesky factor, column-major, of the symmetric matrix with this upper triangle
+    plus shift * I.
+    """
     shifted = upper.copy()
     shifted.flat[:: len(upper) + 1] += shift
     factor: Float
     factor, info = lapack.dpotrf(shifted.T, lower=1, clean=0, overwrite_a=1)
     if info != 0:
         raise NotAGramError(
-            f"S + gamma I is not positive definite (its leading minor of order {info} is not positive), so these are not the "
+            f"S + gamma I is not positive definite (its leading minor of order {info} is not "
+            "positive), so these are not the "
             "statistics of any set of samples: something was deleted that had not been added"
         )
     return factor
@@ -84,13 +107,16 @@ def _cholesky(upper: Float, shift: float) -> Float:
 
 @dataclass(frozen=True)
 class Proof:
-    """How far float64 can prove that H is positive definite, by the exact trace and the error of the float copy of S.
+    """How far float64 can prove that H is positive definite, by the exact trace and the error of
+    the float copy of S.
 
-    If the Cholesky factorisation of A - guard I succeeds with guard >= (width + 3) * 2^-53 * trace(A), then A is positive
-    definite. With A = fl(S) + (gamma - floor) I this shows lambda_min(H) >= floor - lost.
+    If the Cholesky factorisation of A - guard I succeeds with guard >= (width + 3) * 2^-53 *
+    trace(A), then A is positive definite. With A = fl(S) + (gamma - floor) I this shows
+    lambda_min(H) >= floor - lost.
 
-    The lowest rung decides what is accepted at all, and so that this does not depend on the path, proofs are made from a float
-    copy that is fresh; `accepted` says how much of a bound found otherwise makes sure that a proof would succeed as well.
+    The lowest rung decides what is accepted at all, and so that this does not depend on the path,
+    proofs are made from a float copy that is fresh; `accepted` says how much of a bound found
+    otherwise makes sure that a proof would succeed as well.
     """
 
     gamma: float
@@ -102,7 +128,9 @@ class Proof:
         """The proof that this system's float copy allows."""
         width = system.spec.width
         trace = float(np.abs(system.gram.diagonal()).sum()) + width * system.gamma
-        return cls(system.gamma, (width + 8) * UNIT * trace * 1.25, system.gram_error + 4 * UNIT * trace)
+        return cls(
+            system.gamma, (width + 8) * UNIT * trace * 1.25, system.gram_error + 4 * UNIT * trace
+        )
 
     @property
     def rungs(self) -> list[float]:
@@ -128,4 +156,76 @@ def proven_floor(system: System) -> float:
         except NotAGramError:
             continue
         return (rung - proof.lost) * (1 - 2.0**-20)
-    raise NotAGramError("S + gamma I is not safely positive definite; something was deleted that had not been added")
+    raise NotAGramError(
+        "S + gamma I is not safely positive definite; something was deleted that had not been added"
+    )
+
+
+_CLOSE = 1.0 - 2.0**-30
+_ROWS = 64  # rows screened at a time
+
+
+class Downdate(Enum):
+    """What can be said of a deletion that has no carried bound."""
+
+    IMPOSSIBLE = "proved impossible"
+    UNDECIDED = "a factorisation must decide"
+
+
+def downdate(
+    system: System, precondition: Propose, floor: float, rows: Float, least: float
+) -> float | Downdate:
+    """A proven lower bound on the smallest eigenvalue of H - rows.T @ rows, given one (`floor`) for
+    H.
+
+    One below `least` is not worth carrying on.
+    """
+    columns = np.ascontiguousarray(rows.T)
+    solution = precondition(columns)
+    remainder = columns - system.multiply_float(solution)
+    solution += precondition(remainder)
+    remainder = columns - system.multiply_float(solution)
+    size, length = blas.norm(columns), blas.norm(solution)
+    missed = blas.norm(remainder) + float(system.product_error(np.array(length))) + 2.0**-50 * size
+    missed *= 1 + 2.0**-20
+    small = np.eye(len(rows)) - blas.multiply(rows, solution)
+    error = (
+        size * missed / floor
+        + (system.spec.width + len(rows) + 8) * UNIT * (1.0 + size * length) * 4.0
+    )
+    pivot = blas.smallest_eigenvalue((small + small.T) / 2.0)
+    if pivot + 2.0 * error < 0.0:
+        return Downdate.IMPOSSIBLE
+    if pivot - 2.0 * error <= 0.0:
+        return Downdate.UNDECIDED
+    carried = (
+        1.0
+        / (1.0 / floor + (length + missed / floor) ** 2 / (pivot - 2.0 * error))
+        * (1 - 2.0**-20)
+    )
+    return carried if carried >= least else Downdate.UNDECIDED
+
+
+def minors_are_safe(system: System) -> bool:
+    """Whether float64 shows that no diagonal entry and no 2x2 minor of S is negative.
+
+    False means that integers must decide. Features that are zero throughout are left out: nothing
+    about them changes.
+    """
+    diagonal = system.gram.diagonal()
+    error = system.entry_error
+    alive = system.live
+    if float(diagonal[alive].min(initial=np.inf)) <= 4.0 * error:
+        return False
+    roots = np.where(alive, np.sqrt(np.maximum(diagonal - error, 0.0)) * _CLOSE, np.inf)
+    width = len(diagonal)
+    above = np.triu(np.ones((_ROWS, _ROWS), dtype=bool), 1)
+    for start in range(0, width, _ROWS):
+        rows = min(_ROWS, width - start)
+        allowed = np.multiply.outer(roots[start : start + rows], roots[start:])
+        allowed -= error
+        close = np.abs(system.gram[start : start + rows, start:]) >= allowed
+        close[:, :rows] &= above[:rows, :rows]  # anything may stand below the diagonal
+        if close.any():
+            return False
+    return True

@@ -1,7 +1,8 @@
-"""TrackedInverse: T close to (S + gamma I)^-1, kept up to date by Sherman-Morrison-Woodbury updates in place.
+"""TrackedInverse: T close to (S + gamma I)^-1, kept up to date by Sherman-Morrison-Woodbury updates
+in place.
 
-T is held as its upper triangle, in float64 or float32, and updated by symmetric BLAS calls that touch half of it. It is a
-cache in the exact Variant B and the state itself in the float one.
+T is held as its upper triangle, in float64 or float32, and updated by symmetric BLAS calls that
+touch half of it. It is a cache in the exact Variant B and the state itself in the float one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from scipy.linalg import blas, lapack
 
 Array = NDArray[Any]
 
-_SMALLEST_PIVOT = 2.0**-20  # of I - U T U': below this a float64 downdate loses too much, and a reset is due
+_SMALLEST_PIVOT = (
+    2.0**-20
+)  # of I - U T U': below this a float64 downdate loses too much, and a reset is due
 
 
 class InfeasibleDowndateError(ArithmeticError):
@@ -25,8 +28,12 @@ class TrackedInverse:
     """T = H^-1 under additions and deletions of rows U: H +- U'U."""
 
     def __init__(self, upper: Array) -> None:
-        self._inverse = np.ascontiguousarray(upper).T  # what BLAS calls a lower triangle, column-major
-        routines: Any = blas.get_blas_funcs(("symv", "symm", "syr", "syrk", "gemm"), (self._inverse,))
+        self._inverse = np.ascontiguousarray(
+            upper
+        ).T  # what BLAS calls a lower triangle, column-major
+        routines: Any = blas.get_blas_funcs(
+            ("symv", "symm", "syr", "syrk", "gemm"), (self._inverse,)
+        )
         self._symv, self._symm, self._syr, self._syrk, self._gemm = routines
 
     @property
@@ -38,10 +45,15 @@ class TrackedInverse:
         """T @ right."""
         if right.shape[1] == 1:
             return np.asarray(self._symv(1.0, self._inverse, right[:, 0], lower=1))[:, None]
-        return np.ascontiguousarray(self._symm(1.0, self._inverse, np.asfortranarray(right), lower=1))
+        return np.ascontiguousarray(
+            self._symm(1.0, self._inverse, np.asfortranarray(right), lower=1)
+        )
 
     def update(self, rows: Array, sign: int) -> Array:
-        """T after H + sign * rows.T @ rows; returns T_new @ rows.T. Nothing changes if the downdate is infeasible."""
+        """T after H + sign * rows.T @ rows; returns T_new @ rows.T.
+
+        Nothing changes if the downdate is infeasible.
+        """
         if len(rows) == 1:
             return self._update_one(rows[0], sign)
         columns = self.solve(np.ascontiguousarray(rows.T))
@@ -52,7 +64,9 @@ class TrackedInverse:
         if info != 0 or float(factor.diagonal().min()) ** 2 < _SMALLEST_PIVOT:
             raise InfeasibleDowndateError
         half, _ = trtrs(factor, columns.T, lower=1)
-        self._inverse = self._syrk(-sign, np.asfortranarray(half.T), beta=1.0, c=self._inverse, lower=1, overwrite_c=1)
+        self._inverse = self._syrk(
+            -sign, np.asfortranarray(half.T), beta=1.0, c=self._inverse, lower=1, overwrite_c=1
+        )
         after, _ = potrs(factor, columns.T, lower=1)
         return np.ascontiguousarray(after.T)
 

@@ -1,7 +1,8 @@
 """System: H = S + gamma I as an exact operator, with its float64 shadow.
 
-The truth is integers: the words of a base S, frozen when the system was made, and the integer rows added and deleted since.
-The float64 copy of S and its error bound are a cache, used to propose corrections and to bound small remainders.
+The truth is integers: the words of a base S, frozen when the system was made, and the integer rows
+added and deleted since. The float64 copy of S and its error bound are a cache, used to propose
+corrections and to bound small remainders.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from expunge.errors import IllConditionedError
 from expunge.exact import blas, wide
 from expunge.exact.gram import Digits
 from expunge.exact.symmetric import SymmetricWords, add_transposed_product, rows_times
-from expunge.spec import MOST_GAMMA, Spec
+from expunge.ridge.spec import MOST_GAMMA, Spec
 
 Float = NDArray[np.float64]
 
 UNIT = 2.0**-53
-_KEPT_WIDTH = 4097  # beyond this the words of S, three times the memory of S itself, are made anew for each product
+# Beyond this the words of S, three times the memory of S itself, are made anew for each product
+_KEPT_WIDTH = 4097
 _KEPT_ONCE = 2048  # the same for a system used once, which would not gain by keeping them
 _HALF = 26  # gamma's mantissa is cut into two parts, so that each times a digit fits 64 bits
 
@@ -29,9 +31,9 @@ _HALF = 26  # gamma's mantissa is cut into two parts, so that each times a digit
 class System:
     """H = S + gamma I, exactly; made from the packed 128-bit upper triangle of S.
 
-    Residuals and products are integers in units of 2^-(2 fraction_bits + guard_bits + b) for an iterate in units of 2^-b;
-    `guard_bits` makes room for a gamma that is finer than the grid. A system that is used `once` needs less memory, and `gram`
-    must not change meanwhile.
+    Residuals and products are integers in units of 2^-(2 fraction_bits + guard_bits + b) for an
+    iterate in units of 2^-b; `guard_bits` makes room for a gamma that is finer than the grid. A
+    system that is used `once` needs less memory, and `gram` must not change meanwhile.
     """
 
     def __init__(self, spec: Spec, gram: wide.Wide, *, once: bool = False) -> None:
@@ -42,9 +44,15 @@ class System:
         self.digit_bits = self._words.digit_bits
         packed = wide.to_float(gram, -2 * spec.grid.fraction_bits)
         self.gram = blas.upper_from_packed(spec.width, packed)  # upper triangle, float64: a cache
-        self.gram_norm = math.sqrt(2.0) * blas.norm(packed) * (1 + 2.0**-20)  # at least the Frobenius norm of S
-        self.gram_error = 2.0**-50 * self.gram_norm  # at least that of what the float copy is off by
-        self.live = gram[:, blas.packed_diagonal(spec.width)].any(axis=0)  # features that are or were not zero throughout
+        self.gram_norm = (
+            math.sqrt(2.0) * blas.norm(packed) * (1 + 2.0**-20)
+        )  # at least the Frobenius norm of S
+        self.gram_error = (
+            2.0**-50 * self.gram_norm
+        )  # at least that of what the float copy is off by
+        self.live = gram[:, blas.packed_diagonal(spec.width)].any(
+            axis=0
+        )  # features that are or were not zero throughout
         self._largest = float(np.abs(packed).max())
         self.entry_error = 2.0**-50 * self._largest  # the same for every entry
         self.set_gamma(spec.gamma)
@@ -74,7 +82,9 @@ class System:
         return 2 * self.spec.grid.fraction_bits + self.guard_bits + bits
 
     def subtract_product(self, residual: wide.Wide, step: wide.Int64, shift: int) -> int:
-        """residual -= H @ step * 2^shift, exactly; returns how many digits of `step` were multiplied."""
+        """residual -= H @ step * 2^shift, exactly; returns how many digits of `step` were
+        multiplied.
+        """
         digits = wide.balanced_digits(step.view(np.uint64)[None], self.digit_bits)
         self._words.subtract_product(residual, digits, shift + self.guard_bits)
         low, high = self._mantissa & ((1 << _HALF) - 1), self._mantissa >> _HALF
@@ -96,7 +106,9 @@ class System:
         return blas.symmetric_multiply(self.gram, right) + self.gamma * right
 
     def product_error(self, norms: Float) -> Float:
-        """A bound on the Euclidean norms of the errors of `multiply_float`, for columns of the given norms."""
+        """A bound on the Euclidean norms of the errors of `multiply_float`, for columns of the
+        given norms.
+        """
         rounding = (self.spec.width + 8) * UNIT * self.norm
         return (rounding + self.gram_error) * (1 + 2.0**-20) * norms
 
@@ -124,7 +136,9 @@ class _ChangedRows:
         end = self.count + len(rows)
         if end > len(self._low):
             room = max(2 * len(self._low), end, 8)
-            self._low, self._high = (np.resize(array, (room, array.shape[1])) for array in (self._low, self._high))
+            self._low, self._high = (
+                np.resize(array, (room, array.shape[1])) for array in (self._low, self._high)
+            )
             self._deleted = np.resize(self._deleted, room)
         self._low[self.count : end] = rows.parts[0]
         self._high[self.count : end] = rows.parts[1] if len(rows.parts) == 2 else 0.0
@@ -151,10 +165,11 @@ def _rule(width: int, trace: Fraction, gamma: Fraction) -> bool:
 
 
 def require_well_conditioned(spec: Spec, trace_integer: int) -> None:
-    """Refuse a system that float64 could not precondition, by a rule computed from the exact statistics alone.
+    """Refuse a system that float64 could not precondition, by a rule computed from the exact
+    statistics alone.
 
-    The rule is width * 2^-53 * trace(H) / gamma <= 2^-6, with the trace of S given in units of 2^(-2 fraction_bits); it does not
-    depend on how the statistics were reached.
+    The rule is width * 2^-53 * trace(H) / gamma <= 2^-6, with the trace of S given in units of
+    2^(-2 fraction_bits); it does not depend on how the statistics were reached.
     """
     if is_well_conditioned(spec, trace_integer):
         return
@@ -163,11 +178,15 @@ def require_well_conditioned(spec: Spec, trace_integer: int) -> None:
     while not _rule(width, trace, Fraction(smallest)):
         smallest = math.nextafter(smallest, math.inf)
     remedy = (
-        f"The smallest gamma that will do is {smallest!r} (spec.with_gamma(...)); or scale the features down"
+        (
+            f"The smallest gamma that will do is {smallest!r} (spec.with_gamma(...)); or scale the "
+            "features down"
+        )
         if smallest <= MOST_GAMMA
         else "Even the largest gamma there is would not do: scale the features down"
     )
     raise IllConditionedError(
-        f"the system is too ill-conditioned for a certified head: trace(S) = {float(trace):.4g} with gamma = {spec.gamma:g} and "
+        f"the system is too ill-conditioned for a certified head: trace(S) = {float(trace):.4g} "
+        f"with gamma = {spec.gamma:g} and "
         f"{width} features. {remedy}"
     )

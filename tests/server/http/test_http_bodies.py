@@ -1,4 +1,6 @@
-"""Bodies that are too long, too short, too slow or badly put: refused as soon as that is known, with nothing kept or changed."""
+"""Bodies that are too long, too short, too slow or badly put: refused as soon as that is known,
+with nothing kept or changed.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from typing import cast
 
 import pytest
 
+from expunge.crypto import SigningKey
 from expunge.errors import CarrierError, RefusedError
-from expunge.protocol.carrier import Carrier
-from expunge.protocol.delivery import CheckedCarrier
 from expunge.server.http.limits import Limits
-from expunge.signing import SigningKey
-from http_cases import Answer, HandClient, Served, served
+from expunge.wire.carrier import Carrier
+from expunge.wire.delivery import CheckedCarrier
+from support.http import Answer, HandClient, Served, served
 
 LARGEST = 300_000
 LIMITS = Limits(
@@ -35,13 +37,22 @@ LIMITS = Limits(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("bodies"), limits=LIMITS, largest_request=LARGEST, most_in_flight=LARGEST) as one:
+    with served(
+        tmp_path_factory.mktemp("bodies"),
+        limits=LIMITS,
+        largest_request=LARGEST,
+        most_in_flight=LARGEST,
+    ) as one:
         yield one
 
 
 @pytest.fixture
 def client(server: Served) -> Iterator[HandClient]:
-    """An enrolled client. Whatever the test says: nothing changes, nothing stays held, and a good request is taken afterwards."""
+    """An enrolled client.
+
+    Whatever the test says: nothing changes, nothing stays held, and a good request is taken
+    afterwards.
+    """
     name = f"client-{os.urandom(4).hex()}"
     one, another = server.site.client(name, 2), server.site.client(f"{name}-b", 2)
     before = server.site.standing()
@@ -69,7 +80,10 @@ def read_answer(connection: ssl.SSLSocket) -> Answer:
         top, found, body = data.partition(b"\r\n\r\n")
         if found:
             lines = top.decode().split("\r\n")
-            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+            headers = {
+                name.lower(): value
+                for name, _, value in (line.partition(": ") for line in lines[1:])
+            }
             if len(body) >= int(headers["content-length"]):
                 return Answer(int(lines[0].split()[1]), headers, body)
     return Answer(0, {}, data)
@@ -84,11 +98,17 @@ def test_a_gigabyte_is_refused_by_its_announcement(server: Served) -> None:
     with server.raw() as connection:
         connection.sendall(head(1 << 30))  # and not one byte of it
         answer = read_answer(connection)
-    assert (answer.status, code(answer), answer.headers["connection"]) == (413, "too-large", "close")
+    assert (answer.status, code(answer), answer.headers["connection"]) == (
+        413,
+        "too-large",
+        "close",
+    )
     assert json.loads(answer.data)["details"] == {"largest": LARGEST}
 
 
-def test_a_client_that_asks_first_is_not_told_to_go_ahead(server: Served, client: HandClient) -> None:
+def test_a_client_that_asks_first_is_not_told_to_go_ahead(
+    server: Served, client: HandClient
+) -> None:
     with server.raw() as connection:
         connection.sendall(head(1 << 30, extra="Expect: 100-continue\r\n"))
         assert read_answer(connection).status == 413
@@ -98,7 +118,9 @@ def test_a_client_that_asks_first_is_not_told_to_go_ahead(server: Served, client
         assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
 
 
-def test_an_endless_body_is_refused_when_the_limit_is_passed_and_not_kept(server: Served, client: HandClient) -> None:
+def test_an_endless_body_is_refused_when_the_limit_is_passed_and_not_kept(
+    server: Served, client: HandClient
+) -> None:
     start = client.request(add=[0], sequence=1)  # well signed, so that the rest is wanted
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     piece = b"%x\r\n" % (1 << 20) + bytes(1 << 20) + b"\r\n"
@@ -113,11 +135,16 @@ def test_an_endless_body_is_refused_when_the_limit_is_passed_and_not_kept(server
             pass
         answer = read_answer(connection)
     assert sent < 1 << 30
-    assert answer.status in (413, 0)  # 0: closing took the answer with it, which a client that stops in time does not see
+    assert answer.status in (
+        413,
+        0,
+    )  # 0: closing took the answer with it, which a client that stops in time does not see
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most < 64 << 10  # kilobytes
 
 
-def test_a_body_just_beyond_the_limit_is_refused_with_an_answer(server: Served, client: HandClient) -> None:
+def test_a_body_just_beyond_the_limit_is_refused_with_an_answer(
+    server: Served, client: HandClient
+) -> None:
     start = client.request(add=[0], sequence=1)
     with server.raw() as connection:
         connection.sendall(head(None) + b"%x\r\n" % len(start) + start + b"\r\n")
@@ -157,7 +184,9 @@ def test_a_long_header_is_read_before_it_is_judged(server: Served) -> None:
 
 
 @pytest.mark.parametrize("length", [1000, 200_000, None])
-def test_a_truncated_body_changes_nothing(server: Served, client: HandClient, length: int | None) -> None:
+def test_a_truncated_body_changes_nothing(
+    server: Served, client: HandClient, length: int | None
+) -> None:
     data = client.request(add=[0, 1], sequence=1)
     with server.raw() as connection:
         connection.sendall(head(length) + (b"" if length else b"%x\r\n" % len(data)) + data[:-1])
@@ -189,7 +218,9 @@ def test_a_body_that_does_not_come_is_given_up(server: Served) -> None:
     assert json.loads(answer.data)["details"] == {"late": True, "to": ""}
 
 
-def test_a_client_whose_body_came_too_late_is_told_to_offer_it_again(server: Served, client: HandClient) -> None:
+def test_a_client_whose_body_came_too_late_is_told_to_offer_it_again(
+    server: Served, client: HandClient
+) -> None:
     data = client.request(add=[0], sequence=1)
 
     class Slow:
@@ -245,8 +276,13 @@ def test_there_is_room_for_so_many_bytes_at_once(server: Served) -> None:
     first, second = server.site.client("roomy", 2), server.site.client("crowded", 2)
     before = server.site.standing()
     with server.raw() as holding, server.raw() as waiting:
-        holding.sendall(head(LARGEST) + first.request(add=[0]) + bytes(LIMITS.free))  # all the room there is
-        while f"expunge_http_held_bytes {float(LARGEST)}\n".encode() not in server.ask("GET", "/metrics").data:
+        holding.sendall(
+            head(LARGEST) + first.request(add=[0]) + bytes(LIMITS.free)
+        )  # all the room there is
+        while (
+            f"expunge_http_held_bytes {float(LARGEST)}\n".encode()
+            not in server.ask("GET", "/metrics").data
+        ):
             time.sleep(0.01)
         waiting.sendall(head(LARGEST) + second.request(add=[0]) + bytes(LIMITS.free))
         answer = read_answer(waiting)
@@ -267,4 +303,7 @@ def test_a_long_request_is_applied(server: Served) -> None:
     assert server.ask("POST", "/v1/requests", data).status == 200
     chunked = client.request(delete=range(1500))
     assert len(chunked) > LIMITS.free
-    assert server.ask("POST", "/v1/requests", iter([chunked[:100_000], chunked[100_000:]])).status == 200
+    assert (
+        server.ask("POST", "/v1/requests", iter([chunked[:100_000], chunked[100_000:]])).status
+        == 200
+    )

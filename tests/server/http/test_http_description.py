@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from expunge.server.http.app import make_app
-from expunge.server.http.description import RENEW, text
+from expunge.server.http.app import RENEW, make_app, text
 
 FILE = Path(__file__).parents[3] / "docs" / "openapi.json"
 
@@ -17,7 +16,11 @@ def test_the_file_is_what_the_application_says() -> None:
 
 def test_every_operation_is_described() -> None:
     described = make_app().openapi()
-    operations = {(path, method): one for path, methods in described["paths"].items() for method, one in methods.items()}
+    operations = {
+        (path, method): one
+        for path, methods in described["paths"].items()
+        for method, one in methods.items()
+    }
     assert {path for path, _ in operations} == {
         "/v1/enrolments",
         "/v1/requests",
@@ -44,7 +47,9 @@ def test_every_operation_is_described() -> None:
             if status not in ("304",) and method != "head":
                 assert response.get("content"), (path, status)
             if int(status) >= 400 and path != "/readyz":
-                assert response["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Refusal"}
+                assert response["content"]["application/json"]["schema"] == {
+                    "$ref": "#/components/schemas/Refusal"
+                }
     schemas = described["components"]["schemas"]
     assert {"Refusal", "SignedEnvelope", "Signature", "Ready", "Live"} <= set(schemas)
     assert schemas["Refusal"]["examples"]
@@ -54,7 +59,11 @@ def test_every_operation_is_described() -> None:
 def test_every_code_of_the_protocol_is_described_somewhere() -> None:
     protocol = (FILE.parent / "protocol.md").read_text()
     listed = protocol.partition("## Refusals")[2].partition("\n## ")[0]
-    codes = {piece for piece in listed.split("`")[1::2] if piece.replace("-", "").isalpha() and piece.islower()}
+    codes = {
+        piece
+        for piece in listed.split("`")[1::2]
+        if piece.replace("-", "").isalpha() and piece.islower()
+    }
     assert len(codes) > 20
     missing = {code for code in codes if f"`{code}`" not in text()}
     assert missing == set()

@@ -1,4 +1,6 @@
-"""Whatever is posted: a refusal that says why, never an error of the server's own, and nothing changes."""
+"""Whatever is posted: a refusal that says why, never an error of the server's own, and nothing
+changes.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from expunge import canonical
-from expunge.signing import Envelope, SigningKey
-from expunge.signing.envelope import payload_type, preauthentication
-from http_cases import HandClient, Served, asked, served
+from expunge.crypto import Envelope, SigningKey, canonical
+from expunge.crypto.envelope import payload_type, preauthentication
+from support.http import HandClient, Served, asked, served
 
 PATHS = ("/v1/requests", "/v1/enrolments", "/v1/sync", "/v1/commands")
 KINDS = ("enrolment", "question", "command")
@@ -37,7 +38,9 @@ def connection(server: Served) -> Iterator[http.client.HTTPSConnection]:
     one.close()
 
 
-def refused(server: Served, connection: http.client.HTTPSConnection, path: str, body: bytes) -> None:
+def refused(
+    server: Served, connection: http.client.HTTPSConnection, path: str, body: bytes
+) -> None:
     before = server.site.standing()
     answer = asked(connection, "POST", path, body)
     assert 400 <= answer.status < 500, answer
@@ -51,14 +54,20 @@ def refused(server: Served, connection: http.client.HTTPSConnection, path: str, 
 @example("/v1/sync", b"[" * 5000)
 @example("/v1/sync", b"1" * 5000)
 @settings(max_examples=150)
-def test_random_bytes(server: Served, connection: http.client.HTTPSConnection, path: str, body: bytes) -> None:
+def test_random_bytes(
+    server: Served, connection: http.client.HTTPSConnection, path: str, body: bytes
+) -> None:
     refused(server, connection, path, body)
 
 
 @given(st.data(), st.integers(0, 3))
 @settings(max_examples=150)
 def test_good_requests_with_some_bytes_altered(
-    server: Served, client: HandClient, connection: http.client.HTTPSConnection, data: st.DataObject, cuts: int
+    server: Served,
+    client: HandClient,
+    connection: http.client.HTTPSConnection,
+    data: st.DataObject,
+    cuts: int,
 ) -> None:
     body = bytearray(client.request(add=[0, 1], sequence=1))
     for place in data.draw(st.sets(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
@@ -74,9 +83,17 @@ values = st.recursive(
 )
 
 
-@given(st.sampled_from(KINDS), st.sampled_from(PATHS), st.dictionaries(st.sampled_from("abc"), values) | values)
-def test_signed_nonsense(server: Served, connection: http.client.HTTPSConnection, kind: str, path: str, content: object) -> None:
-    refused(server, connection, path, Envelope.signed(kind, content, SigningKey(bytes(32))).to_bytes())
+@given(
+    st.sampled_from(KINDS),
+    st.sampled_from(PATHS),
+    st.dictionaries(st.sampled_from("abc"), values) | values,
+)
+def test_signed_nonsense(
+    server: Served, connection: http.client.HTTPSConnection, kind: str, path: str, content: object
+) -> None:
+    refused(
+        server, connection, path, Envelope.signed(kind, content, SigningKey(bytes(32))).to_bytes()
+    )
 
 
 NAMES = {
@@ -89,7 +106,11 @@ NAMES = {
 @given(st.data(), st.sampled_from(KINDS))
 @settings(max_examples=100)
 def test_envelopes_with_one_value_replaced(
-    server: Served, client: HandClient, connection: http.client.HTTPSConnection, data: st.DataObject, kind: str
+    server: Served,
+    client: HandClient,
+    connection: http.client.HTTPSConnection,
+    data: st.DataObject,
+    kind: str,
 ) -> None:
     """Signed by the one whose name stands in it, so that the values themselves are looked at."""
     good, key, path = {
@@ -101,7 +122,9 @@ def test_envelopes_with_one_value_replaced(
     name = data.draw(st.sampled_from(NAMES[kind]))
     value = data.draw(values.filter(lambda one: one != content[name]))
     if (kind, name) == ("question", "size") or (kind, name) == ("question", "sequence"):
-        value = data.draw(st.text(max_size=5) | st.integers(-100, -1) | st.none())  # any number would do
+        value = data.draw(
+            st.text(max_size=5) | st.integers(-100, -1) | st.none()
+        )  # any number would do
     if (kind, name) == ("command", "sequence") and value == server.site.number + 1:
         value = -1
     body = Envelope.signed(kind, {**content, name: value}, key).to_bytes()
@@ -116,7 +139,20 @@ COMMANDS = ("token", "amend", "forget-client", "backup", "order", "close-order")
     st.sampled_from(QUESTIONS + COMMANDS),
     st.dictionaries(
         st.sampled_from(
-            ("order", "audit", "name", "role", "secret", "days", "client", "subject", "subjects", "gamma", "labels", "x")
+            (
+                "order",
+                "audit",
+                "name",
+                "role",
+                "secret",
+                "days",
+                "client",
+                "subject",
+                "subjects",
+                "gamma",
+                "labels",
+                "x",
+            )
         ),
         values,
         max_size=4,
@@ -124,10 +160,19 @@ COMMANDS = ("token", "amend", "forget-client", "backup", "order", "close-order")
 )
 @settings(max_examples=100)
 def test_arguments_of_commands(
-    server: Served, connection: http.client.HTTPSConnection, action: str, arguments: dict[str, object]
+    server: Served,
+    connection: http.client.HTTPSConnection,
+    action: str,
+    arguments: dict[str, object],
 ) -> None:
-    """An operator may ask for anything; it is refused, or it is done, and never breaks the server."""
-    arguments = {name: value for name, value in arguments.items() if not (action == "backup" and name == "name")}
+    """An operator may ask for anything; it is refused, or it is done, and never breaks the
+    server.
+    """
+    arguments = {
+        name: value
+        for name, value in arguments.items()
+        if not (action == "backup" and name == "name")
+    }
     number = 0 if action in QUESTIONS else server.site.number + 1
     answer = asked(connection, "POST", "/v1/commands", server.site.ask(action, number, **arguments))
     assert answer.status < 500, (action, arguments, answer)
@@ -135,7 +180,9 @@ def test_arguments_of_commands(
         server.site.number = number
 
 
-@pytest.mark.parametrize(("action", "name"), [("show-order", "order"), ("order", "subject"), ("close-order", "order")])
+@pytest.mark.parametrize(
+    ("action", "name"), [("show-order", "order"), ("order", "subject"), ("close-order", "order")]
+)
 def test_texts_that_are_no_unicode_are_refused(server: Served, action: str, name: str) -> None:
     site, number = server.site, 0 if action in QUESTIONS else server.site.number + 1
     whole = Envelope.from_bytes(site.ask(action, number, **{name: "half"}), "command")

@@ -6,33 +6,33 @@ from pathlib import Path
 
 import pytest
 
+from expunge.crypto import SigningKey
 from expunge.errors import RefusedError
-from expunge.protocol import request
-from expunge.server.http import introduction
-from expunge.signing import SigningKey
-from http_cases import HandClient, site
+from expunge.server.http import preamble
+from expunge.wire import request
+from support.http import HandClient, site
 
 
 def test_the_beginning_of_a_request_says_what_the_whole_says() -> None:
     client = HandClient("clinic", SigningKey(bytes(32)), "ab" * 16, 3)
     data = client.request(add=[0, 1, 2], sequence=7)
     whole = request.read(data)
-    size = introduction.size_of("request", data)
-    found = introduction.of_message("request", data[:size])
+    size = preamble.size_of("request", data)
+    found = preamble.of_message("request", data[:size])
     assert (found.federation, found.actor, found.sequence) == ("ab" * 16, "clinic", 7)
     assert (found.header, found.signature) == (whole.header_bytes, whole.signature)
-    assert introduction.of_message("request", memoryview(data)) == found
-    assert introduction.size_of("request", data[:5]) == 21
+    assert preamble.of_message("request", memoryview(data)) == found
+    assert preamble.size_of("request", data[:5]) == 21
     for end in (0, 20, 21, size - 1):
         with pytest.raises(RefusedError) as refused:
-            introduction.of_message("request", data[:end])
+            preamble.of_message("request", data[:end])
         assert refused.value.code == "malformed"
 
 
 def test_it_is_believed_only_if_signed(tmp_path: Path) -> None:
     with site(tmp_path / "server") as place:
         client = place.client("clinic")
-        introduction.of_message("request", client.request(add=[0])).verify(place.service.core)
+        preamble.of_message("request", client.request(add=[0])).verify(place.service.core)
         cases = [
             (HandClient("clinic", SigningKey(bytes(32)), place.federation, 1), "bad-signature"),
             (HandClient("nobody", client.key, place.federation, 1), "unknown-actor"),
@@ -41,7 +41,7 @@ def test_it_is_believed_only_if_signed(tmp_path: Path) -> None:
         ]
         for one, code in cases:
             with pytest.raises(RefusedError) as refused:
-                introduction.of_message("request", one.request(add=[0])).verify(place.service.core)
+                preamble.of_message("request", one.request(add=[0])).verify(place.service.core)
             assert refused.value.code == code
 
 
@@ -49,5 +49,5 @@ def test_it_is_believed_only_if_signed(tmp_path: Path) -> None:
 def test_headers_that_say_nothing_are_refused(header: bytes) -> None:
     data = b"expunge\x00request\x00\x01" + len(header).to_bytes(4, "little") + header + bytes(64)
     with pytest.raises(RefusedError) as refused:
-        introduction.of_message("request", data)
+        preamble.of_message("request", data)
     assert refused.value.code == "malformed"

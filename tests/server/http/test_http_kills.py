@@ -1,7 +1,8 @@
-"""A server and clients in processes of their own, over HTTPS; all of them killed with signal 9 at random times, again and again.
+"""A server and clients in processes of their own, over HTTPS; all of them killed with signal 9 at
+random times, again and again.
 
-Law: whatever was killed when, once all are back the head is that of retraining on what the clients hold, and an audit finds
-every client's own samples equal to what the server holds of it.
+Law: whatever was killed when, once all are back the head is that of retraining on what the clients
+hold, and an audit finds every client's own samples equal to what the server holds of it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import time
 from pathlib import Path
 
 from expunge import Spec, solve
-from expunge.carriers.local import LocalCarrier
 from expunge.client import Agent, ClientStore, enrol
+from expunge.crypto import SigningKey
 from expunge.office import Office
-from expunge.protocol.token import Token
-from expunge.server.founding import found
+from expunge.server.backup import found
 from expunge.server.http.tls import make_tls
 from expunge.server.service import Service
-from expunge.signing import SigningKey
+from expunge.transport.local import LocalCarrier
+from expunge.wire.token import Token
 
 SPEC = Spec(dim=3, labels=("no", "yes"))
 MORTALS = Path(__file__).with_name("mortals.py")
@@ -62,10 +63,15 @@ def test_everything_is_killed_again_and_again(tmp_path: Path) -> None:
     port = free_port()
     url = f"https://127.0.0.1:{port}"
     makers = [lambda: start("serve", tmp_path, port)]
-    makers += [lambda name=name: start("work", tmp_path / name, url, ca, chance.randrange(2**32)) for name in ("north", "south")]
+    makers += [
+        lambda name=name: start("work", tmp_path / name, url, ca, chance.randrange(2**32))
+        for name in ("north", "south")
+    ]
     processes = [make() for make in makers]
     try:
-        pace = max(1.0, seconds_until_listening(port))  # a busy machine takes longer to start what is killed
+        pace = max(
+            1.0, seconds_until_listening(port)
+        )  # a busy machine takes longer to start what is killed
         end = time.monotonic() + SECONDS * pace
         while time.monotonic() < end:
             time.sleep(chance.uniform(0.5, 1.6) * pace)
@@ -109,7 +115,9 @@ def office_of(folder: Path, operator: SigningKey, key: SigningKey, carrier: Loca
 
 def check(folder: Path, operator: SigningKey, key: SigningKey) -> None:
     service = Service.open(folder / "server", timeout=20.0)
-    assert service.status()["round"] > 0  # over the network, before anybody was asked to come to an end
+    assert (
+        service.status()["round"] > 0
+    )  # over the network, before anybody was asked to come to an end
     carrier = LocalCarrier(service)
     office = office_of(folder, operator, key, carrier)
     stores = [ClientStore.open(folder / name, timeout=20.0) for name in ("north", "south")]

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expunge.crypto import SigningKey
 from expunge.errors import RefusedError
-from expunge.server.http.door import Door
+from expunge.server.http.gateway import Gateway
 from expunge.server.http.limits import Buckets, Budget, Limits, peer_name
 from expunge.server.http.logs import Note
-from expunge.signing import SigningKey
-from http_cases import HandClient, Site, served, site
+from support.http import HandClient, Site, served, site
 
 
 class Clock:
@@ -27,7 +27,9 @@ class Clock:
 
 
 @given(st.integers(1, 50), st.lists(st.tuples(st.floats(0, 120), st.integers(0, 40)), max_size=20))
-def test_a_bucket_never_gives_more_than_a_minutes_worth_and_its_rate(rate: int, steps: list[tuple[float, int]]) -> None:
+def test_a_bucket_never_gives_more_than_a_minutes_worth_and_its_rate(
+    rate: int, steps: list[tuple[float, int]]
+) -> None:
     clock = Clock()
     buckets, given_out = Buckets(rate, clock), 0
     for pause, asked in steps:
@@ -159,7 +161,7 @@ def test_a_share_given_to_one_who_is_just_leaving_is_not_lost() -> None:
     asyncio.run(run())
 
 
-# -- who pays ------------------------------------------------------------------------------------------------------------
+# -- who pays --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -168,7 +170,7 @@ def place(tmp_path: Path) -> Iterator[Site]:
         yield one
 
 
-def offers(door: Door, bodies: list[bytes]) -> list[tuple[str, Note]]:
+def offers(door: Gateway, bodies: list[bytes]) -> list[tuple[str, Note]]:
     """The outcome of each body, offered as a client's request."""
 
     def source(body: bytes) -> Callable[[], object]:
@@ -180,7 +182,10 @@ def offers(door: Door, bodies: list[bytes]) -> list[tuple[str, Note]]:
     async def run() -> list[tuple[str, Note]]:
         outcomes = []
         for body in bodies:
-            note, headers = Note("POST", "192.0.2.1"), [(b"content-length", str(len(body)).encode())]
+            note, headers = (
+                Note("POST", "192.0.2.1"),
+                [(b"content-length", str(len(body)).encode())],
+            )
             try:
                 await door.request(note, headers, source(body))  # type: ignore[arg-type]
             except RefusedError as refusal:
@@ -194,7 +199,7 @@ def offers(door: Door, bodies: list[bytes]) -> list[tuple[str, Note]]:
 
 def test_an_actor_is_limited_by_name_and_an_impostor_cannot_use_it_up(place: Site) -> None:
     clock = Clock()
-    door = Door(place.service, clock=clock)
+    door = Gateway(place.service, clock=clock)
     try:
         client, other = place.client("limited"), place.client("other")
         impostor = HandClient("limited", SigningKey(bytes(32)), place.federation, 2)
@@ -203,11 +208,17 @@ def test_an_actor_is_limited_by_name_and_an_impostor_cannot_use_it_up(place: Sit
         assert not any(note.is_proven for _, note in forged)
         found = offers(door, [client.request(add=[number]) for number in range(4)])
         assert [code for code, _ in found] == ["ok", "ok", "ok", "too-many"]
-        assert [(note.actor, note.sequence) for _, note in found[:3]] == [("limited", 1), ("limited", 2), ("limited", 3)]
+        assert [(note.actor, note.sequence) for _, note in found[:3]] == [
+            ("limited", 1),
+            ("limited", 2),
+            ("limited", 3),
+        ]
         assert offers(door, [other.request(add=[0])])[0][0] == "ok"
         clock.now += 20.0
         client.sequence = 3
-        refused = offers(door, [client.request(add=[0])])  # what is signed and refused is paid for, and logged with its actor
+        refused = offers(
+            door, [client.request(add=[0])]
+        )  # what is signed and refused is paid for, and logged with its actor
         assert refused[0][0] == "already-live"
         assert refused[0][1].is_proven
         client.sequence = 3
@@ -221,7 +232,9 @@ def test_an_address_is_limited_unless_it_signs(tmp_path: Path) -> None:
         clients = [server.site.client(f"client-{number}") for number in range(3)]
         for client in clients:
             for number in range(3):
-                assert server.ask("POST", "/v1/requests", client.request(add=[number])).status == 200
+                assert (
+                    server.ask("POST", "/v1/requests", client.request(add=[number])).status == 200
+                )
         statuses = [server.ask("GET", "/v1/federation").status for _ in range(5)]
         assert statuses[0] == 200
         assert statuses[-1] == 429

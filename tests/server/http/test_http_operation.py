@@ -12,10 +12,10 @@ import click
 import pytest
 
 from expunge.cli.main import main
-from expunge.server.core import Settings
 from expunge.server.http.limits import Limits
 from expunge.server.http.metrics import Metrics
-from http_cases import site
+from expunge.server.state import Settings
+from support.http import site
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "how-to" / "operate-a-server.md").read_text()
@@ -29,7 +29,10 @@ def commands() -> list[list[str]]:
     said = [line.strip() for line in blocks.splitlines()] + re.findall(r"`(expunge [^`\n]+)`", PAGE)
     found = [shlex.split(line) for line in said]
     unit = UNIT.read_text().partition("ExecStart=")[2].partition("\n")[0]
-    image = [json.loads(text) for text in re.findall(r"^(?:ENTRYPOINT|CMD) (\[.*\])$", IMAGE, re.MULTILINE)]
+    image = [
+        json.loads(text)
+        for text in re.findall(r"^(?:ENTRYPOINT|CMD) (\[.*\])$", IMAGE, re.MULTILINE)
+    ]
     found += [shlex.split(unit), [*image[0], *image[1]]]
     ours, names = [], main.list_commands(_top())
     for words in found:
@@ -53,7 +56,9 @@ def test_commands_have_the_options_that_they_are_given() -> None:
             _, chosen, rest = command.resolve_command(context, rest)
             assert chosen is not None, words
             command, context = chosen, click.Context(chosen, parent=context, info_name=chosen.name)
-        command.make_parser(context).parse_args([word for word in rest if word != "..."])  # raises what it does not know
+        command.make_parser(context).parse_args(
+            [word for word in rest if word != "..."]
+        )  # raises what it does not know
 
 
 def test_the_limits_are_those_of_the_page() -> None:
@@ -65,7 +70,10 @@ def test_the_limits_are_those_of_the_page() -> None:
         f"| bytes of an enrolment, question or command | {limits.envelope >> 20} MB |",
         f"| connections | {limits.most_connections} |",
         f"| request line and headers | {limits.head_bytes >> 10} KB, {limits.head_seconds:.0f} s |",
-        f"| body | {limits.body_seconds:.0f} s, and one second more for every {limits.slowest >> 10} KB |",
+        (
+            f"| body | {limits.body_seconds:.0f} s, and one second more for every "
+            f"{limits.slowest >> 10} KB |"
+        ),
         f"| time between two requests on a connection | {limits.idle_seconds} s |",
         f"wait up to {limits.room_seconds:.0f} s",
         f"longer than {limits.free >> 10} KB",

@@ -1,4 +1,6 @@
-"""Every route over HTTPS, with the answers that the service itself gives; refusals change nothing."""
+"""Every route over HTTPS, with the answers that the service itself gives; refusals change
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from expunge.crypto import Envelope, SigningKey
 from expunge.errors import RefusedError
-from expunge.evidence import Receipt, published, read_entry, verify_consistency, verify_inclusion
-from expunge.evidence.checkpoint import Checkpoint
+from expunge.evidence import (
+    Receipt,
+    published_head,
+    read_entry,
+    verify_consistency,
+    verify_inclusion,
+)
+from expunge.evidence.log import Checkpoint
 from expunge.evidence.merkle import leaf_hash
-from expunge.protocol import speech
-from expunge.server.http.refusals import body_of, headers_of, status_of
-from expunge.signing import Envelope, SigningKey
-from http_cases import HandClient, Served, asked, served
+from expunge.wire import payloads
+from expunge.wire.refusals import body_of, headers_of, status_of
+from support.http import HandClient, Served, asked, served
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +46,10 @@ def test_a_client_enrols_adds_deletes_and_syncs(server: Served) -> None:
     first = server.ask("POST", "/v1/enrolments", enrolment)
     assert first.status == 200
     assert first.headers["content-type"] == "application/json"
-    assert speech.heard("enrolled", first.data, server_key(server))["name"] == name
-    again = speech.heard("enrolled", server.ask("POST", "/v1/enrolments", enrolment).data, server_key(server))
+    assert payloads.open_verified("enrolled", first.data, server_key(server))["name"] == name
+    again = payloads.open_verified(
+        "enrolled", server.ask("POST", "/v1/enrolments", enrolment).data, server_key(server)
+    )
     assert again["name"] == name
 
     data = client.request(add=range(5))
@@ -48,16 +58,23 @@ def test_a_client_enrols_adds_deletes_and_syncs(server: Served) -> None:
     receipt = Receipt.read(Envelope.from_bytes(answer.data, "receipt"), server_key(server))
     assert receipt.logged.entry["client"] == name
     assert server.ask("POST", "/v1/requests", data).data == answer.data
-    assert {piece.split(";")[0].strip() for piece in answer.headers["server-timing"].split(",")} >= {"checks", "solve", "write"}
+    assert {
+        piece.split(";")[0].strip() for piece in answer.headers["server-timing"].split(",")
+    } >= {"checks", "solve", "write"}
     assert server.ask("POST", "/v1/requests", client.request(delete=[2])).status == 200
 
     synced = server.ask("POST", "/v1/sync", client.question())
-    assert speech.heard("answer", synced.data, server_key(server))["sequence"] == 2
+    assert payloads.open_verified("answer", synced.data, server_key(server))["sequence"] == 2
 
 
 def test_commands_and_questions_take_one_route(server: Served) -> None:
     question = server.ask("POST", "/v1/commands", server.site.ask("status"))
-    assert Envelope.from_bytes(question.data, "result").verify(server_key(server))["result"]["value"]["solver"] == "woodbury"
+    assert (
+        Envelope.from_bytes(question.data, "result").verify(server_key(server))["result"]["value"][
+            "solver"
+        ]
+        == "woodbury"
+    )
     number = server.site.number + 1
     command = server.site.ask("audit", number)
     first = server.ask("POST", "/v1/commands", command)
@@ -68,24 +85,47 @@ def test_commands_and_questions_take_one_route(server: Served) -> None:
 
 def test_federation_checkpoint_and_proofs_are_those_of_the_service(server: Served) -> None:
     service = server.site.service
-    content = speech.heard("federation", server.ask("GET", "/v1/federation").data, server_key(server))
+    content = payloads.open_verified(
+        "federation", server.ask("GET", "/v1/federation").data, server_key(server)
+    )
     assert content["federation"] == server.site.federation
-    signed = Envelope.from_bytes(server.ask("GET", "/v1/checkpoint").data, "checkpoint").verify(server_key(server))
+    signed = Envelope.from_bytes(server.ask("GET", "/v1/checkpoint").data, "checkpoint").verify(
+        server_key(server)
+    )
     checkpoint = Checkpoint.from_json(signed)
-    entries = [base64.b64decode(text) for text in json.loads(server.ask("GET", "/v1/log/entries?start=0&end=1000").data)]
+    entries = [
+        base64.b64decode(text)
+        for text in json.loads(server.ask("GET", "/v1/log/entries?start=0&end=1000").data)
+    ]
     assert entries == service.entries(0, 1000)
     assert read_entry(entries[0])["kind"] == "founded"
     index = checkpoint.size - 1
-    path = json.loads(server.ask("GET", f"/v1/log/inclusion?index={index}&size={checkpoint.size}").data)
-    verify_inclusion(leaf_hash(entries[index]), index, checkpoint.size, [bytes.fromhex(one) for one in path], checkpoint.root)
-    proof = json.loads(server.ask("GET", f"/v1/log/consistency?first=1&second={checkpoint.size}").data)
-    verify_consistency(1, leaf_hash(entries[0]), checkpoint.size, checkpoint.root, [bytes.fromhex(one) for one in proof])
+    path = json.loads(
+        server.ask("GET", f"/v1/log/inclusion?index={index}&size={checkpoint.size}").data
+    )
+    verify_inclusion(
+        leaf_hash(entries[index]),
+        index,
+        checkpoint.size,
+        [bytes.fromhex(one) for one in path],
+        checkpoint.root,
+    )
+    proof = json.loads(
+        server.ask("GET", f"/v1/log/consistency?first=1&second={checkpoint.size}").data
+    )
+    verify_consistency(
+        1,
+        leaf_hash(entries[0]),
+        checkpoint.size,
+        checkpoint.root,
+        [bytes.fromhex(one) for one in proof],
+    )
 
 
 def test_the_head_has_its_digest_as_etag(server: Served) -> None:
     first = server.ask("GET", "/v1/head")
     digest = server.site.service.head_digest()
-    head, _ = published.read(first.data, server_key(server))
+    head, _ = published_head.read(first.data, server_key(server))
     assert head.digest == digest
     assert first.headers["etag"] == f'W/"{digest}"'
     for known in (f'"{digest}"', f'W/"{digest}"', f'"{"0" * 64}", "{digest}"', "*"):
@@ -116,13 +156,18 @@ def test_health_readiness_and_metrics(server: Served) -> None:
     assert f"expunge_samples {server.site.service.status()['samples']}.0".encode() in metrics.data
 
 
-def test_a_store_that_does_not_answer_is_not_ready(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_is_not_ready(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed = sqlite3.connect(":memory:", check_same_thread=False)
     closed.close()
     with monkeypatch.context() as patched:
         patched.setattr(server.site.service.core.database, "_connection", closed)
         ready = server.ask("GET", "/readyz")
-        assert (ready.status, json.loads(ready.data)) == (503, {"ready": False, "reason": "the store does not answer"})
+        assert (ready.status, json.loads(ready.data)) == (
+            503,
+            {"ready": False, "reason": "the store does not answer"},
+        )
         assert server.ask("GET", "/healthz").status == 200
         refused = server.ask("GET", "/v1/checkpoint")
         assert (refused.status, json.loads(refused.data)["code"]) == (503, "storage")
@@ -132,7 +177,10 @@ def test_a_store_that_does_not_answer_is_not_ready(server: Served, monkeypatch: 
 
 
 def test_each_refusal_has_its_status_and_changes_nothing(server: Served) -> None:
-    client, stranger = server.site.client("refused"), HandClient("stranger", SigningKey(bytes(32)), server.site.federation, 2)
+    client, stranger = (
+        server.site.client("refused"),
+        HandClient("stranger", SigningKey(bytes(32)), server.site.federation, 2),
+    )
     impostor = HandClient(client.name, SigningKey(bytes(32)), server.site.federation, 2)
     lost = HandClient(client.name, client.key, "0" * 32, 2)
     assert server.ask("POST", "/v1/requests", client.request(add=[0, 1])).status == 200
@@ -188,7 +236,9 @@ def test_each_refusal_has_its_status_and_changes_nothing(server: Served) -> None
         ("/v1/requests", 405, "malformed"),
     ],
 )
-def test_what_cannot_be_fetched_is_refused(server: Served, path: str, status: int, code: str) -> None:
+def test_what_cannot_be_fetched_is_refused(
+    server: Served, path: str, status: int, code: str
+) -> None:
     answer = server.ask("GET", path)
     assert (answer.status, json.loads(answer.data)["code"]) == (status, code)
 
@@ -207,14 +257,19 @@ def test_a_connection_is_kept_through_refusals(server: Served) -> None:
 
 
 def test_many_clients_wait_for_shared_rounds_without_a_thread_each(server: Served) -> None:
-    service, clients = server.site.service, [server.site.client(f"crowd-{number}", 2) for number in range(50)]
+    service, clients = (
+        server.site.service,
+        [server.site.client(f"crowd-{number}", 2) for number in range(50)],
+    )
     before, answers = service.status()["round"], {}
     threads = []
     with service.core.lock:  # nothing is applied while this is held
         for client in clients:
             data = client.request(add=[0, 1])
             thread = threading.Thread(
-                target=lambda name=client.name, data=data: answers.update({name: server.ask("POST", "/v1/requests", data).status})
+                target=lambda name=client.name, data=data: answers.update(
+                    {name: server.ask("POST", "/v1/requests", data).status}
+                )
             )
             thread.start()
             threads.append(thread)

@@ -1,4 +1,6 @@
-"""Serving: refused without TLS, stopped by a signal after what has begun, closed and folded at the end."""
+"""Serving: refused without TLS, stopped by a signal after what has begun, closed and folded at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ from expunge.errors import ExpungeError, StoreError
 from expunge.server.http.run import Listening, _listen, _urls, serve
 from expunge.server.http.tls import make_tls
 from expunge.server.service import Service
-from http_cases import HOST, asked, found, opened, served, site, trusting
+from support.http import HOST, asked, found, opened, served, site, trusting
 
 SERVE = """
 import sys
 from pathlib import Path
-from expunge.server.core import Settings
+from expunge.server.state import Settings
 from expunge.server.http.run import serve
 from expunge.server.service import Service
 folder = Path(sys.argv[1])
@@ -63,13 +65,19 @@ def test_plain_http_behind_a_proxy(tmp_path: Path) -> None:
     said: list[Listening] = []
     thread = threading.Thread(
         target=lambda: serve(
-            service, port=0, insecure=True, trusted_proxies=["127.0.0.1"], ready=lambda one: (said.append(one), ready.set())
+            service,
+            port=0,
+            insecure=True,
+            trusted_proxies=["127.0.0.1"],
+            ready=lambda one: (said.append(one), ready.set()),
         )
     )
     thread.start()
     assert ready.wait(20)
     assert said[0].urls[0].startswith("http://127.0.0.1:")
-    connection = http.client.HTTPConnection(HOST, int(said[0].urls[0].rpartition(":")[2]), timeout=10)
+    connection = http.client.HTTPConnection(
+        HOST, int(said[0].urls[0].rpartition(":")[2]), timeout=10
+    )
     try:
         assert asked(connection, "GET", "/healthz", x_forwarded_for="192.0.2.9").status == 200
     finally:
@@ -84,7 +92,9 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     service = opened(tmp_path / "server")
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ExpungeError, match=f"cannot listen on 127.0.0.1, port {port}: Address already in use"):
+        with pytest.raises(
+            ExpungeError, match=f"cannot listen on 127.0.0.1, port {port}: Address already in use"
+        ):
             serve(service, port=port, insecure=True)
     assert is_closed(service)
 
@@ -111,7 +121,11 @@ def test_a_family_that_is_not_there_is_done_without(monkeypatch: pytest.MonkeyPa
     there, given = _listen("127.0.0.1", 0), socket.getaddrinfo
     there[0].close()
     elsewhere = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 0, 0, 0))
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [elsewhere, *given(HOST, 0, type=socket.SOCK_STREAM)])
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda *_, **__: [elsewhere, *given(HOST, 0, type=socket.SOCK_STREAM)],
+    )
     (one,) = _listen("both", 0)
     assert one.getsockname()[0] == HOST
     one.close()
@@ -140,18 +154,24 @@ def is_ended(connection: ssl.SSLSocket) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_what_has_begun_finish_and_leaves_nothing_to_erase(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_lets_what_has_begun_finish_and_leaves_nothing_to_erase(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     with site(tmp_path / "server") as place:
         client = place.client("clinic", 2)
     files = make_tls(tmp_path / "tls", [HOST])
     process, port = start(tmp_path)
     data = client.request(add=[0, 1])
     connection, idle = (
-        trusting(files.ca_text).wrap_socket(socket.create_connection((HOST, port), timeout=20), server_hostname=HOST)
+        trusting(files.ca_text).wrap_socket(
+            socket.create_connection((HOST, port), timeout=20), server_hostname=HOST
+        )
         for _ in range(2)
     )
     with connection, idle:
-        head = f"POST /v1/requests HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+        head = (
+            f"POST /v1/requests HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+        )
         connection.sendall(head + data[:100])
         process.send_signal(number)
         assert is_ended(idle)  # who asks nothing is not waited for
@@ -177,7 +197,9 @@ def test_stopping_waits_for_a_round_that_is_waited_for(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         data = server.site.client("clinic").request(add=[0])
         with server.site.service.core.lock:  # no round ends while this is held
-            asking = threading.Thread(target=lambda: answers.append(server.ask("POST", "/v1/requests", data).status))
+            asking = threading.Thread(
+                target=lambda: answers.append(server.ask("POST", "/v1/requests", data).status)
+            )
             asking.start()
             while b"expunge_http_requests_under_way 2.0" not in server.ask("GET", "/metrics").data:
                 pass

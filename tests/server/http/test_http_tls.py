@@ -15,7 +15,7 @@ from cryptography import x509
 
 from expunge.errors import FormatError, StoreError
 from expunge.server.http.tls import ServerTls, expiry, make_tls, renew_certificate
-from http_cases import HOST, served, trusting
+from support.http import HOST, served, trusting
 
 
 def presented(port: int, ca: str) -> bytes:
@@ -32,11 +32,14 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     files = make_tls(tmp_path / "tls", ["expunge.example.org", "192.0.2.7", "2001:db8::7"])
     for path in (tmp_path / "tls").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    names = x509.load_pem_x509_certificate(files.certificate.read_bytes()).extensions.get_extension_for_class(
-        x509.SubjectAlternativeName
-    )
+    names = x509.load_pem_x509_certificate(
+        files.certificate.read_bytes()
+    ).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     assert names.value.get_values_for_type(x509.DNSName) == ["expunge.example.org"]
-    assert [str(one) for one in names.value.get_values_for_type(x509.IPAddress)] == ["192.0.2.7", "2001:db8::7"]
+    assert [str(one) for one in names.value.get_values_for_type(x509.IPAddress)] == [
+        "192.0.2.7",
+        "2001:db8::7",
+    ]
     with pytest.raises(StoreError, match="already"):
         make_tls(tmp_path / "tls", ["localhost"])
 
@@ -76,7 +79,9 @@ def _pair(folder: Path) -> tuple[Path, Path]:
     return files.certificate, files.key
 
 
-@pytest.mark.parametrize("names", [[], [""], ["a b"], ["-x"], ["x" * 64], ["bücher.example"], ["a..b"], ["1.2.3.4/8"]])
+@pytest.mark.parametrize(
+    "names", [[], [""], ["a b"], ["-x"], ["x" * 64], ["bücher.example"], ["a..b"], ["1.2.3.4/8"]]
+)
 def test_names_that_cannot_be_are_refused(tmp_path: Path, names: list[str]) -> None:
     with pytest.raises(FormatError):
         make_tls(tmp_path / "tls", names)
@@ -84,12 +89,16 @@ def test_names_that_cannot_be_are_refused(tmp_path: Path, names: list[str]) -> N
 
 
 def test_a_running_server_takes_up_a_renewed_certificate(tmp_path: Path) -> None:
-    files = make_tls(tmp_path / "tls", ["localhost"], now=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
+    files = make_tls(
+        tmp_path / "tls", ["localhost"], now=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    )
     tls = ServerTls(files.certificate, files.key)
     assert tls.expires == expiry(files.certificate).timestamp()
     assert not tls.refresh()
     before, ends = files.certificate.read_bytes(), tls.expires
-    renewed = renew_certificate(tmp_path / "tls", now=datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC))
+    renewed = renew_certificate(
+        tmp_path / "tls", now=datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC)
+    )
     assert renewed.ca_text == files.ca_text
     assert tls.refresh()
     assert not tls.refresh()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from expunge.protocol.request import OrderAnswer
+from expunge.crypto import SigningKey
 from expunge.server.http import logs
-from expunge.signing import SigningKey
-from http_cases import HandClient, Served, served
+from expunge.wire.request import OrderAnswer
+from support.http import HandClient, Served, served
 
 SUBJECT, AT_CLIENT = "Erika Mustermann", "patient-4711"
 
@@ -32,7 +32,9 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
 
 
 def everything(server: Served) -> list[str]:
-    """Enrol, add, answer an order and delete, fail in several ways; returns what must not be seen anywhere."""
+    """Enrol, add, answer an order and delete, fail in several ways; returns what must not be seen
+    anywhere.
+    """
     site = server.site
     secret = site.token("clinic")
     client = HandClient("clinic", SigningKey(b"\x07" * 32), site.federation, 4)
@@ -40,7 +42,11 @@ def everything(server: Served) -> list[str]:
     server.ask("POST", "/v1/enrolments", enrolment)
     server.ask("POST", "/v1/requests", client.request(add=[0, 1, 2]))
     site.number += 1
-    order = server.ask("POST", "/v1/commands", site.ask("order", site.number, subject=SUBJECT, subjects={"clinic": AT_CLIENT}))
+    order = server.ask(
+        "POST",
+        "/v1/commands",
+        site.ask("order", site.number, subject=SUBJECT, subjects={"clinic": AT_CLIENT}),
+    )
     assert order.status == 200
     assert site.service.status()["orders"]["open"] == 1
     row = site.service.core.database.value("SELECT id FROM orders")
@@ -67,7 +73,9 @@ def everything(server: Served) -> list[str]:
     ]
 
 
-def test_logs_say_what_happened_and_nothing_about_whom(tmp_path: Path, written: io.StringIO) -> None:
+def test_logs_say_what_happened_and_nothing_about_whom(
+    tmp_path: Path, written: io.StringIO
+) -> None:
     with served(tmp_path) as server:
         hidden = everything(server)
     text = written.getvalue()
@@ -79,7 +87,14 @@ def test_logs_say_what_happened_and_nothing_about_whom(tmp_path: Path, written: 
     assert "127.0.0.1" not in "".join(json.dumps(line) for line in requests)
     assert all(isinstance(line["ms"], float) and line["ms"] > 0.0 for line in requests)
     found = [
-        (line["method"], line["route"], line["status"], line["code"], line.get("actor"), line.get("sequence"))
+        (
+            line["method"],
+            line["route"],
+            line["status"],
+            line["code"],
+            line.get("actor"),
+            line.get("sequence"),
+        )
         for line in requests
     ]
     assert found == [
@@ -96,7 +111,10 @@ def test_logs_say_what_happened_and_nothing_about_whom(tmp_path: Path, written: 
         ("POST", "/v1/commands", 422, "unknown-order", "operator", 0),
         ("POST", "/v1/commands", 422, "unknown-action", None, None),
     ]
-    assert all(isinstance(line["in"], int) and isinstance(line["out"], int) and line["out"] > 0 for line in requests)
+    assert all(
+        isinstance(line["in"], int) and isinstance(line["out"], int) and line["out"] > 0
+        for line in requests
+    )
     assert requests[1]["in"] > 200
     assert [line["event"] for line in lines(written)][:1] == ["listening"]
     assert [line["event"] for line in lines(written)][-1] == "stopped"
@@ -123,7 +141,9 @@ def test_every_line_has_its_level(tmp_path: Path, written: io.StringIO) -> None:
         ("error", ["error"], ["error", "error"]),
     ],
 )
-def test_lines_below_the_chosen_level_are_left_out(level: str, own: list[str], uvicorn: list[str]) -> None:
+def test_lines_below_the_chosen_level_are_left_out(
+    level: str, own: list[str], uvicorn: list[str]
+) -> None:
     stream = io.StringIO()
     handler = logs.write_to(stream, level)
     try:
@@ -138,8 +158,13 @@ def test_lines_below_the_chosen_level_are_left_out(level: str, own: list[str], u
     assert [line["level"] for line in told if line["event"] == "uvicorn.error"] == uvicorn
 
 
-@pytest.mark.parametrize(("status", "level"), [(0, "warning"), (200, "info"), (304, "info"), (429, "warning"), (503, "error")])
-def test_the_level_of_a_request_follows_its_outcome(written: io.StringIO, status: int, level: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "level"),
+    [(0, "warning"), (200, "info"), (304, "info"), (429, "warning"), (503, "error")],
+)
+def test_the_level_of_a_request_follows_its_outcome(
+    written: io.StringIO, status: int, level: str
+) -> None:
     logs.log_request(logs.Note("GET", "127.0.0.1", status=status), 0.001, peers=False)
     (line,) = lines(written)
     assert (line["level"], line["status"]) == (level, status)
@@ -163,9 +188,24 @@ def test_metrics_count_what_happened_and_name_nobody(tmp_path: Path) -> None:
     def value(name: str) -> float:
         return float(values[name])
 
-    assert value('expunge_http_requests_total{method="POST",outcome="ok",route="/v1/requests",status="200"}') == 2
-    assert value('expunge_http_requests_total{method="POST",outcome="sequence-gap",route="/v1/requests",status="409"}') == 1
-    assert value('expunge_http_requests_total{method="GET",outcome="not-found",route="none",status="404"}') == 1
+    assert (
+        value(
+            'expunge_http_requests_total{method="POST",outcome="ok",route="/v1/requests",status="200"}'
+        )
+        == 2
+    )
+    assert (
+        value(
+            'expunge_http_requests_total{method="POST",outcome="sequence-gap",route="/v1/requests",status="409"}'
+        )
+        == 1
+    )
+    assert (
+        value(
+            'expunge_http_requests_total{method="GET",outcome="not-found",route="none",status="404"}'
+        )
+        == 1
+    )
     assert value('expunge_http_request_seconds_count{route="/v1/requests"}') == 5
     assert value('expunge_request_phase_seconds_count{phase="write"}') == 2
     assert value("expunge_samples") == 2
@@ -201,7 +241,10 @@ def test_an_error_of_our_own_is_told_by_kind_and_place_only(
     (told,) = [line for line in lines(written) if line["event"] == "a request failed"]
     assert (told["error"], told["level"]) == ("ZeroDivisionError", "error")
     assert str(told["at"][-1]).startswith("test_http_traces.py:")  # type: ignore[index]
-    assert [line["code"] for line in lines(written) if line["event"] == "request"] == ["internal", "ok"]
+    assert [line["code"] for line in lines(written) if line["event"] == "request"] == [
+        "internal",
+        "ok",
+    ]
 
 
 def test_other_lines_are_json_too(written: io.StringIO) -> None:
@@ -220,7 +263,9 @@ def test_other_lines_are_json_too(written: io.StringIO) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(first["time"]))
 
 
-def test_without_listeners_nothing_is_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_listeners_nothing_is_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with served(tmp_path) as server:
         server.ask("GET", "/healthz")
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,5 @@
-"""`expunge experiment`: the paper's experiments, each one command; results, tables, figures, a page.
+"""`expunge experiment`: the paper's experiments, each one command; results, tables, figures, a
+page.
 
 Expunge finds it by the entry point group `expunge.commands`.
 """
@@ -16,17 +17,38 @@ import click
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from expunge.cli import failure
-from expunge.cli.command import Command, Group
-from expunge.cli.options import FOLDER, PATH
-from expunge.cli.screen import BAD, GOOD, QUIET, WAITS, Screen, bullets, count, facts, line, place, table, title, unwrapped
+from expunge.cli import _command
+from expunge.cli._command import Command, Group
+from expunge.cli._options import FOLDER, PATH
+from expunge.cli._output import (
+    BAD,
+    GOOD,
+    QUIET,
+    WAITS,
+    Screen,
+    bullets,
+    count,
+    facts,
+    line,
+    place,
+    table,
+    title,
+    unwrapped,
+)
 from expunge.errors import InputError, MissingExtraError
 from expunge_experiments import config
 from expunge_experiments.datasets.catalogue import Library
 from expunge_experiments.flower import subprocess
 from expunge_experiments.report.page import findings, missing, tables, write_outcome, write_page
 from expunge_experiments.report.tables import seconds_text
-from expunge_experiments.runner import ENGINES, FLOWER, FLOWER_NEEDS, Outcome, Runner, available_engines
+from expunge_experiments.runner import (
+    ENGINES,
+    FLOWER,
+    FLOWER_NEEDS,
+    Outcome,
+    Runner,
+    available_engines,
+)
 from expunge_experiments.runs.base import Finding, Table
 from expunge_experiments.runs.catalogue import ABOUT, EXPERIMENTS
 
@@ -45,9 +67,11 @@ class Experiments(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command by its name."""
         if cmd_name in ABOUT:
-            return _command((cmd_name,), cmd_name, ABOUT[cmd_name])
+            return _experiment_command((cmd_name,), cmd_name, ABOUT[cmd_name])
         if cmd_name == ALL:
-            return _command(tuple(ABOUT), ALL, "Run all experiments, and write one page about them.")
+            return _experiment_command(
+                tuple(ABOUT), ALL, "Run all experiments, and write one page about them."
+            )
         if cmd_name == "features":
             found = import_module("expunge_experiments.cli.features").features
             return found if isinstance(found, click.Command) else None
@@ -58,8 +82,9 @@ class Experiments(Group):
 def experiment() -> None:
     """Run the paper's experiments: every baseline, table and figure, and the appendix.
 
-    Each experiment is cut into cells whose results are kept one by one in OUT/NAME, so an interrupted run goes on where it was
-    and nothing is measured twice. Data are looked for in the folder that EXPUNGE_DATA names.
+    Each experiment is cut into cells whose results are kept one by one in OUT/NAME, so an
+    interrupted run goes on where it was and nothing is measured twice. Data are looked for in the
+    folder that EXPUNGE_DATA names.
 
     Example:
       expunge experiment list
@@ -69,29 +94,73 @@ def experiment() -> None:
 
 
 _OPTIONS: Sequence[Callable[..., Any]] = (
-    click.option("--quick", is_flag=True, help="Fewer requests and seeds; never a smaller d, c or K."),
-    click.option("--config", "config_file", type=PATH, metavar="FILE", help="TOML with a table for each experiment."),
-    click.option("--show-config", is_flag=True, help="Print the complete config that would be run, and run nothing."),
     click.option(
-        "--dataset", "datasets", multiple=True, metavar="NAME", help="Run on this instead: a name, or a path. Repeatable."
+        "--quick", is_flag=True, help="Fewer requests and seeds; never a smaller d, c or K."
     ),
-    click.option("--out", type=FOLDER, default=Path("results"), show_default=True, help="The folder for results."),
-    click.option("--data", type=FOLDER, help="The folder with data. [default: EXPUNGE_DATA, or the user's data folder]"),
-    click.option("--fresh", is_flag=True, help="Forget earlier results of these cells, and measure anew."),
-    click.option("--only", metavar="PATTERN", help="Measure only cells with this in their name, as in 'system=fats'."),
-    click.option("--engine", type=click.Choice(ENGINES), help="Measure only cells of this engine. [default: all]"),
+    click.option(
+        "--config",
+        "config_file",
+        type=PATH,
+        metavar="FILE",
+        help="TOML with a table for each experiment.",
+    ),
+    click.option(
+        "--show-config",
+        is_flag=True,
+        help="Print the complete config that would be run, and run nothing.",
+    ),
+    click.option(
+        "--dataset",
+        "datasets",
+        multiple=True,
+        metavar="NAME",
+        help="Run on this instead: a name, or a path. Repeatable.",
+    ),
+    click.option(
+        "--out",
+        type=FOLDER,
+        default=Path("results"),
+        show_default=True,
+        help="The folder for results.",
+    ),
+    click.option(
+        "--data",
+        type=FOLDER,
+        help="The folder with data. [default: EXPUNGE_DATA, or the user's data folder]",
+    ),
+    click.option(
+        "--fresh", is_flag=True, help="Forget earlier results of these cells, and measure anew."
+    ),
+    click.option(
+        "--only",
+        metavar="PATTERN",
+        help="Measure only cells with this in their name, as in 'system=fats'.",
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        help="Measure only cells of this engine. [default: all]",
+    ),
     click.option(
         "--flower-python",
         type=PATH,
         envvar="EXPUNGE_FLOWER_PYTHON",
         show_envvar=True,
-        help="The Python of an environment with Flower, for cells that run on it. [default: this one]",
+        help=(
+            "The Python of an environment with Flower, for cells that run on it. [default: this "
+            "one]"
+        ),
     ),
-    click.option("--measure-only", is_flag=True, hidden=True, help="Write no tables and figures: another process does."),
+    click.option(
+        "--measure-only",
+        is_flag=True,
+        hidden=True,
+        help="Write no tables and figures: another process does.",
+    ),
 )
 
 
-def _command(names: tuple[str, ...], called: str, about: str) -> Command:
+def _experiment_command(names: tuple[str, ...], called: str, about: str) -> Command:
     """The command that runs these experiments."""
 
     def run(**given: Any) -> None:
@@ -100,7 +169,9 @@ def _command(names: tuple[str, ...], called: str, about: str) -> Command:
     more = (
         "The page is OUT/README.md; results of each experiment are in a folder beside it."
         if called == ALL
-        else f"Results (results.json), tables (table.md) and figures (PNG, SVG) are in OUT/{called}."
+        else (
+            f"Results (results.json), tables (table.md) and figures (PNG, SVG) are in OUT/{called}."
+        )
     )
     run.__doc__ = (
         f"{about}\n\n{more}\n\n"
@@ -121,12 +192,17 @@ def list_experiments() -> None:
     Example:
       expunge experiment list
     """
-    Screen.current().result({"experiments": ABOUT}, table(("Experiment", "What it does"), list(ABOUT.items())))
+    Screen.current().result(
+        {"experiments": ABOUT}, table(("Experiment", "What it does"), list(ABOUT.items()))
+    )
 
 
 def _run(names: tuple[str, ...], everything: bool, **given: Any) -> None:
     if everything and (given["datasets"] or given["only"] is not None):
-        raise click.UsageError("--dataset and --only are for one experiment; for all of them, write a config (--config)")
+        raise click.UsageError(
+            "--dataset and --only are for one experiment; for all of them, write a config "
+            "(--config)"
+        )
     if given["flower_python"] is not None:
         subprocess.require_python(given["flower_python"])
     settings = _settings(names, given["config_file"], given["datasets"], quick=given["quick"])
@@ -134,43 +210,74 @@ def _run(names: tuple[str, ...], everything: bool, **given: Any) -> None:
     if given["show_config"]:
         text = "\n".join(config.written(EXPERIMENTS[name], settings[name]) for name in names)
         tables_of = {name: config.as_dict(settings[name]) for name in names}
-        screen.result({"config": tables_of, "toml": text}, Text(text.rstrip("\n"), no_wrap=True, overflow="ignore"))
+        screen.result(
+            {"config": tables_of, "toml": text},
+            Text(text.rstrip("\n"), no_wrap=True, overflow="ignore"),
+        )
         return
     engines = _engines(names, settings, given)
     outcomes = []
     with _watched(screen) as report:
         runner = Runner(given["out"], Library(given["data"]), report)
         for name in names:
-            options = {"quick": given["quick"], "fresh": given["fresh"], "only": given["only"], "engines": engines}
+            options = {
+                "quick": given["quick"],
+                "fresh": given["fresh"],
+                "only": given["only"],
+                "engines": engines,
+            }
             outcome = runner.run(EXPERIMENTS[name], settings[name], **options)
-            if given["flower_python"] is not None and FLOWER not in engines and given["engine"] in (None, FLOWER):
+            if (
+                given["flower_python"] is not None
+                and FLOWER not in engines
+                and given["engine"] in (None, FLOWER)
+            ):
                 outcome = subprocess.finished(runner, outcome, given)
             if not given["measure_only"]:
                 write_outcome(outcome, runner.folder(EXPERIMENTS[name]))
             outcomes.append(outcome)
-        page = write_page(outcomes, given["out"]) if everything and not given["measure_only"] else None
+        page = (
+            write_page(outcomes, given["out"]) if everything and not given["measure_only"] else None
+        )
     _show(screen, outcomes, given["out"], page)
     if any(outcome.failures for outcome in outcomes):
-        click.get_current_context().exit(failure.FAILED)
+        click.get_current_context().exit(_command.FAILED)
 
 
-def _settings(names: Sequence[str], path: Path | None, datasets: Sequence[str], *, quick: bool) -> dict[str, Any]:
+def _settings(
+    names: Sequence[str], path: Path | None, datasets: Sequence[str], *, quick: bool
+) -> dict[str, Any]:
     """The settings of these experiments. Whatever else is in the config is checked as well."""
     tables_of: Mapping[str, Any] = config.read(path) if path is not None else {}
     config.check_tables(tables_of, tuple(ABOUT))
     if datasets:
-        tables_of = {name: {**tables_of.get(name, {}), **config.on_datasets(EXPERIMENTS[name], datasets)} for name in names}
+        tables_of = {
+            name: {**tables_of.get(name, {}), **config.on_datasets(EXPERIMENTS[name], datasets)}
+            for name in names
+        }
     wanted = [*names, *(name for name in tables_of if name not in names)]
-    return {name: config.settings_of(EXPERIMENTS[name], tables_of.get(name, {}), quick=quick) for name in wanted}
+    return {
+        name: config.settings_of(EXPERIMENTS[name], tables_of.get(name, {}), quick=quick)
+        for name in wanted
+    }
 
 
-def _engines(names: Sequence[str], settings: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The engines to run cells of in this process. Refuses one that was asked for by name, and of which nothing would be run."""
+def _engines(
+    names: Sequence[str], settings: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The engines to run cells of in this process.
+
+    Refuses one that was asked for by name, and of which nothing would be run.
+    """
     asked, here = given["engine"], available_engines()
     if asked is None:
         return here
-    if len(names) == 1 and not any(cell.engine == asked for cell in EXPERIMENTS[names[0]].cells(settings[names[0]])):
-        raise InputError(f"{names[0]} has no cells of the engine {asked} with these settings; leave --engine out")
+    if len(names) == 1 and not any(
+        cell.engine == asked for cell in EXPERIMENTS[names[0]].cells(settings[names[0]])
+    ):
+        raise InputError(
+            f"{names[0]} has no cells of the engine {asked} with these settings; leave --engine out"
+        )
     if asked not in here and given["flower_python"] is None:
         raise MissingExtraError(f"cells of the engine {asked} need {FLOWER_NEEDS}")
     return tuple(one for one in here if one == asked)
@@ -181,7 +288,9 @@ def _watched(screen: Screen) -> Iterator[Callable[[str, int, int | None], None]]
     """Bars where somebody is watching; elsewhere one line for each cell that begins."""
     if screen.is_watched:
         with screen.bars() as show:
-            yield lambda what, done, total: show(what if len(what) <= _SHOWN else f"{what[: _SHOWN - 1]}…", done, total)
+            yield lambda what, done, total: show(
+                what if len(what) <= _SHOWN else f"{what[: _SHOWN - 1]}…", done, total
+            )
         return
 
     def told(what: str, done: int, total: int | None) -> None:
@@ -192,11 +301,14 @@ def _watched(screen: Screen) -> Iterator[Callable[[str, int, int | None], None]]
     yield told
 
 
-# -- what is shown --------------------------------------------------------------------------------------------------------
+# -- what is shown ---------------------------------------------------------------------------------
 
 
 def _show(screen: Screen, outcomes: Sequence[Outcome], out: Path, page: Path | None) -> None:
-    value = {"experiments": [_value(outcome, out) for outcome in outcomes], "page": None if page is None else str(page)}
+    value = {
+        "experiments": [_value(outcome, out) for outcome in outcomes],
+        "page": None if page is None else str(page),
+    }
     shown: list[RenderableType] = []
     for outcome in outcomes:
         shown += _shown(outcome)
@@ -221,10 +333,16 @@ def _value(outcome: Outcome, out: Path) -> dict[str, Any]:
 
 
 def _shown(outcome: Outcome) -> Iterator[RenderableType]:
-    done = f"{count(len(outcome.results), 'cell')} of {outcome.wanted}, {outcome.measured} measured now"
+    done = (
+        f"{count(len(outcome.results), 'cell')} of {outcome.wanted}, {outcome.measured} "
+        "measured now"
+    )
     yield line()
     yield title(outcome.experiment.title)
-    yield line(f"{outcome.experiment.question} ({done}; {seconds_text(outcome.seconds)} of measuring)", QUIET)
+    yield line(
+        f"{outcome.experiment.question} ({done}; {seconds_text(outcome.seconds)} of measuring)",
+        QUIET,
+    )
     for made in tables(outcome):
         yield from _table(made)
     yield line()
@@ -245,7 +363,9 @@ def _table(one: Table) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True)
 class _Fitting:
-    """A table where its words have room on the screen, and otherwise one list for each of its rows."""
+    """A table where its words have room on the screen, and otherwise one list for each of its
+    rows.
+    """
 
     content: Table
 
@@ -253,13 +373,18 @@ class _Fitting:
         """As the screen is wide."""
         del console
         columns, rows = self.content.columns, self.content.rows
-        words = [[word for cell in column for word in cell.split()] for column in zip(columns, *rows, strict=True)]
+        words = [
+            [word for cell in column for word in cell.split()]
+            for column in zip(columns, *rows, strict=True)
+        ]
         if 2 + sum(2 + max(map(len, one), default=0) for one in words) <= options.max_width:
             yield table(columns, rows, right=tuple(self.content.right))
             return
         for row in rows:
             yield line(row[0], indent=2)
-            yield facts([(f"  {name}", cell) for name, cell in zip(columns[1:], row[1:], strict=True)])
+            yield facts(
+                [(f"  {name}", cell) for name, cell in zip(columns[1:], row[1:], strict=True)]
+            )
 
 
 def _finding(finding: Finding) -> RenderableType:

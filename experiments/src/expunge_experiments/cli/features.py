@@ -1,4 +1,6 @@
-"""`expunge experiment features`: features of the paper's datasets from a user's originals, made once."""
+"""`expunge experiment features`: features of the paper's datasets from a user's originals, made
+once.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ import click
 
 from expunge.backbones import backbone_from
 from expunge.backbones.description import written
-from expunge.cli.command import command
-from expunge.cli.options import FOLDER
-from expunge.cli.screen import Screen, count, facts, next_steps, place, title, unwrapped
+from expunge.cli._command import command
+from expunge.cli._options import FOLDER
+from expunge.cli._output import Screen, count, facts, next_steps, place, title, unwrapped
 from expunge_experiments.datasets.extract import extract
 from expunge_experiments.datasets.originals import ORIGINALS, Choice, read_original
 from expunge_experiments.datasets.places import data_folder
@@ -23,23 +25,45 @@ from expunge_experiments.datasets.places import data_folder
     "--backbone",
     required=True,
     metavar="FOLDER|DESCRIPTION",
-    help="A Hugging Face model's folder, or any backbone, such as hf:FOLDER?pooling=cls, timm:FOLDER or onnx:MODEL?size=224.",
+    help=(
+        "A Hugging Face model's folder, or any backbone, such as hf:FOLDER?pooling=cls, "
+        "timm:FOLDER or onnx:MODEL?size=224."
+    ),
 )
-@click.option("--data", "folder", type=FOLDER, help="The folder with data. [default: EXPUNGE_DATA, or the user's data folder]")
-@click.option("--writers", type=click.IntRange(min=1), help="femnist: how many writers. [default: 100]")
+@click.option(
+    "--data",
+    "folder",
+    type=FOLDER,
+    help="The folder with data. [default: EXPUNGE_DATA, or the user's data folder]",
+)
+@click.option(
+    "--writers", type=click.IntRange(min=1), help="femnist: how many writers. [default: 100]"
+)
 @click.option(
     "--hold-out",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="sentiment140: test on this fraction of the training tweets' users. [default: the official test tweets]",
+    help=(
+        "sentiment140: test on this fraction of the training tweets' users. [default: the "
+        "official test tweets]"
+    ),
 )
-@click.option("--samples", type=click.IntRange(min=1), help="Draw so many training samples. [default: all]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of every choice above.")
+@click.option(
+    "--samples", type=click.IntRange(min=1), help="Draw so many training samples. [default: all]"
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of every choice above.",
+)
 def features(*, dataset: str, backbone: str, folder: Path | None, **given: Any) -> None:
     """Turn the originals of DATASET into features, which experiments then use by that name.
 
-    The original files are looked for in the folder of data, as they are distributed: cifar-10-python.tar.gz (cifar10_raw),
-    cifar-100-python.tar.gz, LEAF's json files in femnist/, and trainingandtestdata.zip (sentiment140), or what is in these
-    archives. Features are kept beside them, in features/. Interrupted, the same command again goes on where it was.
+    The original files are looked for in the folder of data, as they are distributed:
+    cifar-10-python.tar.gz (cifar10_raw), cifar-100-python.tar.gz, LEAF's json files in femnist/,
+    and trainingandtestdata.zip (sentiment140), or what is in these archives. Features are kept
+    beside them, in features/. Interrupted, the same command again goes on where it was.
 
     Example:
       export EXPUNGE_DATA=~/data
@@ -66,7 +90,10 @@ def features(*, dataset: str, backbone: str, folder: Path | None, **given: Any) 
             "raw_digest": raw.digest,
             "file": str(file),
         },
-        title(f"{count(opened.dim, 'feature')} of each of {len(raw.train_labels):,} + {count(len(raw.test_labels), 'sample')}"),
+        title(
+            f"{count(opened.dim, 'feature')} of each of {len(raw.train_labels):,} + "
+            f"{count(len(raw.test_labels), 'sample')}"
+        ),
         facts(
             [
                 ("Dataset", unwrapped(f"{dataset}: {raw.source}")),
@@ -74,5 +101,8 @@ def features(*, dataset: str, backbone: str, folder: Path | None, **given: Any) 
                 ("Written to", unwrapped(place(file))),
             ]
         ),
-        next_steps(f"""echo 'accuracy.datasets = ["{dataset}"]' > my.toml""", "expunge experiment accuracy --config my.toml"),
+        next_steps(
+            f"""echo 'accuracy.datasets = ["{dataset}"]' > my.toml""",
+            "expunge experiment accuracy --config my.toml",
+        ),
     )

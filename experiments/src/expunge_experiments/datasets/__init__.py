@@ -1,1 +1,3 @@
-"""What to learn from: features of real data, and loaders for the standard files of the paper's data sets."""
+"""What to learn from: features of real data, and loaders for the standard files of the paper's data
+sets.
+"""

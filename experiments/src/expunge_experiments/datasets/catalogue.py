@@ -1,7 +1,8 @@
 """Library: every dataset by its name, each loaded once.
 
-Shared features lie in the folder of data as they were handed out. Features of originals lie in its folder `features`, where
-`expunge experiment features` puts them; the originals themselves are not needed any more then.
+Shared features lie in the folder of data as they were handed out. Features of originals lie in its
+folder `features`, where `expunge experiment features` puts them; the originals themselves are not
+needed any more then.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from expunge_experiments.datasets.places import data_folder, found, missing
 
 @dataclass(frozen=True)
 class Shared:
-    """A file of features that was handed out, and the original from which a user can make features of their own."""
+    """A file of features that was handed out, and the original from which a user can make features
+    of their own.
+    """
 
     file: str
     source: str
@@ -30,12 +33,20 @@ class Shared:
 SHARED: Mapping[str, Shared] = {
     "cifar10": Shared(
         "cifar10_efficientnet_lite0.npz",
-        "CIFAR-10, all images; features by EfficientNet-Lite0 (ImageNet weights), pooled, at 160 px",
+        (
+            "CIFAR-10, all images; features by EfficientNet-Lite0 (ImageNet weights), pooled, at "
+            "160 "
+            "px"
+        ),
         "cifar10_raw",
     ),
     "digits_by_writer": Shared(
         "digits_by_writer_efficientnet_lite0.npz",
-        "MNIST digits of 100 writers, tested on others; features by EfficientNet-Lite0 (ImageNet weights), pooled, at 160 px",
+        (
+            "MNIST digits of 100 writers, tested on others; features by EfficientNet-Lite0 "
+            "(ImageNet "
+            "weights), pooled, at 160 px"
+        ),
         "femnist",
     ),
     "tweets_by_user": Shared(
@@ -48,10 +59,13 @@ NAMES = (*SHARED, *ORIGINALS)
 
 
 class Library:
-    """Datasets by name. A name of `own` comes before the catalogue's; a path to a file or folder of features is a name, too.
+    """Datasets by name.
 
-    `folder` is the folder of data; without it, EXPUNGE_DATA or the user's data folder. Datasets are kept in memory, and their
-    arrays cannot be written to.
+    A name of `own` comes before the catalogue's; a path to a file or folder of features is a name,
+    too.
+
+    `folder` is the folder of data; without it, EXPUNGE_DATA or the user's data folder. Datasets are
+    kept in memory, and their arrays cannot be written to.
     """
 
     def __init__(self, folder: Path | None = None, own: Mapping[str, Path] | None = None) -> None:
@@ -83,11 +97,17 @@ class Library:
         path = Path(name)
         if path.exists():
             dataset = load_features(path)
-            return dataset if dataset.name in NAMES else replace(dataset, name=name)  # features of an original say whose
+            return (
+                dataset if dataset.name in NAMES else replace(dataset, name=name)
+            )  # features of an original say whose
         if path.suffix or len(path.parts) > 1:
-            raise InputError(f"there is no file or folder {name}; a dataset is one of {', '.join(self.names())}, or a path")
+            raise InputError(
+                f"there is no file or folder {name}; a dataset is one of "
+                f"{', '.join(self.names())}, or a path"
+            )
         raise InputError(
-            f"there is no dataset {name!r}; there are {', '.join(self.names())}, or give the path of a file of your own"
+            f"there is no dataset {name!r}; there are {', '.join(self.names())}, or give the path "
+            "of a file of your own"
         )
 
     def _shared(self, name: str) -> Path:
@@ -97,8 +117,10 @@ class Library:
             self.folder,
             [shared.file],
             what=f"the file of the dataset {name} ({shared.source})",
-            remedy=f"Put the file there; or make features of your own from {original.title}: put {original.files} "
-            f"into {self.folder}, run expunge experiment features {shared.instead} --backbone FOLDER, "
+            remedy=f"Put the file there; or make features of your own from {original.title}: put "
+            f"{original.files} "
+            f"into {self.folder}, run expunge experiment features {shared.instead} --backbone "
+            "FOLDER, "
             f"and name {shared.instead} as the dataset in the config.",
         )
 
@@ -114,10 +136,12 @@ class Library:
                 self.folder,
                 [pattern],
                 what=f"features of {original.title}",
-                remedy=f"Make them: put {original.files} into {self.folder}, and run expunge experiment features {name} "
+                remedy=f"Make them: put {original.files} into {self.folder}, and run expunge "
+                f"experiment features {name} "
                 "--backbone FOLDER, FOLDER being a Hugging Face model.",
             )
         listed = ", ".join(map(str, files))
         raise InputError(
-            f"there are several files of features of {original.title}: {listed}. Give the path of one as the dataset"
+            f"there are several files of features of {original.title}: {listed}. Give the path of "
+            "one as the dataset"
         )

@@ -1,4 +1,6 @@
-"""CIFAR-10 and CIFAR-100 from their standard files (the Python version): the archive as it is, or the folder in it."""
+"""CIFAR-10 and CIFAR-100 from their standard files (the Python version): the archive as it is, or
+the folder in it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,16 @@ CIFAR10 = Form(
     [f"data_batch_{number}" for number in range(1, 6)],
     "test_batch",
 )
-CIFAR100 = Form("cifar100", "CIFAR-100", 100, b"fine_labels", "cifar-100-python", "cifar-100-python.tar.gz", ["train"], "test")
+CIFAR100 = Form(
+    "cifar100",
+    "CIFAR-100",
+    100,
+    b"fine_labels",
+    "cifar-100-python",
+    "cifar-100-python.tar.gz",
+    ["train"],
+    "test",
+)
 
 
 def read_cifar(form: Form, folder: Path) -> Raw:
@@ -57,10 +68,15 @@ def read_cifar(form: Form, folder: Path) -> Raw:
         folder,
         [form.folder, form.archive],
         what=f"{form.title} (the folder {form.folder} or the archive {form.archive})",
-        remedy=f'Get the official archive {form.archive} ("{form.title} python version") and put it there as it is.',
+        remedy=(
+            f'Get the official archive {form.archive} ("{form.title} python version") and put '
+            "it there as it is."
+        ),
     )
     names = [*form.train, form.test]
-    files = _from_folder(place, names) if place.is_dir() else _from_archive(place, form.folder, names)
+    files = (
+        _from_folder(place, names) if place.is_dir() else _from_archive(place, form.folder, names)
+    )
     batches = [_batch(form, place, name, files[name]) for name in names]
     return Raw(
         name=form.name,
@@ -77,7 +93,10 @@ def read_cifar(form: Form, folder: Path) -> Raw:
 def _from_folder(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
-        raise FormatError(f"{folder} lacks {', '.join(absent)}; unpack the archive again, or put it beside the folder's place")
+        raise FormatError(
+            f"{folder} lacks {', '.join(absent)}; unpack the archive again, or put it beside the "
+            "folder's place"
+        )
     return {name: (folder / name).read_bytes() for name in names}
 
 
@@ -92,15 +111,22 @@ def _from_archive(archive: Path, folder: str, names: Sequence[str]) -> dict[str,
                 file = content.extractfile(member) if name is not None and member.isfile() else None
                 if name is not None and file is not None:
                     if member.size > _LARGEST:
-                        raise FormatError(f"{archive}: {member.name} is too large to be the official file; get the archive again")
+                        raise FormatError(
+                            f"{archive}: {member.name} is too large to be the official file; get "
+                            "the archive again"
+                        )
                     files[name] = file.read()
             while stream.read(1 << 20):  # to the end, where the checksum is
                 pass
     except _DAMAGED as problem:
-        raise FormatError(f"{archive} cannot be read ({problem}): it is damaged; get it again") from problem
+        raise FormatError(
+            f"{archive} cannot be read ({problem}): it is damaged; get it again"
+        ) from problem
     absent = sorted(set(names) - set(files))
     if absent:
-        raise FormatError(f"{archive} lacks {', '.join(absent)} in {folder}; get the official archive again")
+        raise FormatError(
+            f"{archive} lacks {', '.join(absent)} in {folder}; get the official archive again"
+        )
     return files
 
 
@@ -108,13 +134,33 @@ def _batch(form: Form, place: Path, name: str, data: bytes) -> tuple[NDArray[np.
     where = f"{place / name}"
     batch: Any = read_pickle(data, where)
     if not isinstance(batch, Mapping):
-        raise FormatError(f"{where} holds no batch of {form.title}, but a {type(batch).__name__}; get the official file again")
+        raise FormatError(
+            f"{where} holds no batch of {form.title}, but a {type(batch).__name__}; get the "
+            "official file again"
+        )
     values = {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
     rows, labels = values.get(b"data"), values.get(form.labels)
-    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != np.prod(_PIXELS):
-        raise FormatError(f"{where} has no array 'data' of bytes with {np.prod(_PIXELS)} columns; get the official file again")
-    if not isinstance(labels, list) or len(labels) != len(rows) or not all(type(one) is int for one in labels):
-        raise FormatError(f"{where} has no list {form.labels.decode()!r} with one class number an image; get the file again")
+    if (
+        not isinstance(rows, np.ndarray)
+        or rows.dtype != np.uint8
+        or rows.ndim != 2
+        or rows.shape[1] != np.prod(_PIXELS)
+    ):
+        raise FormatError(
+            f"{where} has no array 'data' of bytes with {np.prod(_PIXELS)} columns; get the "
+            "official file again"
+        )
+    if (
+        not isinstance(labels, list)
+        or len(labels) != len(rows)
+        or not all(type(one) is int for one in labels)
+    ):
+        raise FormatError(
+            f"{where} has no list {form.labels.decode()!r} with one class number an image; get "
+            "the file again"
+        )
     if labels and not 0 <= min(labels) <= max(labels) < form.classes:
-        raise FormatError(f"{where} has labels from {min(labels)} to {max(labels)}, not 0 to {form.classes - 1}")
+        raise FormatError(
+            f"{where} has labels from {min(labels)} to {max(labels)}, not 0 to {form.classes - 1}"
+        )
     return rows.reshape(-1, *_PIXELS).transpose(0, 2, 3, 1), np.array(labels, dtype=np.int64)

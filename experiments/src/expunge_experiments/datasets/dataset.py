@@ -1,6 +1,8 @@
-"""Dataset: training and test features with labels, and, where it is known, whose each training sample is.
+"""Dataset: training and test features with labels, and, where it is known, whose each training
+sample is.
 
-Exact arithmetic takes features on the product's own grid, or on a coarser one where they are larger than that.
+Exact arithmetic takes features on the product's own grid, or on a coarser one where they are larger
+than that.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ Integers = NDArray[np.int64]
 class Dataset:
     """Features (n, dim) in float32 and labels 0 to classes - 1.
 
-    `groups` says whose each training sample is (writer or user, numbered from 0), and is None where that is unknown. `source`
-    says in words what the features are and which backbone made them.
+    `groups` says whose each training sample is (writer or user, numbered from 0), and is None where
+    that is unknown. `source` says in words what the features are and which backbone made them.
     """
 
     name: str
@@ -41,20 +43,26 @@ class Dataset:
             features, labels = getattr(self, f"{part}_features"), getattr(self, f"{part}_labels")
             if features.ndim != 2 or labels.shape != (len(features),):
                 raise InputError(
-                    f"{self.name}: the {part} features have shape {features.shape} and the labels {labels.shape}; give one row "
+                    f"{self.name}: the {part} features have shape {features.shape} and the labels "
+                    f"{labels.shape}; give one row "
                     "of features and one label for each sample"
                 )
             if len(labels) and not (labels.min() >= 0 and labels.max() < self.classes):
                 raise InputError(
-                    f"{self.name}: {part} labels run from {labels.min()} to {labels.max()}, not 0 to {self.classes - 1}"
+                    f"{self.name}: {part} labels run from {labels.min()} to {labels.max()}, not 0 "
+                    f"to {self.classes - 1}"
                 )
         if self.train_features.shape[1] != self.test_features.shape[1]:
             raise InputError(
-                f"{self.name}: training features have {self.train_features.shape[1]} columns and test features "
+                f"{self.name}: training features have {self.train_features.shape[1]} columns and "
+                "test features "
                 f"{self.test_features.shape[1]}; both must come from the same backbone"
             )
         if self.groups is not None and self.groups.shape != self.train_labels.shape:
-            raise InputError(f"{self.name}: there are {len(self.groups)} groups for {len(self.train_labels)} training samples")
+            raise InputError(
+                f"{self.name}: there are {len(self.groups)} groups for {len(self.train_labels)} "
+                "training samples"
+            )
 
     @property
     def dim(self) -> int:
@@ -62,7 +70,9 @@ class Dataset:
         return int(self.train_features.shape[1])
 
     def held_out(self, fraction: float, seed: int) -> Dataset:
-        """The same training samples, of which a random fraction is the test set: for choosing settings without the real one."""
+        """The same training samples, of which a random fraction is the test set: for choosing
+        settings without the real one.
+        """
         if not 0.0 < fraction < 1.0:
             raise InputError(f"the fraction held out must be between 0 and 1, not {fraction}")
         order = np.random.default_rng([seed, 0x7661_6C]).permutation(len(self.train_labels))
@@ -103,6 +113,8 @@ def largest_of(features: Array) -> float:
 
 
 def fitting_grid(features: Array) -> Grid:
-    """The usual grid where it holds these features, and otherwise the finest that does; the coarsest, where none does."""
+    """The usual grid where it holds these features, and otherwise the finest that does; the
+    coarsest, where none does.
+    """
     largest = largest_of(features)
     return USUAL if largest < USUAL.limit else Grid.covering(largest, headroom_bits=0)

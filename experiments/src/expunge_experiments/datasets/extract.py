@@ -1,8 +1,9 @@
 """Raw samples through a backbone into a file of features, made once.
 
-Law: the file depends on the raw samples (by their digest) and the backbone (by its fingerprint) alone, and is named after both.
-Features are computed in blocks, each of which is kept as soon as it is done, so an extraction that was interrupted goes on where
-it was and makes the same bytes. The file is whole or absent.
+Law: the file depends on the raw samples (by their digest) and the backbone (by its fingerprint)
+alone, and is named after both. Features are computed in blocks, each of which is kept as soon as it
+is done, so an extraction that was interrupted goes on where it was and makes the same bytes. The
+file is whole or absent.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from expunge.backbones import Backbone
 from expunge.backbones.description import parsed
 from expunge.errors import BackboneError, InputError
-from expunge.files import FolderLock, erase_drafts, sync_folder, write_whole
+from expunge.storage.files import FolderLock, erase_drafts, sync_folder, write_whole
 from expunge_experiments.datasets.raw import Raw, Samples
 
 FOLDER = "features"  # within the folder of data
@@ -27,9 +28,13 @@ Report = Callable[[str, int, int | None], None]  # what is being done, how much 
 
 
 def extract(raw: Raw, backbone: Backbone, folder: Path, *, report: Report | None = None) -> Path:
-    """The file with the features of these samples in the folder of data, made now if it is not there."""
+    """The file with the features of these samples in the folder of data, made now if it is not
+    there.
+    """
     require_fit(raw, backbone)
-    key = hashlib.sha256(f"{backbone.fingerprint}\n{raw.digest}\n{backbone.independent}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(
+        f"{backbone.fingerprint}\n{raw.digest}\n{backbone.independent}".encode()
+    ).hexdigest()[:16]
     path = folder / FOLDER / f"{raw.name}-{key}.npz"
     if path.exists():
         return path
@@ -38,7 +43,8 @@ def extract(raw: Raw, backbone: Backbone, folder: Path, *, report: Report | None
         parts.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise InputError(
-            f"features cannot be kept in {path.parent}: {problem.strerror}. Use a folder of data that can be written to; links "
+            f"features cannot be kept in {path.parent}: {problem.strerror}. Use a folder of data "
+            "that can be written to; links "
             "in it to the originals will do"
         ) from problem
     lock = FolderLock(parts)
@@ -55,23 +61,37 @@ def extract(raw: Raw, backbone: Backbone, folder: Path, *, report: Report | None
 
 
 def require_fit(raw: Raw, backbone: Backbone) -> None:
-    """Raise BackboneError if the backbone takes other samples than these, as far as its description says."""
+    """Raise BackboneError if the backbone takes other samples than these, as far as its description
+    says.
+    """
     kind, _, options = parsed(backbone.text)
-    takes = {"hf": options.get("modality"), "timm": "image", "onnx": "image", "precomputed": "number"}.get(kind)
+    takes = {
+        "hf": options.get("modality"),
+        "timm": "image",
+        "onnx": "image",
+        "precomputed": "number",
+    }.get(kind)
     if takes not in (None, raw.modality):
-        raise BackboneError(f"{raw.name} has {raw.modality}s, and {backbone.text} takes {takes}s; choose another backbone")
+        raise BackboneError(
+            f"{raw.name} has {raw.modality}s, and {backbone.text} takes {takes}s; choose another "
+            "backbone"
+        )
 
 
 def named(backbone: Backbone) -> str:
     """A backbone in words: its description without the folders that it lies in."""
     kind, location, options = parsed(backbone.text)
     chosen = ", ".join(
-        f"{name}={value}" for name, value in options.items() if name in ("pooling", "max_length", "size", "output")
+        f"{name}={value}"
+        for name, value in options.items()
+        if name in ("pooling", "max_length", "size", "output")
     )
     return f"{kind} {Path(location).name}" + (f" ({chosen})" if chosen else "")
 
 
-def _blocks(raw: Raw, part: str, backbone: Backbone, parts: Path, report: Report | None) -> list[Path]:
+def _blocks(
+    raw: Raw, part: str, backbone: Backbone, parts: Path, report: Report | None
+) -> list[Path]:
     """The files of a part's blocks, of which those that are not there yet are made."""
     samples: Samples = getattr(raw, part)
     files = []
@@ -87,7 +107,9 @@ def _blocks(raw: Raw, part: str, backbone: Backbone, parts: Path, report: Report
 
 
 def _computed(block: Samples, start: int, part: str, backbone: Backbone) -> bytes:
-    """Features of a block in float32, which is what datasets have: those of a backbone in float64 are rounded once, here."""
+    """Features of a block in float32, which is what datasets have: those of a backbone in float64
+    are rounded once, here.
+    """
     try:
         computed = backbone.features(block)
     except BackboneError as problem:
@@ -96,12 +118,17 @@ def _computed(block: Samples, start: int, part: str, backbone: Backbone) -> byte
     with np.errstate(over="ignore"):  # an overflow becomes infinity and is refused below
         features = computed.astype("<f4")
     if not np.isfinite(features).all():
-        raise BackboneError(f"a feature of the {part} samples from number {start} on is beyond float32; check the backbone")
+        raise BackboneError(
+            f"a feature of the {part} samples from number {start} on is beyond float32; check the "
+            "backbone"
+        )
     return features.tobytes()
 
 
 def _is_whole(file: Path, shape: tuple[int, int]) -> bool:
-    """Blocks are written whole or not at all; one of another size is of another program, and made anew."""
+    """Blocks are written whole or not at all; one of another size is of another program, and made
+    anew.
+    """
     return file.is_file() and file.stat().st_size == 4 * shape[0] * shape[1]
 
 

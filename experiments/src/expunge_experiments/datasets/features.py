@@ -1,8 +1,12 @@
-"""Features from files: the shared ones, and one's own. Python objects are never read, as reading them would run code.
+"""Features from files: the shared ones, and one's own.
 
-An .npz file holds `train_features`, `train_labels`, `test_features` and `test_labels`; `scale` if features have 8 bits (they are
-decoded as features * scale, one scale for each column); `train_groups` (or `train_writers`, `train_users`) if it is known whose
-each sample is. Texts `dataset` and `source`, and an integer `classes`, may say more. A folder holds train and test as tables.
+Python objects are never read, as reading them would run code.
+
+An .npz file holds `train_features`, `train_labels`, `test_features` and `test_labels`; `scale` if
+features have 8 bits (they are decoded as features * scale, one scale for each column);
+`train_groups` (or `train_writers`, `train_users`) if it is known whose each sample is. Texts
+`dataset` and `source`, and an integer `classes`, may say more. A folder holds train and test as
+tables.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.client.loaders import load
+from expunge.data.readers import load
 from expunge.errors import FormatError, InputError, NotFiniteError, ShapeError
 from expunge_experiments.datasets.dataset import Dataset, Integers
 
@@ -29,32 +33,48 @@ def numbered(
 ) -> tuple[Integers, Integers, int]:
     """Labels of training and test samples as integers, and the number of classes.
 
-    Integers are class numbers and stay as they are; texts are numbered in their order. Without `classes`, there are as many as
-    the largest label says.
+    Integers are class numbers and stay as they are; texts are numbered in their order. Without
+    `classes`, there are as many as the largest label says.
     """
     for name, part in (("train_labels", train), ("test_labels", test)):
         if part.ndim != 1 or not part.size:
-            raise ShapeError(f"{where}: {name} must have one label for each sample and at least one, not the shape {part.shape}")
+            raise ShapeError(
+                f"{where}: {name} must have one label for each sample and at least one, not the "
+                f"shape {part.shape}"
+            )
         if part.dtype.kind not in "biuU" or (part.dtype.kind == "U") != (train.dtype.kind == "U"):
-            raise InputError(f"{where}: {name} holds {part.dtype}; labels are class numbers from 0, or all of them texts")
+            raise InputError(
+                f"{where}: {name} holds {part.dtype}; labels are class numbers from 0, or all of "
+                "them texts"
+            )
     if train.dtype.kind == "U":
         names, inverse = np.unique(np.concatenate([train, test]), return_inverse=True)
-        return inverse[: len(train)].astype(np.int64), inverse[len(train) :].astype(np.int64), classes or len(names)
+        return (
+            inverse[: len(train)].astype(np.int64),
+            inverse[len(train) :].astype(np.int64),
+            classes or len(names),
+        )
     lowest, highest = min(train.min(), test.min()), max(train.max(), test.max())
     if lowest < 0:
         raise InputError(f"{where}: a label is {lowest}; labels are class numbers from 0")
     if classes is None and highest >= len(train) + len(test):
         raise InputError(
-            f"{where}: a label is {highest}, with only {len(train) + len(test)} samples; number the classes from 0, without gaps"
+            f"{where}: a label is {highest}, with only {len(train) + len(test)} samples; number "
+            "the classes from 0, without gaps"
         )
-    return train.astype(np.int64), test.astype(np.int64), int(highest) + 1 if classes is None else classes
+    return (
+        train.astype(np.int64),
+        test.astype(np.int64),
+        int(highest) + 1 if classes is None else classes,
+    )
 
 
 def grouped(where: object, groups: NDArray[Any], count: int) -> Integers:
     """Groups, named by integers or texts, numbered from 0 in the order of their names."""
     if groups.shape != (count,) or groups.dtype.kind not in "iuU":
         raise ShapeError(
-            f"{where}: groups must be {count} integers or texts, one for each training sample, not {groups.dtype} of shape "
+            f"{where}: groups must be {count} integers or texts, one for each training sample, "
+            f"not {groups.dtype} of shape "
             f"{groups.shape}"
         )
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
@@ -92,7 +112,8 @@ class Arrays:
     def __getitem__(self, name: str) -> Array:
         if name not in self.names:
             raise InputError(
-                f"{self.path} has no array {name!r}; it has {', '.join(sorted(self.names)) or 'none'}. Needed are "
+                f"{self.path} has no array {name!r}; it has "
+                f"{', '.join(sorted(self.names)) or 'none'}. Needed are "
                 "train_features, train_labels, test_features and test_labels"
             )
         try:
@@ -117,7 +138,10 @@ def opened(path: Path) -> Iterator[Arrays]:
         except _DAMAGED as problem:
             raise _damaged(path, problem) from problem
         if not isinstance(content, np.lib.npyio.NpzFile):
-            raise FormatError(f"{path} holds a single array, not the several of an .npz file: save it with numpy.savez")
+            raise FormatError(
+                f"{path} holds a single array, not the several of an .npz file: save it with "
+                "numpy.savez"
+            )
         with content:
             yield Arrays(path, content)
 
@@ -128,12 +152,19 @@ def decoded(path: Path, name: str, raw: Array, scale: Array | None) -> NDArray[n
         raise ShapeError(f"{path}: {name} must be a matrix (n, dim), and has the shape {raw.shape}")
     if raw.dtype in (np.uint8, np.int8):
         if scale is None:
-            raise InputError(f"{path}: {name} has 8 bits a value, and there is no array 'scale' to decode it with")
+            raise InputError(
+                f"{path}: {name} has 8 bits a value, and there is no array 'scale' to decode it "
+                "with"
+            )
         return np.multiply(raw, _checked_scale(path, scale, raw.shape[1]), dtype=np.float32)
     if raw.dtype.kind != "f":
-        raise InputError(f"{path}: {name} holds {raw.dtype}; features are floats, or uint8 with an array 'scale'")
+        raise InputError(
+            f"{path}: {name} holds {raw.dtype}; features are floats, or uint8 with an array 'scale'"
+        )
     if scale is not None:
-        raise InputError(f"{path}: {name} holds {raw.dtype}, and 'scale' is for features of 8 bits; leave it out")
+        raise InputError(
+            f"{path}: {name} holds {raw.dtype}, and 'scale' is for features of 8 bits; leave it out"
+        )
     with np.errstate(over="ignore"):  # an overflow becomes infinity and is refused below
         features = raw.astype(np.float32, copy=False)
     require_finite(path, name, features)
@@ -143,7 +174,8 @@ def decoded(path: Path, name: str, raw: Array, scale: Array | None) -> NDArray[n
 def _checked_scale(path: Path, scale: Array, dim: int) -> NDArray[np.float32]:
     if scale.dtype.kind != "f" or scale.shape != (dim,):
         raise ShapeError(
-            f"{path}: 'scale' must have one float for each of {dim} columns, and is {scale.dtype} of shape {scale.shape}"
+            f"{path}: 'scale' must have one float for each of {dim} columns, and is {scale.dtype} "
+            f"of shape {scale.shape}"
         )
     with np.errstate(over="ignore"):
         scale = scale.astype(np.float32)
@@ -157,16 +189,23 @@ def require_finite(path: Path, name: str, features: NDArray[np.float32]) -> None
     for start in range(0, len(features), _BLOCK):
         bad = np.flatnonzero(~np.isfinite(features[start : start + _BLOCK]).all(axis=1))
         if bad.size:
-            raise NotFiniteError(f"{path}: row {start + bad[0]} of {name} has NaN, infinity or a value beyond float32; drop it")
+            raise NotFiniteError(
+                f"{path}: row {start + bad[0]} of {name} has NaN, infinity or a value beyond "
+                "float32; drop it"
+            )
 
 
 def _damaged(path: Path, problem: BaseException, part: str = "") -> FormatError:
     if "pickle" in str(problem):
         return FormatError(
-            f"{part}{path} cannot be read: it is no .npz file, or holds Python objects, which are never read because reading "
+            f"{part}{path} cannot be read: it is no .npz file, or holds Python objects, which are "
+            "never read because reading "
             "them runs code. Save numbers and texts with numpy.savez"
         )
-    return FormatError(f"{part}{path} cannot be read ({problem or type(problem).__name__}): it is damaged; get or make it again")
+    return FormatError(
+        f"{part}{path} cannot be read ({problem or type(problem).__name__}): it is damaged; get "
+        "or make it again"
+    )
 
 
 # -- datasets --------------------------------------------------------------------------------------
@@ -177,7 +216,9 @@ TABLES = (".csv", ".parquet")
 
 
 def load_features(path: Path, *, name: str | None = None, source: str | None = None) -> Dataset:
-    """The dataset of an .npz file, or of a folder with train and test as .csv or .parquet. Its arrays cannot be written to.
+    """The dataset of an .npz file, or of a folder with train and test as .csv or .parquet.
+
+    Its arrays cannot be written to.
 
     Without `name` and `source`, the dataset is called what the file says, or like the file.
     """
@@ -185,7 +226,8 @@ def load_features(path: Path, *, name: str | None = None, source: str | None = N
         return _frozen(_from_tables(path, name, source))
     if path.suffix.lower() != ".npz":
         raise InputError(
-            f"{path} is no data that can be read: give an .npz file with {', '.join(_needed())}, or a folder with train and test "
+            f"{path} is no data that can be read: give an .npz file with {', '.join(_needed())}, "
+            "or a folder with train and test "
             f"as {' or '.join(TABLES)}"
         )
     with opened(path) as arrays:
@@ -198,7 +240,9 @@ def _needed() -> list[str]:
 
 def _from_arrays(path: Path, arrays: Arrays, name: str | None, source: str | None) -> Dataset:
     scale = arrays["scale"] if "scale" in arrays.names else None
-    train_labels, test_labels, classes = numbered(path, arrays["train_labels"], arrays["test_labels"], _classes(arrays))
+    train_labels, test_labels, classes = numbered(
+        path, arrays["train_labels"], arrays["test_labels"], _classes(arrays)
+    )
     whose = next((one for one in GROUPS if one in arrays.names), None)
     return Dataset(
         name=name or arrays.text("dataset") or path.stem,
@@ -222,18 +266,37 @@ def _classes(arrays: Arrays) -> int | None:
 
 
 def _from_tables(folder: Path, name: str | None, source: str | None) -> Dataset:
-    """Columns as the client's loaders know them: label, subject (the group), and all others or `features` for features."""
+    """Columns as the client's loaders know them: label, subject (the group), and all others or
+    `features` for features.
+    """
     parts = {}
     for part in ("train", "test"):
-        file = next((folder / f"{part}{suffix}" for suffix in TABLES if (folder / f"{part}{suffix}").is_file()), None)
+        file = next(
+            (
+                folder / f"{part}{suffix}"
+                for suffix in TABLES
+                if (folder / f"{part}{suffix}").is_file()
+            ),
+            None,
+        )
         if file is None:
-            raise InputError(f"{folder} has no {' or '.join(f'{part}{suffix}' for suffix in TABLES)}; both parts must be there")
+            raise InputError(
+                f"{folder} has no {' or '.join(f'{part}{suffix}' for suffix in TABLES)}; both "
+                "parts must be there"
+            )
         parts[part] = file, load(file)
     (train_file, train), (test_file, test) = parts["train"], parts["test"]
     train_labels, test_labels, classes = numbered(folder, train.labels, test.labels)
     if train.subjects is not None and None in train.subjects:
-        raise InputError(f"{train_file}: a sample has no subject; name one for all of them, or leave the column out")
-    groups = None if train.subjects is None else grouped(train_file, np.array(train.subjects), len(train))
+        raise InputError(
+            f"{train_file}: a sample has no subject; name one for all of them, or leave the "
+            "column out"
+        )
+    groups = (
+        None
+        if train.subjects is None
+        else grouped(train_file, np.array(train.subjects), len(train))
+    )
     return Dataset(
         name=name or folder.name,
         source=source or f"features from the folder {folder.name}",
@@ -255,7 +318,13 @@ def _single(path: Path, features: NDArray[Any]) -> NDArray[np.float32]:
 
 def _frozen(dataset: Dataset) -> Dataset:
     """Arrays that many experiments share cannot be changed by one of them."""
-    for array in (dataset.train_features, dataset.train_labels, dataset.test_features, dataset.test_labels, dataset.groups):
+    for array in (
+        dataset.train_features,
+        dataset.train_labels,
+        dataset.test_features,
+        dataset.test_labels,
+        dataset.groups,
+    ):
         if array is not None:
             array.flags.writeable = False
     return dataset

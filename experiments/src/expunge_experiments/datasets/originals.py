@@ -17,7 +17,8 @@ from expunge_experiments.datasets.sentiment140 import ARCHIVE, read_sentiment140
 class Choice:
     """What to take of an original; what is None is as the original has it.
 
-    So many writers (FeMNIST), a fraction of users held out for the test (Sentiment140), and in the end so many training samples.
+    So many writers (FeMNIST), a fraction of users held out for the test (Sentiment140), and in the
+    end so many training samples.
     """
 
     writers: int | None = None
@@ -28,7 +29,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Original:
-    """One original: what it is called, the official files, how it is read, and what may be chosen of it."""
+    """One original: what it is called, the official files, how it is read, and what may be chosen
+    of it.
+    """
 
     title: str
     files: str
@@ -37,8 +40,12 @@ class Original:
 
 
 ORIGINALS: Mapping[str, Original] = {
-    CIFAR10.name: Original(CIFAR10.title, CIFAR10.archive, lambda folder, _: read_cifar(CIFAR10, folder)),
-    CIFAR100.name: Original(CIFAR100.title, CIFAR100.archive, lambda folder, _: read_cifar(CIFAR100, folder)),
+    CIFAR10.name: Original(
+        CIFAR10.title, CIFAR10.archive, lambda folder, _: read_cifar(CIFAR10, folder)
+    ),
+    CIFAR100.name: Original(
+        CIFAR100.title, CIFAR100.archive, lambda folder, _: read_cifar(CIFAR100, folder)
+    ),
     "femnist": Original(
         "FeMNIST",
         "the json files of LEAF's data/femnist",
@@ -50,7 +57,9 @@ ORIGINALS: Mapping[str, Original] = {
     "sentiment140": Original(
         "Sentiment140",
         ARCHIVE,
-        lambda folder, choice: read_sentiment140(folder, hold_out=choice.hold_out, seed=choice.seed),
+        lambda folder, choice: read_sentiment140(
+            folder, hold_out=choice.hold_out, seed=choice.seed
+        ),
         frozenset({"hold_out"}),
     ),
 }
@@ -61,7 +70,9 @@ def read_original(name: str, folder: Path, choice: Choice | None = None) -> Raw:
     wanted = choice or Choice()
     original = ORIGINALS.get(name)
     if original is None:
-        raise InputError(f"{name!r} is no original that can be read; there are {', '.join(ORIGINALS)}")
+        raise InputError(
+            f"{name!r} is no original that can be read; there are {', '.join(ORIGINALS)}"
+        )
     for option in ("writers", "hold_out"):
         if getattr(wanted, option) is not None and option not in original.options:
             raise InputError(f"{option} is not for {name}; leave it out")

@@ -1,7 +1,8 @@
 """Pickles that hold numpy arrays and plain values, read without running anything that they ask for.
 
-Law: a pickle that names anything but numpy's own way to write an array is refused, and nothing of it is called. Not even numpy's
-constructors are: the few names that an array needs are bound to stand-ins, from which arrays of numbers are made.
+Law: a pickle that names anything but numpy's own way to write an array is refused, and nothing of
+it is called. Not even numpy's constructors are: the few names that an array needs are bound to
+stand-ins, from which arrays of numbers are made.
 """
 
 from __future__ import annotations
@@ -36,28 +37,39 @@ _BROKEN = (
 
 
 def read_pickle(data: bytes, where: object) -> Any:
-    """The value in a pickle of Python 2 or 3; texts of Python 2 come as bytes. FormatError if it is damaged or not plain."""
+    """The value in a pickle of Python 2 or 3; texts of Python 2 come as bytes.
+
+    FormatError if it is damaged or not plain.
+    """
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("error", "invalid (octal )?escape")  # of texts that no Python has written
+            warnings.filterwarnings(
+                "error", "invalid (octal )?escape"
+            )  # of texts that no Python has written
             _require_small_numbers(data)
             return _plain(_Reader(io.BytesIO(data), encoding="bytes").load())
     except (*_BROKEN, RecursionError, UnicodeError, Warning) as problem:
         raise FormatError(
-            f"{where} cannot be read ({problem or type(problem).__name__}): it is damaged, or holds more than arrays and plain "
+            f"{where} cannot be read ({problem or type(problem).__name__}): it is damaged, or "
+            "holds more than arrays and plain "
             "values; nothing in it was run. Get the official file again"
         ) from problem
 
 
 def _require_small_numbers(data: bytes) -> None:
-    """Python makes room for as many remembered values as the highest number that a pickle gives one; no honest one is so high."""
+    """Python makes room for as many remembered values as the highest number that a pickle gives
+    one; no honest one is so high.
+    """
     for operation, argument, _ in pickletools.genops(data):
         if operation.name in _REMEMBERS and int(argument or 0) > len(data):
             raise pickle.UnpicklingError(f"it numbers a value {argument}")
 
 
 class _StandIn:
-    """A name that a pickle may call, bound to a function of ours. It has no state that a pickle could set."""
+    """A name that a pickle may call, bound to a function of ours.
+
+    It has no state that a pickle could set.
+    """
 
     __slots__ = ("_make",)
 
@@ -87,7 +99,9 @@ class _Kind:
         """In numpy's terms; numbers only."""
         found = np.dtype(self._name)
         if found.kind not in "biuf" or self._order not in ("|", "=", "<", ">"):
-            raise pickle.UnpicklingError(f"it has an array of {found} in the byte order {self._order!r:.9}")
+            raise pickle.UnpicklingError(
+                f"it has an array of {found} in the byte order {self._order!r:.9}"
+            )
         return found if self._order == "|" else found.newbyteorder(self._order)  # type: ignore[arg-type]  # checked above
 
 
@@ -107,11 +121,19 @@ class _Array:
         """What it holds: shape, kind, order in memory and bytes, which must agree."""
         _, shape, kind, by_columns, data = self._state
         lengths = tuple(int(length) for length in shape)
-        if not isinstance(kind, _Kind) or not isinstance(data, bytes) or min(lengths, default=0) < 0:
+        if (
+            not isinstance(kind, _Kind)
+            or not isinstance(data, bytes)
+            or min(lengths, default=0) < 0
+        ):
             raise pickle.UnpicklingError("it has an array that is not made of numbers")
         if len(data) != math.prod(lengths) * kind.dtype.itemsize:
-            raise pickle.UnpicklingError(f"it has an array of shape {lengths} with {len(data)} bytes")
-        return np.frombuffer(data, dtype=kind.dtype).reshape(lengths, order="F" if by_columns else "C")
+            raise pickle.UnpicklingError(
+                f"it has an array of shape {lengths} with {len(data)} bytes"
+            )
+        return np.frombuffer(data, dtype=kind.dtype).reshape(
+            lengths, order="F" if by_columns else "C"
+        )
 
 
 def _latin(text: str, encoding: object) -> bytes:

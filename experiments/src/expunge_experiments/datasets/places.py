@@ -1,4 +1,6 @@
-"""Where files of data are looked for: the folder that EXPUNGE_DATA names, else the user's data folder, and no other place."""
+"""Where files of data are looked for: the folder that EXPUNGE_DATA names, else the user's data
+folder, and no other place.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ VARIABLE = "EXPUNGE_DATA"
 
 
 def data_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """The one folder with data: $EXPUNGE_DATA if it is set, else $XDG_DATA_HOME/expunge, else ~/.local/share/expunge.
+    """The one folder with data: $EXPUNGE_DATA if it is set, else $XDG_DATA_HOME/expunge, else
+    ~/.local/share/expunge.
 
     As the XDG specification has it, an XDG_DATA_HOME that is no absolute path counts as unset.
     """
@@ -29,7 +32,8 @@ def data_folder(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def found(folder: Path, candidates: Sequence[str], *, what: str, remedy: str) -> Path:
-    """The first of these names (files, folders or patterns) that is in the folder, or MissingDataError.
+    """The first of these names (files, folders or patterns) that is in the folder, or
+    MissingDataError.
 
     A pattern stands for the folder that holds what it matches.
     """
@@ -43,8 +47,11 @@ def found(folder: Path, candidates: Sequence[str], *, what: str, remedy: str) ->
 
 
 def missing(folder: Path, candidates: Sequence[str], *, what: str, remedy: str) -> MissingDataError:
-    """The error that says what is missing, everywhere it was looked for, and how to get or make it."""
+    """The error that says what is missing, everywhere it was looked for, and how to get or make
+    it.
+    """
     places = ", ".join(str(folder / name) for name in candidates)
     return MissingDataError(
-        f"{what} cannot be found. It was looked for at {places}. {remedy} To look in another folder, set {VARIABLE} to it"
+        f"{what} cannot be found. It was looked for at {places}. {remedy} To look in another "
+        f"folder, set {VARIABLE} to it"
     )

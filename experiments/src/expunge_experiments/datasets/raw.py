@@ -19,10 +19,11 @@ Samples = NDArray[np.uint8] | list[str]
 
 @dataclass(frozen=True)
 class Raw:
-    """Training and test samples with labels 0 to classes - 1, and whose each training sample is, where that is known.
+    """Training and test samples with labels 0 to classes - 1, and whose each training sample is,
+    where that is known.
 
-    Images are uint8 arrays (n, height, width) or (n, height, width, 3); texts are strings. `source` says in words what they are,
-    and what was left out.
+    Images are uint8 arrays (n, height, width) or (n, height, width, 3); texts are strings. `source`
+    says in words what they are, and what was left out.
     """
 
     name: str
@@ -39,32 +40,53 @@ class Raw:
         for part in ("train", "test"):
             samples, labels = getattr(self, part), getattr(self, f"{part}_labels")
             if not len(samples) == len(labels) > 0:
-                raise InputError(f"{self.name}: there are {len(samples)} {part} samples and {len(labels)} labels; some of each")
+                raise InputError(
+                    f"{self.name}: there are {len(samples)} {part} samples and {len(labels)} "
+                    "labels; some of each"
+                )
             if labels.min() < 0 or labels.max() >= self.classes:
                 raise InputError(
-                    f"{self.name}: {part} labels run from {labels.min()} to {labels.max()}, not 0 to {self.classes - 1}"
+                    f"{self.name}: {part} labels run from {labels.min()} to {labels.max()}, not 0 "
+                    f"to {self.classes - 1}"
                 )
         if self.groups is not None and len(self.groups) != len(self.train_labels):
-            raise InputError(f"{self.name}: there are {len(self.groups)} groups for {len(self.train_labels)} training samples")
+            raise InputError(
+                f"{self.name}: there are {len(self.groups)} groups for {len(self.train_labels)} "
+                "training samples"
+            )
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over name, samples, labels and groups, in their order: other samples have another digest."""
+        """SHA-256 over name, samples, labels and groups, in their order: other samples have another
+        digest.
+        """
         found = hashlib.sha256(f"{self.name} {self.modality} {self.classes}\n".encode())
         for samples in (self.train, self.test):
             _add(found, samples)
         for numbers in (self.train_labels, self.test_labels, self.groups):
-            found.update(b"none\n" if numbers is None else f"{len(numbers)}\n".encode() + numbers.astype("<i8").tobytes())
+            found.update(
+                b"none\n"
+                if numbers is None
+                else f"{len(numbers)}\n".encode() + numbers.astype("<i8").tobytes()
+            )
         return found.hexdigest()
 
     def drawn(self, count: int, seed: int) -> Raw:
         """The same with this many training samples, drawn at random and left in their order."""
         if not 0 < count <= len(self.train_labels):
-            raise InputError(f"{self.name} has {len(self.train_labels)} training samples, of which {count} cannot be drawn")
-        chosen = np.sort(np.random.default_rng([seed, 0x6472_61]).permutation(len(self.train_labels))[:count])
+            raise InputError(
+                f"{self.name} has {len(self.train_labels)} training samples, of which {count} "
+                "cannot be drawn"
+            )
+        chosen = np.sort(
+            np.random.default_rng([seed, 0x6472_61]).permutation(len(self.train_labels))[:count]
+        )
         return replace(
             self,
-            source=f"{self.source}; {count} of {len(self.train_labels)} training samples drawn with seed {seed}",
+            source=(
+                f"{self.source}; {count} of {len(self.train_labels)} training samples drawn "
+                f"with seed {seed}"
+            ),
             train=taken(self.train, chosen),
             train_labels=self.train_labels[chosen],
             groups=None if self.groups is None else self.groups[chosen],

@@ -1,8 +1,9 @@
-"""Sentiment140 from its csv files, or straight out of the official archive: polarity, id, date, query, user, text; Latin-1.
+"""Sentiment140 from its csv files, or straight out of the official archive: polarity, id, date,
+query, user, text; Latin-1.
 
-Polarity 0 is label 0 (negative) and 4 is label 1 (positive). The official test file also has neutral tweets (2), which the
-training file has none of: they are left out, and the dataset's source says how many. Texts stay as they are. Users become
-numbered groups; their names are not kept.
+Polarity 0 is label 0 (negative) and 4 is label 1 (positive). The official test file also has
+neutral tweets (2), which the training file has none of: they are left out, and the dataset's source
+says how many. Texts stay as they are. Users become numbered groups; their names are not kept.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class _Tweets:
 def read_sentiment140(folder: Path, *, hold_out: float | None = None, seed: int = 0) -> Raw:
     """All tweets with a polarity. Training samples have their users as groups.
 
-    The test set is the official one; with `hold_out`, it is this fraction of the training file's users instead, drawn at
-    random, so that nobody is in both.
+    The test set is the official one; with `hold_out`, it is this fraction of the training file's
+    users instead, drawn at random, so that nobody is in both.
     """
     train = _read(folder, TRAIN)
     if hold_out is None:
@@ -68,11 +69,16 @@ def read_sentiment140(folder: Path, *, hold_out: float | None = None, seed: int 
 
 
 def _read(folder: Path, name: str) -> _Tweets:
-    remedy = f"Get the official archive {ARCHIVE} (Sentiment140, for academics) and put it there as it is."
+    remedy = (
+        f"Get the official archive {ARCHIVE} (Sentiment140, for academics) and put it there "
+        "as it is."
+    )
     if name == TEST:
         remedy += " Or test on users who are held out of the training tweets (--hold-out 0.2)."
     what = f"the {'test' if name == TEST else 'training'} tweets of Sentiment140 ({name})"
-    place = found(folder, [f"{NAME}/{name}", name, f"{NAME}/{ARCHIVE}", ARCHIVE], what=what, remedy=remedy)
+    place = found(
+        folder, [f"{NAME}/{name}", name, f"{NAME}/{ARCHIVE}", ARCHIVE], what=what, remedy=remedy
+    )
     where = place if place.suffix == ".csv" else place / name
     try:
         with _opened(place, name) as file:
@@ -82,7 +88,9 @@ def _read(folder: Path, name: str) -> _Tweets:
     except csv.Error as problem:
         raise FormatError(f"{where} is not the official csv: {problem}; get it again") from problem
     except _DAMAGED as problem:
-        raise FormatError(f"{where} cannot be read ({problem}): it is damaged; get it again") from problem
+        raise FormatError(
+            f"{where} cannot be read ({problem}): it is damaged; get it again"
+        ) from problem
 
 
 @contextmanager
@@ -106,18 +114,24 @@ def _tweets(where: Path, file: IO[str]) -> _Tweets:
     for row in reader:
         if len(row) != _FIELDS:
             raise FormatError(
-                f"line {reader.line_num} of {where} has {len(row)} fields, not {_FIELDS}; get the official file again"
+                f"line {reader.line_num} of {where} has {len(row)} fields, not {_FIELDS}; get the "
+                "official file again"
             )
         polarity, _, _, _, user, text = row
         if polarity == _NEUTRAL:
             neutral += 1
             continue
         if polarity not in _LABELS:
-            raise FormatError(f"line {reader.line_num} of {where}: the polarity {polarity!r:.9} is none of 0, 2 and 4")
+            raise FormatError(
+                f"line {reader.line_num} of {where}: the polarity {polarity!r:.9} is none of 0, 2 "
+                "and 4"
+            )
         texts.append(text)
         labels.append(_LABELS[polarity])
         users.append(names.setdefault(user, len(names)))
-    return _Tweets(texts, np.array(labels, dtype=np.int64), np.array(users, dtype=np.int64), neutral)
+    return _Tweets(
+        texts, np.array(labels, dtype=np.int64), np.array(users, dtype=np.int64), neutral
+    )
 
 
 def _whole_lines(where: Path, file: IO[str]) -> Iterator[str]:
@@ -132,7 +146,10 @@ def _by_user(tweets: _Tweets, fraction: float, seed: int) -> tuple[_Tweets, _Twe
     users = np.unique(tweets.users)
     count = round(fraction * len(users)) if 0 < fraction < 1 else 0
     if not 0 < count < len(users):
-        raise InputError(f"holding out {fraction} of {len(users)} users leaves none to train or to test on; give one like 0.2")
+        raise InputError(
+            f"holding out {fraction} of {len(users)} users leaves none to train or to test on; "
+            "give one like 0.2"
+        )
     held = np.random.default_rng([seed, 0x7573_72]).permutation(users)[:count]
     out = np.isin(tweets.users, held)
     train, test = (_part(tweets, np.flatnonzero(which)) for which in (~out, out))
@@ -140,4 +157,9 @@ def _by_user(tweets: _Tweets, fraction: float, seed: int) -> tuple[_Tweets, _Twe
 
 
 def _part(tweets: _Tweets, numbers: Integers) -> _Tweets:
-    return _Tweets([tweets.texts[number] for number in numbers], tweets.labels[numbers], tweets.users[numbers], tweets.neutral)
+    return _Tweets(
+        [tweets.texts[number] for number in numbers],
+        tweets.labels[numbers],
+        tweets.users[numbers],
+        tweets.neutral,
+    )

@@ -1,4 +1,5 @@
-"""Compared systems on Flower: a job is described as data, done by two apps, and what came of it is read from a file.
+"""Compared systems on Flower: a job is described as data, done by two apps, and what came of it is
+read from a file.
 
 Importing this needs no Flower: only `apps` does, through `carriers.flower`.
 """

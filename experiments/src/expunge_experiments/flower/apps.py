@@ -1,4 +1,6 @@
-"""The two apps of a measurement: nodes work for the system of a job, and the ServerApp's main does the job."""
+"""The two apps of a measurement: nodes work for the system of a job, and the ServerApp's main does
+the job.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from expunge.carriers.flower.parcel import Parcel
 from expunge.errors import ExpungeError, InputError
+from expunge.transport.flower.messages import Parcel
 from expunge_experiments.flower.engine import FlowerEngine
 from expunge_experiments.flower.exchange import Exchange, Place, client_app, server_app
 from expunge_experiments.flower.job import Diary, Job, Request
@@ -28,13 +30,18 @@ def attend(parcel: Parcel, place: Place) -> Parcel:
 
 
 def lead(exchange: Exchange, config: Mapping[str, Any]) -> None:
-    """Do the job of the run's folder, and leave there what comes of it. An error of ours is left there, too."""
+    """Do the job of the run's folder, and leave there what comes of it.
+
+    An error of ours is left there, too.
+    """
     folder = _folder(config)
     diary = Diary.begin(folder)
     try:
         job, shared_pool = Job.read(folder), SharedPool.read(folder)
         engine = FlowerEngine(exchange, shared_pool.pool.clients, int(config[ACTORS]))
-        system = build(job.system, shared_pool.pool, settings=job.settings, seed=job.seed, engine=engine)
+        system = build(
+            job.system, shared_pool.pool, settings=job.settings, seed=job.seed, engine=engine
+        )
         training = None if job.training is None else np.array(job.training, dtype=np.int64)
         _note(diary, system, shared_pool, engine, system.train(training))
         for request in job.requests:
@@ -51,7 +58,9 @@ def _performed(system: System, request: Request) -> Cost:
     return system.delete(numbers) if request.operation == "delete" else system.add(numbers)
 
 
-def _note(diary: Diary, system: System, shared_pool: SharedPool, engine: FlowerEngine, cost: Cost) -> None:
+def _note(
+    diary: Diary, system: System, shared_pool: SharedPool, engine: FlowerEngine, cost: Cost
+) -> None:
     diary.costs.append(cost)
     diary.accuracies.append(system.accuracy(shared_pool.test_features, shared_pool.test_labels))
     diary.digests.append(system.digest)

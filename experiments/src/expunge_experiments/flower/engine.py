@@ -1,6 +1,8 @@
-"""FlowerEngine: messages travel in Flower's own to the nodes of a grid, each of which is one client.
+"""FlowerEngine: messages travel in Flower's own to the nodes of a grid, each of which is one
+client.
 
-Law: a system on this engine comes to the same head as in one process, bit for bit if the arithmetic of its clients is the same.
+Law: a system on this engine comes to the same head as in one process, bit for bit if the arithmetic
+of its clients is the same.
 """
 
 from __future__ import annotations
@@ -8,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from expunge import canonical
-from expunge.carriers.flower.parcel import Parcel
+from expunge.crypto import canonical
 from expunge.errors import FormatError, InputError
+from expunge.transport.flower.messages import Parcel
 from expunge_experiments.engine import Engine, State
 from expunge_experiments.flower.node import packed, unpacked
 
@@ -28,11 +30,13 @@ class Asking(Protocol):
 
 
 class FlowerEngine(Engine):
-    """`parallel` clients work at the same time. Messages to one client in one exchange share one of Flower's, in their order.
+    """`parallel` clients work at the same time.
 
-    A cost's bytes are those of messages. Its client seconds are measured at the nodes, as in one process: reading a message,
-    answering it, writing the answer. All else is orchestration, also what nodes need to load samples and state
-    (`loading_seconds`).
+    Messages to one client in one exchange share one of Flower's, in their order.
+
+    A cost's bytes are those of messages. Its client seconds are measured at the nodes, as in one
+    process: reading a message, answering it, writing the answer. All else is orchestration, also
+    what nodes need to load samples and state (`loading_seconds`).
     """
 
     def __init__(self, exchange: Asking, clients: int, parallel: int = 1) -> None:
@@ -41,12 +45,20 @@ class FlowerEngine(Engine):
         self.loading_seconds = 0.0  # of all clients together
         self._exchange_of_parcels = exchange
         nodes = exchange.nodes(clients)
-        told = [_note(parcel) for parcel in exchange.ask([(node, _question("client")) for node in nodes])]
-        self._nodes: dict[int, int] = {note["client"]: node for node, note in zip(nodes, told, strict=True)}
-        self._kept: dict[int, int] = {note["client"]: note["kept"] for note in told}  # the size of a state, as it was last told
+        told = [
+            _note(parcel)
+            for parcel in exchange.ask([(node, _question("client")) for node in nodes])
+        ]
+        self._nodes: dict[int, int] = {
+            note["client"]: node for node, note in zip(nodes, told, strict=True)
+        }
+        self._kept: dict[int, int] = {
+            note["client"]: note["kept"] for note in told
+        }  # the size of a state, as it was last told
         if len(nodes) != clients or sorted(self._nodes) != list(range(clients)):
             raise InputError(
-                f"{len(nodes)} nodes are {len(self._nodes)} clients, and there must be one node for each of {clients} clients: "
+                f"{len(nodes)} nodes are {len(self._nodes)} clients, and there must be one node "
+                f"for each of {clients} clients: "
                 f"their partition-id must be 0 to {clients - 1}"
             )
 
@@ -55,13 +67,18 @@ class FlowerEngine(Engine):
         for place, (client, _) in enumerate(messages):
             mine.setdefault(client, []).append(place)
         told = self._ask(
-            {client: _question("messages", *(messages[one][1] for one in places)) for client, places in mine.items()}
+            {
+                client: _question("messages", *(messages[one][1] for one in places))
+                for client, places in mine.items()
+            }
         )
         answers, busiest = [b""] * len(messages), 0.0
         for client, places in mine.items():
             note, parts = _note(told[client]), told[client].parts
             if len(parts) != len(places):
-                raise FormatError(f"client {client} has answered {len(places)} messages with {len(parts)}")
+                raise FormatError(
+                    f"client {client} has answered {len(places)} messages with {len(parts)}"
+                )
             for place, answer, worked in zip(places, parts, note["worked"], strict=True):
                 self._count(len(messages[place][1]), len(answer), worked * _NANO)
                 answers[place] = answer
@@ -78,15 +95,21 @@ class FlowerEngine(Engine):
 
     def restore(self, states: Mapping[int, State]) -> None:
         """Give each client its state."""
-        told = self._ask({client: _question("restore", packed(state)) for client, state in states.items()})
+        told = self._ask(
+            {client: _question("restore", packed(state)) for client, state in states.items()}
+        )
         self._kept |= {client: _note(parcel)["kept"] for client, parcel in told.items()}
 
     def state_bytes(self) -> int:
-        """The size of what all clients remember, as they have told with their answers: nobody is asked for it."""
+        """The size of what all clients remember, as they have told with their answers: nobody is
+        asked for it.
+        """
         return sum(self._kept.values())
 
     def _ask(self, parcels: Mapping[int, Parcel]) -> dict[int, Parcel]:
-        answers = self._exchange_of_parcels.ask([(self._nodes[client], parcel) for client, parcel in parcels.items()])
+        answers = self._exchange_of_parcels.ask(
+            [(self._nodes[client], parcel) for client, parcel in parcels.items()]
+        )
         return dict(zip(parcels, answers, strict=True))
 
 
@@ -97,5 +120,7 @@ def _question(ask: str, *parts: bytes) -> Parcel:
 def _note(parcel: Parcel) -> dict[str, Any]:
     note = canonical.decode(parcel.note, "a node's answer")
     if not isinstance(note, dict):
-        raise FormatError(f"{note!r:.80} is no answer of a node: it was altered, or is of another version")
+        raise FormatError(
+            f"{note!r:.80} is no answer of a node: it was altered, or is of another version"
+        )
     return note

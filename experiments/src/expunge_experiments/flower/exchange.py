@@ -1,7 +1,9 @@
-"""Exchanges: one parcel to each of some nodes, and their answers, under an action of one's own beside whatever else the apps do.
+"""Exchanges: one parcel to each of some nodes, and their answers, under an action of one's own
+beside whatever else the apps do.
 
-Laws: an answer belongs to the parcel at its place; every parcel has its answer, or the exchange raises and says which node is
-at fault. Nothing is asked twice, for not every question may be: whoever knows better asks again.
+Laws: an answer belongs to the parcel at its place; every parcel has its answer, or the exchange
+raises and says which node is at fault. Nothing is asked twice, for not every question may be:
+whoever knows better asks again.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from expunge.carriers.flower.parcel import Parcel
-from expunge.carriers.flower.waiting import Clock, Pauses, Sleep, connected
-from expunge.carriers.flower.wire import from_records, to_records
 from expunge.errors import CarrierError, ExpungeError, InputError, ProtocolError
+from expunge.transport.flower.messages import Parcel
+from expunge.transport.flower.records import from_records, to_records
+from expunge.transport.flower.server_app import Clock, Pauses, Sleep, connected
 
 _LONGEST_PAUSE = 0.02  # an exchange is timed, so that its end is noticed soon
 _LONGEST_PROBLEM = 1000
@@ -57,24 +59,42 @@ def server_app(action: str, lead: Lead) -> ServerApp:
 
 
 def register(app: ClientApp, action: str, handle: Handle) -> None:
-    """Let a ClientApp answer the parcels of an `Exchange` of the same action. An error of ours is told to the server."""
+    """Let a ClientApp answer the parcels of an `Exchange` of the same action.
+
+    An error of ours is told to the server.
+    """
 
     def reply(message: Message, context: Context) -> Message:
         try:
-            records = to_records(handle(from_records(message.content), Place(context.node_config, context.run_config)))
+            records = to_records(
+                handle(
+                    from_records(message.content), Place(context.node_config, context.run_config)
+                )
+            )
         except ExpungeError as problem:
             records = to_records(Parcel(b"{}"))
-            records[_PROBLEM] = ConfigRecord({"kind": type(problem).__name__, "text": str(problem)[:_LONGEST_PROBLEM]})
+            records[_PROBLEM] = ConfigRecord(
+                {"kind": type(problem).__name__, "text": str(problem)[:_LONGEST_PROBLEM]}
+            )
         return Message(records, reply_to=message)
 
     app.query(action)(reply)
 
 
 class Exchange:
-    """The server's side. A node that has not answered after `reply_seconds` is not waited for any longer."""
+    """The server's side.
+
+    A node that has not answered after `reply_seconds` is not waited for any longer.
+    """
 
     def __init__(
-        self, grid: Grid, action: str, *, reply_seconds: float = 600.0, clock: Clock = time.monotonic, sleep: Sleep = time.sleep
+        self,
+        grid: Grid,
+        action: str,
+        *,
+        reply_seconds: float = 600.0,
+        clock: Clock = time.monotonic,
+        sleep: Sleep = time.sleep,
     ) -> None:
         self._grid = grid
         self._type = f"query.{action}"
@@ -86,13 +106,19 @@ class Exchange:
         """All nodes, as soon as there are so many."""
         found = connected(self._grid, count, seconds, self._clock, self._sleep)
         if len(found) < count:
-            raise CarrierError(f"{len(found)} nodes are connected, and {count} are needed: start the others, and run this again")
+            raise CarrierError(
+                f"{len(found)} nodes are connected, and {count} are needed: start the others, and "
+                "run this again"
+            )
         return found
 
     def ask(self, parcels: Sequence[tuple[int, Parcel]]) -> list[Parcel]:
         """Ask nodes, each of them once; their answers, in the same order."""
         if len({node for node, _ in parcels}) != len(parcels):
-            raise InputError("a node can be asked once in an exchange: put what is for the same node into one parcel")
+            raise InputError(
+                "a node can be asked once in an exchange: put what is for the same node into one "
+                "parcel"
+            )
         end = self._clock() + self._seconds
         waiting = {self._pushed(node, parcel): node for node, parcel in parcels}
         answers: dict[int, Parcel] = {}
@@ -100,12 +126,16 @@ class Exchange:
         while waiting:
             heard = self._pulled(list(waiting))
             for reply in heard:
-                node = waiting.pop(reply.metadata.reply_to_message_id)  # only what is waited for is pulled
+                node = waiting.pop(
+                    reply.metadata.reply_to_message_id
+                )  # only what is waited for is pulled
                 answers[node] = _content(node, reply)
             if heard:
                 pauses.begin()
             elif self._clock() >= end:
-                raise CarrierError(f"no answer within {self._seconds:g} seconds from: {_named(waiting.values())}")
+                raise CarrierError(
+                    f"no answer within {self._seconds:g} seconds from: {_named(waiting.values())}"
+                )
             else:
                 pauses.take()
         return [answers[node] for node, _ in parcels]
@@ -119,7 +149,10 @@ class Exchange:
         raise CarrierError(f"a message to node {node} could not be sent: it is not connected")
 
     def _pulled(self, identities: list[str]) -> list[Message]:
-        parts = (identities[place : place + _MOST_AT_ONCE] for place in range(0, len(identities), _MOST_AT_ONCE))
+        parts = (
+            identities[place : place + _MOST_AT_ONCE]
+            for place in range(0, len(identities), _MOST_AT_ONCE)
+        )
         return [reply for part in parts for reply in self._grid.pull_messages(part)]
 
 
@@ -137,4 +170,6 @@ def _content(node: int, reply: Message) -> Parcel:
 
 def _named(nodes: Iterable[int]) -> str:
     listed = sorted(nodes)
-    return ", ".join(f"node {node}" for node in listed[:5]) + (f" and {len(listed) - 5} others" if len(listed) > 5 else "")
+    return ", ".join(f"node {node}" for node in listed[:5]) + (
+        f" and {len(listed) - 5} others" if len(listed) > 5 else ""
+    )

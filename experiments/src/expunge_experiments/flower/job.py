@@ -1,4 +1,6 @@
-"""Job: what a system is to do on Flower, as data that a ServerApp finds in a file; and Outcome: what came of it."""
+"""Job: what a system is to do on Flower, as data that a ServerApp finds in a file; and Outcome:
+what came of it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from expunge import __version__
 from expunge.errors import FormatError, InputError
-from expunge.files import write_whole
+from expunge.storage.files import write_whole
 from expunge_experiments.systems.base import OPERATIONS, Cost
 from expunge_experiments.systems.catalogue import settings_dict, settings_from
 
@@ -21,14 +23,18 @@ _JOB, _OUTCOME = "job.json", "outcome.json"
 
 @dataclass(frozen=True)
 class Request:
-    """One operation of a system: "delete" or "add" samples by their numbers, or "delete_client" with the client's."""
+    """One operation of a system: "delete" or "add" samples by their numbers, or "delete_client"
+    with the client's.
+    """
 
     operation: str
     numbers: tuple[int, ...]
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
-            raise InputError(f"there is no operation {self.operation!r}; there are {', '.join(OPERATIONS)}")
+            raise InputError(
+                f"there is no operation {self.operation!r}; there are {', '.join(OPERATIONS)}"
+            )
         if self.operation == "delete_client" and len(self.numbers) != 1:
             raise InputError(f"delete_client takes one client, not {len(self.numbers)}")
 
@@ -45,10 +51,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Job:
-    """A system by name, the settings and the seed that it is made with, and what is asked of it after it is trained.
+    """A system by name, the settings and the seed that it is made with, and what is asked of it
+    after it is trained.
 
-    `settings` are those of the system (`systems.catalogue.settings_from` makes them of values of JSON), or None for the usual
-    ones. It is trained on the samples `training`, or on all of the pool.
+    `settings` are those of the system (`systems.catalogue.settings_from` makes them of values of
+    JSON), or None for the usual ones. It is trained on the samples `training`, or on all of the
+    pool.
     """
 
     system: str
@@ -60,7 +68,10 @@ class Job:
     def write(self, folder: Path) -> None:
         """Leave the job in a folder."""
         settings = None if self.settings is None else settings_dict(self.settings)
-        content = asdict(replace(self, settings=None)) | {"settings": settings, "version": __version__}
+        content = asdict(replace(self, settings=None)) | {
+            "settings": settings,
+            "version": __version__,
+        }
         write_whole(folder / _JOB, json.dumps(content).encode())
 
     @classmethod
@@ -69,10 +80,13 @@ class Job:
         content = _read(folder / _JOB)
         if content.pop("version", None) != __version__:
             raise InputError(
-                f"{folder / _JOB} was not written by this version of Expunge ({__version__}): Flower's environment has another "
+                f"{folder / _JOB} was not written by this version of Expunge ({__version__}): "
+                "Flower's environment has another "
                 "one than yours; install the same in both"
             )
-        requests = tuple(Request(one["operation"], tuple(one["numbers"])) for one in content.pop("requests"))
+        requests = tuple(
+            Request(one["operation"], tuple(one["numbers"])) for one in content.pop("requests")
+        )
         system, training, settings = content["system"], content["training"], content["settings"]
         return cls(
             system,
@@ -85,11 +99,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a job: costs of training and of each request; accuracy and the head's digest after each of them.
+    """What came of a job: costs of training and of each request; accuracy and the head's digest
+    after each of them.
 
-    The digest is empty for systems without a single head. `loading_seconds` is the time of all clients together that is in no
-    cost's `client_seconds` (it is orchestration): finding samples, making the worker, and reading and writing its state.
-    `whole_seconds` is everything as a user would wait for it, with the start of Flower, Ray and the app.
+    The digest is empty for systems without a single head. `loading_seconds` is the time of all
+    clients together that is in no cost's `client_seconds` (it is orchestration): finding samples,
+    making the worker, and reading and writing its state. `whole_seconds` is everything as a user
+    would wait for it, with the start of Flower, Ray and the app.
     """
 
     training: Cost
@@ -140,13 +156,17 @@ class Diary:
         if not (folder / _OUTCOME).exists():
             return cls.begin(folder)
         content = _read(folder / _OUTCOME)
-        return cls(**(content | {"folder": folder, "costs": [Cost(**one) for one in content["costs"]]}))
+        return cls(
+            **(content | {"folder": folder, "costs": [Cost(**one) for one in content["costs"]]})
+        )
 
     def outcome(self, whole_seconds: float) -> Outcome:
         """What came of it all."""
         training, *requests = self.costs
         accuracies, digests = tuple(self.accuracies), tuple(self.digests)
-        return Outcome(training, tuple(requests), accuracies, digests, self.loading_seconds, whole_seconds)
+        return Outcome(
+            training, tuple(requests), accuracies, digests, self.loading_seconds, whole_seconds
+        )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -57,18 +57,22 @@ def measure(
     seconds: float = 3600.0,
     report: Report = lambda *_: None,
 ) -> Outcome:
-    """Train a system on Flower and ask of it what the job says, on the shared pool that is laid out in `folder`.
+    """Train a system on Flower and ask of it what the job says, on the shared pool that is laid out
+    in `folder`.
 
-    Simulated, Flower's own runtime carries messages to `clients` nodes, which `actors` processes of Ray work for; it may be
-    installed in an environment of its own (`runtime.programs`). Otherwise all is done in this process, on the in-process grid.
-    What is found is the same, but for the times. The shared pool is left as it was, and nothing else stays behind.
+    Simulated, Flower's own runtime carries messages to `clients` nodes, which `actors` processes of
+    Ray work for; it may be installed in an environment of its own (`runtime.programs`). Otherwise
+    all is done in this process, on the in-process grid. What is found is the same, but for the
+    times. The shared pool is left as it was, and nothing else stays behind.
     """
     _require_possible(job, folder, clients, actors)
     began = time.perf_counter()
     total = len(job.requests) + 1
     with TemporaryDirectory(prefix="job-", dir=folder) as place:
         here = Path(place).resolve()  # the apps run elsewhere
-        (here / "shared-pool").symlink_to((folder / "shared-pool").resolve(), target_is_directory=True)
+        (here / "shared-pool").symlink_to(
+            (folder / "shared-pool").resolve(), target_is_directory=True
+        )
         job.write(here)
 
         def watch() -> None:
@@ -85,40 +89,57 @@ def _require_possible(job: Job, folder: Path, clients: int, actors: int) -> None
     """Refuse, before anything is started, what cannot be."""
     entry = entry_of(job.system)
     if entry.centralized:
-        raise UnsupportedError(f"{entry.title} is centralized: it has no clients, and nothing of it would run on Flower")
+        raise UnsupportedError(
+            f"{entry.title} is centralized: it has no clients, and nothing of it would run on "
+            "Flower"
+        )
     missing = sorted({one.operation for one in job.requests} - entry.find("system").supports)
     if missing:
         raise UnsupportedError(f"{entry.title} has no operation {', '.join(missing)}")
     if actors < 1:
         raise InputError(f"there must be at least one actor, not {actors}")
     if (there := SharedPool.read(folder).pool.clients) != clients:
-        raise InputError(f"the pool in {folder} is of {there} clients, and {clients} were asked for")
+        raise InputError(
+            f"the pool in {folder} is of {there} clients, and {clients} were asked for"
+        )
 
 
 def _config(here: Path, actors: int) -> dict[str, str]:
     return {"experiment-folder": str(here), "experiment-actors": str(actors)}
 
 
-def _simulated(here: Path, clients: int, actors: int, seconds: float, watch: Callable[[], None]) -> None:
+def _simulated(
+    here: Path, clients: int, actors: int, seconds: float, watch: Callable[[], None]
+) -> None:
     app = here / "app"
     (app / "expunge_experiment").mkdir(parents=True)
     (app / "pyproject.toml").write_text(_PROJECT, encoding="utf-8")
     (app / "LICENSE").write_text("Apache-2.0\n", encoding="utf-8")
     (app / "expunge_experiment" / "__init__.py").write_text('"""Apps."""\n', encoding="utf-8")
     (app / "expunge_experiment" / "apps.py").write_text(_APPS, encoding="utf-8")
-    said = simulate(app, _config(here, actors), nodes=clients, actors=actors, seconds=seconds, watch=watch)
-    if not (diary := Diary.read(here)).problem and len(diary.costs) != len(Job.read(here).requests) + 1:
+    said = simulate(
+        app, _config(here, actors), nodes=clients, actors=actors, seconds=seconds, watch=watch
+    )
+    if (
+        not (diary := Diary.read(here)).problem
+        and len(diary.costs) != len(Job.read(here).requests) + 1
+    ):
         last = "\n".join(said.splitlines()[-25:])
         raise ProtocolError(f"the run on Flower has ended early; it said last:\n{last}")
 
 
-def _in_process(here: Path, clients: int, actors: int, seconds: float, watch: Callable[[], None]) -> None:
+def _in_process(
+    here: Path, clients: int, actors: int, seconds: float, watch: Callable[[], None]
+) -> None:
     del actors, seconds  # clients work one after another, and nothing is waited for
     if find_spec("flwr") is None:
         raise MissingExtraError("Flower is not installed here: install expunge[flower]")
-    from expunge.carriers.flower.inprocess import InProcessGrid  # noqa: PLC0415 - flwr is an extra
+    from expunge.transport.flower.inprocess import InProcessGrid  # noqa: PLC0415 - flwr is an extra
     from expunge_experiments.flower.apps import client, server  # noqa: PLC0415 - the same
 
-    nodes = {1000 + number: {"partition-id": number, "num-partitions": clients} for number in range(clients)}
+    nodes = {
+        1000 + number: {"partition-id": number, "num-partitions": clients}
+        for number in range(clients)
+    }
     InProcessGrid(client, nodes, _config(here, 1)).run_server(server)
     watch()

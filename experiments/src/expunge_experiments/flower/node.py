@@ -1,7 +1,8 @@
-"""A node's side: the worker of its client is made anew for each message, answers, and leaves its state in a file.
+"""A node's side: the worker of its client is made anew for each message, answers, and leaves its
+state in a file.
 
-Law: the answers, and the state in the end, are those of a worker that lives on. Nodes know of a run what is in its folder: a job,
-the shared pool, and a file for each client's state.
+Law: the answers, and the state in the end, are those of a worker that lives on. Nodes know of a run
+what is in its folder: a job, the shared pool, and a file for each client's state.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
-from expunge import canonical
-from expunge.carriers.flower.parcel import Parcel
+from expunge.crypto import canonical
 from expunge.errors import FormatError, InputError
+from expunge.transport.flower.messages import Parcel
 from expunge_experiments.engine import Employ, State, Worker
 from expunge_experiments.flower.job import Job
 from expunge_experiments.flower.shared_pool import SharedPool
@@ -40,7 +41,9 @@ class Run:
     def of(cls, folder: Path) -> Self:
         """Read once in a process, however many messages and nodes it serves."""
         job, pool = Job.read(folder), SharedPool.read(folder).pool
-        settings = fitted(job.system, job.settings, pool)  # as the server's are, which sees the same pool
+        settings = fitted(
+            job.system, job.settings, pool
+        )  # as the server's are, which sees the same pool
         return cls(folder, pool, employ(job.system, settings, job.seed, pool.classes, pool.dim))
 
 
@@ -48,7 +51,10 @@ def client_of(node_config: Mapping[str, Any]) -> int:
     """The client that a node is: its partition, as simulations number them."""
     client = node_config.get("partition-id")
     if not isinstance(client, int):
-        raise InputError("this node does not know its client: start the SuperNode with --node-config 'partition-id=0' or another")
+        raise InputError(
+            "this node does not know its client: start the SuperNode with --node-config "
+            "'partition-id=0' or another"
+        )
     return client
 
 
@@ -56,7 +62,9 @@ def respond(parcel: Parcel, run: Run, client: int) -> Parcel:
     """The answer to a parcel of `FlowerEngine`."""
     match canonical.decode(parcel.note, "a question of the engine"):
         case {"ask": "client"}:
-            return _answer({"client": client, "kept": size_of(_Desk.open(run, client).worker.state())})
+            return _answer(
+                {"client": client, "kept": size_of(_Desk.open(run, client).worker.state())}
+            )
         case {"ask": "messages"}:
             return _messages(parcel.parts, run, client)
         case {"ask": "state"}:
@@ -65,11 +73,17 @@ def respond(parcel: Parcel, run: Run, client: int) -> Parcel:
             desk = _Desk.open(run, client)
             desk.worker.restore(unpacked(parcel.parts[0]))
             return _answer({"kept": desk.close()})
-    raise FormatError(f"{parcel.note!r:.80} is no question of the engine: it was altered, or is of another version")
+    raise FormatError(
+        f"{parcel.note!r:.80} is no question of the engine: it was altered, or is of another "
+        "version"
+    )
 
 
 def _messages(messages: tuple[bytes, ...], run: Run, client: int) -> Parcel:
-    """Answer messages one after another. The worker's own time is measured as in one process: reading, answering, writing."""
+    """Answer messages one after another.
+
+    The worker's own time is measured as in one process: reading, answering, writing.
+    """
     began = time.perf_counter_ns()
     desk = _Desk.open(run, client)
     answers, worked = [], []
@@ -94,8 +108,14 @@ class _Desk:
     def open(cls, run: Run, client: int) -> Self:
         """The client's worker as its last message left it."""
         if not 0 <= client < run.pool.clients:
-            raise InputError(f"there are clients 0 to {run.pool.clients - 1}, and no client {client}: start fewer nodes")
-        worker, path = run.employ(client, run.pool.samples_of(client)), run.folder / _STATES / f"{client}.state"
+            raise InputError(
+                f"there are clients 0 to {run.pool.clients - 1}, and no client {client}: start "
+                "fewer nodes"
+            )
+        worker, path = (
+            run.employ(client, run.pool.samples_of(client)),
+            run.folder / _STATES / f"{client}.state",
+        )
         found = path.read_bytes() if path.exists() else None
         if found is not None:
             worker.restore(unpacked(found))
@@ -108,7 +128,9 @@ class _Desk:
         if data != self.found:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             draft = self.path.with_suffix(".part")
-            draft.write_bytes(data)  # whole or absent; a machine that loses power loses the measurement anyway
+            draft.write_bytes(
+                data
+            )  # whole or absent; a machine that loses power loses the measurement anyway
             draft.replace(self.path)
         return size_of(state)
 

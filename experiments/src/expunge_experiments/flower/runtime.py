@@ -1,7 +1,9 @@
-"""Flower's simulation runtime as processes of our own: a SuperLink, one run of an app on it, and nothing left afterwards.
+"""Flower's simulation runtime as processes of our own: a SuperLink, one run of an app on it, and
+nothing left afterwards.
 
-Flower may be installed in an environment apart from this one (it wants older versions of some libraries): only its programs are
-called, and what they import is the Expunge of their own environment.
+Flower may be installed in an environment apart from this one (it wants older versions of some
+libraries): only its programs are called, and what they import is the Expunge of their own
+environment.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _OFFLINE = {
 
 
 def programs() -> Path:
-    """The folder of Flower's programs: beside the Python that EXPUNGE_FLOWER_PYTHON names, beside this one, or on the path."""
+    """The folder of Flower's programs: beside the Python that EXPUNGE_FLOWER_PYTHON names, beside
+    this one, or on the path.
+    """
     named, on_path = os.environ.get(VARIABLE), shutil.which("flower-superlink")
     places = [Path(named).parent] if named else [Path(sysconfig.get_path("scripts"))]
     if on_path and not named:
@@ -47,30 +51,53 @@ def programs() -> Path:
         if (place / "flower-superlink").is_file() and (place / "flwr").is_file():
             return place
     raise MissingExtraError(
-        f"Flower was not found in {', '.join(map(str, places))}: install expunge[flower] here, or in an environment of its own "
-        f"(constraints-flower.txt has versions that are tested), and name that environment's Python in {VARIABLE}"
+        f"Flower was not found in {', '.join(map(str, places))}: install expunge[flower] here, or "
+        "in an environment of its own "
+        "(constraints-flower.txt has versions that are tested), and name that environment's "
+        f"Python in {VARIABLE}"
     )
 
 
 def simulate(
-    app: Path, config: Mapping[str, str], *, nodes: int, actors: int, seconds: float, watch: Callable[[], None] = lambda: None
+    app: Path,
+    config: Mapping[str, str],
+    *,
+    nodes: int,
+    actors: int,
+    seconds: float,
+    watch: Callable[[], None] = lambda: None,
 ) -> str:
-    """Run the app in this folder on so many simulated nodes, of which `actors` work at the same time; what was logged.
+    """Run the app in this folder on so many simulated nodes, of which `actors` work at the same
+    time; what was logged.
 
-    `watch` is called again and again while it runs. After so many seconds the run is ended, and ProtocolError raised.
+    `watch` is called again and again while it runs. After so many seconds the run is ended, and
+    ProtocolError raised.
     """
     with _home() as home, home.superlink() as port:
         home.connect(port)
         command = ["run", str(app), "here", "--stream"]
-        command += ["--run-config", " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())]
-        resources = {"num-supernodes": nodes, "client-resources-num-cpus": 1, "init-args-num-cpus": actors}
-        command += ["--federation-config", " ".join(f"{name}={value}" for name, value in resources.items())]
+        command += [
+            "--run-config",
+            " ".join(f"{name}={json.dumps(value)}" for name, value in config.items()),
+        ]
+        resources = {
+            "num-supernodes": nodes,
+            "client-resources-num-cpus": 1,
+            "init-args-num-cpus": actors,
+        }
+        command += [
+            "--federation-config",
+            " ".join(f"{name}={value}" for name, value in resources.items()),
+        ]
         run = home.start("run", "flwr", *command)
         end = time.monotonic() + seconds
         while run.poll() is None:
             watch()
             if time.monotonic() >= end:
-                raise ProtocolError(f"the run on Flower has not ended within {seconds:g} seconds; {home.told('run')}")
+                raise ProtocolError(
+                    f"the run on Flower has not ended within {seconds:g} seconds; "
+                    f"{home.told('run')}"
+                )
             time.sleep(_PAUSE)
         watch()
         if run.returncode != 0:
@@ -99,25 +126,45 @@ class _Home:
     def start(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start one of Flower's programs; what it says goes to its log."""
         environment = os.environ | _OFFLINE
-        environment |= {"FLWR_HOME": str(self._folder), "RAY_TMPDIR": str(self._folder / "ray"), _MARK: self._mark}
+        environment |= {
+            "FLWR_HOME": str(self._folder),
+            "RAY_TMPDIR": str(self._folder / "ray"),
+            _MARK: self._mark,
+        }
         environment["PATH"] = f"{self._bin}{os.pathsep}{environment.get('PATH', '')}"
         with (self._folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - Flower's own programs
-                [str(self._bin / program), *arguments], env=environment, stdout=log, stderr=log, start_new_session=True
+                [str(self._bin / program), *arguments],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self._started.append(process)
         return process
 
     def connect(self, port: int) -> None:
         """Let `flwr` speak to the SuperLink on this port."""
-        text = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{_HOST}:{port}"\ninsecure = true\n'
+        text = (
+            '[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = '
+            f'"{_HOST}:{port}"\ninsecure = true\n'
+        )
         (self._folder / "config.toml").write_text(text, encoding="utf-8")
 
     @contextmanager
     def superlink(self) -> Iterator[int]:
         """A SuperLink for simulations, while it is needed; its port."""
         port = _free_port()
-        process = self.start("superlink", "flower-superlink", "--insecure", "--simulation", "--host", _HOST, "--port", str(port))
+        process = self.start(
+            "superlink",
+            "flower-superlink",
+            "--insecure",
+            "--simulation",
+            "--host",
+            _HOST,
+            "--port",
+            str(port),
+        )
         end = time.monotonic() + _START_SECONDS
         while _READY not in self.log("superlink"):
             if process.poll() is not None or time.monotonic() >= end:
@@ -134,7 +181,9 @@ class _Home:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(5.0)
         end = time.monotonic() + _END_SECONDS
-        while (left := self._left()) and time.monotonic() < end:  # what is being ended may start others
+        while (
+            left := self._left()
+        ) and time.monotonic() < end:  # what is being ended may start others
             for number in left:
                 with suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
@@ -144,7 +193,9 @@ class _Home:
             process.wait()
 
     def _left(self) -> list[int]:
-        """What lives on of all that comes from here: Flower starts processes of its own, and Ray does. Known where /proc is."""
+        """What lives on of all that comes from here: Flower starts processes of its own, and Ray
+        does. Known where /proc is.
+        """
         found = []
         for place in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -155,7 +206,9 @@ class _Home:
 
 @contextmanager
 def _home() -> Iterator[_Home]:
-    """A home in a folder with a short name, as Ray's sockets need it; of its own, or Ray might join a cluster of others."""
+    """A home in a folder with a short name, as Ray's sockets need it; of its own, or Ray might join
+    a cluster of others.
+    """
     with TemporaryDirectory(prefix="flower-", ignore_cleanup_errors=True) as folder:
         home = _Home(Path(folder))
         try:

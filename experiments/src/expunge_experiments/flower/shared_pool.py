@@ -1,4 +1,6 @@
-"""SharedPool: the pool and the test set as files that many processes map into memory, so that each decodes and copies nothing."""
+"""SharedPool: the pool and the test set as files that many processes map into memory, so that each
+decodes and copies nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from expunge.errors import InputError
-from expunge.files import write_whole
+from expunge.storage.files import write_whole
 from expunge_experiments.datasets.dataset import Features, Integers
 from expunge_experiments.message import Array
 from expunge_experiments.pool import Pool
@@ -32,7 +34,13 @@ class SharedPool:
         """Lay it out in a folder, from which any number of jobs can be measured."""
         place = folder / _FOLDER
         place.mkdir(parents=True, exist_ok=True)
-        arrays: list[Array] = [self.pool.features, self.pool.labels, self.pool.owners, self.test_features, self.test_labels]
+        arrays: list[Array] = [
+            self.pool.features,
+            self.pool.labels,
+            self.pool.owners,
+            self.test_features,
+            self.test_labels,
+        ]
         for name, array in zip(_ARRAYS, arrays, strict=True):
             np.save(place / f"{name}.npy", array)
         rest = {"classes": self.pool.classes, "clients": self.pool.clients}
@@ -44,11 +52,18 @@ class SharedPool:
         place = folder / _FOLDER
         if not (place / _REST).is_file():
             raise InputError(
-                f"{folder} has no pool: lay one out with `SharedPool(pool, test_features, test_labels).write(folder)`"
+                f"{folder} has no pool: lay one out with `SharedPool(pool, test_features, "
+                "test_labels).write(folder)`"
             )
-        features, labels, owners, test_features, test_labels = (_mapped(place / f"{name}.npy") for name in _ARRAYS)
+        features, labels, owners, test_features, test_labels = (
+            _mapped(place / f"{name}.npy") for name in _ARRAYS
+        )
         rest = json.loads((place / _REST).read_bytes())
-        return cls(Pool(features, labels, owners, rest["classes"], rest["clients"]), test_features, test_labels)
+        return cls(
+            Pool(features, labels, owners, rest["classes"], rest["clients"]),
+            test_features,
+            test_labels,
+        )
 
 
 def _mapped(path: Path) -> Array:

@@ -1,4 +1,6 @@
-"""Cells that need another Python: they are measured by this same command there, into the same store."""
+"""Cells that need another Python: they are measured by this same command there, into the same
+store.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ def require_python(path: Path) -> None:
 
 def finished(runner: Runner, outcome: Outcome, given: Mapping[str, Any]) -> Outcome:
     """The outcome after the cells of Flower have been measured by the Python that has it."""
-    names = {cell_name(cell.key) for cell in outcome.experiment.cells(outcome.settings) if cell.engine == FLOWER}
+    names = {
+        cell_name(cell.key)
+        for cell in outcome.experiment.cells(outcome.settings)
+        if cell.engine == FLOWER
+    }
     if not names or not (outcome.not_run or given["fresh"]):
         return outcome
     failed, problem = _measured(outcome.experiment.name, given)
@@ -32,16 +38,31 @@ def finished(runner: Runner, outcome: Outcome, given: Mapping[str, Any]) -> Outc
     reasons = {one.cell: one.error for one in outcome.failures} | failed
     if problem:
         reasons = dict.fromkeys(names, problem) | reasons
-    after.failures = [Failure(one.cell, reasons[one.cell]) for one in after.not_run if one.cell in reasons]
+    after.failures = [
+        Failure(one.cell, reasons[one.cell]) for one in after.not_run if one.cell in reasons
+    ]
     after.not_run = [one for one in after.not_run if one.cell not in reasons]
     after.measured = outcome.measured + len(after.results) - len(outcome.results)
     return after
 
 
 def _measured(experiment: str, given: Mapping[str, Any]) -> tuple[dict[str, str], str]:
-    """Measure the cells of one experiment; those that failed, with why, and what is wrong with that Python, if anything."""
-    options: list[str] = ["--engine", FLOWER, "--measure-only", "--json", "--out", str(given["out"])]
-    for option, value in (("--config", given["config_file"]), ("--data", given["data"]), ("--only", given["only"])):
+    """Measure the cells of one experiment; those that failed, with why, and what is wrong with that
+    Python, if anything.
+    """
+    options: list[str] = [
+        "--engine",
+        FLOWER,
+        "--measure-only",
+        "--json",
+        "--out",
+        str(given["out"]),
+    ]
+    for option, value in (
+        ("--config", given["config_file"]),
+        ("--data", given["data"]),
+        ("--only", given["only"]),
+    ):
         options += [option, str(value)] if value is not None else []
     options += [part for name in given["datasets"] for part in ("--dataset", name)]
     options += [f"--{flag}" for flag in ("quick", "fresh") if given[flag]]
@@ -53,4 +74,11 @@ def _measured(experiment: str, given: Mapping[str, Any]) -> tuple[dict[str, str]
         return {one["cell"]: one["error"] for one in told["experiments"][0]["failed"]}, ""
     except (ValueError, KeyError, IndexError):
         said = done.stdout.strip()[-300:] or f"it ended with {done.returncode}"
-        return {}, f"{python} could not measure it: {said}. It must have this version of expunge[flower] and expunge-experiments"
+        return (
+            {},
+            (
+                f"{python} could not measure it: {said}. It must have this version of "
+                "expunge[flower] "
+                "and expunge-experiments"
+            ),
+        )

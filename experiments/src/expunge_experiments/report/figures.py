@@ -1,10 +1,12 @@
-"""The house style of figures: sizes, fonts, and for every system one colour and one marker that it has everywhere.
+"""The house style of figures: sizes, fonts, and for every system one colour and one marker that it
+has everywhere.
 
-Colours are Okabe and Ito's, which colour-blind readers tell apart; markers and dashes repeat what colours say. Law: the same
-drawing gives the same bytes: files carry no date and no program's version.
+Colours are Okabe and Ito's, which colour-blind readers tell apart; markers and dashes repeat what
+colours say. Law: the same drawing gives the same bytes: files carry no date and no program's
+version.
 
-A run draws on `panels(...)`; the style is in force while its `Drawing.draw` is called (`render` sees to that). matplotlib is
-imported where something is drawn, not before.
+A run draws on `panels(...)`; the style is in force while its `Drawing.draw` is called (`render`
+sees to that). matplotlib is imported where something is drawn, not before.
 """
 
 from __future__ import annotations
@@ -33,7 +35,16 @@ ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
     "#D55E00",
     "#CC79A7",
 )
-COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)  # for series that are not systems, in this order
+COLOURS = (
+    BLUE,
+    VERMILLION,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    BLACK,
+    GREY,
+)  # for series that are not systems, in this order
 
 WIDTH = 3.5  # inches of one panel
 HEIGHT = 2.6
@@ -89,27 +100,44 @@ def look(system: str) -> Look:
 def panels(
     columns: int = 1, rows: int = 1, *, width: float = WIDTH, height: float = HEIGHT, **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure of some panels, and its axes: one, a list, or a list of lists (as `Figure.subplots` gives them)."""
+    """A figure of some panels, and its axes: one, a list, or a list of lists (as `Figure.subplots`
+    gives them).
+    """
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, **options)
 
 
-def seeds_line(axes: Axes, x: Sequence[float], values: Sequence[Sequence[float]], *, label: str, **style: Any) -> None:
-    """A line through the means of `values[i]` (over seeds) at `x[i]`, with bars of one standard deviation.
+def seeds_line(
+    axes: Axes, x: Sequence[float], values: Sequence[Sequence[float]], *, label: str, **style: Any
+) -> None:
+    """A line through the means of `values[i]` (over seeds) at `x[i]`, with bars of one standard
+    deviation.
 
-    Places without any value are left out. `style` is as for `Axes.errorbar`, for instance `**look(name).line()`.
+    Places without any value are left out. `style` is as for `Axes.errorbar`, for instance
+    `**look(name).line()`.
     """
     summaries = [(place, over_seeds(found)) for place, found in zip(x, values, strict=True)]
     places = [place for place, summary in summaries if summary is not None]
     found = [summary for _, summary in summaries if summary is not None]
     means, spread = [one.mean for one in found], [one.deviation for one in found]
-    axes.errorbar(places, means, yerr=spread if any(spread) else None, label=label, capsize=2.0, elinewidth=0.8, **style)
+    axes.errorbar(
+        places,
+        means,
+        yerr=spread if any(spread) else None,
+        label=label,
+        capsize=2.0,
+        elinewidth=0.8,
+        **style,
+    )
 
 
 def log_axis(axes: Axes, which: str = "y", *, zero: float | None = None) -> None:
-    """Make "x" or "y" (or "xy") logarithmic. With `zero`, values of 0 have a place of their own below `zero`, marked 0."""
+    """Make "x" or "y" (or "xy") logarithmic.
+
+    With `zero`, values of 0 have a place of their own below `zero`, marked 0.
+    """
     from matplotlib.ticker import SymmetricalLogLocator  # noqa: PLC0415 - slow to import
 
     for one in which:
@@ -124,9 +152,11 @@ def log_axis(axes: Axes, which: str = "y", *, zero: float | None = None) -> None
 
 
 def name_ends(axes: Axes, *, room: float = 0.28, gap: float = 0.07) -> None:
-    """Write each line's label at its right end in its own colour, instead of a legend; labels never overlap.
+    """Write each line's label at its right end in its own colour, instead of a legend; labels never
+    overlap.
 
-    `room` is the share of the panel's width that is kept for them; `gap` the least distance, as a share of its height.
+    `room` is the share of the panel's width that is kept for them; `gap` the least distance, as a
+    share of its height.
     """
     ends = []
     for line, label in _labelled(axes):
@@ -138,12 +168,34 @@ def name_ends(axes: Axes, *, room: float = 0.28, gap: float = 0.07) -> None:
         return
     _widen(axes, room)
     to_share = axes.transScale + axes.transLimits
-    placed = sorted((*map(float, to_share.transform((x, y))[::-1]), label, colour) for label, colour, x, y in ends)
+    placed = sorted(
+        (*map(float, to_share.transform((x, y))[::-1]), label, colour)
+        for label, colour, x, y in ends
+    )
     heights = _spread([height for height, _, _, _ in placed], gap)
     for height, (end, right, label, colour) in zip(heights, placed, strict=True):
-        way = [right + 0.012, 1.0 - room + 0.04], [end, height]  # from the line to its name, which may have moved away
-        axes.plot(*way, color=colour, linewidth=0.5, marker="", transform=axes.transAxes, label="_way", clip_on=False)
-        axes.text(1.0 - room + 0.05, height, label, color=colour, transform=axes.transAxes, va="center", fontsize=7)
+        way = (
+            [right + 0.012, 1.0 - room + 0.04],
+            [end, height],
+        )  # from the line to its name, which may have moved away
+        axes.plot(
+            *way,
+            color=colour,
+            linewidth=0.5,
+            marker="",
+            transform=axes.transAxes,
+            label="_way",
+            clip_on=False,
+        )
+        axes.text(
+            1.0 - room + 0.05,
+            height,
+            label,
+            color=colour,
+            transform=axes.transAxes,
+            va="center",
+            fontsize=7,
+        )
 
 
 def _widen(axes: Axes, room: float) -> None:
@@ -157,7 +209,9 @@ def _widen(axes: Axes, room: float) -> None:
 
 
 def _labelled(axes: Axes) -> Iterator[tuple[Any, str]]:
-    """Lines with their labels; an error bar's line carries none of its own, but its container does."""
+    """Lines with their labels; an error bar's line carries none of its own, but its container
+    does.
+    """
     barred = [(one.lines[0], one.get_label()) for one in axes.containers if hasattr(one, "lines")]
     plain = [(line, line.get_label()) for line in axes.lines]
     for line, label in [*barred, *plain]:
@@ -166,7 +220,9 @@ def _labelled(axes: Axes) -> Iterator[tuple[Any, str]]:
 
 
 def _spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Ascending heights, moved apart as little as needed to be `gap` apart, within 0 and 1 where there is room."""
+    """Ascending heights, moved apart as little as needed to be `gap` apart, within 0 and 1 where
+    there is room.
+    """
     placed = [float(one) for one in heights]
     for _ in range(200):
         moved = False
@@ -231,7 +287,9 @@ _STYLE: dict[str, Any] = {
 
 
 def render(drawing: Drawing, folder: Path) -> list[Path]:
-    """Draw, and write NAME.png and NAME.svg into a folder; the same drawing gives the same bytes."""
+    """Draw, and write NAME.png and NAME.svg into a folder; the same drawing gives the same
+    bytes.
+    """
     png, svg = folder / f"{drawing.name}.png", folder / f"{drawing.name}.svg"
     with house_style():
         figure = drawing.draw()

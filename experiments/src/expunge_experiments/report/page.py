@@ -1,6 +1,8 @@
-"""What is written of an experiment's outcome: results, config, tables and figures; and one page about all experiments.
+"""What is written of an experiment's outcome: results, config, tables and figures; and one page
+about all experiments.
 
-Everything here is made from outcomes alone, so it can be made again from what is kept, and is then the same, byte for byte.
+Everything here is made from outcomes alone, so it can be made again from what is kept, and is then
+the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from expunge.files import write_whole
+from expunge.storage.files import write_whole
 from expunge_experiments import config, machine
 from expunge_experiments.datasets.dataset import USUAL
 from expunge_experiments.report import figures, paper
@@ -47,7 +49,10 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "environments": plain(outcome.environments),
         "seconds": outcome.seconds,
         "findings": [{"text": one.text, "holds": one.holds} for one in findings(outcome)],
-        "results": [{"key": plain(one.key), "seconds": one.seconds, "result": plain(one.result)} for one in outcome.results],
+        "results": [
+            {"key": plain(one.key), "seconds": one.seconds, "result": plain(one.result)}
+            for one in outcome.results
+        ],
         "failed": [{"cell": one.cell, "error": one.error} for one in outcome.failures],
         "not_run": [{"cell": one.cell, "reason": one.error} for one in outcome.not_run],
     }
@@ -69,7 +74,9 @@ def findings(outcome: Outcome) -> list[Finding]:
 
 
 def section(outcome: Outcome, folder: Path, *, seen_from: Path, level: int) -> str:
-    """One experiment: question, tables, figures, findings, command and time, for a page in the folder `seen_from`."""
+    """One experiment: question, tables, figures, findings, command and time, for a page in the
+    folder `seen_from`.
+    """
     experiment = outcome.experiment
     prefix = "" if folder == seen_from else f"{folder.relative_to(seen_from)}/"
     parts = [f"{'#' * level} {experiment.title}", experiment.question]
@@ -85,7 +92,8 @@ def section(outcome: Outcome, folder: Path, *, seen_from: Path, level: int) -> s
         parts.append("\n".join(found))
     parts += [*_coarser_grids(outcome), *_unfinished(outcome)]
     parts.append(
-        f"Command: `{command(outcome)}`, with the settings in [{CONFIG}]({prefix}{CONFIG}). Measured in "
+        f"Command: `{command(outcome)}`, with the settings in [{CONFIG}]({prefix}{CONFIG}). "
+        "Measured in "
         f"{seconds_text(outcome.seconds)}. Everything that it depends on, and every number, is in "
         f"[results.json]({prefix}results.json)."
     )
@@ -93,17 +101,25 @@ def section(outcome: Outcome, folder: Path, *, seen_from: Path, level: int) -> s
 
 
 def command(outcome: Outcome) -> str:
-    """What to type to get these results: with a config, where settings are not those of the full or the quick run."""
+    """What to type to get these results: with a config, where settings are not those of the full or
+    the quick run.
+    """
     usual = outcome.experiment.quick if outcome.quick else outcome.experiment.full
     own = "" if outcome.settings == usual else f" --config {CONFIG}"
-    return f"expunge experiment {outcome.experiment.name}" + (" --quick" if outcome.quick else "") + own
+    return (
+        f"expunge experiment {outcome.experiment.name}"
+        + (" --quick" if outcome.quick else "")
+        + own
+    )
 
 
 def _coarser_grids(outcome: Outcome) -> list[str]:
     """What is to be said of data that the usual grid cannot hold."""
     return [
-        f"Features of `{name}` reach {one['largest']:.4g} in magnitude, and the usual grid holds what is below {USUAL.limit:g}. "
-        f"Exact variants take them on the finest grid that holds them, of {one['fraction_bits']} fraction bits, whatever is "
+        f"Features of `{name}` reach {one['largest']:.4g} in magnitude, and the usual grid holds "
+        f"what is below {USUAL.limit:g}. "
+        f"Exact variants take them on the finest grid that holds them, of {one['fraction_bits']} "
+        "fraction bits, whatever is "
         f"said of {USUAL.fraction_bits} above."
         for name, one in outcome.data.items()
         if "fraction_bits" in one
@@ -119,7 +135,9 @@ def _verdict(finding: Finding) -> str:
 
 
 def missing(outcome: Outcome) -> list[tuple[str, str]]:
-    """What is missing: "failed" or "not run", and the reason with the first few of its cells; results.json has them all."""
+    """What is missing: "failed" or "not run", and the reason with the first few of its cells;
+    results.json has them all.
+    """
     found = []
     for kind, cells in (("failed", outcome.failures), ("not run", outcome.not_run)):
         reasons: dict[str, list[str]] = {}
@@ -127,7 +145,15 @@ def missing(outcome: Outcome) -> list[tuple[str, str]]:
             reasons.setdefault(one.error, []).append(one.cell)
         for reason, names in reasons.items():
             more = f"; and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            found.append((kind, f"{reason} ({len(names)} of {outcome.wanted} cells: {'; '.join(names[:_NAMED])}{more})"))
+            found.append(
+                (
+                    kind,
+                    (
+                        f"{reason} ({len(names)} of {outcome.wanted} cells: "
+                        f"{'; '.join(names[:_NAMED])}{more})"
+                    ),
+                )
+            )
     return found
 
 
@@ -136,7 +162,7 @@ def _unfinished(outcome: Outcome) -> list[str]:
     return ["Not complete:\n\n" + "\n".join(lines)] if lines else []
 
 
-# -- the page about all ---------------------------------------------------------------------------------------------------
+# -- the page about all ----------------------------------------------------------------------------
 
 
 def write_page(outcomes: Sequence[Outcome], out: Path) -> Path:
@@ -146,20 +172,32 @@ def write_page(outcomes: Sequence[Outcome], out: Path) -> Path:
 
 
 def page(outcomes: Sequence[Outcome], out: Path) -> str:
-    """The page: the claims, what was run on what, then one section for each experiment, whose files are below `out`."""
+    """The page: the claims, what was run on what, then one section for each experiment, whose files
+    are below `out`.
+    """
     quick = any(outcome.quick for outcome in outcomes)
     about = (
         f"{paper.PAPER}: its tables and figures, measured anew, and those of its appendix. Made by "
-        f"`expunge experiment all{' --quick' if quick else ''}`, which writes this page; no number here is typed by hand but the "
+        f"`expunge experiment all{' --quick' if quick else ''}`, which writes this page; no "
+        "number here is typed by hand but the "
         "paper's own, which are marked as such."
     )
     if any(CONFIG in command(outcome) for outcome in outcomes):
-        about += " Where a section's command has a config, settings are others than the usual ones: they are in that file."
+        about += (
+            " Where a section's command has a config, settings are others than the usual "
+            "ones: they are in that file."
+        )
     parts = ["# The paper, reproduced", about]
     if quick:
-        parts.append("**A quick run:** fewer requests and seeds than a full one; dimensions, classes and clients are the same.")
+        parts.append(
+            "**A quick run:** fewer requests and seeds than a full one; dimensions, classes and "
+            "clients are the same."
+        )
     parts += [_contents(outcomes), _claims(outcomes), _data(outcomes), _machines(outcomes)]
-    parts += [section(one, out / one.experiment.name, seen_from=out, level=2).rstrip("\n") for one in outcomes]
+    parts += [
+        section(one, out / one.experiment.name, seen_from=out, level=2).rstrip("\n")
+        for one in outcomes
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -173,16 +211,26 @@ def _link(outcome: Outcome) -> str:
 
 def _claims(outcomes: Sequence[Outcome]) -> str:
     """All claims, those first that do not hold."""
-    claims = [(outcome, one) for outcome in outcomes for one in findings(outcome) if one.holds is not None]
+    claims = [
+        (outcome, one) for outcome in outcomes for one in findings(outcome) if one.holds is not None
+    ]
     if not claims:
         return ""
     rows = [
-        f"| {'holds' if one.holds else '**does not hold**'} | {one.text.replace('|', chr(92) + '|')} | {_link(outcome)} |"
+        (
+            f"| {'holds' if one.holds else '**does not hold**'} | "
+            f"{one.text.replace('|', chr(92) + '|')} | {_link(outcome)} |"
+        )
         for outcome, one in sorted(claims, key=lambda claim: bool(claim[1].holds))
     ]
     hold = sum(bool(one.holds) for _, one in claims)
-    count = f"Of {len(rows)} claims that these results could refute, {hold} {'holds' if hold == 1 else 'hold'}."
-    return "\n".join(["## What holds", "", count, "", "| | claim | experiment |", "| --- | --- | --- |", *rows])
+    count = (
+        f"Of {len(rows)} claims that these results could refute, {hold} "
+        f"{'holds' if hold == 1 else 'hold'}."
+    )
+    return "\n".join(
+        ["## What holds", "", count, "", "| | claim | experiment |", "| --- | --- | --- |", *rows]
+    )
 
 
 def _anchor(title: str) -> str:
@@ -200,16 +248,24 @@ def _data(outcomes: Sequence[Outcome]) -> str:
     rows = []
     for name, one in used.items():
         theirs = paper.DATASETS.get(name)
-        instead = f"{theirs} by {paper.BACKBONES[theirs]}" if theirs is not None else "not in the paper"
+        instead = (
+            f"{theirs} by {paper.BACKBONES[theirs]}" if theirs is not None else "not in the paper"
+        )
         shape = f"{one['train']:,} + {one['test']:,} | {one['dim']} | {one['classes']}"
-        rows.append(f"| `{name}` | {one['source']} | {shape} | {instead} | `{one['digest'][:12]}` |")
+        rows.append(
+            f"| `{name}` | {one['source']} | {shape} | {instead} | `{one['digest'][:12]}` |"
+        )
     head = "| name | features | samples, train + test | dim | classes | in the paper | digest |"
     why = (
-        "The paper's backbones and some of its data are others, so accuracies are to be compared within a column of ours, not "
-        "with the paper's; where the paper's number stands beside ours, it shows the shape to expect. Whoever has the originals "
+        "The paper's backbones and some of its data are others, so accuracies are to be compared "
+        "within a column of ours, not "
+        "with the paper's; where the paper's number stands beside ours, it shows the shape to "
+        "expect. Whoever has the originals "
         "gets the paper's setting by `expunge experiment features`."
     )
-    return "\n".join(["## Data", "", head, "| --- | --- | --- | ---: | ---: | --- | --- |", *rows, "", why])
+    return "\n".join(
+        ["## Data", "", head, "| --- | --- | --- | ---: | ---: | --- | --- |", *rows, "", why]
+    )
 
 
 def _machines(outcomes: Sequence[Outcome]) -> str:
@@ -219,10 +275,25 @@ def _machines(outcomes: Sequence[Outcome]) -> str:
     if not found:
         return ""
     total = seconds_text(sum(outcome.seconds for outcome in outcomes))
-    each = ", ".join(f"{one.experiment.name} {seconds_text(one.seconds)}" for one in outcomes if one.results)
+    each = ", ".join(
+        f"{one.experiment.name} {seconds_text(one.seconds)}" for one in outcomes if one.results
+    )
     lines = [f"- {machine.in_words(dict(one))}" for one in found]
-    theirs = f"The paper used {paper.MACHINE}: times are to be compared between systems, not with the paper's."
-    return "\n".join(["## Machine", "", f"All cells together took {total} to measure: {each}.", "", *lines, "", theirs])
+    theirs = (
+        f"The paper used {paper.MACHINE}: times are to be compared between systems, not with "
+        "the paper's."
+    )
+    return "\n".join(
+        [
+            "## Machine",
+            "",
+            f"All cells together took {total} to measure: {each}.",
+            "",
+            *lines,
+            "",
+            theirs,
+        ]
+    )
 
 
 def _write(path: Path, text: str) -> None:

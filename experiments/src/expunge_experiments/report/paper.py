@@ -1,10 +1,16 @@
-"""The paper's numbers, typed once, each with where it stands; to be put next to ours, and never to be copied as ours."""
+"""The paper's numbers, typed once, each with where it stands; to be put next to ours, and never to
+be copied as ours.
+"""
 
 from __future__ import annotations
 
-PAPER = "Quan, Wu and Montana, Exact Federated Continual Unlearning for Ridge Heads on Frozen Foundation Models"
+PAPER = (
+    "Quan, Wu and Montana, Exact Federated Continual Unlearning for Ridge Heads on Frozen "
+    "Foundation Models"
+)
 
-# Whose place our datasets take. The paper's features are of other backbones, and so are its accuracies.
+# Whose place our datasets take. The paper's features are of other backbones, and so are its
+# accuracies.
 DATASETS = {
     "cifar10": "CIFAR-10",
     "cifar10_raw": "CIFAR-10",
@@ -24,10 +30,38 @@ MACHINE = "a server with 4 NVIDIA RTX A6000 GPUs, on Flower's simulation"
 
 ACCURACY_TABLE = 'The table "Server model test accuracy"'
 ACCURACY = {
-    "CIFAR-10": {"central": 0.9802, "fedavg": 0.9740, "fats": 0.9634, "exactfun": 0.9664, "a": 0.9801, "b": 0.9802},
-    "CIFAR-100": {"central": 0.8640, "fedavg": 0.8570, "fats": 0.8623, "exactfun": 0.8471, "a": 0.8640, "b": 0.8640},
-    "FeMNIST": {"central": 0.8084, "fedavg": 0.7624, "fats": 0.7217, "exactfun": 0.7562, "a": 0.8080, "b": 0.8080},
-    "Sentiment140": {"central": 0.8291, "fedavg": 0.8261, "fats": 0.8264, "exactfun": 0.8190, "a": 0.8291, "b": 0.8291},
+    "CIFAR-10": {
+        "central": 0.9802,
+        "fedavg": 0.9740,
+        "fats": 0.9634,
+        "exactfun": 0.9664,
+        "a": 0.9801,
+        "b": 0.9802,
+    },
+    "CIFAR-100": {
+        "central": 0.8640,
+        "fedavg": 0.8570,
+        "fats": 0.8623,
+        "exactfun": 0.8471,
+        "a": 0.8640,
+        "b": 0.8640,
+    },
+    "FeMNIST": {
+        "central": 0.8084,
+        "fedavg": 0.7624,
+        "fats": 0.7217,
+        "exactfun": 0.7562,
+        "a": 0.8080,
+        "b": 0.8080,
+    },
+    "Sentiment140": {
+        "central": 0.8291,
+        "fedavg": 0.8261,
+        "fats": 0.8264,
+        "exactfun": 0.8190,
+        "a": 0.8291,
+        "b": 0.8291,
+    },
 }
 
 INVARIANCE_TABLE = 'The table "Relative Frobenius deviation on FeMNIST"'
@@ -78,11 +112,18 @@ DIRICHLET = 0.5
 QUANTUM = 0.08  # Exact-Fun's step; the paper found 0.06 oversensitive
 QUANTUM_TOO_FINE = 0.06
 
-_VARIANTS = {"a_exact": "a", "a_float64": "a", "b_exact": "b", "b_float64": "b"}  # the paper's are in fp64
+_VARIANTS = {
+    "a_exact": "a",
+    "a_float64": "a",
+    "b_exact": "b",
+    "b_float64": "b",
+}  # the paper's are in fp64
 
 
 def accuracy(dataset: str, system: str) -> float | None:
-    """The paper's accuracy of a system on the dataset whose place ours takes; None where the paper has none."""
+    """The paper's accuracy of a system on the dataset whose place ours takes; None where the paper
+    has none.
+    """
     row = ACCURACY.get(DATASETS.get(dataset, ""), {})
     return row.get(_VARIANTS.get(system, system))
 

@@ -36,11 +36,17 @@ def scientific(value: float | None) -> str:
 
 
 def with_deviation(summary: Summary | None, digits: int = 4) -> str:
-    """As in 0.8831 ± 0.0012; without the deviation where there is one value only, or all are equal."""
+    """As in 0.8831 ± 0.0012; without the deviation where there is one value only, or all are
+    equal.
+    """
     if summary is None:
         return MISSING
     text = f"{summary.mean:.{digits}f}"
-    return text if summary.count == 1 or summary.deviation == 0.0 else f"{text} ± {summary.deviation:.{digits}f}"
+    return (
+        text
+        if summary.count == 1 or summary.deviation == 0.0
+        else f"{text} ± {summary.deviation:.{digits}f}"
+    )
 
 
 def seconds_text(seconds: float | None) -> str:

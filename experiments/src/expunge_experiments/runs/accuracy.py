@@ -13,10 +13,34 @@ import numpy as np
 from expunge.errors import InputError
 from expunge_experiments import tuned
 from expunge_experiments.report import figures, paper
-from expunge_experiments.report.tables import MISSING, bytes_text, counted, fixed, seconds_text, with_deviation
-from expunge_experiments.runs.base import Cell, Done, Drawing, Experiment, Finding, Key, Report, Results, Table, over_seeds
+from expunge_experiments.report.tables import (
+    MISSING,
+    bytes_text,
+    counted,
+    fixed,
+    seconds_text,
+    with_deviation,
+)
+from expunge_experiments.runs.base import (
+    Cell,
+    Done,
+    Drawing,
+    Experiment,
+    Finding,
+    Key,
+    Report,
+    Results,
+    Table,
+    over_seeds,
+)
 from expunge_experiments.runs.streams import Federation, check_datasets, check_federation
-from expunge_experiments.systems.catalogue import NAMES, build, entry_of, settings_dict, settings_from
+from expunge_experiments.systems.catalogue import (
+    NAMES,
+    build,
+    entry_of,
+    settings_dict,
+    settings_from,
+)
 from expunge_experiments.systems.fats import Fats
 
 if TYPE_CHECKING:
@@ -26,11 +50,25 @@ if TYPE_CHECKING:
     from expunge_experiments.datasets.catalogue import Library
 
 CENTRAL = ("central", "acil", "acu")  # see all samples in one place and draw nothing at random
-ANALYTIC = ("a_exact", "b_exact", "a_float64", "b_float64", "a_float32", "b_float32", "afl")  # draw nothing at random
+ANALYTIC = (
+    "a_exact",
+    "b_exact",
+    "a_float64",
+    "b_float64",
+    "a_float32",
+    "b_float32",
+    "afl",
+)  # draw nothing at random
 EXACT = ("a_exact", "b_exact")
 ITERATIVE = ("fedavg", "fats", "exactfun")
 LONGER = 4  # times the paper's rounds of FATS, on CIFAR-10: is it rounds that it lacks?
-_NAMED_ALIKE = ("cifar10", "cifar10_raw", "cifar100", "femnist", "sentiment140")  # the paper's own data
+_NAMED_ALIKE = (
+    "cifar10",
+    "cifar10_raw",
+    "cifar100",
+    "femnist",
+    "sentiment140",
+)  # the paper's own data
 _POINTS = 2.0  # percentage points that these may be below central ridge on CIFAR-10
 
 
@@ -38,11 +76,24 @@ _POINTS = 2.0  # percentage points that these may be below central ridge on CIFA
 class AccuracySettings:
     """What is trained on what."""
 
-    datasets: tuple[str, ...] = ("cifar10", "digits_by_writer", "tweets_by_user")  # names, or paths of features of your own
+    datasets: tuple[str, ...] = (
+        "cifar10",
+        "digits_by_writer",
+        "tweets_by_user",
+    )  # names, or paths of features of your own
     systems: tuple[str, ...] = NAMES  # by name; their own settings are those that the sweep chose
     clients: int = 100
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of the partition, and of what a system draws at random
-    analytic_seeds: tuple[int, ...] = (0, 1)  # partitions for systems that draw nothing: they differ by rounding at most
+    seeds: tuple[int, ...] = (
+        0,
+        1,
+        2,
+        3,
+        4,
+    )  # of the partition, and of what a system draws at random
+    analytic_seeds: tuple[int, ...] = (
+        0,
+        1,
+    )  # partitions for systems that draw nothing: they differ by rounding at most
 
     def __post_init__(self) -> None:
         check_datasets(self.datasets)
@@ -52,8 +103,16 @@ class AccuracySettings:
         check_federation(self.clients, self.analytic_seeds, ())
 
     def seeds_of(self, system: str) -> tuple[int, ...]:
-        """As many as there is something to differ by: one for a system without clients or chance."""
-        return self.seeds[:1] if system in CENTRAL else self.analytic_seeds if system in ANALYTIC else self.seeds
+        """As many as there is something to differ by: one for a system without clients or
+        chance.
+        """
+        return (
+            self.seeds[:1]
+            if system in CENTRAL
+            else self.analytic_seeds
+            if system in ANALYTIC
+            else self.seeds
+        )
 
 
 class Accuracy(Experiment[AccuracySettings]):
@@ -62,10 +121,12 @@ class Accuracy(Experiment[AccuracySettings]):
     name = "accuracy"
     title = "Accuracy of every system"
     question = (
-        "Does exactness cost accuracy: how do both variants compare with central ridge, and with heads trained by rounds of SGD?"
+        "Does exactness cost accuracy: how do both variants compare with central ridge, "
+        "and with heads trained by rounds of SGD?"
     )
     paper = (
-        f"{paper.ACCURACY_TABLE}: both variants match central ridge to 0.0004 on all benchmarks; FedAvg, FATS and Exact-Fun "
+        f"{paper.ACCURACY_TABLE}: both variants match central ridge to 0.0004 on all benchmarks; "
+        "FedAvg, FATS and Exact-Fun "
         "are 0.2 to 8.7 points below it."
     )
     version = 2
@@ -83,7 +144,12 @@ class Accuracy(Experiment[AccuracySettings]):
         for dataset in settings.datasets:
             for name in settings.systems:
                 own = settings_dict(tuned.settings_for(dataset, name))
-                common = {"dataset": dataset, "system": name, "clients": settings.clients, "settings": own}
+                common = {
+                    "dataset": dataset,
+                    "system": name,
+                    "clients": settings.clients,
+                    "settings": own,
+                }
                 keys = [common | {"seed": seed} for seed in settings.seeds_of(name)]
                 if (dataset, name) == ("cifar10", "fats"):
                     more = own | {"rounds": LONGER * own["rounds"]}
@@ -92,11 +158,16 @@ class Accuracy(Experiment[AccuracySettings]):
         return made
 
     def tables(self, settings: AccuracySettings, results: Results) -> list[Table]:
-        """Accuracies next to the paper's; costs of training, for each dataset; the settings of the systems."""
+        """Accuracies next to the paper's; costs of training, for each dataset; the settings of the
+        systems.
+        """
         results = _main(results)
         return [
             _accuracies(settings, results),
-            *(_costs(settings, results.where(dataset=one), one) for one in results.values("dataset")),
+            *(
+                _costs(settings, results.where(dataset=one), one)
+                for one in results.values("dataset")
+            ),
             _settings(results),
         ]
 
@@ -107,8 +178,10 @@ class Accuracy(Experiment[AccuracySettings]):
         if not shown:
             return []
         caption = (
-            "Accuracy less that of central ridge, in percentage points. Filled: ours, with bars of one standard deviation over "
-            f"{counted(len(settings.seeds), 'seed')}; open diamonds: the paper's, on the data named in brackets with other "
+            "Accuracy less that of central ridge, in percentage points. Filled: ours, with bars "
+            "of one standard deviation over "
+            f"{counted(len(settings.seeds), 'seed')}; open diamonds: the paper's, on the data "
+            "named in brackets with other "
             "backbones."
         )
         return [Drawing("accuracy", caption, partial(_draw, settings, results, shown))]
@@ -124,11 +197,17 @@ class Accuracy(Experiment[AccuracySettings]):
         made += [*_more_rounds(results, longer), *_stable(results)]
         differences = [one for one in settings.datasets if one in paper.DATASETS]
         if differences:
-            others = [f"{one} instead of {paper.DATASETS[one]}" for one in differences if one not in _NAMED_ALIKE]
+            others = [
+                f"{one} instead of {paper.DATASETS[one]}"
+                for one in differences
+                if one not in _NAMED_ALIKE
+            ]
             made.append(
                 Finding(
-                    f"What differs from the paper: {', '.join([*others, 'other backbones'])}, and settings chosen by our own "
-                    "sweep, since the paper does not state gamma, learning rates, local epochs or batch sizes. Rounds, clients "
+                    f"What differs from the paper: {', '.join([*others, 'other backbones'])}, and "
+                    "settings chosen by our own "
+                    "sweep, since the paper does not state gamma, learning rates, local epochs or "
+                    "batch sizes. Rounds, clients "
                     "per round and samples are the paper's."
                 )
             )
@@ -148,14 +227,16 @@ def _measure(key: Key, library: Library, report: Report) -> Mapping[str, Any]:
         "accuracy": float(np.mean(predicted == labels)),
         "correct": int((predicted == labels).sum()),
         "tested": len(labels),
-        "predictions": hashlib.sha256(np.ascontiguousarray(predicted, dtype="<i8").tobytes()).hexdigest(),
+        "predictions": hashlib.sha256(
+            np.ascontiguousarray(predicted, dtype="<i8").tobytes()
+        ).hexdigest(),
         "head": system.digest if key["system"] in EXACT else None,
         "stability": system.stability if isinstance(system, Fats) else None,
         "cost": cost.as_dict(),
     }
 
 
-# -- tables -----------------------------------------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 
 def _accuracies(settings: AccuracySettings, results: Results) -> Table:
@@ -167,19 +248,33 @@ def _accuracies(settings: AccuracySettings, results: Results) -> Table:
         row = [entry_of(name).title]
         for dataset in results.values("dataset"):
             found = results.where(dataset=dataset, system=name)
-            row += [with_deviation(over_seeds(_each(found, "accuracy"))), fixed(paper.accuracy(dataset, name))]
+            row += [
+                with_deviation(over_seeds(_each(found, "accuracy"))),
+                fixed(paper.accuracy(dataset, name)),
+            ]
         rows.append(row)
     note = (
-        f"{settings.clients} clients; mean and standard deviation over {counted(len(settings.seeds), 'seed')} of partition and "
-        f"SGD. Systems that draw nothing at random are run on {counted(len(settings.analytic_seeds), 'partition')}, and those "
-        "without clients once. Without a deviation all runs agree. The paper's columns are of other features and, on "
+        f"{settings.clients} clients; mean and standard deviation over "
+        f"{counted(len(settings.seeds), 'seed')} of partition and "
+        "SGD. Systems that draw nothing at random are run on "
+        f"{counted(len(settings.analytic_seeds), 'partition')}, and those "
+        "without clients once. Without a deviation all runs agree. The paper's columns are of "
+        "other features and, on "
         "digits_by_writer, of FeMNIST's 62 classes."
     )
     return Table("Test accuracy", tuple(columns), rows, frozenset(columns[1:]), note)
 
 
 def _costs(settings: AccuracySettings, results: Results, dataset: str) -> Table:
-    columns = ("System", "rounds", "up, per client", "down, per client", "kept", "training", "of which clients")
+    columns = (
+        "System",
+        "rounds",
+        "up, per client",
+        "down, per client",
+        "kept",
+        "training",
+        "of which clients",
+    )
     rows = []
     for name in results.values("system"):
         costs = [one.result["cost"] for one in results.where(system=name)]
@@ -197,8 +292,10 @@ def _costs(settings: AccuracySettings, results: Results, dataset: str) -> Table:
             ]
         )
     note = (
-        "Means over seeds, in process. Rounds are exchanges with clients, the one that names their samples among them. Clients "
-        "work one after another here, so their time is that of all together. Kept: what must be stored besides the samples to "
+        "Means over seeds, in process. Rounds are exchanges with clients, the one that names "
+        "their samples among them. Clients "
+        "work one after another here, so their time is that of all together. Kept: what must be "
+        "stored besides the samples to "
         "answer a deletion, without caches that can be made again. A dash: centralized, no clients."
     )
     return Table(f"What training costs on {dataset}", columns, rows, frozenset(columns[1:]), note)
@@ -209,16 +306,26 @@ def _settings(results: Results) -> Table:
     rows = []
     for name in results.values("system"):
         found = [results.where(dataset=dataset, system=name) for dataset in datasets]
-        rows.append([entry_of(name).title, *(_told(one[0].key["settings"]) if one else MISSING for one in found)])
+        rows.append(
+            [
+                entry_of(name).title,
+                *(_told(one[0].key["settings"]) if one else MISSING for one in found),
+            ]
+        )
     note = (
-        "Rates, epochs, batches, gamma and whether FATS centres features were chosen by `expunge experiment sweep`; rounds, "
-        "clients per round, FATS's samples and Exact-Fun's alpha are the paper's; the rest are defaults."
+        "Rates, epochs, batches, gamma and whether FATS centres features were chosen by `expunge "
+        "experiment sweep`; rounds, "
+        "clients per round, FATS's samples and Exact-Fun's alpha are the paper's; the rest are "
+        "defaults."
     )
     return Table("Settings of the systems", ("System", *datasets), rows, frozenset(), note)
 
 
 def _told(settings: Mapping[str, Any]) -> str:
-    parts = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in settings.items()]
+    parts = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in settings.items()
+    ]
     return ", ".join(parts)
 
 
@@ -236,7 +343,7 @@ def _mean(results: Results, dataset: str, system: str) -> float | None:
     return None if summary is None else summary.mean
 
 
-# -- findings ---------------------------------------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------
 
 
 def _equal_to_central(results: Results, dataset: str) -> list[Finding]:
@@ -250,8 +357,10 @@ def _equal_to_central(results: Results, dataset: str) -> list[Finding]:
         same = sum(one.result["predictions"] == central[0].result["predictions"] for one in exact)
         made.append(
             Finding(
-                f"{dataset}: exact variants and central ridge differ by {most} in {right:,} correct predictions of "
-                f"{central[0].result['tested']:,}, and predict the same label for every sample in {same} of {len(exact)} runs.",
+                f"{dataset}: exact variants and central ridge differ by {most} in {right:,} "
+                "correct predictions of "
+                f"{central[0].result['tested']:,}, and predict the same label for every sample in "
+                f"{same} of {len(exact)} runs.",
                 most == 0 and same == len(exact),
             )
         )
@@ -271,23 +380,36 @@ def _near_central(results: Results, name: str) -> list[Finding]:
         return []
     below = 100 * (central - ours)
     theirs, top = paper.accuracy("cifar10", name), paper.accuracy("cifar10", "central")
-    published = f"; the paper: {_distance(100 * (top - theirs))}" if theirs is not None and top is not None else ""
-    text = f"cifar10: {entry_of(name).title} is at most {_POINTS:g} points below central ridge ({_distance(below)}{published})."
+    published = (
+        f"; the paper: {_distance(100 * (top - theirs))}"
+        if theirs is not None and top is not None
+        else ""
+    )
+    text = (
+        f"cifar10: {entry_of(name).title} is at most {_POINTS:g} points below central ridge "
+        f"({_distance(below)}{published})."
+    )
     return [Finding(text, below <= _POINTS)]
 
 
 def _more_rounds(results: Results, longer: Results) -> list[Finding]:
     """Whether rounds are what FATS lacks."""
-    usual, central = results.where(dataset="cifar10", system="fats"), _mean(results, "cifar10", "central")
+    usual, central = (
+        results.where(dataset="cifar10", system="fats"),
+        _mean(results, "cifar10", "central"),
+    )
     if not usual or not longer or central is None:
         return []
     sizes, more = usual[0].key["settings"], longer[0].key["settings"]
     steps, below = sizes["rounds"] * sizes["steps"], 100 * (central - longer[0].result["accuracy"])
     return [
         Finding(
-            f"cifar10: with the paper's sizes FATS takes {steps} SGD steps in all, each on {sizes['clients_per_round']} x "
-            f"{sizes['samples']} samples, which keeps recomputations rare. With {more['rounds']} rounds instead of "
-            f"{sizes['rounds']} and the same rate its accuracy is {longer[0].result['accuracy']:.4f} ({_distance(below)})."
+            f"cifar10: with the paper's sizes FATS takes {steps} SGD steps in all, each on "
+            f"{sizes['clients_per_round']} x "
+            f"{sizes['samples']} samples, which keeps recomputations rare. With {more['rounds']} "
+            "rounds instead of "
+            f"{sizes['rounds']} and the same rate its accuracy is "
+            f"{longer[0].result['accuracy']:.4f} ({_distance(below)})."
         )
     ]
 
@@ -296,12 +418,26 @@ def _stable(results: Results) -> list[Finding]:
     """What FATS promises with its sizes."""
     made = []
     for dataset in results.values("dataset"):
-        found = [one.result["stability"] for one in results.where(dataset=dataset, system="fats") if one.result.get("stability")]
+        found = [
+            one.result["stability"]
+            for one in results.where(dataset=dataset, system="fats")
+            if one.result.get("stability")
+        ]
         if found:
-            clients, samples, drawn = (float(np.mean([one[name] for one in found])) for name in ("rho_C", "rho_S", "b"))
-            text = f"{dataset}: FATS draws b = {drawn:.1f} samples a step on average (all that a client has, if these are fewer)"
+            clients, samples, drawn = (
+                float(np.mean([one[name] for one in found])) for name in ("rho_C", "rho_S", "b")
+            )
+            text = (
+                f"{dataset}: FATS draws b = {drawn:.1f} samples a step on average (all that a "
+                "client has, if these are fewer)"
+            )
             bounds = f"rho_C = {clients:.2g} for a client and rho_S = {samples:.2g} for a sample"
-            made.append(Finding(f"{text}; its bounds on total variation are {bounds}. From 1 on, a bound says nothing."))
+            made.append(
+                Finding(
+                    f"{text}; its bounds on total variation are {bounds}. From 1 on, a bound says "
+                    "nothing."
+                )
+            )
     return made
 
 
@@ -309,13 +445,15 @@ def _distance(below: float) -> str:
     return f"{abs(below):.2f} {'below' if below >= 0 else 'above'}"
 
 
-# -- figure -----------------------------------------------------------------------------------------------------------------
+# -- figure ----------------------------------------------------------------------------------------
 
 
 def _draw(settings: AccuracySettings, results: Results, datasets: Sequence[str]) -> Figure:
     names = [name for name in settings.systems if results.where(system=name) and name != "central"]
     width = 2.7 if len(datasets) > 1 else 4.2
-    figure, axes = figures.panels(len(datasets), width=width, height=0.8 + 0.19 * len(names), sharey=True, squeeze=False)
+    figure, axes = figures.panels(
+        len(datasets), width=width, height=0.8 + 0.19 * len(names), sharey=True, squeeze=False
+    )
     for panel, dataset in zip(axes[0], datasets, strict=True):
         _draw_panel(panel, results.where(dataset=dataset), dataset, names)
     axes[0][0].set_yticks(range(len(names)), [figures.look(name).label for name in names])
@@ -330,12 +468,26 @@ def _draw_panel(axes: Axes, results: Results, dataset: str, names: Sequence[str]
     for place, name in enumerate(names):
         theirs = paper.accuracy(dataset, name)
         if theirs is not None and top is not None:
-            axes.plot(100 * (theirs - top), place + 0.22, "D", color=figures.GREY, markerfacecolor="white", markersize=3.5)
+            axes.plot(
+                100 * (theirs - top),
+                place + 0.22,
+                "D",
+                color=figures.GREY,
+                markerfacecolor="white",
+                markersize=3.5,
+            )
         summary = over_seeds(_each(results.where(system=name), "accuracy"))
         if summary is not None:
             style = figures.look(name).line() | {"linestyle": "none"}
             spread = 100 * summary.deviation if summary.count > 1 else None
-            axes.errorbar(100 * (summary.mean - central), place, xerr=spread, capsize=2.0, elinewidth=0.8, **style)
+            axes.errorbar(
+                100 * (summary.mean - central),
+                place,
+                xerr=spread,
+                capsize=2.0,
+                elinewidth=0.8,
+                **style,
+            )
     axes.set_title(f"{dataset} [{paper.DATASETS.get(dataset, 'not in the paper')}]")
     axes.set_xlabel(f"points from central ridge ({100 * central:.2f} %)")
     axes.grid(axis="y", visible=False)

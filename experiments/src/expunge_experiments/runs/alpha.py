@@ -1,4 +1,6 @@
-"""Exact-Fun's quantization step: accuracy against how often the deletion of a single sample makes it train again."""
+"""Exact-Fun's quantization step: accuracy against how often the deletion of a single sample makes
+it train again.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from expunge.errors import InputError
 from expunge_experiments import tuned
 from expunge_experiments.pool import Pool, partition
 from expunge_experiments.report.figures import COLOURS, panels, seeds_line
-from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table, over_seeds
+from expunge_experiments.runs.base import (
+    Cell,
+    Drawing,
+    Experiment,
+    Finding,
+    Report,
+    Results,
+    Table,
+    over_seeds,
+)
 from expunge_experiments.systems import catalogue
 from expunge_experiments.systems.exactfun import ExactFun, ExactFunSettings
 
@@ -36,14 +47,23 @@ class AlphaSettings:
     clients: int = 100
     seeds: tuple[int, ...] = (0, 1, 2)
     alphas: tuple[float, ...] = (0.04, 0.06, 0.08, 0.10, 0.12)
-    slower: tuple[float, ...] = (1.0, 0.3, 0.1)  # shares of the rate that the sweep chose: the smaller, the less a deletion moves
-    deletions: int = 100  # single samples, each of which is asked about on its own: would it be skipped?
+    slower: tuple[float, ...] = (
+        1.0,
+        0.3,
+        0.1,
+    )  # shares of the rate that the sweep chose: the smaller, the less a deletion moves
+    deletions: int = (
+        100  # single samples, each of which is asked about on its own: would it be skipped?
+    )
 
     def __post_init__(self) -> None:
         if not self.alphas or not self.slower or min(self.alphas) <= 0 or min(self.slower) <= 0:
             raise InputError("alphas and slower must be positive numbers, at least one of each")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
-            raise InputError(f"seeds = {list(self.seeds)} must be different whole numbers from 0, at least one of them")
+            raise InputError(
+                f"seeds = {list(self.seeds)} must be different whole numbers from 0, at least one "
+                "of them"
+            )
         if self.clients < 1 or self.deletions < 1:
             raise InputError("clients and deletions must be at least 1")
 
@@ -54,21 +74,35 @@ class Alpha(Experiment[AlphaSettings]):
     name = "alpha"
     title = "Exact-Fun's quantization step"
     question = (
-        "How do accuracy and the share of single deletions that trigger retraining depend on the quantization step alpha, and on "
+        "How do accuracy and the share of single deletions that trigger retraining depend on the "
+        "quantization step alpha, and on "
         "the learning rate?"
     )
-    paper = "Appendix: alpha = 0.08 was chosen; at 0.06, single deletions frequently triggered partial retraining."
+    paper = (
+        "Appendix: alpha = 0.08 was chosen; at 0.06, single deletions frequently triggered "
+        "partial retraining."
+    )
     full = AlphaSettings()
     quick = AlphaSettings(seeds=(0,), alphas=(0.04, 0.08, 0.12), slower=(0.3,), deletions=30)
 
     def cells(self, settings: AlphaSettings) -> list[Cell]:
         """One for each step, rate and seed."""
-        shared = {"dataset": settings.dataset, "clients": settings.clients, "deletions": settings.deletions}
+        shared = {
+            "dataset": settings.dataset,
+            "clients": settings.clients,
+            "deletions": settings.deletions,
+        }
         swept = tuned.settings_for(settings.dataset, "exactfun")
         made = []
         for slower, alpha, seed in product(settings.slower, settings.alphas, settings.seeds):
             chosen = replace(swept, alpha=alpha, rate=slower * swept.rate)
-            key = {**shared, "slower": slower, "alpha": alpha, "seed": seed, "settings": catalogue.settings_dict(chosen)}
+            key = {
+                **shared,
+                "slower": slower,
+                "alpha": alpha,
+                "seed": seed,
+                "settings": catalogue.settings_dict(chosen),
+            }
             made.append(Cell(key, partial(_measured, settings, chosen, seed)))
         return made
 
@@ -79,7 +113,9 @@ class Alpha(Experiment[AlphaSettings]):
             found = results.where(slower=slower, alpha=alpha)
             if found:
                 names = ("accuracy", "triggered", "nonzero", "recomputed", "trainings")
-                accuracy, triggered, nonzero, recomputed, trainings = (_mean(found, name) for name in names)
+                accuracy, triggered, nonzero, recomputed, trainings = (
+                    _mean(found, name) for name in names
+                )
                 rate = f"{found[0].key['settings']['rate']:g}"
                 rows.append(
                     (
@@ -92,17 +128,30 @@ class Alpha(Experiment[AlphaSettings]):
                         f"{trainings:.1f}",
                     )
                 )
-        columns = ("rate", "alpha", "accuracy", "triggered", "weights that are not 0", "rounds redone", "local trainings")
+        columns = (
+            "rate",
+            "alpha",
+            "accuracy",
+            "triggered",
+            "weights that are not 0",
+            "rounds redone",
+            "local trainings",
+        )
         note = (
-            "Triggered: the share of single deletions, each from the same trained state, that change a quantized aggregate. "
-            "Rounds redone are the mean over those; local trainings are what the deletion's own client repeats before, even if "
+            "Triggered: the share of single deletions, each from the same trained state, that "
+            "change a quantized aggregate. "
+            "Rounds redone are the mean over those; local trainings are what the deletion's own "
+            "client repeats before, even if "
             "it is skipped."
         )
         return [Table("Accuracy and trigger rate", columns, rows, frozenset(columns), note)]
 
     def drawings(self, settings: AlphaSettings, results: Results) -> list[Drawing]:
         """Both against alpha."""
-        caption = "Exact-Fun: accuracy (left) and the share of single deletions that trigger retraining (right) against alpha."
+        caption = (
+            "Exact-Fun: accuracy (left) and the share of single deletions that trigger "
+            "retraining (right) against alpha."
+        )
         return [Drawing("steps", caption, partial(_drawn, settings, results))] if results else []
 
     def findings(self, settings: AlphaSettings, results: Results) -> list[Finding]:
@@ -120,9 +169,12 @@ class Alpha(Experiment[AlphaSettings]):
                 for alpha in (min(alphas), *([_PAPER] if _PAPER in alphas else []), max(alphas))
             ]
             found.append(Finding(f"Learning rate {rate:g}. {'; '.join(parts)}."))
-            low, high = (_mean(here.where(alpha=alpha), "triggered") for alpha in (min(alphas), max(alphas)))
+            low, high = (
+                _mean(here.where(alpha=alpha), "triggered") for alpha in (min(alphas), max(alphas))
+            )
             text = (
-                f"Learning rate {rate:g}: the finest step triggers at least as often as the coarsest ({low:.0%} and {high:.0%})."
+                f"Learning rate {rate:g}: the finest step triggers at least as often as the "
+                f"coarsest ({low:.0%} and {high:.0%})."
             )
             found.append(Finding(text, low >= high))
         return found + _price(results)
@@ -131,7 +183,9 @@ class Alpha(Experiment[AlphaSettings]):
 def _price(results: Results) -> list[Finding]:
     """What accuracy skips cost, where there are some runs with many and some with few."""
     groups = [
-        results.where(slower=slower, alpha=alpha) for slower in results.values("slower") for alpha in results.values("alpha")
+        results.where(slower=slower, alpha=alpha)
+        for slower in results.values("slower")
+        for alpha in results.values("alpha")
     ]
     pairs = [(_mean(group, "accuracy"), _mean(group, "triggered")) for group in groups if group]
     skipping = [accuracy for accuracy, triggered in pairs if triggered < _HALF]
@@ -140,9 +194,12 @@ def _price(results: Results) -> list[Finding]:
     best = max(accuracy for accuracy, _ in pairs)
     return [
         Finding(
-            f"Where fewer than half of the deletions trigger, accuracy is {max(skipping):.4f} at most, "
-            f"{100 * (best - max(skipping)):.1f} points below the best here: a deletion is skipped only if not one weight of any "
-            "round's aggregate moves to another step, and where that is usual, too few weights move at all."
+            f"Where fewer than half of the deletions trigger, accuracy is {max(skipping):.4f} at "
+            "most, "
+            f"{100 * (best - max(skipping)):.1f} points below the best here: a deletion is "
+            "skipped only if not one weight of any "
+            "round's aggregate moves to another step, and where that is usual, too few weights "
+            "move at all."
         )
     ]
 
@@ -193,8 +250,12 @@ def _drawn(settings: AlphaSettings, results: Results) -> Figure:
         label = f"rate {here[0].key['settings']['rate']:g}"
         style = {"color": COLOURS[place], "marker": "o"}
         for panel, name in zip(axes, ("accuracy", "triggered"), strict=True):
-            seeds_line(panel, settings.alphas, _values(here, name, settings.alphas), label=label, **style)
-    for panel, name in zip(axes, ("test accuracy", "share of single deletions that trigger"), strict=True):
+            seeds_line(
+                panel, settings.alphas, _values(here, name, settings.alphas), label=label, **style
+            )
+    for panel, name in zip(
+        axes, ("test accuracy", "share of single deletions that trigger"), strict=True
+    ):
         panel.set_xlabel("quantization step alpha")
         panel.set_ylabel(name)
         panel.legend()

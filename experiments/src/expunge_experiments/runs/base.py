@@ -1,9 +1,12 @@
-"""Experiment: what the runner needs to know of one. Its work is cut into cells, each of which is done once and kept.
+"""Experiment: what the runner needs to know of one.
 
-A cell has a key, which says all that its result depends on besides data and code, and a function that measures. A key that has
-"dataset" (a name, or a list of names) binds its cell to these very data: if they change, it is measured anew. Results are values
-of JSON, in which there is no NaN and no infinity. Tables, figures and findings are made from results alone, so they can be made
-again without measuring anew.
+Its work is cut into cells, each of which is done once and kept.
+
+A cell has a key, which says all that its result depends on besides data and code, and a function
+that measures. A key that has "dataset" (a name, or a list of names) binds its cell to these very
+data: if they change, it is measured anew. Results are values of JSON, in which there is no NaN and
+no infinity. Tables, figures and findings are made from results alone, so they can be made again
+without measuring anew.
 """
 
 from __future__ import annotations
@@ -27,7 +30,10 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Cell:
-    """One unit of work. `run` returns values of JSON and may report progress; `engine` is "process" or "flower"."""
+    """One unit of work.
+
+    `run` returns values of JSON and may report progress; `engine` is "process" or "flower".
+    """
 
     key: Key
     run: Callable[[Library, Report], Mapping[str, Any]]
@@ -44,11 +50,15 @@ class Done:
 
 
 class Results(list[Done]):
-    """Results of an experiment's cells, in the order of the cells; those not done yet are missing."""
+    """Results of an experiment's cells, in the order of the cells; those not done yet are
+    missing.
+    """
 
     def where(self, **wanted: Any) -> Results:
         """Those whose key has these values."""
-        return Results(one for one in self if all(one.key.get(name) == value for name, value in wanted.items()))
+        return Results(
+            one for one in self if all(one.key.get(name) == value for name, value in wanted.items())
+        )
 
     def values(self, name: str) -> list[Any]:
         """A key's different values, in order of appearance."""
@@ -57,7 +67,10 @@ class Results(list[Done]):
 
 @dataclass(frozen=True)
 class Table:
-    """Text in rows and columns, shown in the terminal and as Markdown. Columns named in `right` are numbers."""
+    """Text in rows and columns, shown in the terminal and as Markdown.
+
+    Columns named in `right` are numbers.
+    """
 
     title: str
     columns: Sequence[str]
@@ -68,7 +81,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, drawn when it is wanted: `name` becomes part of its file's name, `caption` stands below it."""
+    """A figure, drawn when it is wanted: `name` becomes part of its file's name, `caption` stands
+    below it.
+    """
 
     name: str
     caption: str
@@ -84,13 +99,17 @@ class Finding:
 
 
 class Experiment(ABC, Generic[S]):
-    """One experiment with its settings, a frozen dataclass of values of TOML (numbers, words, lists) that refuses bad ones."""
+    """One experiment with its settings, a frozen dataclass of values of TOML (numbers, words,
+    lists) that refuses bad ones.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
     question: ClassVar[str]  # what is to be found out, in a sentence or two
     paper: ClassVar[str] = ""  # the paper's table or figure, and what it says
-    version: ClassVar[int] = 1  # raised when what a cell measures changes: results of another version are measured anew
+    version: ClassVar[int] = (
+        1  # raised when what a cell measures changes: results of another version are measured anew
+    )
     full: S
     quick: S
 
@@ -125,4 +144,6 @@ def over_seeds(values: Iterable[float]) -> Summary | None:
     found = [float(value) for value in values]
     if not found:
         return None
-    return Summary(float(np.mean(found)), float(np.std(found, ddof=1)) if len(found) > 1 else 0.0, len(found))
+    return Summary(
+        float(np.mean(found)), float(np.std(found, ddof=1)) if len(found) > 1 else 0.0, len(found)
+    )

@@ -9,17 +9,34 @@ from typing import Any
 from expunge_experiments.config import require_known
 from expunge_experiments.runs.base import Experiment
 
-ABOUT = {  # in the order in which they are run; each is a module of this package, or a package with a module run
-    "sweep": "Choose learning rates, epochs and batch sizes by the same small sweep for every system.",
+# In the order in which they are run; each is a module of this package, or a package with a module
+# run
+ABOUT = {
+    "sweep": (
+        "Choose learning rates, epochs and batch sizes by the same small sweep for every system."
+    ),
     "accuracy": "Measure every system's accuracy: the paper's accuracy table.",
-    "invariance": "Measure how far partition and arithmetic move the head, also over gamma: the paper's invariance table.",
-    "chunks": "Delete four times 20% of the data, then the rest: the paper's figure of chunked deletions.",
-    "burst": "Delete 200 single samples and add them back: the paper's figure of bursts and its table of deviations.",
+    "invariance": (
+        "Measure how far partition and arithmetic move the head, also over gamma: the "
+        "paper's invariance table."
+    ),
+    "chunks": (
+        "Delete four times 20% of the data, then the rest: the paper's figure of chunked deletions."
+    ),
+    "burst": (
+        "Delete 200 single samples and add them back: the paper's figure of bursts and its "
+        "table of deviations."
+    ),
     "costs": "Measure bytes and server time against d and r: the paper's cost table.",
     "necessity": "Run the counterexample of the lemma that second-order information is necessary.",
-    "feasibility": "Test the three conditions of the downdate lemma, on random and adversarial cases.",
+    "feasibility": (
+        "Test the three conditions of the downdate lemma, on random and adversarial cases."
+    ),
     "posterior": "Measure the KL divergence after a stream, and the monotonicity of the posterior.",
-    "drift": "Follow 10,000 requests: float Variant B against exact Variant B at several condition numbers.",
+    "drift": (
+        "Follow 10,000 requests: float Variant B against exact Variant B at several "
+        "condition numbers."
+    ),
     "alpha": "Vary Exact-Fun's quantization step: accuracy against how often it retrains.",
     "lowrank": "Send low-rank and sketched Grams: bytes against true deviation against bound.",
     "highdim": "Compute exact Grams and certified heads up to d = 8192 within memory.",
@@ -39,7 +56,9 @@ class _Experiments(Mapping[str, Experiment[Any]]):
             if hasattr(module, "__path__"):  # a package
                 module = import_module(f"{module.__name__}.run")
             content = vars(module).values()
-            kinds = [one for one in content if isinstance(one, type) and issubclass(one, Experiment)]
+            kinds = [
+                one for one in content if isinstance(one, type) and issubclass(one, Experiment)
+            ]
             self._made[name] = next(one() for one in kinds if getattr(one, "name", None) == name)
         return self._made[name]
 

@@ -1,4 +1,6 @@
-"""chunks: four deletions of a fifth of the original data each, and a fifth one that empties the federation."""
+"""chunks: four deletions of a fifth of the original data each, and a fifth one that empties the
+federation.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,26 @@ from expunge.errors import InputError
 from expunge_experiments import tuned
 from expunge_experiments.report import paper
 from expunge_experiments.report.figures import log_axis, look, name_ends, panels, seeds_line
-from expunge_experiments.report.tables import MISSING, bytes_text, counted, scientific, seconds_text, with_deviation
-from expunge_experiments.runs.base import Cell, Done, Drawing, Experiment, Finding, Report, Results, Summary, Table, over_seeds
+from expunge_experiments.report.tables import (
+    MISSING,
+    bytes_text,
+    counted,
+    scientific,
+    seconds_text,
+    with_deviation,
+)
+from expunge_experiments.runs.base import (
+    Cell,
+    Done,
+    Drawing,
+    Experiment,
+    Finding,
+    Report,
+    Results,
+    Summary,
+    Table,
+    over_seeds,
+)
 from expunge_experiments.runs.retraining import EXACT, Retraining
 from expunge_experiments.runs.streams import Federation, check_federation, chunks_of, listed
 from expunge_experiments.systems.catalogue import entry_of, settings_dict
@@ -50,13 +70,26 @@ class ChunkSettings:
     samples: int = 0  # training samples, drawn at random; 0 for all
     seeds: tuple[int, ...] = (0, 1, 2)  # of partition, stream and systems
     systems: tuple[str, ...] = SYSTEMS  # by name
-    deleted: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)  # the share of the original data that is gone after each step
+    deleted: tuple[float, ...] = (
+        0.2,
+        0.4,
+        0.6,
+        0.8,
+        1.0,
+    )  # the share of the original data that is gone after each step
 
     def __post_init__(self) -> None:
         check_federation(self.clients, self.seeds, self.systems, self.samples)
         bounds = (0.0, *self.deleted)
-        if not self.deleted or self.deleted[-1] > 1 or any(a >= b for a, b in zip(bounds, self.deleted, strict=False)):
-            raise InputError(f"deleted = {list(self.deleted)} must be shares that ascend from above 0 to 1 at most")
+        if (
+            not self.deleted
+            or self.deleted[-1] > 1
+            or any(a >= b for a, b in zip(bounds, self.deleted, strict=False))
+        ):
+            raise InputError(
+                f"deleted = {list(self.deleted)} must be shares that ascend from above 0 to 1 at "
+                "most"
+            )
 
 
 class Chunks(Experiment[ChunkSettings]):
@@ -65,12 +98,15 @@ class Chunks(Experiment[ChunkSettings]):
     name = "chunks"
     title = "Large deletions: a fifth of the data at a time"
     question = (
-        "What do accuracy and time come to when 20 % of the original data, drawn over all clients, are deleted at each of four "
+        "What do accuracy and time come to when 20 % of the original data, drawn over all "
+        "clients, are deleted at each of four "
         "steps, and the rest at a fifth?"
     )
     paper = (
-        f"{paper.CHUNKS_SECTION} and its figure: both variants stay with central ridge at every step; FATS and Exact-Fun "
-        f"almost never skip; a step of Variant A takes about {paper.CHUNK_SECONDS:.0f} s, of which clients compute "
+        f"{paper.CHUNKS_SECTION} and its figure: both variants stay with central ridge at every "
+        "step; FATS and Exact-Fun "
+        f"almost never skip; a step of Variant A takes about {paper.CHUNK_SECONDS:.0f} s, of "
+        "which clients compute "
         f"{paper.CHUNK_CLIENT_SECONDS} s."
     )
     version = 2
@@ -82,37 +118,64 @@ class Chunks(Experiment[ChunkSettings]):
 
     def cells(self, settings: ChunkSettings) -> list[Cell]:
         """One for each seed and system."""
-        common = {name: listed(getattr(settings, name)) for name in ("dataset", "clients", "samples", "deleted")}
-        own = {name: settings_dict(tuned.settings_for(settings.dataset, name)) for name in settings.systems}
+        common = {
+            name: listed(getattr(settings, name))
+            for name in ("dataset", "clients", "samples", "deleted")
+        }
+        own = {
+            name: settings_dict(tuned.settings_for(settings.dataset, name))
+            for name in settings.systems
+        }
         return [
-            Cell(common | {"system": name, "seed": seed, "settings": own[name]}, partial(self._measure, settings, name, seed))
+            Cell(
+                common | {"system": name, "seed": seed, "settings": own[name]},
+                partial(self._measure, settings, name, seed),
+            )
             for seed in settings.seeds
             for name in settings.systems
         ]
 
-    def _measure(self, settings: ChunkSettings, name: str, seed: int, library: Library, report: Report) -> Mapping[str, Any]:
-        federation = Federation.of(library, settings.dataset, settings.clients, seed, settings.samples)
+    def _measure(
+        self, settings: ChunkSettings, name: str, seed: int, library: Library, report: Report
+    ) -> Mapping[str, Any]:
+        federation = Federation.of(
+            library, settings.dataset, settings.clients, seed, settings.samples
+        )
         system = federation.system(name, seed)
         if "delete" not in system.supports:
             return {"unsupported": "delete"}
         chunks = chunks_of(federation.pool.size, settings.deleted, seed)
-        everything = [*chunks, *chunks_of(federation.pool.size, (*settings.deleted, 1.0), seed)[len(chunks) :]]
+        everything = [
+            *chunks,
+            *chunks_of(federation.pool.size, (*settings.deleted, 1.0), seed)[len(chunks) :],
+        ]
         references = self._retraining.references(system, federation.dataset, everything)
         steps = len(chunks)
         report(f"{system.title} trains", 0, steps)
         training = system.train()
-        result: dict[str, Any] = {"training": training.as_dict(), "accuracy": federation.accuracy(system), "steps": []}
+        result: dict[str, Any] = {
+            "training": training.as_dict(),
+            "accuracy": federation.accuracy(system),
+            "steps": [],
+        }
         for step, chunk in enumerate(chunks, start=1):
             report(f"{system.title} deletes {len(chunk)} samples", step - 1, steps)
             cost = system.delete(chunk)
             found = references[step].distance(system).as_dict() if references is not None else None
             accuracy = federation.accuracy(system)
             retained = int(system.retained.sum())
-            result["steps"].append({"retained": retained, "accuracy": accuracy, "cost": cost.as_dict(), "retraining": found})
+            result["steps"].append(
+                {
+                    "retained": retained,
+                    "accuracy": accuracy,
+                    "cost": cost.as_dict(),
+                    "retraining": found,
+                }
+            )
         report(f"{system.title} is done", steps, steps)
         return result
 
-    # -- tables ---------------------------------------------------------------------------------------------------------
+    # -- tables ------------------------------------------------------------------------------------
 
     def tables(self, settings: ChunkSettings, results: Results) -> list[Table]:
         """Accuracy, time, deviation from retraining, and what was repeated."""
@@ -128,14 +191,24 @@ class Chunks(Experiment[ChunkSettings]):
 
         def row(found: Sequence[Done]) -> list[str]:
             trained = with_deviation(over_seeds(one.result["accuracy"] for one in found))
-            after = [with_deviation(over_seeds(_step(one, i)["accuracy"] for one in found)) for i in range(len(steps))]
+            after = [
+                with_deviation(over_seeds(_step(one, i)["accuracy"] for one in found))
+                for i in range(len(steps))
+            ]
             return [trained, *after]
 
         columns = ("System", "all retained", *steps)
-        note = (
-            _seeds_note(settings) + " With nothing retained a head is zero and predicts the first label, for all systems alike."
+        note = _seeds_note(settings) + (
+            " With nothing retained a head is zero and predicts the first label, for all "
+            "systems alike."
         )
-        return Table("Accuracy after each step", columns, _rows(results, columns, row), frozenset(columns[1:]), note)
+        return Table(
+            "Accuracy after each step",
+            columns,
+            _rows(results, columns, row),
+            frozenset(columns[1:]),
+            note,
+        )
 
     def _times(self, settings: ChunkSettings, results: Results) -> Table:
         steps = _step_names(settings)
@@ -144,16 +217,32 @@ class Chunks(Experiment[ChunkSettings]):
         def row(found: Sequence[Done]) -> list[str]:
             summed = [cumulative(one, "seconds") for one in found]
             after = [_seconds(over_seeds(one[i] for one in summed)) for i in range(len(steps))]
-            split = [_seconds(over_seeds(cumulative(one, f"{part}_seconds")[-1] for one in found)) for part in parts]
-            return [_seconds(over_seeds(one.result["training"]["seconds"] for one in found)), *after, *split]
+            split = [
+                _seconds(over_seeds(cumulative(one, f"{part}_seconds")[-1] for one in found))
+                for part in parts
+            ]
+            return [
+                _seconds(over_seeds(one.result["training"]["seconds"] for one in found)),
+                *after,
+                *split,
+            ]
 
         columns = ("System", "training", *steps, *(f"of which {part}" for part in parts))
         note = (
-            "Seconds in process; deletions cumulative, without training. Clients work one after another here, so their time is "
-            "that of all together; orchestration is the rest of the wait for them. The paper's Variant A, on Flower with GPUs: "
-            f"about {paper.CHUNK_SECONDS:.0f} s a step, {paper.CHUNK_CLIENT_SECONDS} s of it at clients."
+            "Seconds in process; deletions cumulative, without training. Clients work one after "
+            "another here, so their time is "
+            "that of all together; orchestration is the rest of the wait for them. The paper's "
+            "Variant A, on Flower with GPUs: "
+            f"about {paper.CHUNK_SECONDS:.0f} s a step, {paper.CHUNK_CLIENT_SECONDS} s of it at "
+            "clients."
         )
-        return Table("Cumulative time of deletions", columns, _rows(results, columns, row), frozenset(columns[1:]), note)
+        return Table(
+            "Cumulative time of deletions",
+            columns,
+            _rows(results, columns, row),
+            frozenset(columns[1:]),
+            note,
+        )
 
     def _distances(self, settings: ChunkSettings, results: Results) -> Table:
         steps = _step_names(settings)
@@ -163,7 +252,11 @@ class Chunks(Experiment[ChunkSettings]):
             if all(one["equal"] for one in distances):
                 return "0 (same digest)"
             if any(one["deviation"] is None for one in distances):
-                return "0" if all(one["norm"] == 0 for one in distances) else f"norm {max(one['norm'] for one in distances):.1e}"
+                return (
+                    "0"
+                    if all(one["norm"] == 0 for one in distances)
+                    else f"norm {max(one['norm'] for one in distances):.1e}"
+                )
             return scientific(max(one["deviation"] for one in distances))
 
         columns = ("System", *steps)
@@ -173,7 +266,8 @@ class Chunks(Experiment[ChunkSettings]):
             if all(_step(one, 0)["retraining"] is not None for one in found)
         ]
         note = (
-            "Same digest: bit for bit the head that expunge.solve gives of the retained samples. Otherwise the relative "
+            "Same digest: bit for bit the head that expunge.solve gives of the retained samples. "
+            "Otherwise the relative "
             "Frobenius deviation from central ridge in float64, the largest over seeds."
         )
         return Table("Deviation from retraining", columns, rows, frozenset(columns[1:]), note)
@@ -198,25 +292,36 @@ class Chunks(Experiment[ChunkSettings]):
 
         columns = ("System", "rounds", "up", "down", "skipped", "repeated", "kept")
         note = (
-            "Means of a step; skips of all steps and seeds; the most that was kept besides samples, without caches that can be "
-            "made again. Rounds are exchanges with clients, the request itself among them. Repeated: rounds of FedAvg, Exact-Fun "
-            "and FedCIO's clusters, local steps of FATS, slices of SISA, solves from scratch of central ridge."
+            "Means of a step; skips of all steps and seeds; the most that was kept besides "
+            "samples, without caches that can be "
+            "made again. Rounds are exchanges with clients, the request itself among them. "
+            "Repeated: rounds of FedAvg, Exact-Fun "
+            "and FedCIO's clusters, local steps of FATS, slices of SISA, solves from scratch of "
+            "central ridge."
         )
-        return Table("Rounds, bytes, skips and repetitions", columns, _rows(results, columns, row), frozenset(columns[1:]), note)
+        return Table(
+            "Rounds, bytes, skips and repetitions",
+            columns,
+            _rows(results, columns, row),
+            frozenset(columns[1:]),
+            note,
+        )
 
-    # -- figure ---------------------------------------------------------------------------------------------------------
+    # -- figure ------------------------------------------------------------------------------------
 
     def drawings(self, settings: ChunkSettings, results: Results) -> list[Drawing]:
         """The paper's two panels."""
         if not _supported(results):
             return []
         caption = (
-            f"Accuracy (left, while samples are retained) and cumulative time of deletions (right) on {settings.dataset}, "
-            f"{settings.clients} clients. Bars: one standard deviation over {counted(len(settings.seeds), 'seed')}."
+            "Accuracy (left, while samples are retained) and cumulative time of deletions "
+            f"(right) on {settings.dataset}, "
+            f"{settings.clients} clients. Bars: one standard deviation over "
+            f"{counted(len(settings.seeds), 'seed')}."
         )
         return [Drawing("chunks", caption, partial(_draw, settings, _supported(results)))]
 
-    # -- findings -------------------------------------------------------------------------------------------------------
+    # -- findings ----------------------------------------------------------------------------------
 
     def findings(self, settings: ChunkSettings, results: Results) -> list[Finding]:
         """What follows from the steps that were measured."""
@@ -224,16 +329,23 @@ class Chunks(Experiment[ChunkSettings]):
         made = findings_of(settings.deleted, settings.clients, found)
         lacking = [entry_of(name).title for name in results.values("system") if name not in found]
         if lacking:
-            made.append(Finding(f"Without an operation to delete, and so not measured: {', '.join(lacking)}."))
+            made.append(
+                Finding(
+                    f"Without an operation to delete, and so not measured: {', '.join(lacking)}."
+                )
+            )
         return made
 
 
-# -- results ----------------------------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 def _supported(results: Results) -> list[tuple[str, list[Done]]]:
     """The systems that delete, with their results over seeds."""
-    named = [(name, [one for one in results.where(system=name) if "steps" in one.result]) for name in results.values("system")]
+    named = [
+        (name, [one for one in results.where(system=name) if "steps" in one.result])
+        for name in results.values("system")
+    ]
     return [(name, found) for name, found in named if found]
 
 
@@ -242,11 +354,16 @@ def _step(done: Done, step: int) -> Mapping[str, Any]:
     return found
 
 
-def _rows(results: Results, columns: Sequence[str], row: Callable[[Sequence[Done]], list[str]]) -> list[list[str]]:
+def _rows(
+    results: Results, columns: Sequence[str], row: Callable[[Sequence[Done]], list[str]]
+) -> list[list[str]]:
     """A row for each system; those that cannot delete say so."""
     supported = dict(_supported(results))
     empty = ["unsupported", *[MISSING] * (len(columns) - 2)]
-    return [[entry_of(name).title, *(row(supported[name]) if name in supported else empty)] for name in results.values("system")]
+    return [
+        [entry_of(name).title, *(row(supported[name]) if name in supported else empty)]
+        for name in results.values("system")
+    ]
 
 
 def _step_names(settings: ChunkSettings) -> list[str]:
@@ -255,7 +372,11 @@ def _step_names(settings: ChunkSettings) -> list[str]:
 
 def _seeds_note(settings: ChunkSettings) -> str:
     few = f", {settings.samples} training samples" if settings.samples else ""
-    seeds = "one seed" if len(settings.seeds) == 1 else f"mean and standard deviation over {len(settings.seeds)} seeds"
+    seeds = (
+        "one seed"
+        if len(settings.seeds) == 1
+        else f"mean and standard deviation over {len(settings.seeds)} seeds"
+    )
     return f"{settings.clients} clients{few}; {seeds}."
 
 
@@ -267,7 +388,7 @@ def _seconds(summary: Summary | None) -> str:
     return with_deviation(summary, digits)
 
 
-# -- figure -----------------------------------------------------------------------------------------------------------------
+# -- figure ----------------------------------------------------------------------------------------
 
 
 def _draw(settings: ChunkSettings, found: Sequence[tuple[str, list[Done]]]) -> Figure:
@@ -282,7 +403,11 @@ def _draw(settings: ChunkSettings, found: Sequence[tuple[str, list[Done]]]) -> F
         times = [cumulative(one, "seconds") for one in dones]
         seeds_line(right, shares, [[one[i] for one in times] for i in range(len(shares))], **style)
     left.set(title="Accuracy", xlabel="% of the original data deleted", ylabel="test accuracy")
-    right.set(title="Cumulative time of deletions", xlabel="% of the original data deleted", ylabel="seconds")
+    right.set(
+        title="Cumulative time of deletions",
+        xlabel="% of the original data deleted",
+        ylabel="seconds",
+    )
     left.set_xticks([0, *(shares[i] for i in leaving)])
     right.set_xticks(shares)
     log_axis(right)
@@ -299,11 +424,19 @@ _ITERATIVE = ("fedavg", "fats", "exactfun")
 
 
 def findings_of(deleted: Sequence[float], clients: int, found: Found) -> list[Finding]:
-    """All of them. The step that empties the federation is left out where retraining means nothing."""
+    """All of them.
+
+    The step that empties the federation is left out where retraining means nothing.
+    """
     leaving = sum(share < 1 for share in deleted)
     made = [*_exactness(deleted, found), *_one_round(found), *_skips(leaving, found)]
     if leaving:
-        made += [*_speed(leaving, found), *_latency(leaving, found), *_split(leaving, clients, found), *_accuracy(leaving, found)]
+        made += [
+            *_speed(leaving, found),
+            *_latency(leaving, found),
+            *_split(leaving, clients, found),
+            *_accuracy(leaving, found),
+        ]
     return made
 
 
@@ -317,11 +450,19 @@ def _exactness(deleted: Sequence[float], found: Found) -> list[Finding]:
     if not exact:
         return []
     checks = [step["retraining"]["equal"] for one in exact for step in one.result["steps"]]
-    text = "After a step of the exact variants, the head has the digest of one solved afresh from the retained samples"
+    text = (
+        "After a step of the exact variants, the head has the digest of one solved afresh from "
+        "the retained samples"
+    )
     made = [Finding(f"{text}: {sum(checks)} of {len(checks)} times.", all(checks))]
     if deleted[-1] == 1.0:
         norms = [one.result["steps"][-1]["retraining"]["norm"] for one in exact]
-        made.append(Finding("When the last sample is deleted, the head of the exact variants is zero.", not any(norms)))
+        made.append(
+            Finding(
+                "When the last sample is deleted, the head of the exact variants is zero.",
+                not any(norms),
+            )
+        )
     return made
 
 
@@ -342,22 +483,34 @@ def _skips(leaving: int, found: Found) -> list[Finding]:
         if steps:
             skipped = sum(step["cost"]["skipped"] for step in steps)
             text = (
-                f"{entry_of(name).title} skips {skipped} of {len(steps)} deletions that leave samples (the paper: almost never)."
+                f"{entry_of(name).title} skips {skipped} of {len(steps)} deletions that leave "
+                "samples (the paper: almost never)."
             )
             made.append(Finding(text, skipped <= len(steps) // 10))
     return made
 
 
 def _speed(leaving: int, found: Found) -> list[Finding]:
-    totals = {name: _average(cumulative(one, "seconds")[leaving - 1] for one in dones) for name, dones in found.items()}
+    totals = {
+        name: _average(cumulative(one, "seconds")[leaving - 1] for one in dones)
+        for name, dones in found.items()
+    }
     made = []
     for ours in EXACT:
         if ours not in totals:
             continue
         title, mine = entry_of(ours).title, totals[ours]
         others = {name: total for name, total in totals.items() if name != ours}
-        slower = [f"{entry_of(name).title} ({total / mine:.3g} times)" for name, total in others.items() if total >= mine]
-        faster = [f"{entry_of(name).title} ({total / mine:.2g} times)" for name, total in others.items() if total < mine]
+        slower = [
+            f"{entry_of(name).title} ({total / mine:.3g} times)"
+            for name, total in others.items()
+            if total >= mine
+        ]
+        faster = [
+            f"{entry_of(name).title} ({total / mine:.2g} times)"
+            for name, total in others.items()
+            if total < mine
+        ]
         text = f"{title}, takes {mine:.3g} s in process for all steps that leave samples."
         text += f" More: {', '.join(slower)}." if slower else ""
         text += f" Less: {', '.join(faster)}." if faster else " No system takes less."
@@ -366,18 +519,30 @@ def _speed(leaving: int, found: Found) -> list[Finding]:
 
 
 def _latency(leaving: int, found: Found) -> list[Finding]:
-    """In process a round costs nothing but its bytes; elsewhere it does, and the systems that need many pay for each."""
+    """In process a round costs nothing but its bytes; elsewhere it does, and the systems that need
+    many pay for each.
+    """
     made = []
     for ours in (name for name in EXACT if name in found):
-        mine, my_rounds = (_mean(_steps(found, ours, leaving), part) for part in ("seconds", "rounds"))
+        mine, my_rounds = (
+            _mean(_steps(found, ours, leaving), part) for part in ("seconds", "rounds")
+        )
         for name in (one for one in _ITERATIVE if one in found):
-            theirs, rounds = (_mean(_steps(found, name, leaving), part) for part in ("seconds", "rounds"))
+            theirs, rounds = (
+                _mean(_steps(found, name, leaving), part) for part in ("seconds", "rounds")
+            )
             if mine > theirs and rounds > my_rounds:
                 bound = (mine - theirs) / (rounds - my_rounds)
                 text = (
-                    f"Where a round takes {seconds_text(bound)} longer than in process, or more, a step of {entry_of(ours).title}"
+                    f"Where a round takes {seconds_text(bound)} longer than in process, or "
+                    f"more, a step of {entry_of(ours).title}"
                 )
-                made.append(Finding(f"{text}, is faster than one of {entry_of(name).title} ({rounds:.4g} rounds)."))
+                made.append(
+                    Finding(
+                        f"{text}, is faster than one of {entry_of(name).title} ({rounds:.4g} "
+                        "rounds)."
+                    )
+                )
     return made
 
 
@@ -385,12 +550,17 @@ def _split(leaving: int, clients: int, found: Found) -> list[Finding]:
     steps = _steps(found, "a_exact", leaving)
     if not steps:
         return []
-    whole, client, server, rest = (_mean(steps, f"{part}seconds") for part in ("", "client_", "server_", "orchestration_"))
+    whole, client, server, rest = (
+        _mean(steps, f"{part}seconds") for part in ("", "client_", "server_", "orchestration_")
+    )
     return [
         Finding(
-            f"A step of Variant A, exact, takes {whole:.3g} s in process: {client:.3g} s at the {clients} clients together "
-            f"({client / clients:.2g} s each), {server:.3g} s at the server, {rest:.3g} s of orchestration. The paper: about "
-            f"{paper.CHUNK_SECONDS:.0f} s, of which {paper.CHUNK_CLIENT_SECONDS} s at clients and most of the rest "
+            f"A step of Variant A, exact, takes {whole:.3g} s in process: {client:.3g} s at the "
+            f"{clients} clients together "
+            f"({client / clients:.2g} s each), {server:.3g} s at the server, {rest:.3g} s of "
+            "orchestration. The paper: about "
+            f"{paper.CHUNK_SECONDS:.0f} s, of which {paper.CHUNK_CLIENT_SECONDS} s at clients and "
+            "most of the rest "
             "orchestration on Flower. Its features are narrower (768), and its machine has GPUs."
         )
     ]
@@ -399,16 +569,31 @@ def _split(leaving: int, clients: int, found: Found) -> list[Finding]:
 def _accuracy(leaving: int, found: Found) -> list[Finding]:
     if not {"central", "a_exact"} <= set(found):
         return []
-    means = {name: [_accurate(dones, step) for step in range(leaving)] for name, dones in found.items()}
-    gap = max(abs(a - b) for name in EXACT if name in means for a, b in zip(means[name], means["central"], strict=True))
-    made = [Finding(f"At every step the exact variants are within 0.001 of central ridge's accuracy ({gap:.4f}).", gap <= 1e-3)]
+    means = {
+        name: [_accurate(dones, step) for step in range(leaving)] for name, dones in found.items()
+    }
+    gap = max(
+        abs(a - b)
+        for name in EXACT
+        if name in means
+        for a, b in zip(means[name], means["central"], strict=True)
+    )
+    made = [
+        Finding(
+            "At every step the exact variants are within 0.001 of central ridge's accuracy "
+            f"({gap:.4f}).",
+            gap <= 1e-3,
+        )
+    ]
     for name in (one for one in _ITERATIVE if one in means):
         gains = [a - b for a, b in zip(means["a_exact"], means[name], strict=True)]
         ahead = sum(gain > 0 for gain in gains)
         made.append(
             Finding(
-                f"Variant A, exact, is more accurate than {entry_of(name).title} at {ahead} of {leaving} steps, by "
-                f"{min(gains):+.4f} to {max(gains):+.4f} (the paper: at all steps, with heads trained on another objective)."
+                f"Variant A, exact, is more accurate than {entry_of(name).title} at {ahead} of "
+                f"{leaving} steps, by "
+                f"{min(gains):+.4f} to {max(gains):+.4f} (the paper: at all steps, with heads "
+                "trained on another objective)."
             )
         )
     return made

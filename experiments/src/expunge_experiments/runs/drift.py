@@ -1,4 +1,5 @@
-"""drift: thousands of single requests, float Variant B against exact Variant B, at several condition numbers.
+"""drift: thousands of single requests, float Variant B against exact Variant B, at several
+condition numbers.
 
 Samples have a prescribed condition number; followers take the same stream of single requests.
 """
@@ -14,12 +15,21 @@ import numpy as np
 
 from expunge import Spec, Statistics, WoodburySolver, solve
 from expunge.errors import InputError, NotAGramError
-from expunge.solvers.floating import FloatWoodburySolver, relative_deviation
+from expunge.solvers.float64 import FloatWoodburySolver, relative_deviation
 from expunge_experiments.datasets.dataset import fitting_grid
 from expunge_experiments.message import Array
 from expunge_experiments.report.figures import BLACK, BLUE, VERMILLION, log_axis, panels
 from expunge_experiments.report.tables import MISSING, scientific
-from expunge_experiments.runs.base import Cell, Done, Drawing, Experiment, Finding, Report, Results, Table
+from expunge_experiments.runs.base import (
+    Cell,
+    Done,
+    Drawing,
+    Experiment,
+    Finding,
+    Report,
+    Results,
+    Table,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,10 +55,12 @@ class Samples:
 
 
 def samples_of(key: Mapping[str, Any], library: Library) -> Samples:
-    """Real features (some columns of a dataset), or normal ones whose covariance has eigenvalues from 1 to 1 / condition.
+    """Real features (some columns of a dataset), or normal ones whose covariance has eigenvalues
+    from 1 to 1 / condition.
 
-    Alternating requests keep about as many samples as in the beginning; long runs leave fewer than there are features. Features
-    are rounded to as many bits as float32 holds of the largest, so that every arithmetic begins with the same numbers.
+    Alternating requests keep about as many samples as in the beginning; long runs leave fewer than
+    there are features. Features are rounded to as many bits as float32 holds of the largest, so
+    that every arithmetic begins with the same numbers.
     """
     dim, draw = key["dim"], np.random.default_rng([key["seed"], 0x6472])
     runs = key["pattern"] == "long runs"
@@ -59,10 +71,15 @@ def samples_of(key: Mapping[str, Any], library: Library) -> Samples:
         scales = np.geomspace(1.0, key["condition"] ** -0.5, dim)
         basis = np.linalg.qr(draw.standard_normal((dim, dim)))[0]
         features = (draw.standard_normal((total, dim)) * scales) @ basis.T
-        return Samples(_rounded(features), draw.integers(0, _CLASSES, total), _CLASSES, start, least)
+        return Samples(
+            _rounded(features), draw.integers(0, _CLASSES, total), _CLASSES, start, least
+        )
     dataset = library.load(key["dataset"])
     if dataset.dim < dim or len(dataset.train_labels) < total:
-        raise InputError(f"{dataset.name} has too few columns or samples for dim = {dim}, which needs {total} samples")
+        raise InputError(
+            f"{dataset.name} has too few columns or samples for dim = {dim}, which needs {total} "
+            "samples"
+        )
     chosen = draw.choice(len(dataset.train_labels), total, replace=False)
     columns = draw.choice(dataset.dim, dim, replace=False)
     features = dataset.train_features[chosen][:, np.sort(columns)]
@@ -71,21 +88,34 @@ def samples_of(key: Mapping[str, Any], library: Library) -> Samples:
 
 def _rounded(features: Array) -> Array:
     bits = _FLOAT32_BITS - int(np.frexp(np.abs(features).max())[1])
-    return np.asarray(np.ldexp(np.rint(np.ldexp(features.astype(np.float64), bits)), -bits).astype(np.float32))
+    return np.asarray(
+        np.ldexp(np.rint(np.ldexp(features.astype(np.float64), bits)), -bits).astype(np.float32)
+    )
 
 
 def spec_for(condition: float, samples: Samples) -> Spec:
     """With gamma such that the largest eigenvalue of S in the beginning is `condition` times gamma.
 
-    Heads are published with as many bits as there is room for: the rounding of the reference must not hide small drifts.
+    Heads are published with as many bits as there is room for: the rounding of the reference must
+    not hide small drifts.
     """
-    rows = np.column_stack([samples.features[: samples.start].astype(np.float64), np.ones(samples.start)])
+    rows = np.column_stack(
+        [samples.features[: samples.start].astype(np.float64), np.ones(samples.start)]
+    )
     largest = float(np.linalg.norm(rows, 2)) ** 2
     labels = tuple(range(samples.classes))
     grid = fitting_grid(samples.features)
-    spec = Spec(dim=samples.features.shape[1], labels=labels, gamma=largest / condition, publication_bits=30, grid=grid)
+    spec = Spec(
+        dim=samples.features.shape[1],
+        labels=labels,
+        gamma=largest / condition,
+        publication_bits=30,
+        grid=grid,
+    )
     first = slice(0, samples.start)
-    weights = solve(Statistics.of(spec, samples.features[first], samples.labels[first], lost_columns="accept")).weights
+    weights = solve(
+        Statistics.of(spec, samples.features[first], samples.labels[first], lost_columns="accept")
+    ).weights
     room = 53 - _ROOM_BITS - int(np.frexp(np.abs(weights).max())[1])
     return spec.with_publication_bits(room)
 
@@ -121,14 +151,17 @@ def requests_of(key: Mapping[str, Any], samples: Samples) -> Iterator[tuple[int,
 class Follower:
     """Float Variant B along a stream, with or without a periodic reset; what happened to it.
 
-    It is `lost` at the request at which even a reset found no positive definite matrix, or its head is no longer finite.
+    It is `lost` at the request at which even a reset found no positive definite matrix, or its head
+    is no longer finite.
     """
 
     dtype: str
     period: int
     solver: FloatWoodburySolver = field(init=False)
     deviations: list[float | None] = field(default_factory=list)
-    resets: list[int] = field(default_factory=list)  # the requests at which the downdate was infeasible
+    resets: list[int] = field(
+        default_factory=list
+    )  # the requests at which the downdate was infeasible
     lost: int | None = None
 
     def begin(self, spec: Spec, features: Array, labels: Array) -> None:
@@ -195,9 +228,17 @@ class DriftSettings:
 
     dataset: str = "cifar10"  # of the real features, by name
     dim: int = 128  # columns: drawn from the real features, or made
-    conditions: tuple[float, ...] = (1e4, 1e7, 1e10)  # largest eigenvalue of S, in the beginning, over gamma
-    sources: tuple[str, ...] = SOURCES  # "spectrum": normal features with eigenvalues from 1 to 1 / condition; "real"
-    patterns: tuple[str, ...] = PATTERNS  # delete and add in turns; or delete until half of dim is left, and add all back
+    conditions: tuple[float, ...] = (
+        1e4,
+        1e7,
+        1e10,
+    )  # largest eigenvalue of S, in the beginning, over gamma
+    sources: tuple[str, ...] = (
+        SOURCES  # "spectrum": normal features with eigenvalues from 1 to 1 / condition; "real"
+    )
+    patterns: tuple[str, ...] = (
+        PATTERNS  # delete and add in turns; or delete until half of dim is left, and add all back
+    )
     requests: int = 10000  # single deletions and additions
     every: int = 50  # requests after which heads are compared with retraining
     period: int = 1000  # requests after which the followers with a periodic reset are reset
@@ -207,9 +248,19 @@ class DriftSettings:
         for name, known in (("sources", SOURCES), ("patterns", PATTERNS)):
             unknown = set(getattr(self, name)) - set(known)
             if unknown or not getattr(self, name):
-                raise InputError(f"{name} = {list(getattr(self, name))} must be some of {', '.join(known)}")
-        if self.dim < 4 or self.requests < 1 or self.period < 1 or not 1 <= self.every <= self.requests:
-            raise InputError("dim must be at least 4, requests and period at least 1, and every between 1 and requests")
+                raise InputError(
+                    f"{name} = {list(getattr(self, name))} must be some of {', '.join(known)}"
+                )
+        if (
+            self.dim < 4
+            or self.requests < 1
+            or self.period < 1
+            or not 1 <= self.every <= self.requests
+        ):
+            raise InputError(
+                "dim must be at least 4, requests and period at least 1, and every between 1 and "
+                "requests"
+            )
         if not self.conditions or not all(1.0 < one <= 1e11 for one in self.conditions):
             raise InputError(f"conditions = {list(self.conditions)} must lie between 1 and 1e11")
 
@@ -220,12 +271,15 @@ class Drift(Experiment[DriftSettings]):
     name = "drift"
     title = "Drift over many requests"
     question = (
-        "How far does Variant B drift from the exact head over ten thousand single requests, in float32 and float64, at several "
+        "How far does Variant B drift from the exact head over ten thousand single requests, in "
+        "float32 and float64, at several "
         "condition numbers, and what do resets mend?"
     )
     paper = (
-        "Numerical stability: Variant B can accumulate floating-point drift over long downdate sequences; fp64 reduces it, and "
-        "resets to Variant A are a safeguard when the Cholesky factorization of I - U T U' fails or becomes ill-conditioned."
+        "Numerical stability: Variant B can accumulate floating-point drift over long downdate "
+        "sequences; fp64 reduces it, and "
+        "resets to Variant A are a safeguard when the Cholesky factorization of I - U T U' fails "
+        "or becomes ill-conditioned."
     )
     full = DriftSettings()
     quick = DriftSettings(requests=300, every=50, period=100, sources=("spectrum",))
@@ -237,7 +291,11 @@ class Drift(Experiment[DriftSettings]):
             for pattern in settings.patterns:
                 for condition in settings.conditions:
                     names = ("dim", "requests", "every", "period", "seed")
-                    key: dict[str, Any] = {"source": source, "pattern": pattern, "condition": condition}
+                    key: dict[str, Any] = {
+                        "source": source,
+                        "pattern": pattern,
+                        "condition": condition,
+                    }
                     key |= {name: getattr(settings, name) for name in names}
                     if source == "real":
                         key["dataset"] = settings.dataset
@@ -254,9 +312,12 @@ class Drift(Experiment[DriftSettings]):
         return [
             Drawing(
                 f"drift-{source}",
-                f"Relative deviation from the exact head over requests, {named[source]}. Rows: the kind of stream; columns: "
-                "condition number. Dotted: with a periodic reset. Triangles: resets that happened because a downdate was "
-                "infeasible. Cross: lost, for even a reset found no positive definite matrix. Exact Variant B is 0, by digest.",
+                f"Relative deviation from the exact head over requests, {named[source]}. Rows: "
+                "the kind of stream; columns: "
+                "condition number. Dotted: with a periodic reset. Triangles: resets that happened "
+                "because a downdate was "
+                "infeasible. Cross: lost, for even a reset found no positive definite matrix. "
+                "Exact Variant B is 0, by digest.",
                 partial(_draw, results.where(source=source)),
             )
             for source in results.values("source")
@@ -269,10 +330,15 @@ class Drift(Experiment[DriftSettings]):
         checks = sum(len(done.result["checks"]) for done in results)
         requests = sum(done.key["requests"] for done in results)
         text = (
-            f"Exact Variant B has the digest of retraining at all {checks:,} checks of {len(results)} streams ({requests:,} "
+            f"Exact Variant B has the digest of retraining at all {checks:,} checks of "
+            f"{len(results)} streams ({requests:,} "
             "requests): its deviation is 0 at every condition number."
         )
-        findings = [Finding(text, all(done.result["equal"] == len(done.result["checks"]) for done in results))]
+        findings = [
+            Finding(
+                text, all(done.result["equal"] == len(done.result["checks"]) for done in results)
+            )
+        ]
         for name in ("float64", "float32"):
             worst = [(_worst(done, name), done) for done in results]
             known = [one for one in worst if one[0] is not None]
@@ -281,7 +347,8 @@ class Drift(Experiment[DriftSettings]):
                 most, done = max(known, key=lambda one: one[0] or 0.0)
                 findings.append(
                     Finding(
-                        f"{name} Variant B is off by up to {scientific(most)} ({_named(done)}); it was lost in {len(lost)} of "
+                        f"{name} Variant B is off by up to {scientific(most)} ({_named(done)}); "
+                        f"it was lost in {len(lost)} of "
                         f"{len(results)} streams."
                     )
                 )
@@ -289,7 +356,8 @@ class Drift(Experiment[DriftSettings]):
         if worse:
             findings.append(
                 Finding(
-                    f"In {len(worse)} of {len(results)} streams float32 with a periodic reset ends further off than without: a "
+                    f"In {len(worse)} of {len(results)} streams float32 with a periodic reset "
+                    "ends further off than without: a "
                     "reset solves from float sums, which were rounded at every request as well."
                 )
             )
@@ -297,7 +365,9 @@ class Drift(Experiment[DriftSettings]):
 
 
 def _resets_hurt(done: Done) -> bool:
-    plain, periodic = (done.result["series"][name]["deviations"][-1] for name in ("float32", "float32, periodic"))
+    plain, periodic = (
+        done.result["series"][name]["deviations"][-1] for name in ("float32", "float32, periodic")
+    )
     return plain is not None and periodic is not None and bool(periodic > plain)
 
 
@@ -305,9 +375,14 @@ def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mappin
     samples = samples_of(key, library)
     spec = spec_for(key["condition"], samples)
     features, labels, start = samples.features, samples.labels, samples.start
-    exact = WoodburySolver(spec, Statistics.of(spec, features[:start], labels[:start], lost_columns="accept"))
+    exact = WoodburySolver(
+        spec, Statistics.of(spec, features[:start], labels[:start], lost_columns="accept")
+    )
     exact.head()
-    followers = {name: Follower(name.split(",")[0], key["period"] if "periodic" in name else 0) for name in SERIES}
+    followers = {
+        name: Follower(name.split(",")[0], key["period"] if "periodic" in name else 0)
+        for name in SERIES
+    }
     for follower in followers.values():
         follower.begin(spec, features[:start], labels[:start])
     retained = np.zeros(len(labels), dtype=bool)
@@ -317,7 +392,9 @@ def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mappin
 
     def check(request: int) -> bool:
         report("requests", request, key["requests"])
-        retrained = solve(Statistics.of(spec, features[retained], labels[retained], lost_columns="accept"))
+        retrained = solve(
+            Statistics.of(spec, features[retained], labels[retained], lost_columns="accept")
+        )
         checks.append(request)
         for follower in followers.values():
             follower.check(request, retrained.weights)
@@ -357,22 +434,38 @@ def _worst(done: Done, name: str) -> float | None:
 
 def _table(results: Results) -> Table:
     columns = ["stream", "condition of H", "samples", "exact B: equal to retraining"]
-    columns += [f"{label}: {what}" for label in SERIES.values() for what in ("largest", "last", "resets")]
+    columns += [
+        f"{label}: {what}" for label in SERIES.values() for what in ("largest", "last", "resets")
+    ]
     rows = []
     for done in results:
         result = done.result
-        row = [_named(done), f"{result['condition']:.1e}", f"{result['fewest']} to {result['start']}"]
+        row = [
+            _named(done),
+            f"{result['condition']:.1e}",
+            f"{result['fewest']} to {result['start']}",
+        ]
         row.append(f"{result['equal']} of {len(result['checks'])} checks")
         for name in SERIES:
             series = result["series"][name]
-            last = f"lost at {series['lost']}" if series["lost"] is not None else scientific(series["deviations"][-1])
+            last = (
+                f"lost at {series['lost']}"
+                if series["lost"] is not None
+                else scientific(series["deviations"][-1])
+            )
             worst = _worst(done, name)
-            row += [MISSING if worst is None else scientific(worst), last, str(len(series["resets"]))]
+            row += [
+                MISSING if worst is None else scientific(worst),
+                last,
+                str(len(series["resets"])),
+            ]
         rows.append(row)
     key = results[0].key
     note = (
-        f"{key['requests']:,} single requests each, compared every {key['every']}; d = {key['dim']}. Deviations are relative "
-        f"(Frobenius), from the retrained head. Resets: those forced by an infeasible downdate; the periodic ones come every "
+        f"{key['requests']:,} single requests each, compared every {key['every']}; d = "
+        f"{key['dim']}. Deviations are relative "
+        "(Frobenius), from the retrained head. Resets: those forced by an infeasible downdate; "
+        "the periodic ones come every "
         f"{key['period']} requests besides. Lost: even a reset found no positive definite matrix."
     )
     return Table("Drift of Variant B", columns, rows, frozenset(columns[1:]), note)
@@ -380,12 +473,22 @@ def _table(results: Results) -> Table:
 
 def _draw(results: Results) -> Figure:
     conditions, patterns = results.values("condition"), results.values("pattern")
-    figure, axes = panels(len(conditions), len(patterns), width=3.0, height=2.3, squeeze=False, sharex=True, sharey=True)
+    figure, axes = panels(
+        len(conditions),
+        len(patterns),
+        width=3.0,
+        height=2.3,
+        squeeze=False,
+        sharex=True,
+        sharey=True,
+    )
     for row, pattern in zip(axes, patterns, strict=True):
         for place, condition in zip(row, conditions, strict=True):
             for done in results.where(pattern=pattern, condition=condition):
                 _lines(place, done)
-            place.set(title=f"{pattern}, condition {condition:.0e}", xlim=(0, results[0].key["requests"]))
+            place.set(
+                title=f"{pattern}, condition {condition:.0e}", xlim=(0, results[0].key["requests"])
+            )
             log_axis(place, zero=_ZERO)
             place.set_yticks(_TICKS)
             place.set_ylim(-_ZERO / 2, 10.0)
@@ -406,12 +509,32 @@ def _lines(axes: Any, done: Done) -> None:
     for name, label in SERIES.items():
         series = done.result["series"][name]
         colour = BLUE if name.startswith("float64") else VERMILLION
-        found = [(request, value) for request, value in zip(checks, series["deviations"], strict=True) if value is not None]
+        found = [
+            (request, value)
+            for request, value in zip(checks, series["deviations"], strict=True)
+            if value is not None
+        ]
         x, y = [one[0] for one in found], [one[1] for one in found]
-        axes.plot(x, y, color=colour, linestyle=":" if "periodic" in name else "-", linewidth=1.0, label=label)
+        axes.plot(
+            x,
+            y,
+            color=colour,
+            linestyle=":" if "periodic" in name else "-",
+            linewidth=1.0,
+            label=label,
+        )
         if found and "periodic" not in name:
             step = max(1, len(series["resets"]) // _MOST_MARKS)
             marked = series["resets"][::step]
-            axes.plot(marked, np.interp(marked, x, y), linestyle="none", marker="^", markersize=2.5, color=colour)
+            axes.plot(
+                marked,
+                np.interp(marked, x, y),
+                linestyle="none",
+                marker="^",
+                markersize=2.5,
+                color=colour,
+            )
         if series["lost"] is not None:
-            axes.plot([series["lost"]], [y[-1] if y else 1.0], linestyle="none", marker="x", color=colour)
+            axes.plot(
+                [series["lost"]], [y[-1] if y else 1.0], linestyle="none", marker="x", color=colour
+            )

@@ -1,12 +1,15 @@
-"""feasibility: the downdate lemma's three conditions in integers, and what arithmetic that rounds makes of them near the edge.
+"""feasibility: the downdate lemma's three conditions in integers, and what arithmetic that rounds
+makes of them near the edge.
 
-Cases are H = S + gamma I and rows U to be deleted, all integers, with the exact answer. `random` cases are small integers of any
-kind. `boundary` cases are built so that u H^-1 u' is 1 - gap for a rational gap that is known, down to 1e-16: H = L'L for a
-triangular L, whose rows are orthonormal directions in the sense of H^-1, and u is an integer combination of these, with weights
-whose squares add up to (1 - gap) 4^bits.
+Cases are H = S + gamma I and rows U to be deleted, all integers, with the exact answer. `random`
+cases are small integers of any kind. `boundary` cases are built so that u H^-1 u' is 1 - gap for a
+rational gap that is known, down to 1e-16: H = L'L for a triangular L, whose rows are orthonormal
+directions in the sense of H^-1, and u is an integer combination of these, with weights whose
+squares add up to (1 - gap) 4^bits.
 
-The reference is exact linear algebra on Python's integers: nothing in it rounds and nothing in it uses the solvers. Elimination
-is fraction-free (Bareiss): all entries are minors, so all divisions come out even.
+The reference is exact linear algebra on Python's integers: nothing in it rounds and nothing in it
+uses the solvers. Elimination is fraction-free (Bareiss): all entries are minors, so all divisions
+come out even.
 """
 
 from __future__ import annotations
@@ -26,8 +29,7 @@ from scipy import linalg
 from expunge import Grid, Spec
 from expunge.errors import InputError
 from expunge.exact import wide
-from expunge.solvers.factor import CholeskyFactor, proven_floor
-from expunge.solvers.feasibility import Downdate, downdate
+from expunge.solvers.factor import CholeskyFactor, Downdate, downdate, proven_floor
 from expunge.solvers.system import System
 from expunge_experiments.report.figures import BLUE, SKY, VERMILLION, log_axis, panels
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
@@ -47,7 +49,9 @@ Matrix = list[list[int]]
 def product(left: Matrix, right: Matrix) -> Matrix:
     """left @ right."""
     columns = list(zip(*right, strict=True))
-    return [[sum(a * b for a, b in zip(row, column, strict=True)) for column in columns] for row in left]
+    return [
+        [sum(a * b for a, b in zip(row, column, strict=True)) for column in columns] for row in left
+    ]
 
 
 def transposed(matrix: Matrix) -> Matrix:
@@ -88,11 +92,16 @@ def _eliminate(work: Matrix, pivot: int, previous: int, rows: Sequence[int]) -> 
     head = work[pivot]
     for row in rows:
         factor = work[row][pivot]
-        work[row] = [(head[pivot] * entry - factor * above) // previous for entry, above in zip(work[row], head, strict=True)]
+        work[row] = [
+            (head[pivot] * entry - factor * above) // previous
+            for entry, above in zip(work[row], head, strict=True)
+        ]
 
 
 def characteristic(matrix: Matrix) -> list[int]:
-    """The coefficients of det(x I - M), the leading one first (Faddeev and LeVerrier); divisions come out even."""
+    """The coefficients of det(x I - M), the leading one first (Faddeev and LeVerrier); divisions
+    come out even.
+    """
     size = len(matrix)
     coefficients = [1]
     work = [[0] * size for _ in range(size)]
@@ -107,8 +116,8 @@ def characteristic(matrix: Matrix) -> list[int]:
 def all_roots_below(coefficients: Sequence[int], bound: int) -> bool:
     """Whether a polynomial with real roots only has all of them below `bound`.
 
-    By Descartes' rule, which is exact where all roots are real: shifted by the bound, the polynomial must have no root at 0 and
-    no change of sign among its coefficients.
+    By Descartes' rule, which is exact where all roots are real: shifted by the bound, the
+    polynomial must have no root at 0 and no change of sign among its coefficients.
     """
     degree = len(coefficients) - 1
     shifted = [0] * (degree + 1)
@@ -126,7 +135,13 @@ def all_roots_below(coefficients: Sequence[int], bound: int) -> bool:
 BITS = 29  # of the scale of boundary cases: rows stay below 2^41, which the grid holds
 _STRETCH = 10  # rows of L are up to 2^10 times as long as others, so that H is not well-conditioned
 _EXACT_PLACES = 6  # directions that take up what is left over: enough for 1e-16
-KINDS = ("deletes retained rows", "arbitrary rows", "on the boundary", "scaled rows", "repeated rows")
+KINDS = (
+    "deletes retained rows",
+    "arbitrary rows",
+    "on the boundary",
+    "scaled rows",
+    "repeated rows",
+)
 
 
 @dataclass(frozen=True)
@@ -147,7 +162,10 @@ def answer(system: Matrix, rows: Matrix) -> Answer:
     """All three conditions in integers, for a positive definite system."""
     size = len(rows)
     removed = gram(rows)
-    difference = [[a - b for a, b in zip(left, right, strict=True)] for left, right in zip(system, removed, strict=True)]
+    difference = [
+        [a - b for a, b in zip(left, right, strict=True)]
+        for left, right in zip(system, removed, strict=True)
+    ]
     determinant, columns = solved(system, transposed(rows))
     scaled = product(rows, columns)  # det(H) * U H^-1 U'
     small = [[determinant * (i == j) - scaled[i][j] for j in range(size)] for i in range(size)]
@@ -160,7 +178,11 @@ def answer(system: Matrix, rows: Matrix) -> Answer:
 
 def random_case(kind: str, draw: np.random.Generator) -> tuple[Matrix, Matrix]:
     """A positive definite H and rows U."""
-    width, rank, most = int(draw.integers(1, 6)), int(draw.integers(1, 5)), int(2 ** draw.integers(1, 12))
+    width, rank, most = (
+        int(draw.integers(1, 6)),
+        int(draw.integers(1, 5)),
+        int(2 ** draw.integers(1, 12)),
+    )
     if kind == "on the boundary":  # rows of a factor: U H^-1 U' is the identity
         factor = _unit_triangular(width, draw)
         return gram(factor), _some_rows(factor, min(rank, width), draw)
@@ -173,13 +195,17 @@ def random_case(kind: str, draw: np.random.Generator) -> tuple[Matrix, Matrix]:
         return system, _some_rows(features, 1, draw) * (rank + 1)
     if kind == "scaled rows":
         times = int(draw.integers(1, 4))
-        return system, [[times * entry for entry in row] for row in _some_rows(features, rank, draw)]
+        return system, [
+            [times * entry for entry in row] for row in _some_rows(features, rank, draw)
+        ]
     return system, _rows(rank, width, most, draw)
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """H = `system` * 4^-BITS and u = `row` * 2^-BITS with u H^-1 u' = 1 - gap exactly; gamma is what may stand in H."""
+    """H = `system` * 4^-BITS and u = `row` * 2^-BITS with u H^-1 u' = 1 - gap exactly; gamma is
+    what may stand in H.
+    """
 
     system: Matrix
     row: list[int]
@@ -190,7 +216,10 @@ class Boundary:
 def boundary_case(gap: float, draw: np.random.Generator, width: int = 9) -> Boundary:
     """A case whose gap is close to `gap` (negative: infeasible), and known exactly."""
     stretch = [1 << int(bits) for bits in draw.integers(0, _STRETCH + 1, width)]
-    factor = [[times * entry for entry in line] for times, line in zip(stretch, _unit_triangular(width, draw), strict=True)]
+    factor = [
+        [times * entry for entry in line]
+        for times, line in zip(stretch, _unit_triangular(width, draw), strict=True)
+    ]
     scale = 1 << BITS
     rest = scale * scale - round(Fraction(gap) * scale * scale)
     weights = []
@@ -198,12 +227,17 @@ def boundary_case(gap: float, draw: np.random.Generator, width: int = 9) -> Boun
         part = int(share * scale * scale) if place < width - _EXACT_PLACES else rest
         weights.append(isqrt(min(part, rest)) * int(draw.choice((-1, 1))))
         rest -= weights[-1] ** 2
-    row = [sum(weight * line[column] for weight, line in zip(weights, factor, strict=True)) for column in range(width)]
+    row = [
+        sum(weight * line[column] for weight, line in zip(weights, factor, strict=True))
+        for column in range(width)
+    ]
     reached = Fraction(sum(weight**2 for weight in weights), scale * scale)
     system = gram(factor)
     smallest = float(np.linalg.eigvalsh(np.array(system, dtype=float))[0])
     gamma = 2.0 ** (int(np.floor(np.log2(smallest))) - 1)
-    return Boundary([[entry * scale * scale for entry in line] for line in system], row, 1 - reached, gamma)
+    return Boundary(
+        [[entry * scale * scale for entry in line] for line in system], row, 1 - reached, gamma
+    )
 
 
 def _unit_triangular(width: int, draw: np.random.Generator) -> Matrix:
@@ -223,7 +257,9 @@ def _some_rows(rows: Matrix, count: int, draw: np.random.Generator) -> Matrix:
 
 
 def _plus(matrix: Matrix, shift: int) -> Matrix:
-    return [[entry + shift * (i == j) for j, entry in enumerate(row)] for i, row in enumerate(matrix)]
+    return [
+        [entry + shift * (i == j) for j, entry in enumerate(row)] for i, row in enumerate(matrix)
+    ]
 
 
 # -- the experiment --------------------------------------------------------------------------------
@@ -244,7 +280,9 @@ class FeasibilitySettings:
     """How many cases."""
 
     cases: int = 2000  # of each random kind
-    gaps: tuple[float, ...] = tuple(10.0**-power for power in range(3, 17))  # distances of the largest eigenvalue from 1
+    gaps: tuple[float, ...] = tuple(
+        10.0**-power for power in range(3, 17)
+    )  # distances of the largest eigenvalue from 1
     boundary_cases: int = 200  # on either side, for each gap
     seed: int = 0  # of all cases
 
@@ -261,12 +299,15 @@ class Feasibility(Experiment[FeasibilitySettings]):
     name = "feasibility"
     title = "Feasibility of exact downdates"
     question = (
-        "Are the lemma's three conditions equivalent on random and adversarial cases, and who can tell near the boundary: "
+        "Are the lemma's three conditions equivalent on random and adversarial cases, and who can "
+        "tell near the boundary: "
         "float64, float32, or expunge with its error bounds?"
     )
     paper = (
-        "The lemma \"Downdate feasibility\": H - U'U is positive definite exactly if I - U H⁻¹ U' is, and exactly if the largest "
-        "eigenvalue of U H⁻¹ U' is below 1. Fall back when the Cholesky factorization fails or becomes ill-conditioned."
+        "The lemma \"Downdate feasibility\": H - U'U is positive definite exactly if I - U H⁻¹ U' "
+        "is, and exactly if the largest "
+        "eigenvalue of U H⁻¹ U' is below 1. Fall back when the Cholesky factorization fails or "
+        "becomes ill-conditioned."
     )
     full = FeasibilitySettings()
     quick = FeasibilitySettings(cases=200, gaps=(1e-3, 1e-6, 1e-9, 1e-12, 1e-15), boundary_cases=20)
@@ -275,17 +316,30 @@ class Feasibility(Experiment[FeasibilitySettings]):
         """One for each random kind, one for each gap."""
         cells = []
         for kind in KINDS:
-            key: dict[str, Any] = {"part": "lemma", "kind": kind, "cases": settings.cases, "seed": settings.seed}
+            key: dict[str, Any] = {
+                "part": "lemma",
+                "kind": kind,
+                "cases": settings.cases,
+                "seed": settings.seed,
+            }
             cells.append(Cell(key, partial(_lemma, key)))
         for gap in settings.gaps:
-            key = {"part": "boundary", "gap": gap, "cases": settings.boundary_cases, "seed": settings.seed}
+            key = {
+                "part": "boundary",
+                "gap": gap,
+                "cases": settings.boundary_cases,
+                "seed": settings.seed,
+            }
             cells.append(Cell(key, partial(_boundary, key)))
         return cells
 
     def tables(self, _: FeasibilitySettings, results: Results) -> list[Table]:
         """The lemma; the boundary."""
         lemma, boundary = results.where(part="lemma"), results.where(part="boundary")
-        return [*([_lemma_table(lemma)] if lemma else []), *([_boundary_table(boundary)] if boundary else [])]
+        return [
+            *([_lemma_table(lemma)] if lemma else []),
+            *([_boundary_table(boundary)] if boundary else []),
+        ]
 
     def drawings(self, _: FeasibilitySettings, results: Results) -> list[Drawing]:
         """Wrong and undecided answers against the gap."""
@@ -293,8 +347,10 @@ class Feasibility(Experiment[FeasibilitySettings]):
         if not boundary:
             return []
         caption = (
-            "How often each judge is wrong (left) or leaves the case open (right) against the distance of the largest eigenvalue "
-            "of U H⁻¹ U' from 1, on either side. What expunge leaves open is decided by a factorisation with a proof, or refused."
+            "How often each judge is wrong (left) or leaves the case open (right) against the "
+            "distance of the largest eigenvalue "
+            "of U H⁻¹ U' from 1, on either side. What expunge leaves open is decided by a "
+            "factorisation with a proof, or refused."
         )
         return [Drawing("feasibility", caption, partial(_draw, boundary))]
 
@@ -304,24 +360,38 @@ class Feasibility(Experiment[FeasibilitySettings]):
         findings = []
         if lemma:
             total, agreed = (sum(one.result[name] for one in lemma) for name in ("cases", "agree"))
-            findings.append(Finding(f"The three conditions agree in {agreed:,} of {total:,} cases.", agreed == total))
+            findings.append(
+                Finding(
+                    f"The three conditions agree in {agreed:,} of {total:,} cases.", agreed == total
+                )
+            )
             valid = [one.result for one in lemma if one.key["kind"] == KINDS[0]]
             asked, feasible = (sum(one[name] for one in valid) for name in ("cases", "feasible"))
             if asked:
-                text = f"A deletion of rows that were added is feasible in {feasible:,} of {asked:,} cases (gamma > 0)."
+                text = (
+                    f"A deletion of rows that were added is feasible in {feasible:,} of "
+                    f"{asked:,} cases (gamma > 0)."
+                )
                 findings.append(Finding(text, feasible == asked))
         if boundary:
             wrong = {name: sum(_count(one, name, "wrong") for one in boundary) for name in JUDGES}
             total = sum(2 * one.key["cases"] for one in boundary)
-            others = "; ".join(f"{JUDGES[name]}: {wrong[name]:,}" for name in JUDGES if name != "expunge")
+            others = "; ".join(
+                f"{JUDGES[name]}: {wrong[name]:,}" for name in JUDGES if name != "expunge"
+            )
             agreed = sum(one.result["agree"] for one in boundary) == total
-            text = f"Near the boundary the conditions agree in all of {total:,} cases, and expunge is wrong in none of them."
+            text = (
+                f"Near the boundary the conditions agree in all of {total:,} cases, and "
+                "expunge is wrong in none of them."
+            )
             findings.append(Finding(text, agreed and wrong["expunge"] == 0))
-            findings.append(Finding(f"Wrong answers of arithmetic without bounds in the same cases: {others}."))
+            findings.append(
+                Finding(f"Wrong answers of arithmetic without bounds in the same cases: {others}.")
+            )
         return findings
 
 
-# -- the lemma ----------------------------------------------------------------------------------------------------------
+# -- the lemma -------------------------------------------------------------------------------------
 
 
 def _lemma(key: Mapping[str, Any], _: Library, report: Report) -> Mapping[str, Any]:
@@ -339,21 +409,30 @@ def _lemma(key: Mapping[str, Any], _: Library, report: Report) -> Mapping[str, A
 def _lemma_table(results: Results) -> Table:
     columns = ("kind of case", "cases", "all three agree", "feasible")
     rows = [
-        [one.key["kind"], f"{one.result['cases']:,}", f"{one.result['agree']:,}", f"{one.result['feasible']:,}"]
+        [
+            one.key["kind"],
+            f"{one.result['cases']:,}",
+            f"{one.result['agree']:,}",
+            f"{one.result['feasible']:,}",
+        ]
         for one in results
     ]
     note = (
-        "Integers throughout: (i) by the leading minors of H - U'U, (ii) by those of det(H) I - U adj(H) U', (iii) by the "
+        "Integers throughout: (i) by the leading minors of H - U'U, (ii) by those of det(H) I - U "
+        "adj(H) U', (iii) by the "
         "characteristic polynomial of U adj(H) U' and Descartes' rule of signs."
     )
     return Table("The lemma's three conditions", columns, rows, frozenset(columns[1:]), note)
 
 
-# -- near the boundary --------------------------------------------------------------------------------------------------
+# -- near the boundary -----------------------------------------------------------------------------
 
 
 def _boundary(key: Mapping[str, Any], _: Library, report: Report) -> Mapping[str, Any]:
-    counts = {side: {judge: dict.fromkeys(VERDICTS, 0) for judge in JUDGES} for side in ("feasible", "infeasible")}
+    counts = {
+        side: {judge: dict.fromkeys(VERDICTS, 0) for judge in JUDGES}
+        for side in ("feasible", "infeasible")
+    }
     draw = np.random.default_rng([key["seed"], round(-1000 * math.log10(key["gap"]))])
     agree = 0
     for number in range(2 * key["cases"]):
@@ -374,7 +453,9 @@ def judged(case: Boundary) -> dict[str, bool | None]:
     said: dict[str, bool | None] = {}
     kinds: list[tuple[str, Any]] = [("float64", np.float64), ("float32", np.float32)]
     for name, kind in kinds:
-        system: Any = np.ldexp(np.array(case.system, dtype=object).astype(np.float64), -2 * BITS).astype(kind)
+        system: Any = np.ldexp(
+            np.array(case.system, dtype=object).astype(np.float64), -2 * BITS
+        ).astype(kind)
         row: Any = np.ldexp(np.array(case.row, dtype=np.float64), -BITS).astype(kind)
         said[f"{name}, (i)"] = _factors(system - np.outer(row, row))
         inner = linalg.cho_solve(linalg.cho_factor(system), row)
@@ -392,9 +473,17 @@ def _factors(matrix: NDArray[Any]) -> bool:
 
 
 def _by_expunge(case: Boundary) -> bool | None:
-    """The product's own test, as the solvers call it, except that any proven bound above zero counts as feasible."""
+    """The product's own test, as the solvers call it, except that any proven bound above zero
+    counts as feasible.
+    """
     width = len(case.row)
-    spec = Spec(dim=width, outputs=1, gamma=case.gamma, intercept=False, grid=Grid(digits=2, fraction_bits=BITS))
+    spec = Spec(
+        dim=width,
+        outputs=1,
+        gamma=case.gamma,
+        intercept=False,
+        grid=Grid(digits=2, fraction_bits=BITS),
+    )
     system = System(spec, _packed(case.system, int(case.gamma * 4**BITS)), once=True)
     row = np.ldexp(np.array([case.row], dtype=np.float64), -BITS)
     found = downdate(system, CholeskyFactor(system).solve, proven_floor(system), row, 0.0)
@@ -404,11 +493,15 @@ def _by_expunge(case: Boundary) -> bool | None:
 def _packed(system: Matrix, gamma: int) -> wide.Wide:
     """S = H - gamma I as the packed triangle of 128-bit integers that a ledger holds."""
     size = len(system)
-    return wide.from_ints([system[i][j] - gamma * (i == j) for i in range(size) for j in range(i, size)])
+    return wide.from_ints(
+        [system[i][j] - gamma * (i == j) for i in range(size) for j in range(i, size)]
+    )
 
 
 def _count(done: Any, judge: str, verdict: str) -> int:
-    return sum(int(done.result["counts"][side][judge][verdict]) for side in ("feasible", "infeasible"))
+    return sum(
+        int(done.result["counts"][side][judge][verdict]) for side in ("feasible", "infeasible")
+    )
 
 
 def _boundary_table(results: Results) -> Table:
@@ -428,14 +521,26 @@ def _draw(results: Results) -> Figure:
     figure, axes = panels(2, sharey=True)
     gaps = [done.key["gap"] for done in results]
     colours = {"float64": BLUE, "float32": VERMILLION, "expunge": SKY}
-    for place, (verdict, title) in zip(axes, (("wrong", "Wrong"), ("undecided", "Left open")), strict=True):
+    for place, (verdict, title) in zip(
+        axes, (("wrong", "Wrong"), ("undecided", "Left open")), strict=True
+    ):
         for judge, label in JUDGES.items():
             shares = [_count(done, judge, verdict) / (2 * done.key["cases"]) for done in results]
             if verdict == "undecided" and judge != "expunge":
                 continue
             dashes = ":" if "(ii)" in judge else "-"
-            place.plot(gaps, shares, label=label, color=colours[judge.split(",")[0]], linestyle=dashes, marker="o", ms=3)
-        place.set(title=title, xlabel="distance of the largest eigenvalue from 1", ylabel="share of cases")
+            place.plot(
+                gaps,
+                shares,
+                label=label,
+                color=colours[judge.split(",")[0]],
+                linestyle=dashes,
+                marker="o",
+                ms=3,
+            )
+        place.set(
+            title=title, xlabel="distance of the largest eigenvalue from 1", ylabel="share of cases"
+        )
         log_axis(place, "x")
         place.invert_xaxis()
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)

@@ -1,4 +1,7 @@
-"""necessity: second-order information is necessary. The lemma's counterexample, run, and the same on real features."""
+"""necessity: second-order information is necessary.
+
+The lemma's counterexample, run, and the same on real features.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,21 @@ import numpy as np
 
 from expunge import Grid, Head, Spec, Statistics, solve
 from expunge.errors import InputError
-from expunge.solvers.floating import relative_deviation
+from expunge.solvers.float64 import relative_deviation
 from expunge_experiments.message import Array
 from expunge_experiments.pool import partition
 from expunge_experiments.report.figures import COLOURS, panels
 from expunge_experiments.report.tables import fixed, scientific
-from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table, over_seeds
+from expunge_experiments.runs.base import (
+    Cell,
+    Drawing,
+    Experiment,
+    Finding,
+    Report,
+    Results,
+    Table,
+    over_seeds,
+)
 from expunge_experiments.systems.linear import ridge
 
 if TYPE_CHECKING:
@@ -26,7 +38,8 @@ if TYPE_CHECKING:
     from expunge_experiments.datasets.catalogue import Library
 
 BATCHES = {"A": ((1, 0), (0, 1)), "B": ((1, 1), (0, 0))}  # the lemma's, with label 1 throughout
-_COARSE = 20  # bits after the point of real features here, so that the middle of two is on the grid as well
+# Bits after the point of real features here, so that the middle of two is on the grid as well
+_COARSE = 20
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,9 @@ class NecessitySettings:
 
     def __post_init__(self) -> None:
         if not self.gammas or min(*self.gammas, self.gamma) <= 0.0:
-            raise InputError(f"gammas = {list(self.gammas)} and gamma = {self.gamma} must be positive")
+            raise InputError(
+                f"gammas = {list(self.gammas)} and gamma = {self.gamma} must be positive"
+            )
         if self.samples < 2 or self.clients < 1:
             raise InputError("samples must be at least 2 and clients at least 1")
 
@@ -52,20 +67,32 @@ class Necessity(Experiment[NecessitySettings]):
 
     name = "necessity"
     title = "Second-order information is necessary"
-    question = "Can a protocol that sends sums and label-weighted sums of features only, but no Gram, be exact?"
+    question = (
+        "Can a protocol that sends sums and label-weighted sums of features only, but no "
+        "Gram, be exact?"
+    )
     paper = (
-        'The lemma "Second-order information is necessary for deterministic exactness": two batches with the same first-order '
-        "summaries have different Grams, so a protocol that cannot tell them apart is wrong on one of them."
+        'The lemma "Second-order information is necessary for deterministic exactness": two '
+        "batches with the same first-order "
+        "summaries have different Grams, so a protocol that cannot tell them apart is wrong on "
+        "one of them."
     )
     full = NecessitySettings()
     quick = NecessitySettings(seeds=(0,), samples=4000)
 
     def cells(self, settings: NecessitySettings) -> list[Cell]:
         """The counterexample for every gamma; real features for every seed."""
-        cells = [Cell({"case": "lemma", "gamma": gamma}, partial(_lemma, gamma)) for gamma in settings.gammas]
+        cells = [
+            Cell({"case": "lemma", "gamma": gamma}, partial(_lemma, gamma))
+            for gamma in settings.gammas
+        ]
         for seed in settings.seeds:
             names = ("dataset", "samples", "clients", "gamma")
-            key = {"case": "real"} | {name: getattr(settings, name) for name in names} | {"seed": seed}
+            key = (
+                {"case": "real"}
+                | {name: getattr(settings, name) for name in names}
+                | {"seed": seed}
+            )
             cells.append(Cell(key, partial(_real, key)))
         return cells
 
@@ -84,8 +111,10 @@ class Necessity(Experiment[NecessitySettings]):
         if not real:
             return []
         caption = (
-            "Test accuracy of the exact head of real samples, of the exact head of other samples with the same first-order "
-            "summaries, and of a head from these summaries alone (left), and how far they are apart (right); bars: one standard "
+            "Test accuracy of the exact head of real samples, of the exact head of other samples "
+            "with the same first-order "
+            "summaries, and of a head from these summaries alone (left), and how far they are "
+            "apart (right); bars: one standard "
             "deviation over seeds."
         )
         return [Drawing("necessity", caption, partial(_draw, real))]
@@ -95,27 +124,36 @@ class Necessity(Experiment[NecessitySettings]):
         lemma, real = results.where(case="lemma"), results.where(case="real")
         findings = []
         if lemma:
-            holds = all(one.result["same_summaries"] and one.result["different_heads"] for one in lemma)
+            holds = all(
+                one.result["same_summaries"] and one.result["different_heads"] for one in lemma
+            )
             right = all(one.result["expunge_right"] for one in lemma)
             text = (
-                "Both batches of the lemma have the same sums, counts and label-weighted sums, and different heads, in rational "
-                "arithmetic and by expunge, whose heads are the rational ones correctly rounded. No function of the summaries is "
+                "Both batches of the lemma have the same sums, counts and label-weighted sums, "
+                "and different heads, in rational "
+                "arithmetic and by expunge, whose heads are the rational ones correctly rounded. "
+                "No function of the summaries is "
                 "right for both."
             )
             findings.append(Finding(text, holds and right))
         if real:
-            holds = all(one.result["same_summaries"] and not one.result["same_gram"] for one in real)
+            holds = all(
+                one.result["same_summaries"] and not one.result["same_gram"] for one in real
+            )
             least = min(one.result["deviation_between"] for one in real)
             text = (
-                "Real samples, and the same with pairs of one client and class replaced by their middle, have the same first-"
-                f"order summaries at every client, to the bit, but heads {least:.3f} or more apart (Frobenius, relative to the "
-                f"former's norm): whatever is computed from the summaries is off by at least {least / 2:.3f} on one of the two."
+                "Real samples, and the same with pairs of one client and class replaced by their "
+                "middle, have the same first-"
+                f"order summaries at every client, to the bit, but heads {least:.3f} or more "
+                "apart (Frobenius, relative to the "
+                "former's norm): whatever is computed from the summaries is off by at least "
+                f"{least / 2:.3f} on one of the two."
             )
             findings.append(Finding(text, holds and least > 0.0))
         return findings
 
 
-# -- the counterexample -------------------------------------------------------------------------------------------------
+# -- the counterexample ----------------------------------------------------------------------------
 
 
 def _lemma(gamma: float, _: Library, __: Report) -> Mapping[str, Any]:
@@ -151,7 +189,10 @@ def _first_order(rows: Sequence[Sequence[int]]) -> dict[str, Any]:
         "samples": len(rows),
         "sum_of_features": [sum(column) for column in zip(*rows, strict=True)],
         "sum_of_labels": sum(labels),
-        "label_weighted_sum": [sum(y * f for y, f in zip(labels, column, strict=True)) for column in zip(*rows, strict=True)],
+        "label_weighted_sum": [
+            sum(y * f for y, f in zip(labels, column, strict=True))
+            for column in zip(*rows, strict=True)
+        ],
     }
 
 
@@ -184,28 +225,48 @@ def _lemma_table(results: Results) -> Table:
         for name, one in done.result["batches"].items():
             rational = ", ".join(one["rational_head"])
             head = ", ".join(f"{weight:.6f}" for weight in one["expunge_head"])
-            sums = [str(one["sum_of_features"]), str(one["sum_of_labels"]), str(one["label_weighted_sum"])]
+            sums = [
+                str(one["sum_of_features"]),
+                str(one["sum_of_labels"]),
+                str(one["label_weighted_sum"]),
+            ]
             rows.append([f"{done.key['gamma']:g}", name, *sums, str(one["gram"]), rational, head])
-    note = "Batch A: (1, 0) and (0, 1); batch B: (1, 1) and (0, 0); every label is 1. Same summaries, different heads."
+    note = (
+        "Batch A: (1, 0) and (0, 1); batch B: (1, 1) and (0, 0); every label is 1. Same "
+        "summaries, different heads."
+    )
     return Table("The lemma's counterexample", columns, rows, frozenset({"gamma"}), note)
 
 
-# -- real features ------------------------------------------------------------------------------------------------------
+# -- real features ---------------------------------------------------------------------------------
 
 
 def _real(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:
     dataset = library.load(key["dataset"])
     draw = np.random.default_rng([key["seed"], 0x6E65])
     owners = partition(dataset, key["clients"], key["seed"])
-    chosen = np.sort(draw.choice(len(dataset.train_labels), min(key["samples"], len(dataset.train_labels)), replace=False))
+    chosen = np.sort(
+        draw.choice(
+            len(dataset.train_labels), min(key["samples"], len(dataset.train_labels)), replace=False
+        )
+    )
     features = _coarse(dataset.train_features[chosen])
     labels, owners = dataset.train_labels[chosen], owners[chosen]
-    spec = Spec(dim=dataset.dim, labels=tuple(range(dataset.classes)), gamma=key["gamma"], grid=Grid(fraction_bits=30))
+    spec = Spec(
+        dim=dataset.dim,
+        labels=tuple(range(dataset.classes)),
+        gamma=key["gamma"],
+        grid=Grid(fraction_bits=30),
+    )
     report("statistics", 0, None)
     paired = averaged_pairs(features, labels, owners)
-    ours, other = (Statistics.of(spec, rows, labels, lost_columns="accept") for rows in (features, paired))
+    ours, other = (
+        Statistics.of(spec, rows, labels, lost_columns="accept") for rows in (features, paired)
+    )
     same = (
-        ours.count == other.count and bool((ours.moment == other.moment).all()) and _same_sums(features, paired, labels, owners)
+        ours.count == other.count
+        and bool((ours.moment == other.moment).all())
+        and _same_sums(features, paired, labels, owners)
     )
     report("heads", 0, None)
     head, changed = solve(ours), solve(other)
@@ -220,7 +281,9 @@ def _real(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[s
         "accuracy": {
             "exact": float((head.predict(test) == dataset.test_labels).mean()),
             "pairs": float((changed.predict(test) == dataset.test_labels).mean()),
-            "means": float(((test @ means[:-1] + means[-1]).argmax(axis=1) == dataset.test_labels).mean()),
+            "means": float(
+                ((test @ means[:-1] + means[-1]).argmax(axis=1) == dataset.test_labels).mean()
+            ),
         },
     }
 
@@ -231,7 +294,8 @@ def _coarse(features: Array) -> Array:
 
 
 def averaged_pairs(features: Array, labels: Array, owners: Array) -> Array:
-    """The same samples, but of any two that follow one another within a client and class both are replaced by their middle.
+    """The same samples, but of any two that follow one another within a client and class both are
+    replaced by their middle.
 
     Law: sums over any client and class are the same, exactly; Grams are not.
     """
@@ -249,7 +313,9 @@ def averaged_pairs(features: Array, labels: Array, owners: Array) -> Array:
 
 
 def _same_sums(left: Array, right: Array, labels: Array, owners: Array) -> bool:
-    """Whether every client's sum for every class is the same, exactly: sums of so few bits are exact in float64."""
+    """Whether every client's sum for every class is the same, exactly: sums of so few bits are
+    exact in float64.
+    """
     group = owners * (int(labels.max()) + 1) + labels
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(group[order]) != 0])
@@ -258,7 +324,8 @@ def _same_sums(left: Array, right: Array, labels: Array, owners: Array) -> bool:
 
 
 def _from_means(statistics: Statistics, gamma: float) -> Array:
-    """A head from counts and class means alone: as if every sample stood where the mean of its class is.
+    """A head from counts and class means alone: as if every sample stood where the mean of its
+    class is.
 
     That is S = sum of n m m' over classes, the smallest Gram that the first-order summaries allow.
     """
@@ -279,11 +346,15 @@ def _real_table(results: Results) -> Table:
     rows = []
     for done in results:
         accuracy = [fixed(done.result["accuracy"][name]) for name in ("exact", "pairs", "means")]
-        deviations = [scientific(done.result[f"deviation_{name}"]) for name in ("between", "of_means")]
+        deviations = [
+            scientific(done.result[f"deviation_{name}"]) for name in ("between", "of_means")
+        ]
         rows.append([str(done.key["seed"]), *accuracy, *deviations])
     note = (
-        f"{results[0].result['samples']} samples of {results[0].key['dataset']} at {results[0].key['clients']} clients. Pairs "
-        "averaged: other samples with the same first-order summaries at every client and class. Means only: a head from counts "
+        f"{results[0].result['samples']} samples of {results[0].key['dataset']} at "
+        f"{results[0].key['clients']} clients. Pairs "
+        "averaged: other samples with the same first-order summaries at every client and class. "
+        "Means only: a head from counts "
         "and class means. Deviations are from the exact head of the samples."
     )
     return Table("Real features", columns, rows, frozenset(columns), note)
@@ -291,7 +362,11 @@ def _real_table(results: Results) -> Table:
 
 def _draw(results: Results) -> Figure:
     figure, (left, right) = panels(2)
-    named = {"exact": "Gram and moment\n(ours)", "pairs": "other samples,\nsame summaries", "means": "summaries\nonly"}
+    named = {
+        "exact": "Gram and moment\n(ours)",
+        "pairs": "other samples,\nsame summaries",
+        "means": "summaries\nonly",
+    }
     for place, name in enumerate(named):
         _bar(left, place, [done.result["accuracy"][name] for done in results])
     for place, name in enumerate(("between", "of_means"), 1):
@@ -306,4 +381,11 @@ def _draw(results: Results) -> Figure:
 
 def _bar(axes: Any, place: int, values: Sequence[float]) -> None:
     if (summary := over_seeds(values)) is not None:
-        axes.bar(place, summary.mean, width=0.6, color=COLOURS[place], yerr=summary.deviation or None, capsize=2.0)
+        axes.bar(
+            place,
+            summary.mean,
+            width=0.6,
+            color=COLOURS[place],
+            yerr=summary.deviation or None,
+            capsize=2.0,
+        )

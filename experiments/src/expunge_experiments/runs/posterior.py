@@ -1,4 +1,6 @@
-"""posterior: the posterior after a stream is that of retraining, and deletions only ever make it less certain."""
+"""posterior: the posterior after a stream is that of retraining, and deletions only ever make it
+less certain.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from scipy import linalg
 
 from expunge import Posterior, Spec, Statistics, WoodburySolver
 from expunge.errors import InputError
-from expunge.solvers.floating import FloatWoodburySolver, relative_deviation
+from expunge.solvers.float64 import FloatWoodburySolver, relative_deviation
 from expunge_experiments.datasets.dataset import Dataset, fitting_grid
 from expunge_experiments.message import Array
 from expunge_experiments.report.figures import BLUE, SKY, panels
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from expunge_experiments.datasets.catalogue import Library
 
 Float = NDArray[np.float64]
-_PUBLICATION_BITS = 48  # more than usual: the rounding of the reference must not hide what float64 is off by
+_PUBLICATION_BITS = (
+    48  # more than usual: the rounding of the reference must not hide what float64 is off by
+)
 ARITHMETIC = ("float64", "float32")
 
 
@@ -38,16 +42,32 @@ class PosteriorSettings:
     gamma: float = 10.0  # the ridge penalty
     start: int = 8000  # samples retained before the stream
     requests: int = 400  # single deletions and additions, drawn at random
-    marks: tuple[int, ...] = (0, 100, 200, 300, 400)  # after how many requests posteriors are compared
+    marks: tuple[int, ...] = (
+        0,
+        100,
+        200,
+        300,
+        400,
+    )  # after how many requests posteriors are compared
     steps: int = 8  # deletions of a tenth of the start each; the same are added back
     probes: int = 500  # test samples whose predictive variance is followed
     seed: int = 0  # of the stream
 
     def __post_init__(self) -> None:
         if not self.gamma > 0.0 or self.start < 20 or self.requests < 1 or self.probes < 1:
-            raise InputError("gamma must be positive, start at least 20, requests and probes at least 1")
-        if not self.marks or list(self.marks) != sorted(set(self.marks)) or self.marks[0] < 0 or self.marks[-1] > self.requests:
-            raise InputError(f"marks = {list(self.marks)} must ascend from at least 0 to at most requests = {self.requests}")
+            raise InputError(
+                "gamma must be positive, start at least 20, requests and probes at least 1"
+            )
+        if (
+            not self.marks
+            or list(self.marks) != sorted(set(self.marks))
+            or self.marks[0] < 0
+            or self.marks[-1] > self.requests
+        ):
+            raise InputError(
+                f"marks = {list(self.marks)} must ascend from at least 0 to at most requests = "
+                f"{self.requests}"
+            )
         if not 1 <= self.steps <= 9:
             raise InputError(f"steps = {self.steps} must be 1 to 9: each deletes a tenth")
 
@@ -58,12 +78,15 @@ class PosteriorRun(Experiment[PosteriorSettings]):
     name = "posterior"
     title = "The posterior after a stream"
     question = (
-        "Is the posterior after a stream of additions and deletions the one of retraining, and is it true that deletions only "
+        "Is the posterior after a stream of additions and deletions the one of retraining, and is "
+        "it true that deletions only "
         "increase its covariance and additions only decrease it?"
     )
     paper = (
-        'The theorem "Exact Bayesian federated continual unlearning": the KL divergence between the posteriors of unlearning and '
-        "of retraining is 0; and valid deletions can only increase posterior uncertainty in the PSD order."
+        'The theorem "Exact Bayesian federated continual unlearning": the KL divergence between '
+        "the posteriors of unlearning and "
+        "of retraining is 0; and valid deletions can only increase posterior uncertainty in the "
+        "PSD order."
     )
     full = PosteriorSettings()
     quick = PosteriorSettings(start=3000, requests=20, marks=(20,), steps=1, probes=200)
@@ -71,14 +94,23 @@ class PosteriorRun(Experiment[PosteriorSettings]):
     def cells(self, settings: PosteriorSettings) -> list[Cell]:
         """The stream, and the chain."""
         shared = {name: getattr(settings, name) for name in ("dataset", "gamma", "start", "seed")}
-        stream: dict[str, Any] = {"part": "stream"} | shared | {"requests": settings.requests, "marks": list(settings.marks)}
-        chain: dict[str, Any] = {"part": "chain"} | shared | {"steps": settings.steps, "probes": settings.probes}
+        stream: dict[str, Any] = (
+            {"part": "stream"}
+            | shared
+            | {"requests": settings.requests, "marks": list(settings.marks)}
+        )
+        chain: dict[str, Any] = (
+            {"part": "chain"} | shared | {"steps": settings.steps, "probes": settings.probes}
+        )
         return [Cell(stream, partial(_stream, stream)), Cell(chain, partial(_chain, chain))]
 
     def tables(self, _: PosteriorSettings, results: Results) -> list[Table]:
         """KL divergences; the chain."""
         stream, chain = results.where(part="stream"), results.where(part="chain")
-        return [*([_stream_table(stream)] if stream else []), *([_chain_table(chain)] if chain else [])]
+        return [
+            *([_stream_table(stream)] if stream else []),
+            *([_chain_table(chain)] if chain else []),
+        ]
 
     def drawings(self, _: PosteriorSettings, results: Results) -> list[Drawing]:
         """Predictive variance along the chain."""
@@ -86,7 +118,8 @@ class PosteriorRun(Experiment[PosteriorSettings]):
         if not chain:
             return []
         caption = (
-            "Predictive variance of test samples (without noise, relative to that of all samples) along deletions of a tenth "
+            "Predictive variance of test samples (without noise, relative to that of all samples) "
+            "along deletions of a tenth "
             "each, and along the same additions: median, and the range of all probes."
         )
         return [Drawing("posterior", caption, partial(_draw, chain))]
@@ -96,11 +129,16 @@ class PosteriorRun(Experiment[PosteriorSettings]):
         findings = []
         for done in results.where(part="stream"):
             marks = done.result["marks"]
-            zero = all(one["same_statistics"] and one["same_head"] and one["kl_exact"] == 0.0 for one in marks)
+            zero = all(
+                one["same_statistics"] and one["same_head"] and one["kl_exact"] == 0.0
+                for one in marks
+            )
             last = marks[-1]
             text = (
-                f"After {last['request']} requests the exact posterior and that of retraining have the same digests, so their KL "
-                "divergence is 0 by identity, and `Posterior.kl_to` gives 0.0; float64 Variant B's is "
+                f"After {last['request']} requests the exact posterior and that of retraining "
+                "have the same digests, so their KL "
+                "divergence is 0 by identity, and `Posterior.kl_to` gives 0.0; float64 Variant "
+                "B's is "
                 f"{scientific(last['float64']['kl'])} nats, float32's {_kl_text(last['float32'])}."
             )
             findings.append(Finding(text, zero))
@@ -109,8 +147,10 @@ class PosteriorRun(Experiment[PosteriorSettings]):
             holds = all(one["ordered"] and one["probes_wrong"] == 0 for one in steps)
             probes, count = done.key["probes"], len(steps)
             text = (
-                f"In {count} steps every deletion increased the posterior covariance in the PSD order and every addition "
-                f"decreased it, and so did the predictive variance of each of {probes} test samples; undone, the statistics are "
+                f"In {count} steps every deletion increased the posterior covariance in the PSD "
+                "order and every addition "
+                f"decreased it, and so did the predictive variance of each of {probes} test "
+                "samples; undone, the statistics are "
                 "those of before, by digest."
             )
             findings.append(Finding(text, holds and done.result["returned"]))
@@ -121,18 +161,33 @@ def _start(key: Mapping[str, Any], library: Library) -> tuple[Dataset, Spec, NDA
     """Samples in a random order, of which the first `start` are retained."""
     dataset = library.load(key["dataset"])
     if key["start"] > len(dataset.train_labels):
-        raise InputError(f"start = {key['start']} is more than the {len(dataset.train_labels)} samples of {dataset.name}")
+        raise InputError(
+            f"start = {key['start']} is more than the {len(dataset.train_labels)} samples of "
+            f"{dataset.name}"
+        )
     labels = tuple(range(dataset.classes))
     grid = fitting_grid(dataset.train_features)
-    spec = Spec(dim=dataset.dim, labels=labels, gamma=key["gamma"], publication_bits=_PUBLICATION_BITS, grid=grid)
-    return dataset, spec, np.random.default_rng([key["seed"], 0x706F]).permutation(len(dataset.train_labels))
+    spec = Spec(
+        dim=dataset.dim,
+        labels=labels,
+        gamma=key["gamma"],
+        publication_bits=_PUBLICATION_BITS,
+        grid=grid,
+    )
+    return (
+        dataset,
+        spec,
+        np.random.default_rng([key["seed"], 0x706F]).permutation(len(dataset.train_labels)),
+    )
 
 
 def _statistics(spec: Spec, dataset: Dataset, numbers: Array) -> Statistics:
-    return Statistics.of(spec, dataset.train_features[numbers], dataset.train_labels[numbers], lost_columns="accept")
+    return Statistics.of(
+        spec, dataset.train_features[numbers], dataset.train_labels[numbers], lost_columns="accept"
+    )
 
 
-# -- the stream ---------------------------------------------------------------------------------------------------------
+# -- the stream ------------------------------------------------------------------------------------
 
 
 def _stream(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:
@@ -171,7 +226,9 @@ def _float_solver(spec: Spec, statistics: Statistics, name: str) -> FloatWoodbur
     return solver
 
 
-def _compared(exact: WoodburySolver, floats: Mapping[str, FloatWoodburySolver], retrained: Posterior) -> dict[str, Any]:
+def _compared(
+    exact: WoodburySolver, floats: Mapping[str, FloatWoodburySolver], retrained: Posterior
+) -> dict[str, Any]:
     mine = Posterior(exact.statistics, sigma=retrained.sigma)
     system = retrained.statistics.gram_float()
     system.flat[:: len(system) + 1] += retrained.spec.gamma
@@ -184,7 +241,9 @@ def _compared(exact: WoodburySolver, floats: Mapping[str, FloatWoodburySolver], 
     for name, solver in floats.items():
         inverse = solver.inverse.astype(np.float64)
         found[name] = {
-            "kl": kl_from(factor, inverse, solver.weights.astype(np.float64) - retrained.mean, retrained.sigma),
+            "kl": kl_from(
+                factor, inverse, solver.weights.astype(np.float64) - retrained.mean, retrained.sigma
+            ),
             "deviation": relative_deviation(solver.weights, retrained.mean),
             "resets": solver.resets - 1,
         }
@@ -192,10 +251,11 @@ def _compared(exact: WoodburySolver, floats: Mapping[str, FloatWoodburySolver], 
 
 
 def kl_from(factor: Float, inverse: Float, shift: Float, sigma: float) -> float | None:
-    """KL(MN(M + shift, sigma^2 T, I) || MN(M, sigma^2 H^-1, I)) for H = L L'; None if T is no covariance: not positive definite.
+    """KL(MN(M + shift, sigma^2 T, I) || MN(M, sigma^2 H^-1, I)) for H = L L'; None if T is no
+    covariance: not positive definite.
 
-    With E = L' T L - I it is (columns * tr(E - log(I + E)) + ||L' shift||^2 / sigma^2) / 2. Computed in float64, it cannot be
-    seen below about width * (condition number * 2^-53)^2.
+    With E = L' T L - I it is (columns * tr(E - log(I + E)) + ||L' shift||^2 / sigma^2) / 2.
+    Computed in float64, it cannot be seen below about width * (condition number * 2^-53)^2.
     """
     excess = factor.T @ inverse @ factor
     excess.flat[:: len(excess) + 1] -= 1.0
@@ -208,7 +268,11 @@ def kl_from(factor: Float, inverse: Float, shift: Float, sigma: float) -> float 
 
 
 def _kl_text(found: Mapping[str, Any]) -> str:
-    return "none (its T is no covariance any more)" if found["kl"] is None else f"{scientific(found['kl'])} nats"
+    return (
+        "none (its T is no covariance any more)"
+        if found["kl"] is None
+        else f"{scientific(found['kl'])} nats"
+    )
 
 
 def _stream_table(results: Results) -> Table:
@@ -231,14 +295,22 @@ def _stream_table(results: Results) -> Table:
                 row += [kl, scientific(one[name]["deviation"])]
             rows.append(row)
     note = (
-        f"Variant B on {results[0].key['dataset']}, from {results[0].key['start']} samples on, gamma = "
-        f"{results[0].key['gamma']:g}; KL in nats against the posterior of retraining, sigma estimated once. Float solvers begin "
+        f"Variant B on {results[0].key['dataset']}, from {results[0].key['start']} samples on, "
+        "gamma = "
+        f"{results[0].key['gamma']:g}; KL in nats against the posterior of retraining, sigma "
+        "estimated once. Float solvers begin "
         "with a fresh solve. Divergences of float64 are about as small as can be seen in float64."
     )
-    return Table("KL divergence between the posteriors of unlearning and of retraining", columns, rows, frozenset(columns), note)
+    return Table(
+        "KL divergence between the posteriors of unlearning and of retraining",
+        columns,
+        rows,
+        frozenset(columns),
+        note,
+    )
 
 
-# -- the chain ----------------------------------------------------------------------------------------------------------
+# -- the chain -------------------------------------------------------------------------------------
 
 
 def _chain(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:
@@ -276,12 +348,22 @@ def _chain(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[
             }
         )
         before, variances = after, now
-    return {"sigma": sigma, "steps": steps, "variances": found, "returned": statistics.digest == first}
+    return {
+        "sigma": sigma,
+        "steps": steps,
+        "variances": found,
+        "returned": statistics.digest == first,
+    }
 
 
 def _summary(step: int, variances: Float, alone: Float) -> dict[str, float]:
     ratio = variances / alone
-    return {"step": step, "low": float(ratio.min()), "median": float(np.median(ratio)), "high": float(ratio.max())}
+    return {
+        "step": step,
+        "low": float(ratio.min()),
+        "median": float(np.median(ratio)),
+        "high": float(ratio.max()),
+    }
 
 
 def _chain_table(results: Results) -> Table:
@@ -298,10 +380,17 @@ def _chain_table(results: Results) -> Table:
     for done in results:
         for number, one in enumerate(done.result["steps"], 1):
             ratios = [fixed(one["smallest_ratio"], 6), fixed(one["largest_ratio"], 4)]
-            words = [f"{number}: {one['kind']}", f"{one['samples']:,}", "yes" if one["ordered"] else "no"]
-            rows.append([*words, *ratios, str(one["probes_wrong"]), scientific(one["mean_variance"])])
+            words = [
+                f"{number}: {one['kind']}",
+                f"{one['samples']:,}",
+                "yes" if one["ordered"] else "no",
+            ]
+            rows.append(
+                [*words, *ratios, str(one["probes_wrong"]), scientific(one["mean_variance"])]
+            )
     note = (
-        "Ratios of the variance with fewer samples to that with more, over all directions of the weights; at least 1 is what the "
+        "Ratios of the variance with fewer samples to that with more, over all directions of the "
+        "weights; at least 1 is what the "
         "law says. Probes against it: test samples whose predictive variance moved the other way."
     )
     return Table("Monotonicity", columns, rows, frozenset(columns[1:]), note)
@@ -316,8 +405,22 @@ def _draw(results: Results) -> Figure:
         axes.fill_between(x, low, high, color=SKY, alpha=0.3, linewidth=0)
         axes.plot(x, middle, color=BLUE, marker="o")
         axes.axvline(steps, color="#6b6b6b", linestyle=":", linewidth=0.9)
-        axes.text(steps / 2, 0.97, "deletions", transform=axes.get_xaxis_transform(), ha="center", va="top")
-        axes.text(steps * 1.5, 0.97, "additions", transform=axes.get_xaxis_transform(), ha="center", va="top")
+        axes.text(
+            steps / 2,
+            0.97,
+            "deletions",
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="top",
+        )
+        axes.text(
+            steps * 1.5,
+            0.97,
+            "additions",
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="top",
+        )
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(title="Predictive variance", xlabel="step", ylabel="relative to all samples")
     return figure

@@ -1,4 +1,7 @@
-"""Retraining: the reference of the unlearning experiments. Heads of what is retained, solved afresh from those samples alone."""
+"""Retraining: the reference of the unlearning experiments.
+
+Heads of what is retained, solved afresh from those samples alone.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 
 from expunge import Head, Spec, Statistics, solve
 from expunge.errors import InputError
-from expunge.solvers.floating import relative_deviation
+from expunge.solvers.float64 import relative_deviation
 from expunge_experiments.datasets.dataset import Dataset, Integers
 from expunge_experiments.message import Array
 from expunge_experiments.systems.base import System
@@ -25,9 +28,9 @@ _ROOM_BITS = 52  # of a weight in float64, with one to spare for rounding up
 class Distance:
     """How far a system's head is from retraining on the retained samples.
 
-    `equal`: whether it has the digest of the head that `expunge.solve` gives; None for systems that are not exact. `deviation`
-    is the relative Frobenius one from central ridge in float64, as in the paper, and None where that is zero; `norm` is that of
-    the system's own head.
+    `equal`: whether it has the digest of the head that `expunge.solve` gives; None for systems that
+    are not exact. `deviation` is the relative Frobenius one from central ridge in float64, as in
+    the paper, and None where that is zero; `norm` is that of the system's own head.
     """
 
     equal: bool | None
@@ -41,7 +44,9 @@ class Distance:
 
 @dataclass(frozen=True)
 class Reference:
-    """Retrained heads of one set of samples: central ridge in float64, and exact for systems that are."""
+    """Retrained heads of one set of samples: central ridge in float64, and exact for systems that
+    are.
+    """
 
     weights: Float
     head: Head | None
@@ -50,16 +55,20 @@ class Reference:
         """From the system's head to these."""
         weights = system.weights
         if weights is None:
-            raise InputError(f"{system.title} has no single head that could be compared with a retrained one")
+            raise InputError(
+                f"{system.title} has no single head that could be compared with a retrained one"
+            )
         equal = None if self.head is None else system.digest == self.head.digest
         deviation = relative_deviation(weights, self.weights) if self.weights.any() else None
         return Distance(equal, deviation, float(np.linalg.norm(weights)))
 
 
 def finest(head: Head, statistics: Statistics) -> Head:
-    """The exact head of the same statistics, published in the smallest steps that float64 has room for.
+    """The exact head of the same statistics, published in the smallest steps that float64 has room
+    for.
 
-    A reference for heads in float64: from one published in steps of 2^-40, deviations below about 1e-11 cannot be told.
+    A reference for heads in float64: from one published in steps of 2^-40, deviations below about
+    1e-11 cannot be told.
     """
     most = int(np.frexp(np.abs(head.weights).max(initial=0.0))[1])
     return solve(statistics.under(head.spec.with_publication_bits(_ROOM_BITS - most)))
@@ -75,20 +84,27 @@ class Retraining:
         self._exact = _Memory()
         self._float = _Memory()
 
-    def references(self, system: System, dataset: Dataset, pieces: Sequence[Integers]) -> list[Reference] | None:
-        """With `pieces` that go one after another: before the first has gone, after it, and so on until all have.
+    def references(
+        self, system: System, dataset: Dataset, pieces: Sequence[Integers]
+    ) -> list[Reference] | None:
+        """With `pieces` that go one after another: before the first has gone, after it, and so on
+        until all have.
 
-        `pieces` are disjoint; together they are all that is there in the beginning. Ridge is with the system's own gamma; None
-        for systems that do not learn one ridge head.
+        `pieces` are disjoint; together they are all that is there in the beginning. Ridge is with
+        the system's own gamma; None for systems that do not learn one ridge head.
         """
         if system.weights is None or not hasattr(system.settings, "gamma"):
             return None
         gamma = system.settings.gamma
-        weights = self._float.recall(dataset, repr(gamma), pieces, lambda: _float_heads(dataset, gamma, pieces))
+        weights = self._float.recall(
+            dataset, repr(gamma), pieces, lambda: _float_heads(dataset, gamma, pieces)
+        )
         if system.name not in EXACT:
             return [Reference(one, None) for one in weights]
         spec: Spec = system.spec  # type: ignore[attr-defined]
-        heads = self._exact.recall(dataset, spec.digest, pieces, lambda: _exact_heads(dataset, spec, pieces))
+        heads = self._exact.recall(
+            dataset, spec.digest, pieces, lambda: _exact_heads(dataset, spec, pieces)
+        )
         return [Reference(one, head) for one, head in zip(weights, heads, strict=True)]
 
 
@@ -99,7 +115,9 @@ class _Memory:
         self._key = ""
         self._made: list[Any] = []
 
-    def recall(self, dataset: Dataset, name: str, pieces: Sequence[Integers], make: Callable[[], list[Any]]) -> list[Any]:
+    def recall(
+        self, dataset: Dataset, name: str, pieces: Sequence[Integers], make: Callable[[], list[Any]]
+    ) -> list[Any]:
         key = hashlib.sha256(name.encode())
         arrays: list[Array] = [dataset.train_features, dataset.train_labels, *pieces]
         for array in arrays:
@@ -111,7 +129,9 @@ class _Memory:
 
 
 def _exact_heads(dataset: Dataset, spec: Spec, pieces: Sequence[Integers]) -> list[Head]:
-    """Built up from what goes last: each head's statistics are sums over samples that are retained."""
+    """Built up from what goes last: each head's statistics are sums over samples that are
+    retained.
+    """
     retained = Statistics.zero(spec)
     heads = [solve(retained)]
     for piece in reversed(pieces):

@@ -1,7 +1,8 @@
-"""Streams: requests drawn at random over all clients, the same for every system; and the federation that they are made to.
+"""Streams: requests drawn at random over all clients, the same for every system; and the federation
+that they are made to.
 
-Law: a stream depends on the size of the pool and the seed alone, never on the system or on what it did before. Checks of settings
-that several experiments share refuse by name, with what would do.
+Law: a stream depends on the size of the pool and the seed alone, never on the system or on what it
+did before. Checks of settings that several experiments share refuse by name, with what would do.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _CHUNKS, _SINGLES, _CLIENT, _SUBSET = 0x6368_6B, 0x7369_6E, 0x636C_69, 0x7375_62
 
 
 def chunks_of(size: int, deleted: Sequence[float], seed: int) -> list[Integers]:
-    """The samples that go at each step, ascending, such that after step i a share `deleted[i]` of all is gone."""
+    """The samples that go at each step, ascending, such that after step i a share `deleted[i]` of
+    all is gone.
+    """
     order = np.random.default_rng([seed, _CHUNKS]).permutation(size)
     ends = [0, *(round(share * size) for share in deleted)]
     return [np.sort(order[start:end]).astype(np.int64) for start, end in pairwise(ends)]
@@ -40,7 +43,9 @@ def chunks_of(size: int, deleted: Sequence[float], seed: int) -> list[Integers]:
 def singles_of(size: int, count: int, seed: int) -> Integers:
     """`count` different samples, in the order in which they go."""
     if count > size:
-        raise InputError(f"{count} single deletions were asked for, and there are {size} samples; ask for fewer")
+        raise InputError(
+            f"{count} single deletions were asked for, and there are {size} samples; ask for fewer"
+        )
     return np.random.default_rng([seed, _SINGLES]).permutation(size)[:count].astype(np.int64)
 
 
@@ -52,23 +57,37 @@ def client_of(clients: int, seed: int) -> int:
 def subset(dataset: Dataset, samples: int, seed: int) -> Dataset:
     """So many of the training samples, drawn at random, in their order; all of the test samples."""
     if samples > len(dataset.train_labels):
-        raise InputError(f"samples = {samples}, and {dataset.name} has {len(dataset.train_labels)} training samples; take fewer")
+        raise InputError(
+            f"samples = {samples}, and {dataset.name} has {len(dataset.train_labels)} training "
+            "samples; take fewer"
+        )
     drawn = np.random.default_rng([seed, _SUBSET]).permutation(len(dataset.train_labels))[:samples]
     kept = np.sort(drawn)
     groups = None if dataset.groups is None else dataset.groups[kept]
-    return replace(dataset, train_features=dataset.train_features[kept], train_labels=dataset.train_labels[kept], groups=groups)
+    return replace(
+        dataset,
+        train_features=dataset.train_features[kept],
+        train_labels=dataset.train_labels[kept],
+        groups=groups,
+    )
 
 
 @dataclass(frozen=True)
 class Federation:
-    """A dataset with its partition; systems are built on it with the settings that the sweep chose."""
+    """A dataset with its partition; systems are built on it with the settings that the sweep
+    chose.
+    """
 
     dataset: Dataset
     pool: Pool
 
     @classmethod
-    def of(cls, library: Library, dataset: str, clients: int, seed: int, samples: int = 0) -> Federation:
-        """The paper's partition of a dataset among clients; of so many training samples of it, drawn at random, unless 0."""
+    def of(
+        cls, library: Library, dataset: str, clients: int, seed: int, samples: int = 0
+    ) -> Federation:
+        """The paper's partition of a dataset among clients; of so many training samples of it,
+        drawn at random, unless 0.
+        """
         found = library.load(dataset)
         if samples:
             found = subset(found, samples, seed)
@@ -76,7 +95,9 @@ class Federation:
 
     def system(self, name: str, seed: int) -> System:
         """An untrained system, its clients in this process."""
-        return catalogue.build(name, self.pool, settings=tuned.settings_for(self.dataset.name, name), seed=seed)
+        return catalogue.build(
+            name, self.pool, settings=tuned.settings_for(self.dataset.name, name), seed=seed
+        )
 
     def accuracy(self, system: System) -> float:
         """The accuracy on the test samples."""
@@ -88,14 +109,18 @@ def listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def check_federation(clients: int, seeds: Sequence[int], systems: Iterable[str], samples: int = 0) -> None:
+def check_federation(
+    clients: int, seeds: Sequence[int], systems: Iterable[str], samples: int = 0
+) -> None:
     """Refuse what no federation can be, by name."""
     if samples < 0:
         raise InputError(f"samples = {samples} must be a number of training samples, or 0 for all")
     if clients < 1:
         raise InputError(f"clients = {clients} must be at least 1")
     if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
-        raise InputError(f"seeds = {list(seeds)} must be different whole numbers from 0, at least one of them")
+        raise InputError(
+            f"seeds = {list(seeds)} must be different whole numbers from 0, at least one of them"
+        )
     for name in systems:
         catalogue.entry_of(name)
 
@@ -112,7 +137,10 @@ def check_datasets(names: Sequence[str]) -> None:
         if name in NAMES or path.exists():
             continue
         if path.suffix or len(path.parts) > 1:
-            raise InputError(f"there is no file or folder {name}; a dataset is one of {', '.join(NAMES)}, or a path")
+            raise InputError(
+                f"there is no file or folder {name}; a dataset is one of {', '.join(NAMES)}, or a "
+                "path"
+            )
         require_known("dataset", name, NAMES)
 
 

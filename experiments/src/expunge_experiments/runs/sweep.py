@@ -1,4 +1,6 @@
-"""The sweep: gamma, learning rates, epochs and batch sizes, chosen on a validation split by the same effort for every system."""
+"""The sweep: gamma, learning rates, epochs and batch sizes, chosen on a validation split by the
+same effort for every system.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from expunge_experiments import tuned
 from expunge_experiments.datasets.dataset import Dataset
 from expunge_experiments.pool import Pool, partition
 from expunge_experiments.report.figures import look, panels
-from expunge_experiments.runs.base import Cell, Done, Drawing, Experiment, Finding, Report, Results, Table
+from expunge_experiments.runs.base import (
+    Cell,
+    Done,
+    Drawing,
+    Experiment,
+    Finding,
+    Report,
+    Results,
+    Table,
+)
 from expunge_experiments.systems import catalogue
 from expunge_experiments.systems.gradient import predicted
 from expunge_experiments.systems.linear import gram_and_moment, ridge
@@ -30,7 +41,8 @@ Point = dict[str, Any]
 SYSTEMS = ("central", "fedavg", "fats", "exactfun", "sisa", "fedcio")
 _POINTS = 16  # of every grid
 _GAMMAS = tuple(10.0 ** (power / 2) for power in range(-8, 8))
-# Learning rates, times the mean squared length of a sample (with its constant): a range that suits all features alike.
+# Learning rates, times the mean squared length of a sample (with its constant): a range that suits
+# all features alike.
 _RATES = {
     "fedavg": (2.0, 10.0, 50.0, 250.0),
     "exactfun": (200.0, 1000.0, 5000.0, 25000.0),
@@ -50,17 +62,27 @@ class SweepSettings:
     systems: tuple[str, ...] = SYSTEMS  # central ridge chooses gamma for all ridge systems
     clients: int = 100
     held_out: float = 0.1  # the share of the training samples that is the validation split
-    seeds: tuple[int, ...] = (0, 1, 2)  # of validation split, partition and training; a point counts by its mean over them
+    seeds: tuple[int, ...] = (
+        0,
+        1,
+        2,
+    )  # of validation split, partition and training; a point counts by its mean over them
     every: int = 1  # of the 16 points of each grid, every so-manieth is tried
 
     def __post_init__(self) -> None:
         for name in self.systems:
             if name not in SYSTEMS:
-                raise InputError(f"systems: there is no sweep of {name!r}; there are sweeps of {', '.join(SYSTEMS)}")
+                raise InputError(
+                    f"systems: there is no sweep of {name!r}; there are sweeps of "
+                    f"{', '.join(SYSTEMS)}"
+                )
         if not self.datasets or not self.systems:
             raise InputError("datasets and systems must have at least one name each")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
-            raise InputError(f"seeds = {list(self.seeds)} must be different whole numbers from 0, at least one of them")
+            raise InputError(
+                f"seeds = {list(self.seeds)} must be different whole numbers from 0, at least one "
+                "of them"
+            )
         if self.clients < 1 or not 0.0 < self.held_out < 1.0:
             raise InputError("clients must be at least 1, and held_out between 0 and 1")
         if not 1 <= self.every <= _POINTS:
@@ -72,23 +94,40 @@ def grid(system: str, scale: float) -> list[Point]:
     if system == "central":
         return [{"gamma": _rounded(gamma)} for gamma in _GAMMAS]
     rates = [_rounded(step / scale) for step in _RATES[system]]
-    if system == "fats":  # one step a round, and its batch is the paper's: centring is what there is to choose besides
-        return [{"rate": rate, "centred": centred} for rate, centred in product(rates, (False, True))]
-    return [{"rate": rate, "epochs": epochs, "batch": batch} for epochs, batch, rate in product(_EPOCHS, _BATCHES, rates)]
+    if (
+        system == "fats"
+        # One step a round, and its batch is the paper's: centring is what there is to choose
+        # besides
+    ):
+        return [
+            {"rate": rate, "centred": centred} for rate, centred in product(rates, (False, True))
+        ]
+    return [
+        {"rate": rate, "epochs": epochs, "batch": batch}
+        for epochs, batch, rate in product(_EPOCHS, _BATCHES, rates)
+    ]
 
 
 def best(system: str, points: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The cheapest point within one point (0.01) of the best mean accuracy; of equally cheap ones the most accurate.
+    """The cheapest point within one point (0.01) of the best mean accuracy; of equally cheap ones
+    the most accurate.
 
-    Fewer epochs are cheaper, then larger batches, and for Exact-Fun lower rates, at which deletions change less. Of equally
-    accurate gammas the largest counts, for which the equation is best conditioned; of other settings the first.
+    Fewer epochs are cheaper, then larger batches, and for Exact-Fun lower rates, at which deletions
+    change less. Of equally accurate gammas the largest counts, for which the equation is best
+    conditioned; of other settings the first.
     """
     enough = max(point["accuracy"] for point in points) - _ENOUGH
 
     def cost(point: Mapping[str, Any]) -> tuple[float, ...]:
         chosen = point["settings"]
         rate = chosen["rate"] if system == "exactfun" else 0.0
-        return chosen.get("epochs", 0), -chosen.get("batch", 0), rate, -point["accuracy"], -chosen.get("gamma", 0)
+        return (
+            chosen.get("epochs", 0),
+            -chosen.get("batch", 0),
+            rate,
+            -point["accuracy"],
+            -chosen.get("gamma", 0),
+        )
 
     return min((point for point in points if point["accuracy"] >= enough), key=cost)
 
@@ -99,8 +138,10 @@ class Sweep(Experiment[SweepSettings]):
     name = "sweep"
     title = "Settings, chosen by a sweep"
     question = (
-        "Which gamma, learning rate, epochs and batch size suit each system? Up to sixteen points each, by the mean over seeds "
-        "on a tenth of the training samples that the systems do not see; test samples are not looked at."
+        "Which gamma, learning rate, epochs and batch size suit each system? Up to sixteen points "
+        "each, by the mean over seeds "
+        "on a tenth of the training samples that the systems do not see; test samples are not "
+        "looked at."
     )
     paper = "The paper states neither gamma, learning rates, epochs nor batch sizes."
     full = SweepSettings()
@@ -109,9 +150,17 @@ class Sweep(Experiment[SweepSettings]):
     def cells(self, settings: SweepSettings) -> list[Cell]:
         """One for each dataset and system."""
         seeds = list(settings.seeds)
-        shared = {"clients": settings.clients, "held_out": settings.held_out, "seeds": seeds, "every": settings.every}
+        shared = {
+            "clients": settings.clients,
+            "held_out": settings.held_out,
+            "seeds": seeds,
+            "every": settings.every,
+        }
         return [
-            Cell({"dataset": dataset, "system": system, **shared}, partial(_swept, settings, dataset, system))
+            Cell(
+                {"dataset": dataset, "system": system, **shared},
+                partial(_swept, settings, dataset, system),
+            )
             for dataset, system in product(settings.datasets, settings.systems)
         ]
 
@@ -125,35 +174,81 @@ class Sweep(Experiment[SweepSettings]):
             chosen = _words(done.result["settings"])
             title = catalogue.entry_of(done.key["system"]).title
             accuracy = f"{done.result['accuracy']:.4f}"
-            rows.append((done.key["dataset"], title, chosen, _words(sizes), accuracy, f"{len(accuracies)}", spread))
+            rows.append(
+                (
+                    done.key["dataset"],
+                    title,
+                    chosen,
+                    _words(sizes),
+                    accuracy,
+                    f"{len(accuracies)}",
+                    spread,
+                )
+            )
         note = (
-            "Chosen is the cheapest point within 0.01 of the best mean accuracy over seeds: fewer epochs, then larger batches, "
-            "for Exact-Fun then lower rates; of equally cheap ones, the best. Ridge systems all take central ridge's gamma, the "
+            "Chosen is the cheapest point within 0.01 of the best mean accuracy over seeds: fewer "
+            "epochs, then larger batches, "
+            "for Exact-Fun then lower rates; of equally cheap ones, the best. Ridge systems all "
+            "take central ridge's gamma, the "
             "largest of those that are best."
         )
-        columns = ("dataset", "system", "chosen", "sizes (the paper's)", "validation accuracy", "points", "of all points")
-        return [Table("Chosen settings", columns, rows, frozenset({"validation accuracy", "points"}), note)]
+        columns = (
+            "dataset",
+            "system",
+            "chosen",
+            "sizes (the paper's)",
+            "validation accuracy",
+            "points",
+            "of all points",
+        )
+        return [
+            Table(
+                "Chosen settings", columns, rows, frozenset({"validation accuracy", "points"}), note
+            )
+        ]
 
     def drawings(self, _: SweepSettings, results: Results) -> list[Drawing]:
         """Accuracy against the rate."""
-        datasets = [name for name in results.values("dataset") if any(_rates(one.result) for one in results.where(dataset=name))]
+        datasets = [
+            name
+            for name in results.values("dataset")
+            if any(_rates(one.result) for one in results.where(dataset=name))
+        ]
         if not datasets:
             return []
-        caption = "Validation accuracy against the learning rate; at each rate, the best of the other settings."
+        caption = (
+            "Validation accuracy against the learning rate; at each rate, the best of the "
+            "other settings."
+        )
         return [Drawing("rates", caption, partial(_drawn, datasets, results))]
 
     def findings(self, settings: SweepSettings, results: Results) -> list[Finding]:
-        """Whether efforts were equal, and whether ranges were wide enough: of whole grids only that can be said."""
+        """Whether efforts were equal, and whether ranges were wide enough: of whole grids only that
+        can be said.
+        """
         if not results:
             return []
         counts = sorted({len(done.result["points"]) for done in results})
         found = [
-            Finding(f"Every system was tried at the same number of points: {', '.join(map(str, counts))}.", len(counts) == 1)
+            Finding(
+                "Every system was tried at the same number of points: "
+                f"{', '.join(map(str, counts))}.",
+                len(counts) == 1,
+            )
         ]
         if settings.every == 1:
-            edges = [f"{one.key['system']} on {one.key['dataset']}" for one in results if _at_edge(one.result)]
-            text = "Neither the lowest nor the highest learning rate is anywhere more than 0.01 better than the others"
-            found.append(Finding(f"{text}{', except for ' + ', '.join(edges) if edges else ''}.", not edges))
+            edges = [
+                f"{one.key['system']} on {one.key['dataset']}"
+                for one in results
+                if _at_edge(one.result)
+            ]
+            text = (
+                "Neither the lowest nor the highest learning rate is anywhere more than 0.01 "
+                "better than the others"
+            )
+            found.append(
+                Finding(f"{text}{', except for ' + ', '.join(edges) if edges else ''}.", not edges)
+            )
         return found + [_short(results, one) for one in results.where(system="fats")]
 
 
@@ -163,15 +258,26 @@ def _short(results: Results, fats: Done) -> Finding:
     sizes = tuned.sizes_for(dataset, "fats")
     draws = sizes["rounds"] * sizes["clients_per_round"] * sizes["samples"]
     central = results.where(system="central", dataset=dataset)
-    gap = f", {100 * (central[0].result['accuracy'] - fats.result['accuracy']):.1f} points below central ridge" if central else ""
+    gap = (
+        (
+            f", {100 * (central[0].result['accuracy'] - fats.result['accuracy']):.1f} points below "
+            "central ridge"
+        )
+        if central
+        else ""
+    )
     return Finding(
-        f"{dataset}: FATS has validation accuracy {fats.result['accuracy']:.4f}{gap}. In its {sizes['rounds']} rounds it takes "
-        f"{sizes['rounds'] * sizes['steps']} steps and draws {draws:,} samples at most; with twice the rounds and the same "
+        f"{dataset}: FATS has validation accuracy {fats.result['accuracy']:.4f}{gap}. In its "
+        f"{sizes['rounds']} rounds it takes "
+        f"{sizes['rounds'] * sizes['steps']} steps and draws {draws:,} samples at most; with "
+        "twice the rounds and the same "
         f"settings it has {fats.result['twice_the_rounds']:.4f}."
     )
 
 
-def _swept(settings: SweepSettings, dataset: str, system: str, library: Library, report: Report) -> Mapping[str, Any]:
+def _swept(
+    settings: SweepSettings, dataset: str, system: str, library: Library, report: Report
+) -> Mapping[str, Any]:
     """One system at each of its points, for each seed."""
     whole = library.load(dataset)
     scale = mean_square(whole)
@@ -181,14 +287,23 @@ def _swept(settings: SweepSettings, dataset: str, system: str, library: Library,
     for place, seed in enumerate(settings.seeds):
         data = whole.held_out(settings.held_out, seed)
         for number, accuracy in enumerate(_tried(settings, system, data, candidates, seed)):
-            report(f"{system} on {dataset}", place * len(candidates) + number, len(settings.seeds) * len(candidates))
+            report(
+                f"{system} on {dataset}",
+                place * len(candidates) + number,
+                len(settings.seeds) * len(candidates),
+            )
             found[number].append(accuracy)
     points = [
         {"settings": point, "accuracy": float(np.mean(seen)), "accuracies": seen}
         for point, seen in zip(candidates, found, strict=True)
     ]
     one = best(system, points)
-    result = {"settings": one["settings"], "accuracy": one["accuracy"], "points": points, "mean_square": scale}
+    result = {
+        "settings": one["settings"],
+        "accuracy": one["accuracy"],
+        "points": points,
+        "mean_square": scale,
+    }
     if system != "fats":
         return result
     twice = one["settings"] | {"rounds": 2 * tuned.sizes_for(dataset, system)["rounds"]}
@@ -197,14 +312,18 @@ def _swept(settings: SweepSettings, dataset: str, system: str, library: Library,
     return result | {"twice_the_rounds": float(np.mean(longer))}
 
 
-def _tried(settings: SweepSettings, system: str, data: Dataset, candidates: Sequence[Point], seed: int) -> Iterator[float]:
+def _tried(
+    settings: SweepSettings, system: str, data: Dataset, candidates: Sequence[Point], seed: int
+) -> Iterator[float]:
     """The validation accuracy of a system at each point."""
     if system == "central":
         yield from _ridges(data, candidates)
         return
     pool = Pool.of(data, partition(data, settings.clients, seed), settings.clients)
     for point in candidates:
-        chosen = catalogue.settings_from(system, tuned.sizes_for(data.name, system) | point)  # the point may change sizes
+        chosen = catalogue.settings_from(
+            system, tuned.sizes_for(data.name, system) | point
+        )  # the point may change sizes
         built = catalogue.build(system, pool, settings=chosen, seed=seed)
         built.train()
         yield built.accuracy(data.test_features, data.test_labels)
@@ -220,7 +339,9 @@ def _ridges(data: Dataset, candidates: Sequence[Point]) -> Iterator[float]:
 
 def mean_square(data: Dataset) -> float:
     """The mean squared length of a training sample, with its constant."""
-    return 1.0 + float(np.mean(np.einsum("ij,ij->i", data.train_features, data.train_features), dtype=np.float64))
+    return 1.0 + float(
+        np.mean(np.einsum("ij,ij->i", data.train_features, data.train_features), dtype=np.float64)
+    )
 
 
 def _rounded(value: float) -> float:
@@ -230,7 +351,8 @@ def _rounded(value: float) -> float:
 
 def _words(settings: Mapping[str, Any]) -> str:
     return ", ".join(
-        f"{name} {value:g}" if not isinstance(value, bool) else f"{name} {str(value).lower()}" for name, value in settings.items()
+        f"{name} {value:g}" if not isinstance(value, bool) else f"{name} {str(value).lower()}"
+        for name, value in settings.items()
     )
 
 
@@ -247,7 +369,9 @@ def _rates(result: Mapping[str, Any]) -> dict[float, float]:
 def _at_edge(result: Mapping[str, Any]) -> bool:
     """Whether a wider range of rates might have found better settings."""
     accuracies = list(_rates(result).values())
-    return len(accuracies) > 2 and max(accuracies[0], accuracies[-1]) > max(accuracies[1:-1]) + _ENOUGH
+    return (
+        len(accuracies) > 2 and max(accuracies[0], accuracies[-1]) > max(accuracies[1:-1]) + _ENOUGH
+    )
 
 
 def _drawn(datasets: Sequence[str], results: Results) -> Figure:
@@ -261,7 +385,13 @@ def _drawn(datasets: Sequence[str], results: Results) -> Figure:
                 panel.plot(list(rates), list(rates.values()), label=one.label, **one.line())
         central = results.where(dataset=dataset, system="central")
         if central:
-            panel.axhline(central[0].result["accuracy"], color="black", linestyle="--", linewidth=0.8, label="Central ridge")
+            panel.axhline(
+                central[0].result["accuracy"],
+                color="black",
+                linestyle="--",
+                linewidth=0.8,
+                label="Central ridge",
+            )
         panel.set_xscale("log")
         panel.set_title(dataset)
         panel.set_xlabel("learning rate")

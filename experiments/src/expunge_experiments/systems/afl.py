@@ -1,8 +1,9 @@
 """AFL: analytic federated learning by its absolute aggregation law. It adds, and cannot delete.
 
-A client sends C = F'F + gamma I and its local head C^-1 F'Y. The server's aggregate of K contributions is
-(sum C)^-1 sum(C W), which carries K gammas; taking them off again, (sum C - K gamma I)^-1 sum(C W), gives ordinary least
-squares, not ridge. Where sum F'F is singular, least squares has many solutions: that of least norm is taken, and `rank` tells.
+A client sends C = F'F + gamma I and its local head C^-1 F'Y. The server's aggregate of K
+contributions is (sum C)^-1 sum(C W), which carries K gammas; taking them off again, (sum C - K
+gamma I)^-1 sum(C W), gives ordinary least squares, not ridge. Where sum F'F is singular, least
+squares has many solutions: that of least norm is taken, and `rank` tells.
 """
 
 from __future__ import annotations
@@ -18,18 +19,30 @@ from scipy.linalg import lapack
 from expunge_experiments.engine import Engine, State, Worker
 from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool, Samples
-from expunge_experiments.systems.linear import Float, LinearSystem, RidgeSettings, gram_and_moment, packed, ridge, unpacked
+from expunge_experiments.systems.linear import (
+    Float,
+    LinearSystem,
+    RidgeSettings,
+    gram_and_moment,
+    packed,
+    ridge,
+    unpacked,
+)
 
 
 @dataclass(frozen=True)
 class AflSettings(RidgeSettings):
-    """gamma, which a client needs to solve for its local head, and which the server takes off again."""
+    """gamma, which a client needs to solve for its local head, and which the server takes off
+    again.
+    """
 
 
 class AflWorker(Worker):
     """Answers "add" with C and the local head of the samples that are added."""
 
-    def __init__(self, client: int, samples: Samples, *, settings: AflSettings, seed: int, classes: int) -> None:
+    def __init__(
+        self, client: int, samples: Samples, *, settings: AflSettings, seed: int, classes: int
+    ) -> None:
         super().__init__(client, samples)
         del seed  # nothing is drawn
         self._settings, self._classes = settings, classes
@@ -37,14 +50,19 @@ class AflWorker(Worker):
     def answer(self, message: ArrayMessage) -> ArrayMessage:
         """C in full, as its authors send it, and the head."""
         places = np.searchsorted(self.samples.numbers, message.arrays["numbers"])
-        gram, moment = gram_and_moment(self.samples.features[places], self.samples.labels[places], self._classes)
+        gram, moment = gram_and_moment(
+            self.samples.features[places], self.samples.labels[places], self._classes
+        )
         head = ridge(gram, moment, self._settings.gamma)
         gram.flat[:: len(gram) + 1] += self._settings.gamma
         return ArrayMessage("contribution", {}, {"gram": _full(gram), "head": head})
 
 
 class Afl(LinearSystem):
-    """Ordinary least squares from one message of each client. Samples added later are a contribution of their own."""
+    """Ordinary least squares from one message of each client.
+
+    Samples added later are a contribution of their own.
+    """
 
     name = "afl"
     title = "AFL"
@@ -74,7 +92,11 @@ class Afl(LinearSystem):
         self._weights, self.rank = least_squares(plain, self._product)
 
     def _state(self) -> State:
-        return {"sum": packed(self._sum), "product": self._product, "contributions": np.array([self._contributions])}
+        return {
+            "sum": packed(self._sum),
+            "product": self._product,
+            "contributions": np.array([self._contributions]),
+        }
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         self._sum, self._product = unpacked(state["sum"]), np.array(state["product"])
@@ -85,8 +107,8 @@ class Afl(LinearSystem):
 def least_squares(gram: Float, moment: Float) -> tuple[Float, int]:
     """The solution of least norm of `gram @ x = moment`, and the rank of the Gram.
 
-    By Cholesky if its reciprocal condition is above width * 2^-52, else by eigenvectors, leaving out eigenvalues that are not
-    above width * 2^-52 of the largest.
+    By Cholesky if its reciprocal condition is above width * 2^-52, else by eigenvectors, leaving
+    out eigenvalues that are not above width * 2^-52 of the largest.
     """
     width = len(gram)
     tolerance = width * 2.0**-52

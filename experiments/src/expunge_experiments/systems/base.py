@@ -1,8 +1,11 @@
-"""System: the one interface behind which everything is compared. Implement it, and every experiment runs a method of your own.
+"""System: the one interface behind which everything is compared.
 
-A system is made for a pool of samples and trained on some of them; after that it deletes and adds samples by their numbers in
-the pool. What it cannot do it does not list in `supports`, and asking for it raises `UnsupportedError`: results then say so.
-Every operation returns what it cost. `expunge_experiments.systems.check.check_system` is the conformance suite.
+Implement it, and every experiment runs a method of your own.
+
+A system is made for a pool of samples and trained on some of them; after that it deletes and adds
+samples by their numbers in the pool. What it cannot do it does not list in `supports`, and asking
+for it raises `UnsupportedError`: results then say so. Every operation returns what it cost.
+`expunge_experiments.systems.check.check_system` is the conformance suite.
 """
 
 from __future__ import annotations
@@ -34,11 +37,12 @@ class UnsupportedError(ExpungeError, NotImplementedError):
 class Cost:
     """What an operation cost. seconds = client + server + orchestration.
 
-    `client_seconds` is the work of all clients together, divided by how many work at the same time; `orchestration_seconds`
-    is the rest of the wait for them. `rounds` counts exchanges with clients. `recomputed` counts the training steps that an
-    operation has repeated (rounds of FedAvg and Exact-Fun, local steps of FATS, slices of SISA); `skipped` is 1 if a deletion
-    was answered without repeating any, by a system that knows of such a thing. `checkpoint_bytes` is what the system must keep
-    afterwards, at server and clients together, besides the samples themselves.
+    `client_seconds` is the work of all clients together, divided by how many work at the same time;
+    `orchestration_seconds` is the rest of the wait for them. `rounds` counts exchanges with
+    clients. `recomputed` counts the training steps that an operation has repeated (rounds of FedAvg
+    and Exact-Fun, local steps of FATS, slices of SISA); `skipped` is 1 if a deletion was answered
+    without repeating any, by a system that knows of such a thing. `checkpoint_bytes` is what the
+    system must keep afterwards, at server and clients together, besides the samples themselves.
     """
 
     seconds: float = 0.0
@@ -53,8 +57,12 @@ class Cost:
     skipped: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        """Both, one after the other: everything adds up but what is kept, which is what is kept in the end."""
-        summed = {one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)}
+        """Both, one after the other: everything adds up but what is kept, which is what is kept in
+        the end.
+        """
+        summed = {
+            one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)
+        }
         return Cost(**(summed | {"checkpoint_bytes": other.checkpoint_bytes}))
 
     def as_dict(self) -> dict[str, Any]:
@@ -63,9 +71,11 @@ class Cost:
 
 
 class System(ABC):
-    """Base of all systems: keeps account of what is retained and of costs; subclasses do the learning.
+    """Base of all systems: keeps account of what is retained and of costs; subclasses do the
+    learning.
 
-    `engine` is None for centralized systems, which see the pool itself. Randomness comes from `seed` alone.
+    `engine` is None for centralized systems, which see the pool itself. Randomness comes from
+    `seed` alone.
     """
 
     name: ClassVar[str]
@@ -89,7 +99,7 @@ class System(ABC):
             raise InputError(f"{self.title} is centralized: it has no clients to ask")
         return self._engine
 
-    # -- operations -----------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
     def train(self, numbers: Array | None = None) -> Cost:
         """Train from scratch on these samples (all of the pool, if none are named)."""
@@ -105,7 +115,9 @@ class System(ABC):
         self._require("delete")
         chosen = self._checked(numbers)
         if not self.retained[chosen].all():
-            raise InputError(f"{self.title}: some samples to be deleted are not retained; nothing was deleted")
+            raise InputError(
+                f"{self.title}: some samples to be deleted are not retained; nothing was deleted"
+            )
         self.retained[chosen] = False
         return self._measured(lambda: self._delete(chosen))
 
@@ -113,7 +125,9 @@ class System(ABC):
         """Delete all samples of a client, and the client with them."""
         self._require("delete_client")
         if not 0 <= client < self.pool.clients:
-            raise InputError(f"there are clients 0 to {self.pool.clients - 1}, and no client {client}")
+            raise InputError(
+                f"there are clients 0 to {self.pool.clients - 1}, and no client {client}"
+            )
         numbers = self.pool.numbers_of(client)
         chosen = numbers[self.retained[numbers]]
         self.retained[chosen] = False
@@ -124,7 +138,9 @@ class System(ABC):
         self._require("add")
         chosen = self._checked(numbers)
         if self.retained[chosen].any():
-            raise InputError(f"{self.title}: some samples to be added are retained already; nothing was added")
+            raise InputError(
+                f"{self.title}: some samples to be added are retained already; nothing was added"
+            )
         self.retained[chosen] = True
         return self._measured(lambda: self._add(chosen))
 
@@ -134,12 +150,17 @@ class System(ABC):
 
     @property
     def weights(self) -> Array | None:
-        """The head (dim + 1, classes), its last row the intercept; None for systems without a single one."""
+        """The head (dim + 1, classes), its last row the intercept; None for systems without a
+        single one.
+        """
         return None
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the head's kind, shape and bytes: equal digests are equal bits. Empty where there is no single head."""
+        """SHA-256 over the head's kind, shape and bytes: equal digests are equal bits.
+
+        Empty where there is no single head.
+        """
         weights = self.weights
         if weights is None:
             return ""
@@ -150,7 +171,7 @@ class System(ABC):
         """The fraction of labels predicted right."""
         return float(np.mean(self.predict(features) == labels)) if len(labels) else float("nan")
 
-    # -- what subclasses do ---------------------------------------------------------------------------------------------
+    # -- what subclasses do ------------------------------------------------------------------------
 
     @abstractmethod
     def _train(self, numbers: Array, /) -> None:
@@ -160,7 +181,9 @@ class System(ABC):
         """Delete these samples; `retained` has changed already."""
         raise NotImplementedError
 
-    def _delete_client(self, _client: int, numbers: Array, /) -> None:  # some treat clients otherwise
+    def _delete_client(
+        self, _client: int, numbers: Array, /
+    ) -> None:  # some treat clients otherwise
         """Delete a client whose retained samples are these."""
         self._delete(numbers)
 
@@ -170,13 +193,16 @@ class System(ABC):
 
     @abstractmethod
     def _state(self) -> State:
-        """All that the server must remember. A system that is made anew and given it (and its clients theirs) goes on alike."""
+        """All that the server must remember.
+
+        A system that is made anew and given it (and its clients theirs) goes on alike.
+        """
 
     @abstractmethod
     def _restore(self, state: Mapping[str, Array]) -> None:
         """Go on from a state."""
 
-    # -- help for subclasses --------------------------------------------------------------------------------------------
+    # -- help for subclasses -----------------------------------------------------------------------
 
     def by_client(self, numbers: Array) -> dict[int, Array]:
         """These samples by their clients, ascending."""
@@ -185,14 +211,18 @@ class System(ABC):
         return {int(client): ordered[owners == client] for client in np.unique(owners)}
 
     def tell(self, task: str, numbers: Array) -> list[tuple[int, ArrayMessage]]:
-        """Ask every client that owns some of these samples, if any does, to "add" or "forget" them; the answers, by client."""
+        """Ask every client that owns some of these samples, if any does, to "add" or "forget" them;
+        the answers, by client.
+        """
         parts = self.by_client(numbers)
         if not parts:
             return []
-        answers = self.engine.ask([(client, ArrayMessage(task, {}, {"numbers": mine})) for client, mine in parts.items()])
+        answers = self.engine.ask(
+            [(client, ArrayMessage(task, {}, {"numbers": mine})) for client, mine in parts.items()]
+        )
         return list(zip(parts, answers, strict=True))
 
-    # -- keeping --------------------------------------------------------------------------------------------------------
+    # -- keeping -----------------------------------------------------------------------------------
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -211,23 +241,28 @@ class System(ABC):
                 _write(folder / f"client-{client}.npz", state)
 
     def load(self, folder: Path) -> Self:
-        """Go on from what `save` wrote, in a system that was made with the same pool, settings and seed."""
+        """Go on from what `save` wrote, in a system that was made with the same pool, settings and
+        seed.
+        """
         state = _read(folder / "server.npz")
         self.retained = state.pop("system.retained").astype(bool)
         self.recomputed, self.skipped = map(int, state.pop("system.counts"))
         self.trained = True
         if self._engine is not None:
             clients = range(self.pool.clients)
-            self._engine.restore({client: _read(folder / f"client-{client}.npz") for client in clients})
+            self._engine.restore(
+                {client: _read(folder / f"client-{client}.npz") for client in clients}
+            )
         self._restore(state)
         return self
 
-    # -- account --------------------------------------------------------------------------------------------------------
+    # -- account -----------------------------------------------------------------------------------
 
     def _require(self, operation: str) -> None:
         if operation not in self.supports:
             raise UnsupportedError(
-                f"{self.title} has no operation {operation!r}; it has: {', '.join(sorted(self.supports)) or 'none'}"
+                f"{self.title} has no operation {operation!r}; it has: "
+                f"{', '.join(sorted(self.supports)) or 'none'}"
             )
         if not self.trained:
             raise InputError(f"{self.title} has not been trained: call train first")
@@ -237,7 +272,10 @@ class System(ABC):
         if chosen.ndim != 1 or len(np.unique(chosen)) != len(chosen):
             raise InputError("samples are named by a list of different numbers")
         if len(chosen) and not (chosen.min() >= 0 and chosen.max() < self.pool.size):
-            raise InputError(f"the pool has samples 0 to {self.pool.size - 1}, and {chosen.min()} to {chosen.max()} were named")
+            raise InputError(
+                f"the pool has samples 0 to {self.pool.size - 1}, and {chosen.min()} to "
+                f"{chosen.max()} were named"
+            )
         return np.sort(chosen)
 
     def _measured(self, operation: Callable[[], None]) -> Cost:
@@ -263,7 +301,10 @@ class System(ABC):
 
     def _used(self) -> dict[str, float]:
         names = ("exchanges", "bytes_up", "bytes_down", "client_seconds", "waited_seconds")
-        return {name: float(getattr(self._engine.usage, name)) if self._engine is not None else 0.0 for name in names}
+        return {
+            name: float(getattr(self._engine.usage, name)) if self._engine is not None else 0.0
+            for name in names
+        }
 
 
 def _write(path: Path, state: State) -> None:
@@ -276,4 +317,6 @@ def _read(path: Path) -> State:
         with np.load(path, allow_pickle=False) as content:
             return {name: content[name] for name in content.files}
     except FileNotFoundError as problem:
-        raise InputError(f"{path} is missing: a system is loaded from the folder that its `save` wrote") from problem
+        raise InputError(
+            f"{path} is missing: a system is loaded from the folder that its `save` wrote"
+        ) from problem

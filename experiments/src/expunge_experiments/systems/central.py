@@ -1,4 +1,6 @@
-"""Central: ridge retraining in one place, in float64, as one would write it with numpy and scipy."""
+"""Central: ridge retraining in one place, in float64, as one would write it with numpy and
+scipy.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,20 @@ class CentralSettings(RidgeSettings):
 
 
 class Central(LinearSystem):
-    """W = (F'F + gamma I)^-1 F'Y on the retained samples, from scratch at every change: F'F by syrk, then Cholesky.
+    """W = (F'F + gamma I)^-1 F'Y on the retained samples, from scratch at every change: F'F by
+    syrk, then Cholesky.
 
-    Law: the head is a function of the retained samples alone, so after any changes it equals retraining, bit for bit on one
-    machine with one number of threads.
+    Law: the head is a function of the retained samples alone, so after any changes it equals
+    retraining, bit for bit on one machine with one number of threads.
     """
 
     name = "central"
     title = "Central ridge retrain"
 
     def _train(self, numbers: Array) -> None:
-        gram, moment = gram_and_moment(self.pool.features[numbers], self.pool.labels[numbers], self.pool.classes)
+        gram, moment = gram_and_moment(
+            self.pool.features[numbers], self.pool.labels[numbers], self.pool.classes
+        )
         self._weights = ridge(gram, moment, self.settings.gamma)
 
     def _delete(self, _: Array) -> None:  # what is retained is all that matters

@@ -1,6 +1,8 @@
-"""Exact-Fun: federated learning on a quantized head, which a deletion leaves alone when it does not move the quantized head.
+"""Exact-Fun: federated learning on a quantized head, which a deletion leaves alone when it does not
+move the quantized head.
 
-q(W) = alpha round(W / alpha). The server keeps, for every round, who took part, their local heads and the quantized aggregate.
+q(W) = alpha round(W / alpha). The server keeps, for every round, who took part, their local heads
+and the quantized aggregate.
 """
 
 from __future__ import annotations
@@ -48,9 +50,9 @@ class ExactFunSettings:
 class ExactFunWorker(GradientWorker):
     """Local SGD on all retained samples, with the random state of seed, round and client.
 
-    Batches are drawn for all its places, retained or not, and what is not retained is left out of them: so a deletion changes
-    the batches that it is in, and no other. (Were orders drawn for what is retained, every deletion would change every batch,
-    and none could ever be skipped.)
+    Batches are drawn for all its places, retained or not, and what is not retained is left out of
+    them: so a deletion changes the batches that it is in, and no other. (Were orders drawn for what
+    is retained, every deletion would change every batch, and none could ever be skipped.)
     """
 
     def train(self, message: ArrayMessage) -> Float32:
@@ -62,34 +64,45 @@ class ExactFunWorker(GradientWorker):
         draw = np.random.default_rng([self.seed, LOCAL, message.settings["round"], self.client])
         cuts = cut(len(retained), epochs=chosen.epochs, batch=chosen.batch, draw=draw)
         batches = (one[retained[one]] for one in cuts)
-        return follow(message.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate)
+        return follow(
+            message.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate
+        )
 
 
 class ExactFun(GradientSystem):
-    """Rounds as in FedAvg, each starting from the quantized aggregate of the one before; the last one's is the head.
+    """Rounds as in FedAvg, each starting from the quantized aggregate of the one before; the last
+    one's is the head.
 
-    Who takes part in a round depends on seed and round alone: the first `clients_per_round` of a random order of all clients,
-    whether they have samples or not. One that has none is not asked, and counts for nothing in the mean; a round without any
-    samples leaves the head as it was.
+    Who takes part in a round depends on seed and round alone: the first `clients_per_round` of a
+    random order of all clients, whether they have samples or not. One that has none is not asked,
+    and counts for nothing in the mean; a round without any samples leaves the head as it was.
 
-    Law: after any deletions, all that is kept but counts equals, bit for bit, that of training on the retained samples with the
-    same seed.
-    A deletion costs each client that it touches one local training for each round it took part in, even if it is skipped:
-    `repeated` counts these. `recomputed` counts rounds from the first whose quantized aggregate changed, to the end.
+    Law: after any deletions, all that is kept but counts equals, bit for bit, that of training on
+    the retained samples with the same seed. A deletion costs each client that it touches one local
+    training for each round it took part in, even if it is skipped: `repeated` counts these.
+    `recomputed` counts rounds from the first whose quantized aggregate changed, to the end.
     """
 
     name = "exactfun"
     title = "Exact-Fun"
     supports = frozenset({"delete", "delete_client"})
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: ExactFunSettings, seed: int) -> None:
+    def __init__(
+        self, pool: Pool, engine: Engine | None, settings: ExactFunSettings, seed: int
+    ) -> None:
         super().__init__(pool, engine, settings, seed)
         each = min(settings.clients_per_round, pool.clients)
         shape = self._weights.shape
-        drawn = [np.sort(turns(seed, round_, pool.clients)[:each]) for round_ in range(settings.rounds)]
+        drawn = [
+            np.sort(turns(seed, round_, pool.clients)[:each]) for round_ in range(settings.rounds)
+        ]
         self._participants: NDArray[np.int64] = np.array(drawn)
-        self._models: NDArray[np.float32] = np.zeros((settings.rounds, each, *shape), dtype=np.float32)
-        self._levels: NDArray[np.int32] = np.zeros((settings.rounds + 1, *shape), dtype=np.int32)  # aggregates over alpha
+        self._models: NDArray[np.float32] = np.zeros(
+            (settings.rounds, each, *shape), dtype=np.float32
+        )
+        self._levels: NDArray[np.int32] = np.zeros(
+            (settings.rounds + 1, *shape), dtype=np.int32
+        )  # aggregates over alpha
         self.repeated = 0
 
     @property
@@ -121,27 +134,43 @@ class ExactFun(GradientSystem):
         self.skipped += 1
 
     def first_change(self, numbers: Array) -> int | None:
-        """The first round whose quantized aggregate the deletion of these samples would change; None: it would be skipped.
+        """The first round whose quantized aggregate the deletion of these samples would change;
+        None: it would be skipped.
 
         Clients repeat local trainings as they would for the deletion; nothing is deleted.
         """
         chosen = self._checked(numbers)
         if not self.retained[chosen].all():
-            raise InputError(f"{self.title}: some of these samples are not retained: ask about those that are")
+            raise InputError(
+                f"{self.title}: some of these samples are not retained: ask about those that are"
+            )
         gone, sizes = self.by_client(chosen), self._sizes.copy()
         for client, mine in gone.items():
             sizes[client] -= len(mine)
         for round_ in self._rounds_of(list(gone)):
             models, start = self._models[round_].copy(), self._start(round_)
-            asked = {place: int(client) for place, client in enumerate(self._participants[round_]) if int(client) in gone}
+            asked = {
+                place: int(client)
+                for place, client in enumerate(self._participants[round_])
+                if int(client) in gone
+            }
             asked = {place: client for place, client in asked.items() if sizes[client]}
             messages = [
-                (client, ArrayMessage("train", {"round": round_}, {"weights": start, "without": gone[client]}))
+                (
+                    client,
+                    ArrayMessage(
+                        "train", {"round": round_}, {"weights": start, "without": gone[client]}
+                    ),
+                )
                 for client in asked.values()
             ]
-            for place, answer in zip(asked, self.engine.ask(messages) if messages else [], strict=True):
+            for place, answer in zip(
+                asked, self.engine.ask(messages) if messages else [], strict=True
+            ):
                 models[place] = answer.arrays["weights"]
-            if not np.array_equal(self._aggregated(models, round_, sizes), self._levels[round_ + 1]):
+            if not np.array_equal(
+                self._aggregated(models, round_, sizes), self._levels[round_ + 1]
+            ):
                 return round_
         return None
 
@@ -157,16 +186,22 @@ class ExactFun(GradientSystem):
             self._levels[round_ + 1] = self._aggregated(self._models[round_], round_, self._sizes)
 
     def _learn(self, round_: int, places: list[int] | range) -> int:
-        """New local heads of these of a round's participants (of the empty ones: zero); how many were trained."""
+        """New local heads of these of a round's participants (of the empty ones: zero); how many
+        were trained.
+        """
         clients = {place: int(self._participants[round_, place]) for place in places}
         asked = {place: client for place, client in clients.items() if self._sizes[client]}
         self._models[round_, list(clients)] = 0.0
         if asked:
-            for place, model in zip(asked, self._locals(round_, list(asked.values()), self._start(round_)), strict=True):
+            for place, model in zip(
+                asked, self._locals(round_, list(asked.values()), self._start(round_)), strict=True
+            ):
                 self._models[round_, place] = model
         return len(asked)
 
-    def _aggregated(self, models: NDArray[np.float32], round_: int, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
+    def _aggregated(
+        self, models: NDArray[np.float32], round_: int, sizes: NDArray[np.int64]
+    ) -> NDArray[np.int32]:
         """The quantized mean of a round's local heads, in steps of alpha."""
         shares = sizes[self._participants[round_]]
         if not shares.any():
@@ -176,10 +211,16 @@ class ExactFun(GradientSystem):
         return np.asarray(np.rint(mean / self.settings.alpha), dtype=np.int32)
 
     def _state(self) -> State:
-        kept: State = {"participants": self._participants, "models": self._models, "levels": self._levels}
+        kept: State = {
+            "participants": self._participants,
+            "models": self._models,
+            "levels": self._levels,
+        }
         return super()._state() | kept | {"repeated": np.array([self.repeated])}
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         super()._restore(state)
-        self._participants, self._models, self._levels = (np.array(state[name]) for name in ("participants", "models", "levels"))
+        self._participants, self._models, self._levels = (
+            np.array(state[name]) for name in ("participants", "models", "levels")
+        )
         self.repeated = int(state["repeated"][0])

@@ -1,7 +1,9 @@
-"""FATS: federated learning whose every draw is kept, so that a deletion resumes at the first draw that it concerns.
+"""FATS: federated learning whose every draw is kept, so that a deletion resumes at the first draw
+that it concerns.
 
-Clients draw batches, take steps, and keep their batches and their local heads in the middle of rounds; the server keeps who was
-drawn, and the head at the start of each round. That is all that resuming needs.
+Clients draw batches, take steps, and keep their batches and their local heads in the middle of
+rounds; the server keeps who was drawn, and the head at the start of each round. That is all that
+resuming needs.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from expunge_experiments.systems.linear import require_positive
 
 @dataclass(frozen=True)
 class _Step:
-    """A step that was taken: in which generation, on which samples (by their places), and from which head.
+    """A step that was taken: in which generation, on which samples (by their places), and from
+    which head.
 
     A round's first step starts from the head that the server keeps, and has none of its own.
     """
@@ -44,10 +47,12 @@ class _Step:
 
 
 class FatsWorker(GradientWorker):
-    """Keeps its steps by round, copy (it may be drawn several times in one round) and step in the round.
+    """Keeps its steps by round, copy (it may be drawn several times in one round) and step in the
+    round.
 
-    "forget" answers with the first round and step whose batch had one of the samples. "train" and "drop" say from where on
-    steps of older generations are void: they are dropped, with all that was learnt from deleted samples.
+    "forget" answers with the first round and step whose batch had one of the samples. "train" and
+    "drop" say from where on steps of older generations are void: they are dropped, with all that
+    was learnt from deleted samples.
     """
 
     def __init__(self, *arguments: object, **named: object) -> None:
@@ -59,7 +64,9 @@ class FatsWorker(GradientWorker):
         """All its samples' features, centred if the settings say so, with their constant column."""
         features = self.samples.features
         if self.settings.centred:
-            features = features - features.mean(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+            features = features - features.mean(axis=1, keepdims=True, dtype=np.float64).astype(
+                np.float32
+            )
         return with_constant(features)
 
     def answer(self, message: ArrayMessage) -> ArrayMessage:
@@ -68,7 +75,13 @@ class FatsWorker(GradientWorker):
             self._drop(message)
             return ArrayMessage("dropped")
         if message.task == "forget":
-            return ArrayMessage("retained", {"count": int(self.retained.sum()), "first": self._first(message.arrays["numbers"])})
+            return ArrayMessage(
+                "retained",
+                {
+                    "count": int(self.retained.sum()),
+                    "first": self._first(message.arrays["numbers"]),
+                },
+            )
         return super().answer(message)
 
     def train(self, message: ArrayMessage) -> Float32:
@@ -79,7 +92,10 @@ class FatsWorker(GradientWorker):
         if start is None:
             kept = self._steps.get((round_, copy, first))
             if kept is None or kept.start is None:
-                raise InputError(f"client {self.client} has kept no head at step {first} of round {round_}: load its state")
+                raise InputError(
+                    f"client {self.client} has kept no head at step {first} of round {round_}: "
+                    "load its state"
+                )
             start = kept.start
         self._drop(message)
         places = self.places
@@ -96,13 +112,23 @@ class FatsWorker(GradientWorker):
         """The first round and step whose batch had one of these samples; None if there is none."""
         gone = np.zeros(len(self.retained), dtype=bool)
         gone[np.searchsorted(self.samples.numbers, numbers)] = True
-        hits = [(round_, step) for (round_, _, step), kept in self._steps.items() if gone[kept.batch].any()]
+        hits = [
+            (round_, step)
+            for (round_, _, step), kept in self._steps.items()
+            if gone[kept.batch].any()
+        ]
         return list(min(hits)) if hits else None
 
     def _drop(self, message: ArrayMessage) -> None:
-        """Drop void steps, but for those of a round's other copies: these resume from them, each at a message of its own."""
+        """Drop void steps, but for those of a round's other copies: these resume from them, each at
+        a message of its own.
+        """
         first, generation = tuple(message.settings["first"]), message.settings["generation"]
-        resumed = (message.settings["round"], message.settings["copy"]) if message.settings.get("step") else None
+        resumed = (
+            (message.settings["round"], message.settings["copy"])
+            if message.settings.get("step")
+            else None
+        )
         void = [
             at
             for at, kept in self._steps.items()
@@ -114,14 +140,18 @@ class FatsWorker(GradientWorker):
             del self._steps[at]
 
     def state(self) -> State:
-        """What is retained, and the steps in the order of rounds: a table, batches one after another, heads."""
+        """What is retained, and the steps in the order of rounds: a table, batches one after
+        another, heads.
+        """
         ordered = sorted(self._steps.items())
         table = [(*at, kept.generation, len(kept.batch)) for at, kept in ordered]
         starts = [kept.start for _, kept in ordered if kept.start is not None]
         shape = (0, self.samples.features.shape[1] + 1, self.classes)
         return super().state() | {
             "steps": np.array(table, dtype=np.int64).reshape(-1, 5),
-            "batches": np.concatenate([np.zeros(0, dtype=np.int64), *(kept.batch for _, kept in ordered)]),
+            "batches": np.concatenate(
+                [np.zeros(0, dtype=np.int64), *(kept.batch for _, kept in ordered)]
+            ),
             "starts": np.stack(starts) if starts else np.zeros(shape, dtype=np.float32),
         }
 
@@ -132,7 +162,9 @@ class FatsWorker(GradientWorker):
         end, starts = 0, iter(np.array(state["starts"]))
         for round_, copy, step, generation, size in state["steps"].tolist():
             batch = np.array(state["batches"][end : end + size], dtype=np.int64)
-            self._steps[round_, copy, step] = _Step(generation, batch, next(starts) if step else None)
+            self._steps[round_, copy, step] = _Step(
+                generation, batch, next(starts) if step else None
+            )
             end += size
 
 
@@ -144,10 +176,12 @@ _NOBODY = -1
 
 @dataclass(frozen=True)
 class FatsSettings:
-    """R rounds of K clients, E local steps in each, on b samples a step (all that a client has, if these are fewer).
+    """R rounds of K clients, E local steps in each, on b samples a step (all that a client has, if
+    these are fewer).
 
-    `centred`: clients learn from each sample's features less their mean over the columns. That is a function of the sample
-    alone, and the head is one for features as they are, since its columns then sum to zero: what it changes is the path of SGD.
+    `centred`: clients learn from each sample's features less their mean over the columns. That is a
+    function of the sample alone, and the head is one for features as they are, since its columns
+    then sum to zero: what it changes is the path of SGD.
     """
 
     rounds: int = 60
@@ -163,26 +197,35 @@ class FatsSettings:
 
 
 class Fats(GradientSystem):
-    """Each round draws K of the clients that have samples, with replacement; the plain mean over these K copies is its end.
+    """Each round draws K of the clients that have samples, with replacement; the plain mean over
+    these K copies is its end.
 
-    Deleting samples resumes at the first step in which one of them was in a batch, from what was kept, with fresh draws from
-    what is retained: all copies redraw that step's batches, and the round keeps its clients. A client that loses its last
-    sample is deleted: the first round that drew it redraws its clients, without it. If no draw is concerned, nothing changes.
+    Deleting samples resumes at the first step in which one of them was in a batch, from what was
+    kept, with fresh draws from what is retained: all copies redraw that step's batches, and the
+    round keeps its clients. A client that loses its last sample is deleted: the first round that
+    drew it redraws its clients, without it. If no draw is concerned, nothing changes.
 
-    Law: afterwards, everything kept is distributed as after training on the retained samples. (Draws before the first one
-    concerned are, given that they are not concerned, distributed as draws from what is retained; the rest are such draws.)
-    Fresh draws come from the seed and a generation, which is raised at each resumption. FATS has no `add`. `recomputed` counts
-    local steps of the federation, of R E in all, each taken by K copies.
+    Law: afterwards, everything kept is distributed as after training on the retained samples.
+    (Draws before the first one concerned are, given that they are not concerned, distributed as
+    draws from what is retained; the rest are such draws.) Fresh draws come from the seed and a
+    generation, which is raised at each resumption. FATS has no `add`. `recomputed` counts local
+    steps of the federation, of R E in all, each taken by K copies.
     """
 
     name = "fats"
     title = "FATS"
     supports = frozenset({"delete", "delete_client"})
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: FatsSettings, seed: int) -> None:
+    def __init__(
+        self, pool: Pool, engine: Engine | None, settings: FatsSettings, seed: int
+    ) -> None:
         super().__init__(pool, engine, settings, seed)
-        self._drawn: NDArray[np.int64] = np.full((settings.rounds, settings.clients_per_round), _NOBODY)
-        self._starts: NDArray[np.float32] = np.zeros((settings.rounds + 1, *self._weights.shape), dtype=np.float32)
+        self._drawn: NDArray[np.int64] = np.full(
+            (settings.rounds, settings.clients_per_round), _NOBODY
+        )
+        self._starts: NDArray[np.float32] = np.zeros(
+            (settings.rounds + 1, *self._weights.shape), dtype=np.float32
+        )
         self._generation = 0
 
     @property
@@ -192,10 +235,11 @@ class Fats(GradientSystem):
 
     @property
     def stability(self) -> dict[str, float]:
-        """FATS's bounds on total variation: rho_C = K R / M for clients, rho_S = b K R E / (M N) for samples; and b.
+        """FATS's bounds on total variation: rho_C = K R / M for clients, rho_S = b K R E / (M N)
+        for samples; and b.
 
-        M counts clients that have samples, N is their mean number, and b the mean of what they draw in a step. From 1 on, a
-        bound says nothing.
+        M counts clients that have samples, N is their mean number, and b the mean of what they draw
+        in a step. From 1 on, a bound says nothing.
         """
         sizes = self._sizes[self._sizes > 0]
         if not len(sizes):
@@ -203,7 +247,11 @@ class Fats(GradientSystem):
         chosen = self.settings
         draws = chosen.clients_per_round * chosen.rounds
         batch = float(np.minimum(sizes, chosen.samples).mean())
-        return {"rho_C": draws / len(sizes), "rho_S": batch * draws * chosen.steps / float(sizes.sum()), "b": batch}
+        return {
+            "rho_C": draws / len(sizes),
+            "rho_S": batch * draws * chosen.steps / float(sizes.sum()),
+            "b": batch,
+        }
 
     def _train(self, numbers: Array) -> None:
         self._say("add", numbers)
@@ -213,17 +261,25 @@ class Fats(GradientSystem):
         answers = self._say("forget", numbers)
         if not answers:
             return
-        hits = [tuple(answer.settings["first"]) for answer in answers.values() if answer.settings["first"] is not None]
+        hits = [
+            tuple(answer.settings["first"])
+            for answer in answers.values()
+            if answer.settings["first"] is not None
+        ]
         if not hits:
             self.skipped += 1
             return
         round_, step = min(hits)
         emptied = [client for client in answers if not self._sizes[client]]
         self._generation += 1
-        self.recomputed += self._resume(round_, step, redraw=bool(np.isin(self._drawn[round_], emptied).any()))
+        self.recomputed += self._resume(
+            round_, step, redraw=bool(np.isin(self._drawn[round_], emptied).any())
+        )
 
     def _resume(self, first: int, step: int, *, redraw: bool) -> int:
-        """Learn from this step of this round to the end, after the clients have dropped what they kept of it; steps taken."""
+        """Learn from this step of this round to the end, after the clients have dropped what they
+        kept of it; steps taken.
+        """
         before = set(self._drawn[first:].ravel().tolist()) - {_NOBODY}
         alive = np.flatnonzero(self._sizes)
         since = {"generation": self._generation, "first": [first, step]}
@@ -231,7 +287,9 @@ class Fats(GradientSystem):
             self._drawn[:] = _NOBODY
             self._starts[:] = 0.0
             if before:
-                self.engine.ask([(client, ArrayMessage("drop", since)) for client in sorted(before)])
+                self.engine.ask(
+                    [(client, ArrayMessage("drop", since)) for client in sorted(before)]
+                )
             return 0
         for round_ in range(first, self.settings.rounds):
             if round_ > first or redraw:
@@ -240,7 +298,12 @@ class Fats(GradientSystem):
             arrays = {} if at else {"weights": self._starts[round_]}
             copies = list(enumerate(self._drawn[round_].tolist()))
             messages = [
-                (client, ArrayMessage("train", since | {"round": round_, "copy": copy, "step": at}, arrays))
+                (
+                    client,
+                    ArrayMessage(
+                        "train", since | {"round": round_, "copy": copy, "step": at}, arrays
+                    ),
+                )
                 for copy, client in copies
             ]
             if round_ == first:
@@ -257,7 +320,11 @@ class Fats(GradientSystem):
         return np.asarray(alive[draw.integers(0, len(alive), self.settings.clients_per_round)])
 
     def _state(self) -> State:
-        kept: State = {"drawn": self._drawn, "starts": self._starts, "generation": np.array([self._generation])}
+        kept: State = {
+            "drawn": self._drawn,
+            "starts": self._starts,
+            "generation": np.array([self._generation]),
+        }
         return super()._state() | kept
 
     def _restore(self, state: Mapping[str, Array]) -> None:

@@ -25,7 +25,9 @@ from expunge_experiments.systems.linear import require_positive
 
 @dataclass(frozen=True)
 class FedAvgSettings:
-    """Rounds, clients in each, and each one's local SGD: passes, batch size (0: all samples in one) and learning rate."""
+    """Rounds, clients in each, and each one's local SGD: passes, batch size (0: all samples in one)
+    and learning rate.
+    """
 
     rounds: int = 120
     clients_per_round: int = 20
@@ -48,15 +50,19 @@ class FedAvgWorker(GradientWorker):
         whole = chosen.batch == 0 or chosen.batch >= len(places)
         cuts = cut(len(places), epochs=chosen.epochs, batch=0 if whole else chosen.batch, draw=draw)
         batches: Iterator[Array] = (places[one] for one in cuts)
-        return follow(message.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate)
+        return follow(
+            message.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate
+        )
 
 
 class FedAvg(GradientSystem):
-    """Rounds of local SGD and a mean weighted by numbers of samples; any change resets head and random state and reruns all.
+    """Rounds of local SGD and a mean weighted by numbers of samples; any change resets head and
+    random state and reruns all.
 
-    In each round all clients are put in a random order (of seed and round), and the first `clients_per_round` of them that have
-    samples take part: a sample without replacement of the clients that have some. Law: the head is a function of the retained
-    samples, the partition and the seed, bit for bit on one machine. Without samples it is zero.
+    In each round all clients are put in a random order (of seed and round), and the first
+    `clients_per_round` of them that have samples take part: a sample without replacement of the
+    clients that have some. Law: the head is a function of the retained samples, the partition and
+    the seed, bit for bit on one machine. Without samples it is zero.
     """
 
     name = "fedavg"
@@ -82,7 +88,9 @@ class FedAvg(GradientSystem):
         rounds = self.settings.rounds if self._sizes.any() else 0
         for round_ in range(rounds):
             order = turns(self.seed, round_, self.pool.clients)
-            clients = sorted(order[self._sizes[order] > 0][: self.settings.clients_per_round].tolist())
+            clients = sorted(
+                order[self._sizes[order] > 0][: self.settings.clients_per_round].tolist()
+            )
             models = self._locals(round_, clients, weights)
             weights = mean_of(models, self._sizes[clients].tolist()).astype(np.float32)
         self._weights = weights

@@ -1,7 +1,8 @@
 """FedCIO: clustered, isolated, one-shot aggregated federated learning.
 
-Clients are put into clusters by their label distributions (k-means). Each cluster trains a head of its own by rounds of FedAvg
-and never hears of another; in the end the heads are averaged once. A deletion retrains the clusters that it touches.
+Clients are put into clusters by their label distributions (k-means). Each cluster trains a head of
+its own by rounds of FedAvg and never hears of another; in the end the heads are averaged once. A
+deletion retrains the clusters that it touches.
 """
 
 from __future__ import annotations
@@ -34,11 +35,16 @@ class FedCioSettings(FedAvgSettings):
         super().__post_init__()
         require_counts(self, clusters=1)
         if any(not -1 <= cluster < self.clusters for cluster in self.assignment):
-            raise InputError(f"assignment must name clusters 0 to {self.clusters - 1} (or -1: none), not {self.assignment!r:.80}")
+            raise InputError(
+                f"assignment must name clusters 0 to {self.clusters - 1} (or -1: none), not "
+                f"{self.assignment!r:.80}"
+            )
 
 
 class FedCioWorker(FedAvgWorker):
-    """FedAvg's client, which also tells how many samples of each label it retains: what clusters are made of."""
+    """FedAvg's client, which also tells how many samples of each label it retains: what clusters
+    are made of.
+    """
 
     def answer(self, message: ArrayMessage) -> ArrayMessage:
         """As FedAvg's; after a change with the counts by label."""
@@ -52,28 +58,40 @@ class FedCioWorker(FedAvgWorker):
 class FedCio(GradientSystem):
     """One head for each cluster; the head is their mean, weighted by the numbers of their samples.
 
-    Law: after a deletion every cluster's head is, bit for bit, that of training on the retained samples with the same seed and
-    the same clusters. (The clusters themselves stay as training found them, though a deletion changes label distributions.)
-    With nothing retained, the zero head.
+    Law: after a deletion every cluster's head is, bit for bit, that of training on the retained
+    samples with the same seed and the same clusters. (The clusters themselves stay as training
+    found them, though a deletion changes label distributions.) With nothing retained, the zero
+    head.
     """
 
     name = "fedcio"
     title = "FedCIO"
     supports = frozenset({"delete", "delete_client"})
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: FedCioSettings, seed: int) -> None:
+    def __init__(
+        self, pool: Pool, engine: Engine | None, settings: FedCioSettings, seed: int
+    ) -> None:
         super().__init__(pool, engine, settings, seed)
         if len(settings.assignment) not in (0, pool.clients):
-            raise InputError(f"assignment names clusters of {len(settings.assignment)} clients, and there are {pool.clients}")
-        self.clusters = np.full(pool.clients, -1, dtype=np.int64)  # of clients; -1: had no samples when it was trained
+            raise InputError(
+                f"assignment names clusters of {len(settings.assignment)} clients, and there are "
+                f"{pool.clients}"
+            )
+        self.clusters = np.full(
+            pool.clients, -1, dtype=np.int64
+        )  # of clients; -1: had no samples when it was trained
         self._heads = np.zeros((settings.clusters, *self._weights.shape), dtype=np.float32)
 
     def _train(self, numbers: Array) -> None:
-        counts = {client: answer.arrays["labels"] for client, answer in self._say("add", numbers).items()}
+        counts = {
+            client: answer.arrays["labels"] for client, answer in self._say("add", numbers).items()
+        }
         if self.settings.assignment:
             self.clusters = np.array(self.settings.assignment, dtype=np.int64)
         else:
-            self.clusters[list(counts)] = clustered(list(counts.values()), self.settings.clusters, self.seed)
+            self.clusters[list(counts)] = clustered(
+                list(counts.values()), self.settings.clusters, self.seed
+            )
         self._learn(range(self.settings.clusters))
 
     def _delete(self, numbers: Array) -> None:
@@ -81,15 +99,27 @@ class FedCio(GradientSystem):
         self.recomputed += self._learn(sorted(touched))
 
     def _learn(self, clusters: Iterable[int]) -> int:
-        """Train these clusters from scratch, side by side: a round of all of them is one exchange. How many rounds that were."""
+        """Train these clusters from scratch, side by side: a round of all of them is one exchange.
+
+        How many rounds that were.
+        """
         members = {one: (self.clusters == one) & (self._sizes > 0) for one in clusters}
         for cluster in members:
             self._heads[cluster] = 0
         alive = [cluster for cluster, mine in members.items() if mine.any()]
         for round_ in range(self.settings.rounds if alive else 0):
             order = turns(self.seed, round_, self.pool.clients)
-            drawn = [order[members[cluster][order]][: self.settings.clients_per_round] for cluster in alive]
-            self._round(round_, {cluster: sorted(mine.tolist()) for cluster, mine in zip(alive, drawn, strict=True)})
+            drawn = [
+                order[members[cluster][order]][: self.settings.clients_per_round]
+                for cluster in alive
+            ]
+            self._round(
+                round_,
+                {
+                    cluster: sorted(mine.tolist())
+                    for cluster, mine in zip(alive, drawn, strict=True)
+                },
+            )
         self._aggregate()
         return int(self.settings.rounds) * len(alive)
 
@@ -106,19 +136,32 @@ class FedCio(GradientSystem):
             self._heads[cluster] = mean_of(models, self._sizes[list(clients)].tolist())
 
     def _aggregate(self) -> None:
-        held = [int(self._sizes[self.clusters == cluster].sum()) for cluster in range(self.settings.clusters)]
-        self._weights = mean_of(list(self._heads), held).astype(np.float32) if any(held) else self._zero()
+        held = [
+            int(self._sizes[self.clusters == cluster].sum())
+            for cluster in range(self.settings.clusters)
+        ]
+        self._weights = (
+            mean_of(list(self._heads), held).astype(np.float32) if any(held) else self._zero()
+        )
 
     def _state(self) -> State:
-        return super()._state() | {"clusters": self.clusters, "heads": self._heads, "weights": self._weights}
+        return super()._state() | {
+            "clusters": self.clusters,
+            "heads": self._heads,
+            "weights": self._weights,
+        }
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         super()._restore(state)
-        self.clusters, self._heads, self._weights = (np.array(state[name]) for name in ("clusters", "heads", "weights"))
+        self.clusters, self._heads, self._weights = (
+            np.array(state[name]) for name in ("clusters", "heads", "weights")
+        )
 
 
 def clustered(counts: Sequence[Array], clusters: int, seed: int) -> Array:
-    """A cluster for each client by k-means on the fractions of its labels; no more clusters than different fractions."""
+    """A cluster for each client by k-means on the fractions of its labels; no more clusters than
+    different fractions.
+    """
     from sklearn.cluster import KMeans  # noqa: PLC0415 - takes longer to import than all the rest
 
     if not counts:

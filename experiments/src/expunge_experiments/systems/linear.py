@@ -1,4 +1,6 @@
-"""What linear systems share: features with their constant column, labels as targets, predictions, gamma, and ridge itself."""
+"""What linear systems share: features with their constant column, labels as targets, predictions,
+gamma, and ridge itself.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def require_positive(settings: Any, *names: str) -> None:
 
 
 class LinearSystem(System):
-    """A system with one head, which is zero before it is trained; it predicts the label of the largest score."""
+    """A system with one head, which is zero before it is trained; it predicts the label of the
+    largest score.
+    """
 
     dtype: ClassVar[Any] = np.float64
 
@@ -55,7 +59,9 @@ class LinearSystem(System):
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.int64]:
         """The label of the largest score of each row, the first of equals."""
-        scores = features.astype(self.weights.dtype, copy=False) @ self.weights[:-1] + self.weights[-1]
+        scores = (
+            features.astype(self.weights.dtype, copy=False) @ self.weights[:-1] + self.weights[-1]
+        )
         return np.asarray(scores.argmax(axis=1), dtype=np.int64)
 
 
@@ -75,9 +81,13 @@ def one_hot(labels: Array, classes: int) -> Float:
 
 
 def gram_and_moment(features: Array, labels: Array, classes: int) -> tuple[Float, Float]:
-    """F'F (of which only the upper triangle is meaningful) and F'Y in float64, where F has the constant column."""
+    """F'F (of which only the upper triangle is meaningful) and F'Y in float64, where F has the
+    constant column.
+    """
     width = features.shape[1] + 1
-    lower: Any = np.zeros((width, width), order="F")  # what is lower here is upper in its transpose, which is row-major
+    lower: Any = np.zeros(
+        (width, width), order="F"
+    )  # what is lower here is upper in its transpose, which is row-major
     moment = np.zeros((width, classes))
     for start in range(0, len(features), _BLOCK):
         rows = augmented(features[start : start + _BLOCK])
@@ -109,6 +119,7 @@ def ridge(gram: Float, moment: Float, gamma: float) -> Float:
         factor = linalg.cho_factor(shifted, overwrite_a=True, check_finite=False)
     except linalg.LinAlgError as problem:
         raise NotAGramError(
-            f"S + gamma I is not positive definite in float64 at gamma = {gamma:g}: {problem}. Use a larger gamma"
+            f"S + gamma I is not positive definite in float64 at gamma = {gamma:g}: {problem}. "
+            "Use a larger gamma"
         ) from problem
     return np.asarray(linalg.cho_solve(factor, moment, check_finite=False))

@@ -1,7 +1,8 @@
-"""ACIL and ACU, centralized, and the recursion that they share: T = (F'F + gamma I)^-1 and W follow rows X.
+"""ACIL and ACU, centralized, and the recursion that they share: T = (F'F + gamma I)^-1 and W follow
+rows X.
 
-Adding: T -= T X'(I + X T X')^-1 X T, then W += T X'(Y - X W). Deleting: T += T X'(I - X T X')^-1 X T, then
-W += T X'(X W - Y). Neither keeps samples or their Gram, so rounding errors stay and grow.
+Adding: T -= T X'(I + X T X')^-1 X T, then W += T X'(Y - X W). Deleting: T += T X'(I - X T X')^-1 X
+T, then W += T X'(X W - Y). Neither keeps samples or their Gram, so rounding errors stay and grow.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ from expunge_experiments.systems.linear import (
 
 
 class Recursive(LinearSystem):
-    """Trains in one solve; after that T and W follow rows, a block at a time, which is algebraically the same as all at once.
+    """Trains in one solve; after that T and W follow rows, a block at a time, which is
+    algebraically the same as all at once.
 
     With nothing retained, T = I / gamma and W = 0, exactly.
     """
 
     def __init__(self, pool: Pool, engine: Engine | None, settings: Any, seed: int) -> None:
         super().__init__(pool, engine, settings, seed)
-        self._block = max(16, (pool.dim + 1) // 4)  # rows at a time: more would cost more than they save
+        self._block = max(
+            16, (pool.dim + 1) // 4
+        )  # rows at a time: more would cost more than they save
         self._begin()
 
     def _begin(self) -> None:
@@ -46,7 +50,9 @@ class Recursive(LinearSystem):
         self._weights = np.zeros_like(self._weights)
 
     def _train(self, numbers: Array) -> None:
-        gram, moment = gram_and_moment(self.pool.features[numbers], self.pool.labels[numbers], self.pool.classes)
+        gram, moment = gram_and_moment(
+            self.pool.features[numbers], self.pool.labels[numbers], self.pool.classes
+        )
         self._inverse = TrackedInverse(_inverted(gram, self.settings.gamma))
         self._weights = self._inverse.solve(moment)
 
@@ -56,12 +62,16 @@ class Recursive(LinearSystem):
             return
         for start in range(0, len(numbers), self._block):
             block = numbers[start : start + self._block]
-            rows, targets = augmented(self.pool.features[block]), one_hot(self.pool.labels[block], self.pool.classes)
+            rows, targets = (
+                augmented(self.pool.features[block]),
+                one_hot(self.pool.labels[block], self.pool.classes),
+            )
             try:
                 columns = self._inverse.update(rows, sign)
             except InfeasibleDowndateError as problem:
                 raise SolveError(
-                    f"{self.title}: I - X T X' is not safely positive definite in float64, and there is no Gram to start anew "
+                    f"{self.title}: I - X T X' is not safely positive definite in float64, and "
+                    "there is no Gram to start anew "
                     f"from. Use a gamma larger than {self.settings.gamma:g}"
                 ) from problem
             self._weights = self._weights + sign * (columns @ (targets - rows @ self._weights))
@@ -83,7 +93,10 @@ def _inverted(gram: Float, gamma: float) -> Float:
     factor, failed = potrf(shifted.T, lower=1, overwrite_a=1)
     inverse, singular = potri(factor, lower=1, overwrite_c=1)
     if failed or singular:
-        raise SolveError(f"S + gamma I is not positive definite in float64 at gamma = {gamma:g}: use a larger one")
+        raise SolveError(
+            f"S + gamma I is not positive definite in float64 at gamma = {gamma:g}: use a larger "
+            "one"
+        )
     return np.asarray(inverse.T)
 
 
@@ -115,7 +128,10 @@ class AcuSettings(RidgeSettings):
 
 
 class Acu(Recursive):
-    """T += T F'(I - F T F')^-1 F T, then W += T F'(F W - Y), in float64. With nothing retained, the zero head."""
+    """T += T F'(I - F T F')^-1 F T, then W += T F'(F W - Y), in float64.
+
+    With nothing retained, the zero head.
+    """
 
     name = "acu"
     title = "ACU"

@@ -1,8 +1,8 @@
 """SISA: sharded, isolated, sliced, aggregated training, centralized as in the original.
 
-Samples are dealt out to shards, and within a shard to slices. A shard's model learns from its first slice, then from its first
-two, and so on; a checkpoint is kept after each. Shards vote. A deletion retrains the shards it touches, each from the checkpoint
-before its first touched slice.
+Samples are dealt out to shards, and within a shard to slices. A shard's model learns from its first
+slice, then from its first two, and so on; a checkpoint is kept after each. Shards vote. A deletion
+retrains the shards it touches, each from the checkpoint before its first touched slice.
 """
 
 from __future__ import annotations
@@ -18,15 +18,26 @@ from expunge_experiments.engine import Engine, State
 from expunge_experiments.message import Array
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import System
-from expunge_experiments.systems.gradient import descend, predicted, require_counts, with_constant, zero_head
+from expunge_experiments.systems.gradient import (
+    descend,
+    predicted,
+    require_counts,
+    with_constant,
+    zero_head,
+)
 from expunge_experiments.systems.linear import require_positive
 
-_DEALING, _LEARNING = 0x5EA1, 0x5EA2  # what random numbers are for, so that no two uses share a stream
+_DEALING, _LEARNING = (
+    0x5EA1,
+    0x5EA2,
+)  # what random numbers are for, so that no two uses share a stream
 
 
 @dataclass(frozen=True)
 class SisaSettings:
-    """Shards, slices of each, and for each slice passes of SGD over the samples so far (batch 0: all of them in one step)."""
+    """Shards, slices of each, and for each slice passes of SGD over the samples so far (batch 0:
+    all of them in one step).
+    """
 
     shards: int = 5
     slices: int = 5
@@ -40,25 +51,30 @@ class SisaSettings:
 
 
 class Sisa(System):
-    """Shards of softmax heads, each trained by SGD slice upon slice; the majority's label, the first of equals.
+    """Shards of softmax heads, each trained by SGD slice upon slice; the majority's label, the
+    first of equals.
 
-    Law: shard and slice of a sample depend on its number and the seed alone, and so does the randomness of each slice; so after
-    a deletion every checkpoint is, bit for bit, that of training on the retained samples with the same seed. A shard without
-    samples does not vote.
+    Law: shard and slice of a sample depend on its number and the seed alone, and so does the
+    randomness of each slice; so after a deletion every checkpoint is, bit for bit, that of training
+    on the retained samples with the same seed. A shard without samples does not vote.
     """
 
     name = "sisa"
     title = "SISA"
     supports = frozenset({"delete", "delete_client"})
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: SisaSettings, seed: int) -> None:
+    def __init__(
+        self, pool: Pool, engine: Engine | None, settings: SisaSettings, seed: int
+    ) -> None:
         super().__init__(pool, engine, settings, seed)
         dealt = np.empty(pool.size, dtype=np.int64)
         order = np.random.default_rng([seed, _DEALING]).permutation(pool.size)
         dealt[order] = np.arange(pool.size) % (settings.shards * settings.slices)
         self._shard, self._slice = np.divmod(dealt, settings.slices)
         blank = zero_head(pool.dim, pool.classes)
-        self._checkpoints = np.zeros((settings.shards, settings.slices, *blank.shape), dtype=blank.dtype)
+        self._checkpoints = np.zeros(
+            (settings.shards, settings.slices, *blank.shape), dtype=blank.dtype
+        )
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.int64]:
         """The label that most shards predict, the first of equals."""
@@ -83,7 +99,11 @@ class Sisa(System):
         mine = mine[np.argsort(self._slice[mine], kind="stable")]
         features, labels = with_constant(self.pool.features[mine]), self.pool.labels[mine]
         ends = np.searchsorted(self._slice[mine], np.arange(self.settings.slices), side="right")
-        weights: Any = self._checkpoints[shard, first - 1] if first else zero_head(self.pool.dim, self.pool.classes)
+        weights: Any = (
+            self._checkpoints[shard, first - 1]
+            if first
+            else zero_head(self.pool.dim, self.pool.classes)
+        )
         for place in range(first, self.settings.slices):
             draw = np.random.default_rng([self.seed, _LEARNING, shard, place])
             weights = descend(

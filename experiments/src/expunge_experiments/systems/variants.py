@@ -1,13 +1,15 @@
-"""Variant A and Variant B: exact, by the product's own solvers and messages; in float64 and float32, as the paper has them.
+"""Variant A and Variant B: exact, by the product's own solvers and messages; in float64 and
+float32, as the paper has them.
 
-Training is one exchange in which every client sends one message; so is a deletion or an addition, whoever's samples they are.
-Exact A's clients send statistics. Exact B's clients send rows of integers, or statistics where these are fewer bytes (as from
-about dim rows on). Law: after any stream of changes `digest` is that of `expunge.solve` on the retained samples. With nothing
+Training is one exchange in which every client sends one message; so is a deletion or an addition,
+whoever's samples they are. Exact A's clients send statistics. Exact B's clients send rows of
+integers, or statistics where these are fewer bytes (as from about dim rows on). Law: after any
+stream of changes `digest` is that of `expunge.solve` on the retained samples. With nothing
 retained, that is the zero head.
 
-In floating point A's clients send F'F and F'Y. B's clients send R and Q'Y of a thin QR, and the server follows them by
-Sherman-Morrison-Woodbury updates. Nothing there is exact: what rounding leaves behind stays, except that with nothing retained
-both begin anew, from the zero head.
+In floating point A's clients send F'F and F'Y. B's clients send R and Q'Y of a thin QR, and the
+server follows them by Sherman-Morrison-Woodbury updates. Nothing there is exact: what rounding
+leaves behind stays, except that with nothing retained both begin anew, from the zero head.
 """
 
 from __future__ import annotations
@@ -22,13 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge import CholeskySolver, Grid, Head, Spec, Statistics, WoodburySolver
-from expunge.client.sizes import statistics_bytes
-from expunge.protocol.commitment import SALT_BYTES
-from expunge.protocol.messages import GramPart, Message, Part, RowsPart, read
-from expunge.rows import integer_rows
-from expunge.solvers.floating import Factor, FloatCholeskySolver, FloatGram, FloatWoodburySolver
+from expunge.ridge.encoding import integer_rows
+from expunge.ridge.sums import Sums
+from expunge.solvers.float64 import Factor, FloatCholeskySolver, FloatGram, FloatWoodburySolver
 from expunge.solvers.inverse import TrackedInverse
-from expunge.sums import Sums
+from expunge.wire.commitment import SALT_BYTES
+from expunge.wire.messages import GramPart, Message, Part, RowsPart, read, statistics_bytes
 from expunge_experiments.datasets.dataset import USUAL, fitting_grid
 from expunge_experiments.engine import Engine, State, Worker
 from expunge_experiments.message import Array, ArrayMessage
@@ -36,15 +37,20 @@ from expunge_experiments.pool import Pool, Samples
 from expunge_experiments.systems.base import System
 from expunge_experiments.systems.linear import LinearSystem, RidgeSettings, packed, unpacked
 
-_SALT = bytes(SALT_BYTES)  # in place of the salts of commitments, which nobody opens here; their bytes are counted all the same
+_SALT = bytes(
+    SALT_BYTES
+    # In place of the salts of commitments, which nobody opens here; their bytes are counted all the
+    # same
+)
 
 
 @dataclass(frozen=True)
 class VariantSettings(RidgeSettings):
-    """gamma, and the grid of the exact variants, which holds features below 2^(41 - fraction_bits) in magnitude.
+    """gamma, and the grid of the exact variants, which holds features below 2^(41 - fraction_bits)
+    in magnitude.
 
-    The usual grid, of 35 fraction bits, gives way to a coarser one for a pool that it cannot hold; any other is meant, and
-    refuses features beyond it.
+    The usual grid, of 35 fraction bits, gives way to a coarser one for a pool that it cannot hold;
+    any other is meant, and refuses features beyond it.
     """
 
     fraction_bits: int = USUAL.fraction_bits
@@ -67,7 +73,9 @@ class VariantSettings(RidgeSettings):
 class VariantWorker(Worker):
     """Answers "add" and "forget" with one message about the samples that are named."""
 
-    def __init__(self, client: int, samples: Samples, *, settings: VariantSettings, seed: int, classes: int) -> None:
+    def __init__(
+        self, client: int, samples: Samples, *, settings: VariantSettings, seed: int, classes: int
+    ) -> None:
         super().__init__(client, samples)
         del seed  # nothing is drawn
         self.spec = settings.spec(samples.features.shape[1], classes)
@@ -103,9 +111,13 @@ class ExactWorkerB(ExactWorkerA):
 
 
 class Variant(System):
-    """What all variants have in common: training, adding and deleting are each one exchange, and one change of the sums."""
+    """What all variants have in common: training, adding and deleting are each one exchange, and
+    one change of the sums.
+    """
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int) -> None:
+    def __init__(
+        self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int
+    ) -> None:
         super().__init__(pool, engine, settings, seed)
         self.spec = settings.spec(pool.dim, pool.classes)
 
@@ -120,18 +132,23 @@ class Variant(System):
 
     @abstractmethod
     def _change(self, task: str, numbers: Array) -> None:
-        """Tell the clients to add or forget these samples, and change sums and head by what they answer."""
+        """Tell the clients to add or forget these samples, and change sums and head by what they
+        answer.
+        """
 
 
 class _ExactVariant(Variant):
     """The server of both variants: a solver of the product, fed with the product's messages.
 
-    Truth is the ledger of sums, which is all that is kept. Factor and tracked inverse are caches; the head is solved from it.
+    Truth is the ledger of sums, which is all that is kept. Factor and tracked inverse are caches;
+    the head is solved from it.
     """
 
     solver_class: ClassVar[type[CholeskySolver | WoodburySolver]]
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int) -> None:
+    def __init__(
+        self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int
+    ) -> None:
         super().__init__(pool, engine, settings, seed)
         self.solver = self.solver_class(self.spec)
         self._kept = len(Statistics.zero(self.spec).to_bytes())  # as many for any number of samples
@@ -156,14 +173,20 @@ class _ExactVariant(Variant):
         return np.asarray(self.head.predict(features), dtype=np.int64)
 
     def _change(self, task: str, numbers: Array) -> None:
-        """One exchange, then one change of the ledger by rows and one by statistics, then one solve."""
+        """One exchange, then one change of the ledger by rows and one by statistics, then one
+        solve.
+        """
         answers = [answer for _, answer in self.tell(task, numbers)]
         rows = [answer for answer in answers if answer.settings["kind"] == "rows"]
         grams = [answer for answer in answers if answer.settings["kind"] == "gram"]
         solver, adds = self.solver, task == "add"
-        if rows and sum(answer.settings["count"] for answer in rows) <= max(16, self.spec.width // 4):
+        if rows and sum(answer.settings["count"] for answer in rows) <= max(
+            16, self.spec.width // 4
+        ):
             features, targets = _floats(self.spec, [_heard(self.spec, answer) for answer in rows])
-            solver.add(features, targets, lost_columns="accept") if adds else solver.delete(features, targets)
+            solver.add(features, targets, lost_columns="accept") if adds else solver.delete(
+                features, targets
+            )
             rows = []  # more are not followed one by one: the solver would sum them up, too
         if rows or grams:
             statistics = self._summed(rows, grams)
@@ -190,12 +213,16 @@ class _ExactVariant(Variant):
         return {"statistics": np.frombuffer(self.solver.statistics.to_bytes(), dtype=np.uint8)}
 
     def _restore(self, state: Mapping[str, Array]) -> None:
-        self.solver = self.solver_class(self.spec, Statistics.from_bytes(self.spec, state["statistics"].tobytes()))
+        self.solver = self.solver_class(
+            self.spec, Statistics.from_bytes(self.spec, state["statistics"].tobytes())
+        )
         self.solver.head()
 
 
 class VariantAExact(_ExactVariant):
-    """Statistics from the clients; a Cholesky factor of the exact ledger, refined to the certified head."""
+    """Statistics from the clients; a Cholesky factor of the exact ledger, refined to the certified
+    head.
+    """
 
     name = "a_exact"
     title = "Variant A, exact"
@@ -203,7 +230,9 @@ class VariantAExact(_ExactVariant):
 
 
 class VariantBExact(_ExactVariant):
-    """Rows from the clients; a tracked inverse, refined against the exact ledger to the same certified head."""
+    """Rows from the clients; a tracked inverse, refined against the exact ledger to the same
+    certified head.
+    """
 
     name = "b_exact"
     title = "Variant B, exact"
@@ -212,12 +241,16 @@ class VariantBExact(_ExactVariant):
 
 def _told(spec: Spec, message: Message, count: int) -> ArrayMessage:
     return ArrayMessage(
-        "change", {"kind": message.kind, "count": count}, {"message": np.frombuffer(message.to_bytes(spec), np.uint8)}
+        "change",
+        {"kind": message.kind, "count": count},
+        {"message": np.frombuffer(message.to_bytes(spec), np.uint8)},
     )
 
 
 def _heard(spec: Spec, message: ArrayMessage) -> Part | None:
-    return read(spec, message.settings["kind"], message.settings["count"], 0, message.arrays["message"].data).added
+    return read(
+        spec, message.settings["kind"], message.settings["count"], 0, message.arrays["message"].data
+    ).added
 
 
 def _floats(spec: Spec, parts: Sequence[Part | None]) -> tuple[Array, Array]:
@@ -225,7 +258,9 @@ def _floats(spec: Spec, parts: Sequence[Part | None]) -> tuple[Array, Array]:
     rows = [part.rows for part in parts if isinstance(part, RowsPart)]
     features = np.concatenate([one.integers[:, : spec.dim] for one in rows])
     targets = np.concatenate([one.targets.integers for one in rows])
-    return np.ldexp(features, -spec.grid.fraction_bits), np.ldexp(targets, -spec.label_grid.fraction_bits)
+    return np.ldexp(features, -spec.grid.fraction_bits), np.ldexp(
+        targets, -spec.label_grid.fraction_bits
+    )
 
 
 # -- in floating point -----------------------------------------------------------------------------
@@ -267,7 +302,9 @@ class Float32WorkerB(Float64WorkerB):
 
 @lru_cache(maxsize=4)
 def _gram_writer(spec: Spec, dtype: Any) -> FloatCholeskySolver:
-    """A solver that writes messages only, which changes nothing in it: one serves all clients of a process."""
+    """A solver that writes messages only, which changes nothing in it: one serves all clients of a
+    process.
+    """
     return FloatCholeskySolver(spec, dtype)
 
 
@@ -281,7 +318,9 @@ class _FloatVariant(Variant, LinearSystem):
 
     solver_class: ClassVar[type[FloatCholeskySolver | FloatWoodburySolver]]
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int) -> None:
+    def __init__(
+        self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int
+    ) -> None:
         super().__init__(pool, engine, settings, seed)
         self.solver: Any = self.solver_class(self.spec, self.dtype)
 
@@ -299,7 +338,11 @@ class _FloatVariant(Variant, LinearSystem):
         """The clients' messages, as the solver takes them in."""
 
     def _state(self) -> State:
-        return {"gram": packed(self.solver.gram), "moment": self.solver.moment, "weights": self._weights}
+        return {
+            "gram": packed(self.solver.gram),
+            "moment": self.solver.moment,
+            "weights": self._weights,
+        }
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         self.solver = self.solver_class(self.spec, self.dtype)
@@ -319,10 +362,12 @@ class VariantAFloat64(_FloatVariant):
 
 
 class VariantBFloat64(_FloatVariant):
-    """Follows R factors by Sherman-Morrison-Woodbury updates of inverse and head, from T = I / gamma on.
+    """Follows R factors by Sherman-Morrison-Woodbury updates of inverse and head, from T = I /
+    gamma on.
 
-    Factors of several clients are stacked, as in the paper, into blocks of up to a quarter of the width: a larger rank would
-    cost more than it saves. An infeasible downdate is solved anew from the sums; `solver.resets` counts that.
+    Factors of several clients are stacked, as in the paper, into blocks of up to a quarter of the
+    width: a larger rank would cost more than it saves. An infeasible downdate is solved anew from
+    the sums; `solver.resets` counts that.
     """
 
     name = "b_float64"
@@ -332,21 +377,28 @@ class VariantBFloat64(_FloatVariant):
     def _messages(self, answers: Sequence[ArrayMessage]) -> Iterable[Factor]:
         block: list[ArrayMessage] = []
         for answer in answers:
-            if block and sum(len(one.arrays["r"]) for one in [*block, answer]) > self.spec.width // 4:
+            if (
+                block
+                and sum(len(one.arrays["r"]) for one in [*block, answer]) > self.spec.width // 4
+            ):
                 yield _stacked(block)
                 block = []
             block.append(answer)
         if block:
             yield _stacked(block)
 
-    # Inverse and head are the state itself here, drift included: solved anew from the sums they would not go on alike.
+    # Inverse and head are the state itself here, drift included: solved anew from the sums they
+    # would not go on alike.
     def _state(self) -> State:
         resets = np.array([self.solver.resets])
         return super()._state() | {"inverse": packed(self.solver._inverse.upper), "resets": resets}
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         super()._restore(state)
-        self.solver._inverse, self.solver._weights = TrackedInverse(unpacked(state["inverse"])), np.array(state["weights"])
+        self.solver._inverse, self.solver._weights = (
+            TrackedInverse(unpacked(state["inverse"])),
+            np.array(state["weights"]),
+        )
         self.solver.resets = int(state["resets"][0])
 
 
@@ -367,4 +419,9 @@ class VariantBFloat32(VariantBFloat64):
 
 
 def _stacked(answers: Sequence[ArrayMessage]) -> Factor:
-    return Factor(*(np.concatenate([answer.arrays[name] for answer in answers]) for name in ("r", "coefficients")))
+    return Factor(
+        *(
+            np.concatenate([answer.arrays[name] for answer in answers])
+            for name in ("r", "coefficients")
+        )
+    )

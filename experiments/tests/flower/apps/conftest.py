@@ -1,4 +1,6 @@
-"""Tests that need flwr: all of this folder, and only in `make test-extras`, in an environment of their own."""
+"""Tests that need flwr: all of this folder, and only in `make test-extras`, in an environment of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flower_environment import heard, imported, mark
+from support.flower_environment import heard, imported, mark
 
 __all__ = ["heard", "imported"]  # fixtures of every test here
 

@@ -1,4 +1,6 @@
-"""Exchanges of parcels on the in-process grid: answers find their questions, and whatever is wrong is said."""
+"""Exchanges of parcels on the in-process grid: answers find their questions, and whatever is wrong
+is said.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.carriers.flower.parcel import Parcel
 from expunge.errors import CarrierError, InputError, ProtocolError
-from flower_cases import Clinics
+from expunge.transport.flower.messages import Parcel
+from support.flower import Clinics
 
 NODES = {1000 + number: {"partition-id": number} for number in range(4)}
 
 
 def module(name: str) -> Any:
     """A module that imports flwr, which is not there when tests are collected."""
-    package = "expunge_experiments.flower" if name == "exchange" else "expunge.carriers.flower"
+    package = "expunge_experiments.flower" if name == "exchange" else "expunge.transport.flower"
     return importlib.import_module(f"{package}.{name}")
 
 
@@ -31,18 +33,30 @@ def echo(parcel: Parcel, place: Any) -> Parcel:
 
 
 def exchange_of(
-    handle: Callable[[Parcel, Any], Parcel] = echo, *, fate: Callable[[str, int, int], str] = lambda *_: "", **options: Any
+    handle: Callable[[Parcel, Any], Parcel] = echo,
+    *,
+    fate: Callable[[str, int, int], str] = lambda *_: "",
+    **options: Any,
 ) -> Any:
-    grid = module("inprocess").InProcessGrid(module("exchange").client_app("test", handle), NODES, {}, fate)
+    grid = module("inprocess").InProcessGrid(
+        module("exchange").client_app("test", handle), NODES, {}, fate
+    )
     return module("exchange").Exchange(grid, "test", **options)
 
 
 @given(
     st.lists(st.sampled_from(sorted(NODES)), unique=True).flatmap(
-        lambda nodes: st.tuples(*(st.tuples(st.just(node), st.lists(st.binary(max_size=40), max_size=3)) for node in nodes))
+        lambda nodes: st.tuples(
+            *(
+                st.tuples(st.just(node), st.lists(st.binary(max_size=40), max_size=3))
+                for node in nodes
+            )
+        )
     )
 )
-def test_answers_come_in_the_order_of_the_questions(asked: tuple[tuple[int, list[bytes]], ...]) -> None:
+def test_answers_come_in_the_order_of_the_questions(
+    asked: tuple[tuple[int, list[bytes]], ...],
+) -> None:
     answers = exchange_of().ask([(node, Parcel(b"{}", tuple(parts))) for node, parts in asked])
     assert answers == [Parcel(b"{}", (*parts, str(node - 1000).encode())) for node, parts in asked]
 
@@ -54,7 +68,9 @@ def test_a_node_is_asked_once_in_an_exchange() -> None:
 
 @pytest.mark.parametrize("kind", ["message", "reply"])
 def test_a_lost_message_is_named(kind: str) -> None:
-    exchange = exchange_of(fate=lambda what, node, _: "lose" if (what, node) == (kind, 1002) else "")
+    exchange = exchange_of(
+        fate=lambda what, node, _: "lose" if (what, node) == (kind, 1002) else ""
+    )
     with pytest.raises(CarrierError, match="node 1002 did not answer: the message has expired"):
         exchange.ask([(node, Parcel(b"{}")) for node in NODES])
 
@@ -66,7 +82,9 @@ def test_an_error_of_a_node_is_told() -> None:
         return parcel
 
     exchange = exchange_of(refuse)
-    with pytest.raises(ProtocolError, match="node 1001 could not answer: InputError: these are not my samples"):
+    with pytest.raises(
+        ProtocolError, match="node 1001 could not answer: InputError: these are not my samples"
+    ):
         exchange.ask([(node, Parcel(b"{}")) for node in NODES])
     assert exchange.ask([(1000, Parcel(b"{}"))]) == [Parcel(b"{}")]
 
@@ -75,7 +93,9 @@ def test_an_answer_that_is_none_is_told() -> None:
     flwr, records = importlib.import_module("flwr.clientapp"), importlib.import_module("flwr.app")
     app = flwr.ClientApp()
     app.query("test")(lambda message, _: records.Message(records.RecordDict(), reply_to=message))
-    exchange = module("exchange").Exchange(module("inprocess").InProcessGrid(app, NODES, {}), "test")
+    exchange = module("exchange").Exchange(
+        module("inprocess").InProcessGrid(app, NODES, {}), "test"
+    )
     with pytest.raises(ProtocolError, match="node 1003 says what cannot be understood"):
         exchange.ask([(1003, Parcel(b"{}"))])
 
@@ -119,7 +139,9 @@ def test_nodes_are_waited_for() -> None:
         exchange.nodes(6)
 
 
-def test_an_exchange_stands_beside_the_protocol(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exchange_stands_beside_the_protocol(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """One app answers both: a sync of Expunge's clients, and parcels of an action of one's own."""
     clinics = Clinics(tmp_path, 2)
     app = module("clientapp").client_app()

@@ -1,1 +1,4 @@
-"""The service over HTTP: the routes of docs/protocol.md, with TLS, limits, metrics and logs. Needs the extra `server`."""
+"""The service over HTTP: the routes of docs/protocol.md, with TLS, limits, metrics and logs.
+
+Needs the extra `server`.
+"""

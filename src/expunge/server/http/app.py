@@ -1,6 +1,12 @@
-"""The application: routes, and how refusals and errors are told."""
+"""The application: routes, and how refusals and errors are told.
+
+The OpenAPI description of the routes, as docs/openapi.json keeps it.
+"""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -9,10 +15,10 @@ from starlette.exceptions import HTTPException
 from expunge._version import __version__
 from expunge.errors import RefusedError
 from expunge.server.http import bodies
-from expunge.server.http.door import Door
+from expunge.server.http.gateway import Gateway
 from expunge.server.http.logs import Note
-from expunge.server.http.refusals import MEDIA_TYPE, body_of, headers_of, status_of
 from expunge.server.http.routes import router
+from expunge.wire.refusals import MEDIA_TYPE, body_of, headers_of, status_of
 
 _DESCRIPTION = """\
 Exact, checkable unlearning: clients add and delete samples, the server answers with signed receipts.
@@ -29,7 +35,7 @@ _TAGS = [
 _LATE = 408
 
 
-def make_app(door: Door | None = None) -> FastAPI:
+def make_app(door: Gateway | None = None) -> FastAPI:
     """The application for a door; without one it can only be described."""
     app = FastAPI(
         title="Expunge",
@@ -49,11 +55,15 @@ def make_app(door: Door | None = None) -> FastAPI:
     return app
 
 
-def _answer(request: Request, refusal: RefusedError, status: int, headers: dict[str, str] | None = None) -> Response:
+def _answer(
+    request: Request, refusal: RefusedError, status: int, headers: dict[str, str] | None = None
+) -> Response:
     note = getattr(request.state, "note", None)
     if isinstance(note, Note):
         note.code = refusal.code
-    return Response(body_of(refusal), status, {**headers_of(refusal), **(headers or {})}, MEDIA_TYPE)
+    return Response(
+        body_of(refusal), status, {**headers_of(refusal), **(headers or {})}, MEDIA_TYPE
+    )
 
 
 def _refused(request: Request, problem: Exception) -> Response:
@@ -67,7 +77,11 @@ def _invalid(request: Request, problem: Exception) -> Response:
     """Parameters that are missing or no numbers; said without quoting them."""
     found = problem.errors() if isinstance(problem, RequestValidationError) else []
     said = "; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in found)
-    return _answer(request, RefusedError("malformed", f"the parameters of this path are not well formed: {said}"), 400)
+    return _answer(
+        request,
+        RefusedError("malformed", f"the parameters of this path are not well formed: {said}"),
+        400,
+    )
 
 
 def _unroutable(request: Request, problem: Exception) -> Response:
@@ -76,5 +90,22 @@ def _unroutable(request: Request, problem: Exception) -> Response:
     if isinstance(problem, HTTPException):
         status, given = problem.status_code, problem.headers
     code = "not-found" if status == 404 else "malformed"
-    reason = "there is nothing at this path: see /v1/openapi.json" if status == 404 else "this path does not take this method"
+    reason = (
+        "there is nothing at this path: see /v1/openapi.json"
+        if status == 404
+        else "this path does not take this method"
+    )
     return _answer(request, RefusedError(code, reason), status, dict(given or {}))
+
+
+RENEW = 'python -c "from expunge.server.http.app import write; write()"'
+
+
+def text() -> str:
+    """The description as the application gives it, with sorted keys."""
+    return json.dumps(make_app().openapi(), indent=1, sort_keys=True) + "\n"
+
+
+def write(path: str = "docs/openapi.json") -> None:
+    """Renew the file."""
+    Path(path).write_text(text(), encoding="ascii")

@@ -1,7 +1,9 @@
-"""Bodies as they come in: piece by piece, never more than allowed, never more at once than there is room for.
+"""Bodies as they come in: piece by piece, never more than allowed, never more at once than there is
+room for.
 
-A request of a client that is longer than `Limits.free` is read as far as its header and signature first; room for the rest is
-given only to those who are enrolled. So a stranger can make the server hold little, whatever length it announces.
+A request of a client that is longer than `Limits.free` is read as far as its header and signature
+first; room for the rest is given only to those who are enrolled. So a stranger can make the server
+hold little, whatever length it announces.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from expunge.errors import RefusedError
-from expunge.server.http import introduction
+from expunge.server.http import preamble
 from expunge.server.http.limits import Budget, Limits
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -33,9 +35,14 @@ def announced(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
 
 
 class Body:
-    """One body on its way in. `expected` is its announced length, or None; more than `largest` is refused at once."""
+    """One body on its way in.
 
-    def __init__(self, receive: Receive, expected: int | None, largest: int, limits: Limits) -> None:
+    `expected` is its announced length, or None; more than `largest` is refused at once.
+    """
+
+    def __init__(
+        self, receive: Receive, expected: int | None, largest: int, limits: Limits
+    ) -> None:
         self._receive = receive
         self._expected = expected
         self._largest = largest
@@ -56,7 +63,9 @@ class Body:
         """All of it."""
         if self._expected is None or len(self._start) == self._expected:
             return memoryview(await self.fill(self._largest + 1))
-        whole = bytearray(self._expected)  # once, so that a long body is not copied again and again as it grows
+        whole = bytearray(
+            self._expected
+        )  # once, so that a long body is not copied again and again as it grows
         place = len(self._start)
         whole[:place] = self._start
         self._start.clear()
@@ -102,7 +111,9 @@ class Bodies:
         self.proven = Budget(most_in_flight)
 
     @asynccontextmanager
-    async def envelope(self, headers: Iterable[tuple[bytes, bytes]], receive: Receive) -> AsyncIterator[bytes]:
+    async def envelope(
+        self, headers: Iterable[tuple[bytes, bytes]], receive: Receive
+    ) -> AsyncIterator[bytes]:
         """A short body, by whoever."""
         limits = self._limits
         largest = min(limits.envelope, self._largest)
@@ -125,15 +136,21 @@ class Bodies:
         if body.is_whole:
             yield memoryview(start)
             return
-        size = introduction.size_of(kind, start)
+        size = preamble.size_of(kind, start)
         if size <= len(start):
             await prove(start)
         else:
             async with self.unproven.reserved(size, 0.0):
                 await prove(await body.fill(size))
-        async with self.proven.reserved(self._largest if expected is None else expected, limits.room_seconds):
+        async with self.proven.reserved(
+            self._largest if expected is None else expected, limits.room_seconds
+        ):
             yield await body.whole()
 
 
 def _too_large(size: int, largest: int) -> RefusedError:
-    return RefusedError("too-large", f"a body of {size} bytes or more is beyond the {largest} allowed", largest=largest)
+    return RefusedError(
+        "too-large",
+        f"a body of {size} bytes or more is beyond the {largest} allowed",
+        largest=largest,
+    )

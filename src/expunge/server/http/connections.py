@@ -1,7 +1,7 @@
 """Connections: uvicorn's, and no patience with those that only pretend to ask something.
 
-uvicorn gives up on connections that are idle after an answer; here also on those that never ask, or that never come to the end
-of their headers.
+uvicorn gives up on connections that are idle after an answer; here also on those that never ask, or
+that never come to the end of their headers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def connections(limits: Limits) -> type[asyncio.Protocol]:
             self._in_head, self._head = True, 0
 
         def on_response_complete(self) -> None:
-            """Answered. If that was the last answer, the other side gets a little time to take it."""
+            """Answered.
+
+            If that was the last answer, the other side gets a little time to take it.
+            """
             super().on_response_complete()
             self._end_soon()
 
@@ -76,12 +79,17 @@ def connections(limits: Limits) -> type[asyncio.Protocol]:
             self._end_soon()
 
         def _end_soon(self) -> None:
-            if self.transport.is_closing():  # TLS would wait, and go on reading, until the other side has said good-bye
+            if (
+                self.transport.is_closing()
+            ):  # TLS would wait, and go on reading, until the other side has said good-bye
                 self._stop_waiting()
                 self._impatience = self.loop.call_later(limits.linger_seconds, self.transport.abort)
 
         def shutdown(self) -> None:
-            """The server stops: end this once what has begun is answered. Who is silent need not say good-bye."""
+            """The server stops: end this once what has begun is answered.
+
+            Who is silent need not say good-bye.
+            """
             if self.cycle is not None and not self.cycle.response_complete:
                 self.cycle.keep_alive = False
             elif self.transport.get_write_buffer_size() == 0:

@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-from expunge.server.http.refusals import too_many
+from expunge.wire.refusals import too_many
 
-_MOST_NAMES = 10000  # buckets kept; whoever was longest silent is forgotten first, and begins with a full one
+_MOST_NAMES = (
+    10000  # buckets kept; whoever was longest silent is forgotten first, and begins with a full one
+)
 _IPV6_NETWORK = 64  # bits: what one subscriber is given
 
 
@@ -20,18 +22,25 @@ _IPV6_NETWORK = 64  # bits: what one subscriber is given
 class Limits:
     """Of the HTTP side alone; sizes of requests and rates of actors are the service's `Settings`.
 
-    Memory held for bodies is at most `free` for each connection, `unproven` in all for longer ones whose sender is not known
-    yet, and `Settings.most_in_flight` in all for those of enrolled clients.
+    Memory held for bodies is at most `free` for each connection, `unproven` in all for longer ones
+    whose sender is not known yet, and `Settings.most_in_flight` in all for those of enrolled
+    clients.
     """
 
     most_connections: int = 800  # beyond: 503; a quarter more: dropped at once
-    head_seconds: float = 20.0  # for the request line and the headers, from the first byte or the connection on
+    head_seconds: float = (
+        20.0  # for the request line and the headers, from the first byte or the connection on
+    )
     head_bytes: int = 64 << 10
     idle_seconds: int = 75  # that a connection is kept between two requests
-    body_seconds: float = 30.0  # for a body to arrive, and one second more for every `slowest` bytes
+    body_seconds: float = (
+        30.0  # for a body to arrive, and one second more for every `slowest` bytes
+    )
     slowest: int = 64 << 10  # bytes a second
     answer_seconds: float = 60.0  # for a client to take a piece of its answer
-    linger_seconds: float = 5.0  # that the rest of a refused body is read and thrown away, so that the refusal is read
+    linger_seconds: float = (
+        5.0  # that the rest of a refused body is read and thrown away, so that the refusal is read
+    )
     linger_bytes: int = 64 << 20  # and at most so much of it
     room_seconds: float = 20.0  # that a body waits for others to be done with
     free: int = 64 << 10
@@ -41,17 +50,25 @@ class Limits:
 
 
 class Buckets:
-    """Token buckets by name: so many in a minute, and at most a minute's worth at once. Safe in threads; 0 means no limit."""
+    """Token buckets by name: so many in a minute, and at most a minute's worth at once.
+
+    Safe in threads; 0 means no limit.
+    """
 
     def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
         self._most = float(per_minute)
         self._rate = per_minute / 60.0
         self._clock = clock
         self._lock = Lock()
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when there were so many
+        self._buckets: OrderedDict[str, tuple[float, float]] = (
+            OrderedDict()
+        )  # tokens, and when there were so many
 
     def take(self, name: str, amount: float = 1.0) -> float:
-        """Take a token; returns 0, or else the seconds until there is one (and takes none). With amount 0, only look."""
+        """Take a token; returns 0, or else the seconds until there is one (and takes none).
+
+        With amount 0, only look.
+        """
         if self._most <= 0.0:
             return 0.0
         with self._lock:
@@ -79,7 +96,9 @@ class Buckets:
 
 
 def peer_name(host: str) -> str:
-    """Whom to count an address for: itself, or its network where one subscriber has a whole network."""
+    """Whom to count an address for: itself, or its network where one subscriber has a whole
+    network.
+    """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -92,7 +111,10 @@ def peer_name(host: str) -> str:
 
 
 class Budget:
-    """So many bytes for all. Who finds no room waits in turn, then is refused. For one event loop."""
+    """So many bytes for all. Who finds no room waits in turn, then is refused.
+
+    For one event loop.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,11 +1,14 @@
-"""Logs: one line of JSON for each request, and for whatever else happens; nothing in them is personal.
+"""Logs: one line of JSON for each request, and for whatever else happens; nothing in them is
+personal.
 
-A line says which route (never the address with its parameters), which outcome, how long it took, how many bytes, and which
-enrolled actor asked by which sequence number, once its signature has been checked. Bodies, subjects, commitments and tokens do
-not come near this module; of unexpected errors only kind and place are told, since their texts may quote what they met.
+A line says which route (never the address with its parameters), which outcome, how long it took,
+how many bytes, and which enrolled actor asked by which sequence number, once its signature has been
+checked. Bodies, subjects, commitments and tokens do not come near this module; of unexpected errors
+only kind and place are told, since their texts may quote what they met.
 
-Every line has a level. A request is an error if the server failed (5xx), a warning if it was refused or its connection lost,
-and otherwise info; so is what happens as it should. Debug adds what uvicorn does.
+Every line has a level. A request is an error if the server failed (5xx), a warning if it was
+refused or its connection lost, and otherwise info; so is what happens as it should. Debug adds what
+uvicorn does.
 """
 
 from __future__ import annotations
@@ -132,10 +135,11 @@ class JsonLines(logging.Formatter):
 
 
 def write_to(stream: TextIO, level: str = "info") -> logging.Handler:
-    """Send our lines of this level and above to a stream, and uvicorn's warnings and errors among them.
+    """Send our lines of this level and above to a stream, and uvicorn's warnings and errors among
+    them.
 
-    With debug, uvicorn's info lines come too; its own debug lines never do, since they may show peers. Returns the handler, to
-    be removed by `stop_writing`.
+    With debug, uvicorn's info lines come too; its own debug lines never do, since they may show
+    peers. Returns the handler, to be removed by `stop_writing`.
     """
     least = LEVELS[level]
     others = logging.INFO if least < logging.INFO else max(least, logging.WARNING)

@@ -1,4 +1,5 @@
-"""Metrics for Prometheus, in a registry of their own: how the service is used, and where the federation stands.
+"""Metrics for Prometheus, in a registry of their own: how the service is used, and where the
+federation stands.
 
 Names of clients, orders or people are in none of them.
 """
@@ -14,24 +15,48 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from expunge.errors import ExpungeError
-from expunge.protocol.names import time_seconds
 from expunge.server.http.logs import Note
 from expunge.server.service import Service
+from expunge.wire.schema import time_seconds
 
 _DAY = 86400
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_SECONDS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+)
 
 
 class Metrics:
     """What is counted, and what is asked of the service at each scrape."""
 
-    def __init__(self, service: Service, held: Callable[[], float], expires: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        held: Callable[[], float],
+        expires: Callable[[], float] | None = None,
+    ) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         labels = ("route", "method", "status", "outcome")
         self._requests = Counter(
-            "expunge_http_requests", "Requests, by outcome: ok or the refusal's code.", labels, registry=registry
+            "expunge_http_requests",
+            "Requests, by outcome: ok or the refusal's code.",
+            labels,
+            registry=registry,
         )
         self._seconds = Histogram(
             "expunge_http_request_seconds",
@@ -47,15 +72,27 @@ class Metrics:
             registry=registry,
             buckets=_SECONDS,
         )
-        self._in = Counter("expunge_http_received_bytes", "Bytes of bodies received.", registry=registry)
+        self._in = Counter(
+            "expunge_http_received_bytes", "Bytes of bodies received.", registry=registry
+        )
         self._out = Counter("expunge_http_sent_bytes", "Bytes of bodies sent.", registry=registry)
-        self.under_way = Gauge("expunge_http_requests_under_way", "Requests that have yet to be answered.", registry=registry)
-        bodies = Gauge("expunge_http_held_bytes", "Room given to long bodies of requests under way.", registry=registry)
+        self.under_way = Gauge(
+            "expunge_http_requests_under_way",
+            "Requests that have yet to be answered.",
+            registry=registry,
+        )
+        bodies = Gauge(
+            "expunge_http_held_bytes",
+            "Room given to long bodies of requests under way.",
+            registry=registry,
+        )
         bodies.set_function(held)
         registry.register(_Federation(service))
         if expires is not None:
             certificate = Gauge(
-                "expunge_tls_certificate_expires_timestamp_seconds", "When the certificate in use ends.", registry=registry
+                "expunge_tls_certificate_expires_timestamp_seconds",
+                "When the certificate in use ends.",
+                registry=registry,
             )
             certificate.set_function(expires)
 
@@ -88,7 +125,9 @@ class _Federation(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, or the one that says that the store does not answer."""
-        answers = GaugeMetricFamily("expunge_store_answers", "Whether the server's store answers: 1 or 0.")
+        answers = GaugeMetricFamily(
+            "expunge_store_answers", "Whether the server's store answers: 1 or 0."
+        )
         try:
             found = list(self._found())
         except (ExpungeError, sqlite3.Error):
@@ -104,35 +143,63 @@ class _Federation(Collector):
         now = time_seconds(status["time"])
         oldest = core.database.value("SELECT min(time) FROM journal")
         erased = core.database.value(
-            "SELECT json_extract(entry, '$.time') FROM log WHERE position = (SELECT max(position) FROM erasures)"
+            "SELECT json_extract(entry, '$.time') FROM log WHERE position = (SELECT max(position) "
+            "FROM erasures)"
         )
         yield _gauge("expunge_samples", "Samples retained in the ledger.", status["samples"])
         yield _gauges("expunge_clients", "Clients, by status.", "status", status["clients"])
         silent = core.database.value(
-            "SELECT count(*) FROM actors WHERE role = 'client' AND status = 'active' AND coalesce(seen, enrolled) < ?",
+            "SELECT count(*) FROM actors WHERE role = 'client' AND status = 'active' AND "
+            "coalesce(seen, enrolled) < ?",
             (now - _DAY,),
         )
-        yield _gauge("expunge_clients_silent", "Active clients that have not synced for a day.", silent)
-        yield _gauge("expunge_queue_length", "Requests and commands that wait to be applied.", status["waiting"])
-        yield _gauge("expunge_journal_entries", "Messages journalled and not yet folded into the ledger.", status["journal"])
+        yield _gauge(
+            "expunge_clients_silent", "Active clients that have not synced for a day.", silent
+        )
+        yield _gauge(
+            "expunge_queue_length",
+            "Requests and commands that wait to be applied.",
+            status["waiting"],
+        )
+        yield _gauge(
+            "expunge_journal_entries",
+            "Messages journalled and not yet folded into the ledger.",
+            status["journal"],
+        )
         yield _gauge(
             "expunge_journal_oldest_seconds",
             "Age of the oldest journalled message; must stay below expunge_erase_within_seconds.",
             0 if oldest is None else max(0, now - oldest),
         )
-        yield _gauge("expunge_erase_within_seconds", "Within this time messages are to be erased.", core.settings.erase_within)
+        yield _gauge(
+            "expunge_erase_within_seconds",
+            "Within this time messages are to be erased.",
+            core.settings.erase_within,
+        )
         yield _gauge("expunge_log_entries", "Entries of the audit log.", status["log"])
-        yield CounterMetricFamily("expunge_rounds", "Rounds of requests applied.", value=status["round"])
+        yield CounterMetricFamily(
+            "expunge_rounds", "Rounds of requests applied.", value=status["round"]
+        )
         yield _gauges("expunge_orders", "Erasure orders, by state.", "state", status["orders"])
-        yield _gauge("expunge_head_published", "Whether there is a head to publish: 1 or 0.", int(bool(status["head"])))
+        yield _gauge(
+            "expunge_head_published",
+            "Whether there is a head to publish: 1 or 0.",
+            int(bool(status["head"])),
+        )
         yield _gauge(
             "expunge_audit_equal",
-            "Whether the last audit found the ledger equal to retraining: 1 or 0; -1 before the first.",
+            (
+                "Whether the last audit found the ledger equal to retraining: 1 or 0; -1 before "
+                "the "
+                "first."
+            ),
             -1 if status["audit"] is None else int(status["audit"]["result"] == "equal"),
         )
         if erased is not None:
             yield _gauge(
-                "expunge_seconds_since_erasure", "Since a journal was last erased at rest.", max(0, now - time_seconds(erased))
+                "expunge_seconds_since_erasure",
+                "Since a journal was last erased at rest.",
+                max(0, now - time_seconds(erased)),
             )
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from expunge.server.http import metrics as exposition
-from expunge.server.http.door import Door
+from expunge.server.http.gateway import Gateway
 from expunge.server.http.logs import Note
-from expunge.server.http.models import (
+from expunge.server.http.openapi import (
     JSON,
     SIGNED,
     Live,
@@ -34,8 +34,8 @@ _NONCE = "64 hexadecimal digits"
 _FEDERATION = "32 hexadecimal digits"
 
 
-def _door(request: Request) -> Door:
-    door: Door = request.app.state.door
+def _door(request: Request) -> Gateway:
+    door: Gateway = request.app.state.door
     return door
 
 
@@ -48,7 +48,7 @@ def _envelope(data: bytes) -> Response:
     return Response(data, media_type=JSON, headers=_NO_STORE)
 
 
-# -- actors; the most frequent first, since routes are tried in this order --------------------------------------------------
+# -- actors; the most frequent first, since routes are tried in this order -------------------------
 
 
 @router.post(
@@ -58,7 +58,16 @@ def _envelope(data: bytes) -> Response:
     tags=["actors"],
     response_class=Response,
     responses={
-        **with_timing(signed("receipt", "What took effect, when it will be erased at rest, and where the audit log says so.")),
+        **with_timing(
+            signed(
+                "receipt",
+                (
+                    "What took effect, when it will be erased at rest, and where the audit log "
+                    "says "
+                    "so."
+                ),
+            )
+        ),
         **refusals(
             *SIGNED,
             "too-large",
@@ -81,10 +90,12 @@ def _envelope(data: bytes) -> Response:
 async def offer(request: Request) -> Response:
     """Applied exactly once, by client and sequence number.
 
-    The same request again is answered by the same receipt, so it may be offered until an answer comes. Requests that arrive
-    together are applied in one round.
+    The same request again is answered by the same receipt, so it may be offered until an answer
+    comes. Requests that arrive together are applied in one round.
     """
-    answer, seconds = await _door(request).request(_note(request), request.scope["headers"], request.receive)
+    answer, seconds = await _door(request).request(
+        _note(request), request.scope["headers"], request.receive
+    )
     timing = ", ".join(f"{phase};dur={1000.0 * value:.3f}" for phase, value in seconds.items())
     return Response(answer, media_type=JSON, headers={**_NO_STORE, "server-timing": timing})
 
@@ -96,7 +107,10 @@ async def offer(request: Request) -> Response:
     tags=["actors"],
     response_class=Response,
     responses={
-        **signed("standing", "How the round stands for this client, and what it needs to know for its next turn."),
+        **signed(
+            "standing",
+            "How the round stands for this client, and what it needs to know for its next turn.",
+        ),
         **refusals(
             *SIGNED,
             "too-large",
@@ -113,11 +127,14 @@ async def offer(request: Request) -> Response:
     openapi_extra=request_body(),
 )
 async def aggregate(request: Request) -> Response:
-    """What a client says in a phase of a round, or an envelope `turn`, which only asks and may wait for a change.
+    """What a client says in a phase of a round, or an envelope `turn`, which only asks and may wait
+    for a change.
 
     The same message again changes nothing, and is answered by how the round stands then.
     """
-    return _envelope(await _door(request).aggregate(_note(request), request.scope["headers"], request.receive))
+    return _envelope(
+        await _door(request).aggregate(_note(request), request.scope["headers"], request.receive)
+    )
 
 
 @router.post(
@@ -127,11 +144,21 @@ async def aggregate(request: Request) -> Response:
     tags=["actors"],
     response_class=Response,
     responses={
-        **signed("answer", "Standing, spec, amendments, open orders and audits, checkpoint and consistency proof."),
+        **signed(
+            "answer",
+            "Standing, spec, amendments, open orders and audits, checkpoint and consistency proof.",
+        ),
         **refusals(*SIGNED, "too-large"),
     },
     openapi_extra=envelope_body(
-        "question", {"actor": "hospital-a", "federation": _FEDERATION, "nonce": _NONCE, "sequence": 7, "size": 41}
+        "question",
+        {
+            "actor": "hospital-a",
+            "federation": _FEDERATION,
+            "nonce": _NONCE,
+            "sequence": 7,
+            "size": 41,
+        },
     ),
 )
 async def sync(request: Request) -> Response:
@@ -139,7 +166,9 @@ async def sync(request: Request) -> Response:
 
     The answer carries the question's nonce, and proves that the log continues what was seen before.
     """
-    return _envelope(await _door(request).sync(_note(request), request.scope["headers"], request.receive))
+    return _envelope(
+        await _door(request).sync(_note(request), request.scope["headers"], request.receive)
+    )
 
 
 @router.post(
@@ -177,11 +206,14 @@ async def sync(request: Request) -> Response:
     ),
 )
 async def command(request: Request) -> Response:
-    """With the actor's next sequence number a command, applied exactly once; with sequence 0 a question, which changes nothing.
+    """With the actor's next sequence number a command, applied exactly once; with sequence 0 a
+    question, which changes nothing.
 
     Which actions there are stands in docs/protocol.md.
     """
-    return _envelope(await _door(request).command(_note(request), request.scope["headers"], request.receive))
+    return _envelope(
+        await _door(request).command(_note(request), request.scope["headers"], request.receive)
+    )
 
 
 @router.post(
@@ -192,19 +224,34 @@ async def command(request: Request) -> Response:
     response_class=Response,
     responses={
         **signed("enrolled", "Name, role and spec."),
-        **refusals("bad-token", "name-taken", "bad-signature", "wrong-federation", "wrong-spec", "too-large"),
+        **refusals(
+            "bad-token",
+            "name-taken",
+            "bad-signature",
+            "wrong-federation",
+            "wrong-spec",
+            "too-large",
+        ),
     },
     openapi_extra=envelope_body(
         "enrolment",
-        {"federation": _FEDERATION, "key": "base64", "name": "hospital-a", "spec": "digest of the data spec", "token": "secret"},
+        {
+            "federation": _FEDERATION,
+            "key": "base64",
+            "name": "hospital-a",
+            "spec": "digest of the data spec",
+            "token": "secret",
+        },
     ),
 )
 async def enrol(request: Request) -> Response:
     """The same enrolment (same name, key and token) again is answered again."""
-    return _envelope(await _door(request).enrol(_note(request), request.scope["headers"], request.receive))
+    return _envelope(
+        await _door(request).enrol(_note(request), request.scope["headers"], request.receive)
+    )
 
 
-# -- evidence, for anyone -----------------------------------------------------------------------------------------------
+# -- evidence, for anyone --------------------------------------------------------------------------
 
 
 @router.get(
@@ -225,7 +272,12 @@ _HEAD_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The published head.",
         "content": {HEAD_TYPE: {"schema": {"type": "string", "format": "binary"}}},
-        "headers": {"ETag": {"description": 'W/"SHA-256 of the head, in hexadecimal"', "schema": {"type": "string"}}},
+        "headers": {
+            "ETag": {
+                "description": 'W/"SHA-256 of the head, in hexadecimal"',
+                "schema": {"type": "string"},
+            }
+        },
     },
     304: {"description": "`If-None-Match` names the digest of the current head."},
     **refusals("unsolvable"),
@@ -243,7 +295,8 @@ _HEAD_RESPONSES: dict[int | str, dict[str, Any]] = {
 async def head(request: Request) -> Response:
     """The file of docs/formats.md: certificate and weights.
 
-    `ETag` is the head's digest. It is a weak one, since the certificate may be newer while the head is the same.
+    `ETag` is the head's digest. It is a weak one, since the certificate may be newer while the head
+    is the same.
     """
     data, digest = await _door(request).head(_tags(request.headers.getlist("if-none-match")))
     headers = {"etag": f'W/"{digest}"', "cache-control": "no-cache"}
@@ -258,7 +311,10 @@ async def head(request: Request) -> Response:
     operation_id="head_digest",
     tags=["evidence"],
     response_class=Response,
-    responses={200: {"description": "There is a head.", "headers": _HEAD_RESPONSES[200]["headers"]}, 304: _HEAD_RESPONSES[304]},
+    responses={
+        200: {"description": "There is a head.", "headers": _HEAD_RESPONSES[200]["headers"]},
+        304: _HEAD_RESPONSES[304],
+    },
 )
 async def head_digest(request: Request) -> Response:
     """As GET, without the body."""
@@ -316,7 +372,9 @@ async def entries(request: Request, start: Place, end: Place) -> Response:
 async def inclusion(request: Request, index: Place, size: Place) -> Response:
     """RFC 9162: the audit path of entry `index` in the tree of `size` entries."""
     service = _door(request).service
-    return _list([one.hex() for one in await _door(request).fetch(lambda: service.inclusion(index, size))])
+    return _list(
+        [one.hex() for one in await _door(request).fetch(lambda: service.inclusion(index, size))]
+    )
 
 
 @router.get(
@@ -331,14 +389,19 @@ async def inclusion(request: Request, index: Place, size: Place) -> Response:
 async def consistency(request: Request, first: Place, second: Place) -> Response:
     """RFC 9162: that the tree of `second` entries continues the one of `first`."""
     service = _door(request).service
-    return _list([one.hex() for one in await _door(request).fetch(lambda: service.consistency(first, second))])
+    return _list(
+        [
+            one.hex()
+            for one in await _door(request).fetch(lambda: service.consistency(first, second))
+        ]
+    )
 
 
 def _list(texts: list[str]) -> Response:
     return Response(json.dumps(texts), media_type=JSON, headers=_NO_STORE)
 
 
-# -- for whoever looks after the server ---------------------------------------------------------------------------------
+# -- for whoever looks after the server ------------------------------------------------------------
 
 
 @router.get(
@@ -364,7 +427,9 @@ async def healthz() -> Response:
     responses={503: {"model": Ready, "description": "It does not: send no requests here."}},
 )
 async def readyz(request: Request) -> Response:
-    """A federation without a head (there may be too few samples) is ready; `reason` says why there is none."""
+    """A federation without a head (there may be too few samples) is ready; `reason` says why there
+    is none.
+    """
     ready, reason = await _door(request).readiness()
     content = json.dumps({"ready": ready, "reason": reason})
     return Response(content, 200 if ready else 503, media_type=JSON, headers=_NO_STORE)
@@ -377,11 +442,16 @@ async def readyz(request: Request) -> Response:
     tags=["operation"],
     response_class=Response,
     responses={
-        200: {"description": "The text format, version 0.0.4.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        200: {
+            "description": "The text format, version 0.0.4.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
         **{status: refusals()[status] for status in (429,)},
     },
 )
 async def metrics(request: Request) -> Response:
     """Counts and times. Nothing in them is personal, but keep them to yourself all the same."""
     door = _door(request)
-    return Response(await door.fetch(door.metrics.text), media_type=exposition.MEDIA_TYPE, headers=_NO_STORE)
+    return Response(
+        await door.fetch(door.metrics.text), media_type=exposition.MEDIA_TYPE, headers=_NO_STORE
+    )

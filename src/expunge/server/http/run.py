@@ -1,8 +1,8 @@
 """Serving over HTTP: uvicorn around the application, until somebody says stop.
 
-`serve` owns the service from the moment it is called: whatever happens, the service is closed when it is over. SIGTERM and
-SIGINT stop it: no new connections, what has begun is answered, the journal is folded (so that nothing remains to be erased),
-and `serve` returns.
+`serve` owns the service from the moment it is called: whatever happens, the service is closed when
+it is over. SIGTERM and SIGINT stop it: no new connections, what has begun is answered, the journal
+is folded (so that nothing remains to be erased), and `serve` returns.
 """
 
 from __future__ import annotations
@@ -28,15 +28,20 @@ try:
 
     from expunge.server.http.app import make_app
     from expunge.server.http.connections import connections
-    from expunge.server.http.door import Door
-    from expunge.server.http.watch import Watch
+    from expunge.server.http.gateway import Gateway
+    from expunge.server.http.middleware import Middleware
 except ImportError as _problem:
     if (_problem.name or "").partition(".")[0] == "expunge":
         raise
-    raise MissingExtraError(f"{_problem}. Serving over HTTP needs it: pip install 'expunge[server]'") from _problem
+    raise MissingExtraError(
+        f"{_problem}. Serving over HTTP needs it: pip install 'expunge[server]'"
+    ) from _problem
 
 _BACKLOG = 1024
-_NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # such as IPv6 where there is none: the others will do
+_NO_SUCH_FAMILY = (
+    errno.EAFNOSUPPORT,
+    errno.EADDRNOTAVAIL,
+)  # such as IPv6 where there is none: the others will do
 _TICKS = 600  # of uvicorn's tenths of a second: how often to look for a new certificate
 
 
@@ -65,7 +70,9 @@ def serve(
     ready: Ready | None = None,
     beside: AbstractContextManager[object] | None = None,
 ) -> None:
-    """Serve until stopped. `port` 0 takes any that is free; `ready` is called when connections are taken.
+    """Serve until stopped.
+
+    `port` 0 takes any that is free; `ready` is called when connections are taken.
 
     `beside` is entered while it serves, and left before the service is closed.
 
@@ -75,13 +82,19 @@ def serve(
         tls = _tls(certificate, key, insecure=insecure)
         sockets = _listen(host, port)
         try:
-            door = Door(service, limits, expires=None if tls is None else lambda: tls.expires)
+            door = Gateway(service, limits, expires=None if tls is None else lambda: tls.expires)
             try:
                 config = _config(door, trusted_proxies, log_peers=log_peers)
                 config.load()
                 config.ssl = None if tls is None else tls.context
                 with beside or nullcontext():
-                    _Server(config, door, tls, _urls(host, sockets, "http" if tls is None else "https"), ready).run(sockets)
+                    _Server(
+                        config,
+                        door,
+                        tls,
+                        _urls(host, sockets, "http" if tls is None else "https"),
+                        ready,
+                    ).run(sockets)
             finally:
                 door.close()
         finally:
@@ -93,10 +106,17 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Stops at a signal and then returns, where uvicorn's own would let the signal end the process."""
+    """Stops at a signal and then returns, where uvicorn's own would let the signal end the
+    process.
+    """
 
     def __init__(
-        self, config: uvicorn.Config, door: Door, tls: ServerTls | None, urls: tuple[str, ...], ready: Ready | None
+        self,
+        config: uvicorn.Config,
+        door: Gateway,
+        tls: ServerTls | None,
+        urls: tuple[str, ...],
+        ready: Ready | None,
     ) -> None:
         super().__init__(config)
         self._door = door
@@ -110,7 +130,10 @@ class _Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, self.handle_exit)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:
@@ -145,13 +168,17 @@ class _Server(uvicorn.Server):
 
 def _tls(certificate: Path | None, key: Path | None, *, insecure: bool) -> ServerTls | None:
     if insecure and (certificate or key):
-        raise ExpungeError("a certificate and insecure=True contradict each other: choose TLS or plain HTTP")
+        raise ExpungeError(
+            "a certificate and insecure=True contradict each other: choose TLS or plain HTTP"
+        )
     if insecure:
         return None
     if certificate is None or key is None:
         raise ExpungeError(
-            "plain HTTP would show enrolment tokens, subjects of erasure orders and features to everyone on the way. Give a "
-            "certificate and its key (expunge init makes both), or insecure=True if a reverse proxy before this server does TLS"
+            "plain HTTP would show enrolment tokens, subjects of erasure orders and features to "
+            "everyone on the way. Give a "
+            "certificate and its key (expunge init makes both), or insecure=True if a reverse "
+            "proxy before this server does TLS"
         )
     return ServerTls(certificate, key)
 
@@ -161,9 +188,13 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     missing: OSError | None = None
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            chosen = port or (sockets[0].getsockname()[1] if sockets else 0)  # with port 0: all at the one the first is given
+            chosen = port or (
+                sockets[0].getsockname()[1] if sockets else 0
+            )  # with port 0: all at the one the first is given
             try:
                 sockets.append(_bound(family, kind, protocol, (address[0], chosen, *address[2:])))
             except OSError as problem:
@@ -176,7 +207,8 @@ def _listen(host: str, port: int) -> list[socket.socket]:
         for one in sockets:
             one.close()
         raise ExpungeError(
-            f"cannot listen on {host or 'any address'}, port {port}: {problem.strerror}. Choose another, or stop who has it"
+            f"cannot listen on {host or 'any address'}, port {port}: {problem.strerror}. Choose "
+            "another, or stop who has it"
         ) from problem
     return sockets
 
@@ -196,14 +228,21 @@ def _bound(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> s
 
 def _urls(host: str, sockets: list[socket.socket], scheme: str) -> tuple[str, ...]:
     port = sockets[0].getsockname()[1]
-    names = [host] if host and host not in ("0.0.0.0", "::") else [one.getsockname()[0] for one in sockets]  # noqa: S104 - compared
-    return tuple(f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}" for name in names)
+    names = (
+        [host]
+        if host and host not in ("0.0.0.0", "::")  # noqa: S104 - compared
+        else [one.getsockname()[0] for one in sockets]
+    )
+    return tuple(
+        f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
+        for name in names
+    )
 
 
-def _config(door: Door, trusted_proxies: Sequence[str], *, log_peers: bool) -> uvicorn.Config:
+def _config(door: Gateway, trusted_proxies: Sequence[str], *, log_peers: bool) -> uvicorn.Config:
     limits = door.limits
     return uvicorn.Config(
-        Watch(make_app(door), door, peers=log_peers),
+        Middleware(make_app(door), door, peers=log_peers),
         http=connections(limits),
         ws="none",
         lifespan="off",

@@ -1,8 +1,10 @@
-"""TLS for a server: a private authority and a certificate made in one go, or those that an operator brings.
+"""TLS for a server: a private authority and a certificate made in one go, or those that an operator
+brings.
 
-`make_tls` writes four files that only their owner can read: `ca.pem` (what clients are given, inside their enrolment tokens),
-`ca.key` (needed again only to renew; it may be moved to a safe), `tls.pem` and `tls.key`. Clients trust the authority and
-not the certificate, so a certificate can be renewed, also for other names, without telling them.
+`make_tls` writes four files that only their owner can read: `ca.pem` (what clients are given,
+inside their enrolment tokens), `ca.key` (needed again only to renew; it may be moved to a safe),
+`tls.pem` and `tls.key`. Clients trust the authority and not the certificate, so a certificate can
+be renewed, also for other names, without telling them.
 """
 
 from __future__ import annotations
@@ -22,20 +24,24 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from expunge.errors import FormatError, StoreError
-from expunge.files import write_whole
+from expunge.storage.files import write_whole
 
 CA, CA_KEY, CERTIFICATE, KEY = "ca.pem", "ca.key", "tls.pem", "tls.key"
 _AUTHORITY_DAYS = 3650
 _CERTIFICATE_DAYS = 825
 _SKEW = datetime.timedelta(days=1)  # a client's clock may be behind
-_DNS = re.compile(r"(\*\.)?([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+_DNS = re.compile(
+    r"(\*\.)?([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+)
 _LONGEST_NAME = 253
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; those of 1.3 are all sane
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Where the certificate of a server, its key, and the authority that clients are told of are kept."""
+    """Where the certificate of a server, its key, and the authority that clients are told of are
+    kept.
+    """
 
     ca: Path
     certificate: Path
@@ -47,10 +53,17 @@ class TlsFiles:
         return self.ca.read_text("ascii")
 
 
-def make_tls(folder: Path, names: Sequence[str], *, now: datetime.datetime | None = None) -> TlsFiles:
-    """A private authority and a certificate for these host names and addresses, in a folder that has neither yet."""
+def make_tls(
+    folder: Path, names: Sequence[str], *, now: datetime.datetime | None = None
+) -> TlsFiles:
+    """A private authority and a certificate for these host names and addresses, in a folder that
+    has neither yet.
+    """
     if (folder / CA).exists() or (folder / CA_KEY).exists():
-        raise StoreError(f"{folder} holds a certificate authority already: renew its certificate, or choose another folder")
+        raise StoreError(
+            f"{folder} holds a certificate authority already: renew its certificate, or choose "
+            "another folder"
+        )
     when = now or datetime.datetime.now(datetime.UTC)
     alternatives = _alternatives(names)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -58,7 +71,9 @@ def make_tls(folder: Path, names: Sequence[str], *, now: datetime.datetime | Non
     builder = _builder(subject, subject, key.public_key(), when, _AUTHORITY_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(authority=True), critical=True)
-    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    builder = builder.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+    )
     authority = builder.sign(key, hashes.SHA256())
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write_certificate(folder, authority, key, alternatives, when)
@@ -67,19 +82,34 @@ def make_tls(folder: Path, names: Sequence[str], *, now: datetime.datetime | Non
     return TlsFiles(folder / CA, folder / CERTIFICATE, folder / KEY)
 
 
-def renew_certificate(folder: Path, names: Sequence[str] = (), *, now: datetime.datetime | None = None) -> TlsFiles:
-    """A new certificate by the same authority, for these names or for those of the old one; a running server picks it up."""
+def renew_certificate(
+    folder: Path, names: Sequence[str] = (), *, now: datetime.datetime | None = None
+) -> TlsFiles:
+    """A new certificate by the same authority, for these names or for those of the old one; a
+    running server picks it up.
+    """
     when = now or datetime.datetime.now(datetime.UTC)
     authority = _certificate(folder / CA)
     try:
         key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), password=None)
     except OSError as problem:
-        raise StoreError(f"the authority's key {folder / CA_KEY} cannot be read: put it back from its safe") from problem
+        raise StoreError(
+            f"the authority's key {folder / CA_KEY} cannot be read: put it back from its safe"
+        ) from problem
     except (TypeError, ValueError) as problem:
-        raise StoreError(f"{folder / CA_KEY} is no unencrypted private key: put back the one of this authority") from problem
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authority.public_key():
-        raise StoreError(f"{folder / CA_KEY} is not the key of {folder / CA}: put back the one of this authority")
-    alternatives = _alternatives(names) if names else _alternatives_of(_certificate(folder / CERTIFICATE))
+        raise StoreError(
+            f"{folder / CA_KEY} is no unencrypted private key: put back the one of this authority"
+        ) from problem
+    if (
+        not isinstance(key, ec.EllipticCurvePrivateKey)
+        or key.public_key() != authority.public_key()
+    ):
+        raise StoreError(
+            f"{folder / CA_KEY} is not the key of {folder / CA}: put back the one of this authority"
+        )
+    alternatives = (
+        _alternatives(names) if names else _alternatives_of(_certificate(folder / CERTIFICATE))
+    )
     _write_certificate(folder, authority, key, alternatives, when)
     return TlsFiles(folder / CA, folder / CERTIFICATE, folder / KEY)
 
@@ -90,7 +120,9 @@ def expiry(certificate: Path) -> datetime.datetime:
 
 
 class ServerTls:
-    """The TLS of a server at work: `context` for its listener; `refresh` takes up files that were replaced meanwhile."""
+    """The TLS of a server at work: `context` for its listener; `refresh` takes up files that were
+    replaced meanwhile.
+    """
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate
@@ -98,18 +130,26 @@ class ServerTls:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_ciphers(_CIPHERS)
-        self.context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        self.context.options |= (
+            ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        )
         self.context.set_alpn_protocols(["http/1.1"])
         self._seen = self._stamp()
         self._load(self.context)
-        self.expires = expiry(certificate).timestamp()  # when the certificate in use ends, in seconds since 1970
+        self.expires = expiry(
+            certificate
+        ).timestamp()  # when the certificate in use ends, in seconds since 1970
 
     def refresh(self) -> bool:
-        """Use the files as they are now, if they changed; StoreError (and the old ones stay in use) if they do not fit."""
+        """Use the files as they are now, if they changed; StoreError (and the old ones stay in use)
+        if they do not fit.
+        """
         stamp = self._stamp()
         if stamp == self._seen:
             return False
-        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a trial: loading a bad pair may leave a context with half of it
+        self._load(
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        )  # a trial: loading a bad pair may leave a context with half of it
         self._load(self.context)
         self._seen, self.expires = stamp, expiry(self._certificate).timestamp()
         return True
@@ -120,7 +160,9 @@ class ServerTls:
             try:
                 status = path.stat()
             except OSError as problem:
-                raise StoreError(f"the {what} {path} cannot be read: {problem.strerror}") from problem
+                raise StoreError(
+                    f"the {what} {path} cannot be read: {problem.strerror}"
+                ) from problem
             found.append((status.st_mtime_ns, status.st_ino))
         return tuple(found)
 
@@ -129,7 +171,8 @@ class ServerTls:
             context.load_cert_chain(self._certificate, self._key, password=_no_password)
         except OSError as problem:  # ssl.SSLError is one
             raise StoreError(
-                f"certificate {self._certificate} and key {self._key} cannot be used: {problem.strerror or problem}. Both must "
+                f"certificate {self._certificate} and key {self._key} cannot be used: "
+                f"{problem.strerror or problem}. Both must "
                 "be PEM, the key unencrypted and that of the certificate"
             ) from problem
 
@@ -141,23 +184,32 @@ def _no_password() -> str:
 
 def _alternatives(names: Sequence[str]) -> list[x509.GeneralName]:
     if not names:
-        raise FormatError("a certificate needs at least one host name or address under which clients reach the server")
+        raise FormatError(
+            "a certificate needs at least one host name or address under which clients reach the "
+            "server"
+        )
     found: list[x509.GeneralName] = []
     for name in dict.fromkeys(names):
         try:
             found.append(x509.IPAddress(ipaddress.ip_address(name)))
         except ValueError:
             if len(name) > _LONGEST_NAME or not _DNS.fullmatch(name):
-                raise FormatError(f"{name!r:.80} is neither a host name (in ASCII) nor an IP address") from None
+                raise FormatError(
+                    f"{name!r:.80} is neither a host name (in ASCII) nor an IP address"
+                ) from None
             found.append(x509.DNSName(name.lower()))
     return found
 
 
 def _alternatives_of(certificate: x509.Certificate) -> list[x509.GeneralName]:
     try:
-        return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        return list(
+            certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        )
     except x509.ExtensionNotFound as problem:
-        raise StoreError("the old certificate names no hosts: give the names for the new one") from problem
+        raise StoreError(
+            "the old certificate names no hosts: give the names for the new one"
+        ) from problem
 
 
 def _certificate(path: Path) -> x509.Certificate:
@@ -177,12 +229,20 @@ def _write_certificate(
     now: datetime.datetime,
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(_name("Expunge server"), authority.subject, key.public_key(), now, _CERTIFICATE_DAYS)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = _builder(
+        _name("Expunge server"), authority.subject, key.public_key(), now, _CERTIFICATE_DAYS
+    )
+    builder = builder.add_extension(
+        x509.BasicConstraints(ca=False, path_length=None), critical=True
+    )
     builder = builder.add_extension(_usage(authority=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    builder = builder.add_extension(
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+    )
     builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    builder = builder.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+    )
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     signed = builder.add_extension(issuer, critical=False).sign(authority_key, hashes.SHA256())
     write_whole(folder / KEY, _key_pem(key))
@@ -190,11 +250,17 @@ def _write_certificate(
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime.datetime, days: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    now: datetime.datetime,
+    days: int,
 ) -> x509.CertificateBuilder:
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(x509.random_serial_number())
-    return builder.not_valid_before(now - _SKEW).not_valid_after(now + datetime.timedelta(days=days))
+    return builder.not_valid_before(now - _SKEW).not_valid_after(
+        now + datetime.timedelta(days=days)
+    )
 
 
 def _name(common: str) -> x509.Name:
@@ -216,4 +282,6 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

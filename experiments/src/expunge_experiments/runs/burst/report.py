@@ -24,7 +24,9 @@ Columns = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Timing:
-    """Requests of one kind by one system: `wanted` of them, of which those in `columns` were timed."""
+    """Requests of one kind by one system: `wanted` of them, of which those in `columns` were
+    timed.
+    """
 
     columns: Columns
     wanted: int
@@ -46,7 +48,9 @@ class Timing:
 
     @property
     def total(self) -> float:
-        """Seconds of all: their sum; or, where not all were timed, extrapolated: the mean times how many are wanted."""
+        """Seconds of all: their sum; or, where not all were timed, extrapolated: the mean times how
+        many are wanted.
+        """
         return self.sum("seconds") if self.complete else self.mean("seconds") * self.wanted
 
     def mean(self, name: str) -> float:
@@ -65,7 +69,9 @@ class Timing:
         return [str(self.count), *map(seconds_text, found), total]
 
     def counts(self) -> list[str]:
-        """Rounds and bytes of a request on average; skips; repetitions of a request on average; the most that was kept."""
+        """Rounds and bytes of a request on average; skips; repetitions of a request on average; the
+        most that was kept.
+        """
         return [
             f"{self.mean('rounds'):.4g}",
             bytes_text(self.mean("bytes_up")),
@@ -76,8 +82,12 @@ class Timing:
         ]
 
 
-def timing(results: Results, system: str, kind: str, wanted: int, engine: str = "process") -> Timing | None:
-    """A system's timed requests ("deleted" or "added"); None for what it does not support or what is not done yet."""
+def timing(
+    results: Results, system: str, kind: str, wanted: int, engine: str = "process"
+) -> Timing | None:
+    """A system's timed requests ("deleted" or "added"); None for what it does not support or what
+    is not done yet.
+    """
     found = [one.result.get(kind) for one in results.where(system=system, engine=engine)]
     return Timing(found[0], wanted) if found and found[0] else None
 
@@ -92,8 +102,10 @@ def tables_of(requests: int, marks: Sequence[int], samples: int, results: Result
 
 
 _NOTE = (
-    "Same stream for all, in process. Rounds (exchanges with clients, the request itself among them), bytes and repetitions: "
-    "mean of a request; kept: the most that a system must keep besides samples, without caches that it can make again. ~: not "
+    "Same stream for all, in process. Rounds (exchanges with clients, the request itself among "
+    "them), bytes and repetitions: "
+    "mean of a request; kept: the most that a system must keep besides samples, without caches "
+    "that it can make again. ~: not "
     "all were timed, the total is the mean times {count}."
 )
 
@@ -116,31 +128,49 @@ def _stream(kind: str, requests: int, few: str, results: Results) -> Table:
     rows = []
     for name in results.values("system"):
         found = timing(results, name, kind, requests)
-        texts = [*found.texts(), *found.counts()] if found is not None else ["unsupported", *[MISSING] * (len(columns) - 2)]
+        texts = (
+            [*found.texts(), *found.counts()]
+            if found is not None
+            else ["unsupported", *[MISSING] * (len(columns) - 2)]
+        )
         rows.append([entry_of(name).title, *texts])
     title = "Time per single deletion" if kind == "deleted" else "Time per single sample added back"
     return Table(title, columns, rows, frozenset(columns[1:]), few + _NOTE.format(count=requests))
 
 
 def _deviations(requests: int, marks: Sequence[int], results: Results) -> Table:
-    wanted = [("delete", mark) for mark in marks] + [("add_back", gone) for gone in (*reversed(marks[:-1]), 0)]
-    names = [f"{gone} deleted" if kind == "delete" else f"{requests - gone} back" for kind, gone in wanted]
+    wanted = [("delete", mark) for mark in marks] + [
+        ("add_back", gone) for gone in (*reversed(marks[:-1]), 0)
+    ]
+    names = [
+        f"{gone} deleted" if kind == "delete" else f"{requests - gone} back"
+        for kind, gone in wanted
+    ]
     rows = []
     for done in results:
         if done.result["marks"]:
             found = {(one["kind"], one["gone"]): one for one in done.result["marks"]}
-            rows.append([entry_of(done.key["system"]).title, *(_deviation(found.get(one)) for one in wanted)])
+            rows.append(
+                [
+                    entry_of(done.key["system"]).title,
+                    *(_deviation(found.get(one)) for one in wanted),
+                ]
+            )
     for variant, row in paper.STREAM.items():
         steps = [(kind, gone if kind == "delete" else requests - gone) for kind, gone in wanted]
         texts = [scientific(row[kind].get(step)) for kind, step in steps]
         rows.append([f"The paper's Variant {variant.upper()} (fp64, DINOv2)", *texts])
     columns = ("System", *names)
     note = (
-        "Same digest: bit for bit the head that expunge.solve gives of the retained samples. Otherwise the relative Frobenius "
-        "deviation from central ridge in float64, as in the paper. What was deleted last is added back first. AFL gives "
+        "Same digest: bit for bit the head that expunge.solve gives of the retained samples. "
+        "Otherwise the relative Frobenius "
+        "deviation from central ridge in float64, as in the paper. What was deleted last is added "
+        "back first. AFL gives "
         "ordinary least squares by design, not ridge."
     )
-    return Table("Deviation from retraining over the stream", columns, rows, frozenset(columns[1:]), note)
+    return Table(
+        "Deviation from retraining over the stream", columns, rows, frozenset(columns[1:]), note
+    )
 
 
 def _deviation(mark: Mapping[str, Any] | None) -> str:
@@ -151,24 +181,45 @@ def _deviation(mark: Mapping[str, Any] | None) -> str:
 
 def _clients(requests: int, results: Results) -> Table:
     """A sample against a client."""
-    columns = ("System", "a sample: median", "rounds", "a client", "rounds of it", "up", "down", "repeated")
+    columns = (
+        "System",
+        "a sample: median",
+        "rounds",
+        "a client",
+        "rounds of it",
+        "up",
+        "down",
+        "repeated",
+    )
     rows, samples = [], 0
     for done in results:
         name, found = done.key["system"], done.result["client"]
         one = timing(results, name, "deleted", requests)
-        texts = [seconds_text(one.median), f"{one.mean('rounds'):.4g}"] if one is not None else ["unsupported", MISSING]
+        texts = (
+            [seconds_text(one.median), f"{one.mean('rounds'):.4g}"]
+            if one is not None
+            else ["unsupported", MISSING]
+        )
         if found is None:
             rows.append([entry_of(name).title, *texts, "unsupported", *[MISSING] * 4])
             continue
         samples, cost = max(samples, found["samples"]), found["cost"]
         sizes = [bytes_text(cost["bytes_up"]), bytes_text(cost["bytes_down"])]
-        whole = [seconds_text(cost["seconds"]), str(cost["rounds"]), *sizes, str(cost["recomputed"])]
+        whole = [
+            seconds_text(cost["seconds"]),
+            str(cost["rounds"]),
+            *sizes,
+            str(cost["recomputed"]),
+        ]
         rows.append([entry_of(name).title, *texts, *whole])
     note = (
-        f"One client, the same for all, is deleted after the stream; one measurement a system. It has {samples} samples, or a "
+        "One client, the same for all, is deleted after the stream; one measurement a system. It "
+        f"has {samples} samples, or a "
         "few less where what the stream deleted was not added back."
     )
-    return Table("Deleting a sample, and deleting a client", columns, rows, frozenset(columns[1:]), note)
+    return Table(
+        "Deleting a sample, and deleting a client", columns, rows, frozenset(columns[1:]), note
+    )
 
 
 def _flower_table(results: Results) -> Table:
@@ -188,17 +239,37 @@ def _flower_table(results: Results) -> Table:
     rows = []
     for done in results.where(engine="flower"):
         name = done.key["system"]
-        found, here = Timing(done.result["deleted"], done.key["requests"]), timing(results, name, "deleted", done.key["requests"])
-        parts = [seconds_text(found.mean(f"{part}_seconds")) for part in ("client", "server", "orchestration")]
+        found, here = (
+            Timing(done.result["deleted"], done.key["requests"]),
+            timing(results, name, "deleted", done.key["requests"]),
+        )
+        parts = [
+            seconds_text(found.mean(f"{part}_seconds"))
+            for part in ("client", "server", "orchestration")
+        ]
         counts = [f"{found.mean('rounds'):.4g}", f"{found.sum('skipped'):.0f} of {found.count}"]
-        rest = [seconds_text(here.median if here is not None else None), seconds_text(done.result["training"]["seconds"])]
-        row = [entry_of(name).title, str(found.count), seconds_text(found.median), *parts, *counts, *rest]
+        rest = [
+            seconds_text(here.median if here is not None else None),
+            seconds_text(done.result["training"]["seconds"]),
+        ]
+        row = [
+            entry_of(name).title,
+            str(found.count),
+            seconds_text(found.median),
+            *parts,
+            *counts,
+            *rest,
+        ]
         rows.append([*row, seconds_text(_started(done))])
     note = (
-        "The first requests of the same stream on Flower simulation (Ray). Client, server and orchestration: mean of a request. "
-        "Start: Flower, Ray and the apps, before and after the work. In process: the median of the table above."
+        "The first requests of the same stream on Flower simulation (Ray). Client, server and "
+        "orchestration: mean of a request. "
+        "Start: Flower, Ray and the apps, before and after the work. In process: the median of "
+        "the table above."
     )
-    return Table("Time per single deletion on Flower simulation", columns, rows, frozenset(columns[1:]), note)
+    return Table(
+        "Time per single deletion on Flower simulation", columns, rows, frozenset(columns[1:]), note
+    )
 
 
 def _started(done: Done) -> float:
@@ -219,10 +290,16 @@ def drawings_of(requests: int, results: Results) -> list[Drawing]:
     here, there = _timings(requests, results, "process"), _timings(requests, results, "flower")
     if not here:
         return []
-    stream = "Time of each request in the stream of single deletions; the same stream for all systems, in process"
+    stream = (
+        "Time of each request in the stream of single deletions; the same stream for all "
+        "systems, in process"
+    )
     if there:
         stream += " (left) and on Flower simulation (right)"
-    box = "Time per single deletion in process: median, quartiles (box), 5 and 95 % (whiskers), mean (diamond)"
+    box = (
+        "Time per single deletion in process: median, quartiles (box), 5 and 95 % (whiskers), "
+        "mean (diamond)"
+    )
     partly = [look(name).label for name, found in here.items() if not found.complete]
     said = f". Not all requests were timed: {', '.join(partly)}." if partly else "."
     return [
@@ -232,8 +309,16 @@ def drawings_of(requests: int, results: Results) -> list[Drawing]:
 
 
 def _draw_stream(here: Named, there: Named) -> Figure:
-    figure, axes = panels(2 if there else 1, width=5.2 if not there else 4.6, height=3.8, sharey=bool(there), squeeze=False)
-    titled = [("In process", here), ("On Flower simulation", there)] if there else [("In process", here)]
+    figure, axes = panels(
+        2 if there else 1,
+        width=5.2 if not there else 4.6,
+        height=3.8,
+        sharey=bool(there),
+        squeeze=False,
+    )
+    titled = (
+        [("In process", here), ("On Flower simulation", there)] if there else [("In process", here)]
+    )
     for place, (title, named) in zip(axes[0], titled, strict=True):
         for name, found in named.items():
             _points(place, name, found)
@@ -267,10 +352,21 @@ def _draw_summary(named: Named) -> Figure:
         style, seconds = look(name), np.maximum(found.columns["seconds"], _FLOOR)
         low, first, middle, third, high = np.quantile(seconds, [0.05, 0.25, 0.5, 0.75, 0.95])
         axes.plot([low, high], [place, place], color=style.colour, linewidth=0.9)
-        axes.barh(place, third - first, left=first, height=0.55, facecolor="white", edgecolor=style.colour, linewidth=1.0)
+        axes.barh(
+            place,
+            third - first,
+            left=first,
+            height=0.55,
+            facecolor="white",
+            edgecolor=style.colour,
+            linewidth=1.0,
+        )
         axes.plot([middle, middle], [place - 0.27, place + 0.27], color=style.colour, linewidth=2.0)
         axes.plot(seconds.mean(), place, marker="d", color=style.colour, markersize=4)
-    labels = [look(name).label + ("" if found.complete else f" ({found.count} timed)") for name, found in ordered]
+    labels = [
+        look(name).label + ("" if found.complete else f" ({found.count} timed)")
+        for name, found in ordered
+    ]
     axes.set_yticks(range(len(ordered)), labels)
     axes.set(title="Time per single deletion", xlabel="seconds")
     log_axis(axes, "x")
@@ -288,7 +384,11 @@ _FLOAT = ("a_float64", "b_float64")
 
 
 def findings_of(requests: int, samples: int, results: Results) -> list[Finding]:
-    """All of them. With fewer samples than there are, retraining is faster, and how much faster ours is is no claim."""
+    """All of them.
+
+    With fewer samples than there are, retraining is faster, and how much faster ours is is no
+    claim.
+    """
     process = results.where(engine="process")
     found = _timings(requests, process, "process")
     made = [*_exactness(process), *_grid(process), *_ratio(samples, found), *_rounds(found)]
@@ -299,7 +399,10 @@ def findings_of(requests: int, samples: int, results: Results) -> list[Finding]:
 
 
 def _timings(requests: int, results: Results, engine: str) -> dict[str, Timing]:
-    named = {name: timing(results, name, "deleted", requests, engine) for name in results.where(engine=engine).values("system")}
+    named = {
+        name: timing(results, name, "deleted", requests, engine)
+        for name in results.where(engine=engine).values("system")
+    }
     return {name: found for name, found in named.items() if found is not None}
 
 
@@ -308,23 +411,46 @@ def _title(name: str) -> str:
 
 
 def _exactness(results: Results) -> list[Finding]:
-    checks = [mark["equal"] for name in EXACT for done in results.where(system=name) for mark in done.result["marks"]]
+    checks = [
+        mark["equal"]
+        for name in EXACT
+        for done in results.where(system=name)
+        for mark in done.result["marks"]
+    ]
     if not checks:
         return []
     text = (
-        "At every mark of the stream, deletions and additions, the head of the exact variants has the digest of one solved afresh"
+        "At every mark of the stream, deletions and additions, the head of the exact variants "
+        "has the digest of one solved afresh"
     )
-    return [Finding(f"{text} from the retained samples: {sum(checks)} of {len(checks)} times.", all(checks))]
+    return [
+        Finding(
+            f"{text} from the retained samples: {sum(checks)} of {len(checks)} times.", all(checks)
+        )
+    ]
 
 
 def _grid(results: Results) -> list[Finding]:
-    deviations = [mark["deviation"] for name in EXACT for done in results.where(system=name) for mark in done.result["marks"]]
+    deviations = [
+        mark["deviation"]
+        for name in EXACT
+        for done in results.where(system=name)
+        for mark in done.result["marks"]
+    ]
     known = [one for one in deviations if one is not None]
     if not known:
         return []
     bounds = f"{min(known):.1e} to {max(known):.1e}"
-    text = f"At these marks, exact heads are {bounds} (relative Frobenius) from central ridge in float64"
-    return [Finding(f"{text}: that is the rounding of float64, and of features and published weights to their grids.")]
+    text = (
+        f"At these marks, exact heads are {bounds} (relative Frobenius) from central ridge in "
+        "float64"
+    )
+    return [
+        Finding(
+            f"{text}: that is the rounding of float64, and of features and published weights to "
+            "their grids."
+        )
+    ]
 
 
 def _ratio(samples: int, found: Mapping[str, Timing]) -> list[Finding]:
@@ -334,8 +460,10 @@ def _ratio(samples: int, found: Mapping[str, Timing]) -> list[Finding]:
     for name in (one for one in EXACT if one in found):
         ratio = found["fedavg"].median / found[name].median
         text = (
-            f"{_title(name)}, deletes a sample {ratio:.3g} times as fast as FedAvg retrains, in process, by medians "
-            f"({seconds_text(found[name].median)} and {seconds_text(found['fedavg'].median)}; wanted: {AIM:.0f} times"
+            f"{_title(name)}, deletes a sample {ratio:.3g} times as fast as FedAvg retrains, in "
+            "process, by medians "
+            f"({seconds_text(found[name].median)} and {seconds_text(found['fedavg'].median)}; "
+            f"wanted: {AIM:.0f} times"
             f"{f' with all samples, not with {samples}' if samples else ''})."
         )
         made.append(Finding(text, None if samples else ratio >= AIM))
@@ -347,36 +475,57 @@ def _rounds(found: Mapping[str, Timing]) -> list[Finding]:
     if not ours:
         return []
     theirs = [
-        f"{_title(name)} {found[name].mean('rounds'):.3g} on average, {max(found[name].columns['rounds']):.0f} at most"
+        (
+            f"{_title(name)} {found[name].mean('rounds'):.3g} on average, "
+            f"{max(found[name].columns['rounds']):.0f} at most"
+        )
         for name in _ITERATIVE
         if name in found
     ]
     beside = f" Others: {'; '.join(theirs)}." if theirs else ""
-    return [Finding(f"The exact variants need one round for each request.{beside}", set(ours) == {1})]
+    return [
+        Finding(f"The exact variants need one round for each request.{beside}", set(ours) == {1})
+    ]
 
 
 def _skipper(name: str, found: Mapping[str, Timing]) -> list[Finding]:
     """How often a system skips, and whether it is faster than ours for that."""
     one, skipped = found[name], int(found[name].sum("skipped"))
-    retrained = [seconds for seconds, skip in zip(one.columns["seconds"], one.columns["skipped"], strict=True) if not skip]
+    retrained = [
+        seconds
+        for seconds, skip in zip(one.columns["seconds"], one.columns["skipped"], strict=True)
+        if not skip
+    ]
     text = f"{_title(name)} skips {skipped} of {one.count} requests"
-    text += f"; the others take {seconds_text(sum(retrained) / len(retrained))} on average." if retrained else "."
+    text += (
+        f"; the others take {seconds_text(sum(retrained) / len(retrained))} on average."
+        if retrained
+        else "."
+    )
     made = [Finding(text)]
     for ours in (mine for mine in EXACT if mine in found):
         median = _faster(name, one.median, ours, found[ours].median)
         total = _faster(name, one.total, ours, found[ours].total)
         made.append(
-            Finding(f"In process, by median, {median}. In total, {total}. {_title(name)} skipped {skipped} of {one.count}.")
+            Finding(
+                f"In process, by median, {median}. In total, {total}. {_title(name)} skipped "
+                f"{skipped} of {one.count}."
+            )
         )
     return made
 
 
 def _faster(one: str, seconds: float, other: str, others: float) -> str:
     """Which of two is faster, and how much."""
-    (first, fast), (second, slow) = sorted([(one, seconds), (other, others)], key=lambda item: item[1])
+    (first, fast), (second, slow) = sorted(
+        [(one, seconds), (other, others)], key=lambda item: item[1]
+    )
     ratio = f"{slow / fast:.3g} times as fast as" if fast > 0 else "faster than"
     comma = "," if "," in _title(first) else ""
-    return f"{_title(first)}{comma} is {ratio} {_title(second)} ({seconds_text(fast)} and {seconds_text(slow)})"
+    return (
+        f"{_title(first)}{comma} is {ratio} {_title(second)} ({seconds_text(fast)} and "
+        f"{seconds_text(slow)})"
+    )
 
 
 def _others(found: Mapping[str, Timing]) -> list[Finding]:
@@ -387,52 +536,95 @@ def _others(found: Mapping[str, Timing]) -> list[Finding]:
             continue
         mine = found[ours].median
         rest = {name: found[name].median for name in _FURTHER if name in found}
-        faster = [f"{_title(name)} ({seconds_text(median)})" for name, median in rest.items() if median < mine]
+        faster = [
+            f"{_title(name)} ({seconds_text(median)})"
+            for name, median in rest.items()
+            if median < mine
+        ]
         if faster:
-            text = f"Also faster in process than {_title(ours)} ({seconds_text(mine)}), by median: {', '.join(faster)}."
+            text = (
+                f"Also faster in process than {_title(ours)} ({seconds_text(mine)}), by "
+                f"median: {', '.join(faster)}."
+            )
             made.append(Finding(text))
         if rounded in found:
             ratio, theirs = mine / found[rounded].median, seconds_text(found[rounded].median)
-            text = f"{_title(ours)}, takes {ratio:.3g} times as long as the same in float64 ({seconds_text(mine)} and {theirs})"
+            text = (
+                f"{_title(ours)}, takes {ratio:.3g} times as long as the same in float64 "
+                f"({seconds_text(mine)} and {theirs})"
+            )
             made.append(Finding(f"{text}, which is the price of exactness."))
     return made
 
 
 def _kept(found: Mapping[str, Timing]) -> list[Finding]:
-    sizes = [f"{_title(name)} {bytes_text(max(one.columns['checkpoint_bytes']))}" for name, one in found.items()]
-    return [Finding(f"Kept besides samples, at server and clients: {', '.join(sizes)}.")] if sizes else []
+    sizes = [
+        f"{_title(name)} {bytes_text(max(one.columns['checkpoint_bytes']))}"
+        for name, one in found.items()
+    ]
+    return (
+        [Finding(f"Kept besides samples, at server and clients: {', '.join(sizes)}.")]
+        if sizes
+        else []
+    )
 
 
 def _partly(found: Mapping[str, Timing]) -> list[Finding]:
-    partly = [f"{_title(name)} {one.count} of {one.wanted}" for name, one in found.items() if not one.complete]
+    partly = [
+        f"{_title(name)} {one.count} of {one.wanted}"
+        for name, one in found.items()
+        if not one.complete
+    ]
     if not partly:
         return []
-    return [Finding(f"Timed in part, and extrapolated (~): {', '.join(partly)}. All others were timed in full.")]
+    return [
+        Finding(
+            f"Timed in part, and extrapolated (~): {', '.join(partly)}. All others were timed in "
+            "full."
+        )
+    ]
 
 
 def _flower_findings(found: Mapping[str, Timing]) -> list[Finding]:
     made = []
     for ours in (one for one in EXACT if one in found):
         mine = found[ours].median
-        text = f"On Flower simulation, {_title(ours)}, deletes a sample in {seconds_text(mine)} by median."
+        text = (
+            f"On Flower simulation, {_title(ours)}, deletes a sample in {seconds_text(mine)} "
+            "by median."
+        )
         for name in (one for one in _ITERATIVE if one in found):
             theirs = found[name].median
             text += f" {_title(name)}: {seconds_text(theirs)}, {theirs / mine:.3g} times as long."
         made.append(Finding(text))
         rounds = set(found[ours].columns["rounds"])
-        made.append(Finding(f"On Flower simulation, {_title(ours)}, needs one round for each request.", rounds == {1}))
+        made.append(
+            Finding(
+                f"On Flower simulation, {_title(ours)}, needs one round for each request.",
+                rounds == {1},
+            )
+        )
     return made
 
 
 def _same_heads(results: Results) -> list[Finding]:
-    """Bit for bit the same heads on both engines: a law for the exact variants, worth knowing of the others."""
+    """Bit for bit the same heads on both engines: a law for the exact variants, worth knowing of
+    the others.
+    """
     made = []
     for done in results.where(engine="flower"):
         name = done.key["system"]
-        here = [one for other in results.where(engine="process", system=name) for one in other.result["digests"]]
+        here = [
+            one
+            for other in results.where(engine="process", system=name)
+            for one in other.result["digests"]
+        ]
         pairs = list(zip(here, done.result["digests"], strict=False))
         if pairs:
             same = sum(a == b for a, b in pairs)
-            text = f"{_title(name)}: {same} of {len(pairs)} heads on Flower are bit for bit those in process."
+            text = (
+                f"{_title(name)}: {same} of {len(pairs)} heads on Flower are bit for bit those "
+                "in process."
+            )
             made.append(Finding(text, same == len(pairs) if name in EXACT else None))
     return made

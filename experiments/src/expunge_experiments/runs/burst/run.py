@@ -1,4 +1,6 @@
-"""burst: single deletions, one request each, in one stream that is the same for every system; then all of them added back."""
+"""burst: single deletions, one request each, in one stream that is the same for every system; then
+all of them added back.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from expunge_experiments.datasets.dataset import Integers
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
 from expunge_experiments.runs.burst.report import drawings_of, findings_of, tables_of
 from expunge_experiments.runs.retraining import Reference, Retraining
-from expunge_experiments.runs.streams import Federation, check_federation, client_of, listed, singles_of
+from expunge_experiments.runs.streams import (
+    Federation,
+    check_federation,
+    client_of,
+    listed,
+    singles_of,
+)
 from expunge_experiments.systems.base import Cost, System
 from expunge_experiments.systems.catalogue import NAMES, settings_dict
 
@@ -38,30 +46,51 @@ class BurstSettings:
     seed: int = 0  # of partition, stream and systems
     systems: tuple[str, ...] = NAMES  # by name, in process
     requests: int = 200  # single deletions
-    marks: tuple[int, ...] = (100, 200)  # after how many deletions, and again additions, heads are compared with retraining
-    in_full: tuple[str, ...] = VARIANTS  # systems of which all requests are timed, whatever they take
+    marks: tuple[int, ...] = (
+        100,
+        200,
+    )  # after how many deletions, and again additions, heads are compared with retraining
+    in_full: tuple[str, ...] = (
+        VARIANTS  # systems of which all requests are timed, whatever they take
+    )
     least: int = 10  # deletions of each other system that are timed whatever they take
     budget: float = 60.0  # seconds of deletions after which its further ones are extrapolated
     least_back: int = 3  # additions of each other system that are timed whatever they take
     budget_back: float = 20.0  # seconds of additions after which its further ones are extrapolated
-    flower_systems: tuple[str, ...] = ("fedavg", "fats", "exactfun", "a_exact", "b_exact")  # by name, on Flower simulation
+    flower_systems: tuple[str, ...] = (
+        "fedavg",
+        "fats",
+        "exactfun",
+        "a_exact",
+        "b_exact",
+    )  # by name, on Flower simulation
     flower_requests: int = 5  # of the same stream, on Flower simulation
     flower_actors: int = 2  # processes that work for clients on Flower simulation
 
     def __post_init__(self) -> None:
-        check_federation(self.clients, [self.seed], [*self.systems, *self.in_full, *self.flower_systems], self.samples)
+        check_federation(
+            self.clients,
+            [self.seed],
+            [*self.systems, *self.in_full, *self.flower_systems],
+            self.samples,
+        )
         for name in ("requests", "least", "least_back", "flower_requests", "flower_actors"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} = {getattr(self, name)} must be at least 1")
         for name in ("budget", "budget_back"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} = {getattr(self, name)} must be a positive number of seconds")
+                raise InputError(
+                    f"{name} = {getattr(self, name)} must be a positive number of seconds"
+                )
         if (
             not self.marks
             or list(self.marks) != sorted(set(self.marks))
             or not 1 <= self.marks[0] <= self.marks[-1] <= self.requests
         ):
-            raise InputError(f"marks = {list(self.marks)} must ascend from at least 1 to at most requests = {self.requests}")
+            raise InputError(
+                f"marks = {list(self.marks)} must ascend from at least 1 to at most requests = "
+                f"{self.requests}"
+            )
 
 
 class Burst(Experiment[BurstSettings]):
@@ -70,18 +99,29 @@ class Burst(Experiment[BurstSettings]):
     name = "burst"
     title = "A burst of single deletions, and adding back"
     question = (
-        "What does a single deletion cost each system, over a stream of 200 drawn at random over all clients? And how far is "
-        "the head from retraining after 100 and 200 of them, and after as many have been added back?"
+        "What does a single deletion cost each system, over a stream of 200 drawn at random over "
+        "all clients? And how far is "
+        "the head from retraining after 100 and 200 of them, and after as many have been added "
+        "back?"
     )
     paper = (
-        'The section "Burst Deletions and Add-Back": skips make many requests of FATS and Exact-Fun free, those that retrain are '
-        "costly; the variants' cost is small and constant, orders of magnitude below the others in total. Its table's "
+        'The section "Burst Deletions and Add-Back": skips make many requests of FATS and '
+        "Exact-Fun free, those that retrain are "
+        "costly; the variants' cost is small and constant, orders of magnitude below the others "
+        "in total. Its table's "
         "deviations are 5e-12 to 4e-11 in float64."
     )
     version = 2
     full = BurstSettings()
     quick = BurstSettings(
-        samples=5000, requests=6, marks=(3, 6), least=1, budget=1.0, least_back=1, budget_back=0.5, flower_systems=()
+        samples=5000,
+        requests=6,
+        marks=(3, 6),
+        least=1,
+        budget=1.0,
+        least_back=1,
+        budget_back=0.5,
+        flower_systems=(),
     )
 
     def __init__(self) -> None:
@@ -89,7 +129,9 @@ class Burst(Experiment[BurstSettings]):
 
     def cells(self, settings: BurstSettings) -> list[Cell]:
         """One for each system and engine; what takes longest, Flower, comes last."""
-        common = {name: getattr(settings, name) for name in ("dataset", "clients", "samples", "seed")}
+        common = {
+            name: getattr(settings, name) for name in ("dataset", "clients", "samples", "seed")
+        }
         stream = {name: listed(getattr(settings, name)) for name in _STREAM}
         short = {"requests": settings.flower_requests, "actors": settings.flower_actors}
 
@@ -101,20 +143,31 @@ class Burst(Experiment[BurstSettings]):
             return key("process", name, stream | {"in_full": name in settings.in_full})
 
         return [
-            *(Cell(process(name), partial(self._measure, settings, name)) for name in settings.systems),
             *(
-                Cell(key("flower", name, short), partial(_on_flower, settings, name), engine="flower")
+                Cell(process(name), partial(self._measure, settings, name))
+                for name in settings.systems
+            ),
+            *(
+                Cell(
+                    key("flower", name, short), partial(_on_flower, settings, name), engine="flower"
+                )
                 for name in settings.flower_systems
             ),
         ]
 
-    def _measure(self, settings: BurstSettings, name: str, library: Library, report: Report) -> Mapping[str, Any]:
-        federation = Federation.of(library, settings.dataset, settings.clients, settings.seed, settings.samples)
+    def _measure(
+        self, settings: BurstSettings, name: str, library: Library, report: Report
+    ) -> Mapping[str, Any]:
+        federation = Federation.of(
+            library, settings.dataset, settings.clients, settings.seed, settings.samples
+        )
         system = federation.system(name, settings.seed)
         stream = singles_of(federation.pool.size, settings.requests, settings.seed)
         pieces = _pieces(federation.pool.size, stream, settings.marks)
         references = self._retraining.references(system, federation.dataset, pieces)
-        return _Measurement(settings, federation, system, stream=stream, references=references, report=report).result()
+        return _Measurement(
+            settings, federation, system, stream=stream, references=references, report=report
+        ).result()
 
     def tables(self, settings: BurstSettings, results: Results) -> list[Table]:
         """Deletions, additions, deviations, a client's deletion, and Flower."""
@@ -134,14 +187,18 @@ _STREAM = ("requests", "marks", "least", "budget", "least_back", "budget_back")
 
 
 def _pieces(size: int, stream: Integers, marks: Sequence[int]) -> list[Integers]:
-    """What goes up to each mark, and in the end all that never goes (or only after the last mark)."""
+    """What goes up to each mark, and in the end all that never goes (or only after the last
+    mark).
+    """
     bounds = [0, *marks]
     gone = [stream[start:end] for start, end in zip(bounds, marks, strict=False)]
     return [*gone, np.setdiff1d(np.arange(size), stream[: marks[-1]])]
 
 
 class _Measurement:
-    """One system's way through the stream: deletions, additions in reverse order, and one client's deletion."""
+    """One system's way through the stream: deletions, additions in reverse order, and one client's
+    deletion.
+    """
 
     def __init__(
         self,
@@ -163,7 +220,10 @@ class _Measurement:
         self._digests: list[str] = []
 
     def result(self) -> dict[str, Any]:
-        """All that was measured. A system that cannot delete is trained without the stream, to add it."""
+        """All that was measured.
+
+        A system that cannot delete is trained without the stream, to add it.
+        """
         system, settings = self._system, self._settings
         deletes, adds = "delete" in system.supports, "add" in system.supports
         self._report(f"{system.title} trains", 0, settings.requests)
@@ -193,12 +253,16 @@ class _Measurement:
             self._note_digest(step)
             return cost
 
-        return self._timed("deletes", request, self._settings.requests, self._settings.least, self._settings.budget)
+        return self._timed(
+            "deletes", request, self._settings.requests, self._settings.least, self._settings.budget
+        )
 
     def _added(self, gone: int) -> dict[str, list[float]]:
-        """What went last comes back first, so after as many additions as deletions all is as it was.
+        """What went last comes back first, so after as many additions as deletions all is as it
+        was.
 
-        Heads are compared only if the whole stream had gone: else fewer have come back than a mark says.
+        Heads are compared only if the whole stream had gone: else fewer have come back than a mark
+        says.
         """
 
         def request(step: int) -> Cost:
@@ -207,14 +271,24 @@ class _Measurement:
                 self._compare("add_back", gone - step)
             return cost
 
-        return self._timed("adds", request, gone, self._settings.least_back, self._settings.budget_back)
+        return self._timed(
+            "adds", request, gone, self._settings.least_back, self._settings.budget_back
+        )
 
-    def _timed(self, doing: str, request: Callable[[int], Cost], count: int, least: int, budget: float) -> dict[str, list[float]]:
-        """Requests one after another until all are done, or enough of them and the budget is spent; costs as columns."""
+    def _timed(
+        self, doing: str, request: Callable[[int], Cost], count: int, least: int, budget: float
+    ) -> dict[str, list[float]]:
+        """Requests one after another until all are done, or enough of them and the budget is spent;
+        costs as columns.
+        """
         costs: list[Cost] = []
         spent = 0.0
         for step in range(1, count + 1):
-            if len(costs) >= least and spent >= budget and self._system.name not in self._settings.in_full:
+            if (
+                len(costs) >= least
+                and spent >= budget
+                and self._system.name not in self._settings.in_full
+            ):
                 break
             self._report(f"{self._system.title} {doing}", step - 1, count)
             costs.append(request(step))
@@ -222,7 +296,9 @@ class _Measurement:
         return columns(costs)
 
     def _compare(self, kind: str, gone: int) -> None:
-        """At a mark, measure how far the head is from the one retrained without the first `gone` of the stream."""
+        """At a mark, measure how far the head is from the one retrained without the first `gone` of
+        the stream.
+        """
         marks = (0, *self._settings.marks)
         if self._references is not None and gone in marks:
             found = self._references[marks.index(gone)].distance(self._system).as_dict()
@@ -239,7 +315,12 @@ class _Measurement:
         samples = int(self._system.retained[pool.numbers_of(client)].sum())
         self._report(f"{self._system.title} deletes a client", 0, None)
         cost = self._system.delete_client(client)
-        return {"client": client, "samples": samples, "cost": cost.as_dict(), "accuracy": self._federation.accuracy(self._system)}
+        return {
+            "client": client,
+            "samples": samples,
+            "cost": cost.as_dict(),
+            "accuracy": self._federation.accuracy(self._system),
+        }
 
 
 def columns(costs: Sequence[Cost]) -> dict[str, list[float]]:
@@ -247,18 +328,33 @@ def columns(costs: Sequence[Cost]) -> dict[str, list[float]]:
     return {one.name: [getattr(cost, one.name) for cost in costs] for one in fields(Cost)}
 
 
-def _on_flower(settings: BurstSettings, name: str, library: Library, report: Report) -> Mapping[str, Any]:
+def _on_flower(
+    settings: BurstSettings, name: str, library: Library, report: Report
+) -> Mapping[str, Any]:
     """The first requests of the same stream, by the same system, on Flower's simulation."""
     from expunge_experiments.flower import Job, Request, SharedPool, measure  # noqa: PLC0415 - only where Flower is wanted
 
-    federation = Federation.of(library, settings.dataset, settings.clients, settings.seed, settings.samples)
+    federation = Federation.of(
+        library, settings.dataset, settings.clients, settings.seed, settings.samples
+    )
     dataset, pool = federation.dataset, federation.pool
     stream = singles_of(pool.size, settings.flower_requests, settings.seed)
     chosen = tuned.settings_for(dataset.name, name)
-    job = Job(name, chosen, settings.seed, tuple(Request.delete(stream[step : step + 1]) for step in range(len(stream))))
+    job = Job(
+        name,
+        chosen,
+        settings.seed,
+        tuple(Request.delete(stream[step : step + 1]) for step in range(len(stream))),
+    )
     with TemporaryDirectory(prefix="burst-") as place:
         SharedPool(pool, dataset.test_features, dataset.test_labels).write(Path(place))
-        outcome = measure(job, folder=Path(place), clients=pool.clients, actors=settings.flower_actors, report=report)
+        outcome = measure(
+            job,
+            folder=Path(place),
+            clients=pool.clients,
+            actors=settings.flower_actors,
+            report=report,
+        )
     return {
         "training": outcome.training.as_dict(),
         "accuracy": outcome.accuracies[0],

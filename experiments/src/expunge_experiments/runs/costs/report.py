@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Exponent:
-    """The slope of log(cost) against log(size), with its standard error (None for two points, through which any line goes)."""
+    """The slope of log(cost) against log(size), with its standard error (None for two points,
+    through which any line goes).
+    """
 
     value: float
     error: float | None
@@ -52,14 +54,20 @@ def upper_half(sizes: Sequence[int]) -> list[int]:
     return ordered[len(ordered) // 2 :]
 
 
-def crossover(sizes: Sequence[float], falling: Sequence[float], rising: Sequence[float]) -> float | None:
-    """From which size on `falling` is the cheaper one of two costs; None if it is not, even at the largest size.
+def crossover(
+    sizes: Sequence[float], falling: Sequence[float], rising: Sequence[float]
+) -> float | None:
+    """From which size on `falling` is the cheaper one of two costs; None if it is not, even at the
+    largest size.
 
-    Between two measured sizes it is interpolated, on logarithmic scales. The smallest size means: everywhere measured.
+    Between two measured sizes it is interpolated, on logarithmic scales. The smallest size means:
+    everywhere measured.
     """
     if not sizes or not falling[-1] < rising[-1]:
         return None
-    last = next((place for place in reversed(range(len(sizes))) if falling[place] >= rising[place]), None)
+    last = next(
+        (place for place in reversed(range(len(sizes))) if falling[place] >= rising[place]), None
+    )
     if last is None:
         return float(sizes[0])
     gaps = [math.log(rising[place] / falling[place]) for place in (last, last + 1)]
@@ -97,7 +105,8 @@ def size(done: Done, system: str, rank: int) -> int | None:
 def fitted(results: Results, system: str, rank: int, what: str) -> Exponent | None:
     """The exponent of d, over the upper half of all d, of "bytes" or "server" time."""
     found = {
-        done.key["dim"]: size(done, system, rank) if what == "bytes" else median(done, system, rank) for done in plain(results)
+        done.key["dim"]: size(done, system, rank) if what == "bytes" else median(done, system, rank)
+        for done in plain(results)
     }
     known = {dim: value for dim, value in found.items() if value}
     dims = upper_half(list(known))
@@ -105,19 +114,31 @@ def fitted(results: Results, system: str, rank: int, what: str) -> Exponent | No
 
 
 def fitted_rank(done: Done, system: str, what: str) -> Exponent | None:
-    """The exponent of r, over the upper half of all r up to a quarter of d (from where on B is no longer meant to be used)."""
-    ranks = upper_half([rank for rank in done.key["ranks"] if rank <= max(16, done.key["dim"] // 4)])
-    values = [size(done, system, rank) if what == "bytes" else median(done, system, rank) for rank in ranks]
+    """The exponent of r, over the upper half of all r up to a quarter of d (from where on B is no
+    longer meant to be used).
+    """
+    ranks = upper_half(
+        [rank for rank in done.key["ranks"] if rank <= max(16, done.key["dim"] // 4)]
+    )
+    values = [
+        size(done, system, rank) if what == "bytes" else median(done, system, rank)
+        for rank in ranks
+    ]
     return exponent(ranks, values) if all(values) else None  # type: ignore[arg-type]
 
 
 def byte_crossover(done: Done) -> int | None:
-    """From which r on an exact message of B is larger than one of A: rows have bytes in proportion to r, statistics have not."""
+    """From which r on an exact message of B is larger than one of A: rows have bytes in proportion
+    to r, statistics have not.
+    """
     ranks = done.key["ranks"]
     if len(ranks) < 2:
         return None
     low, high = ranks[0], ranks[-1]
-    first, last = done.result["bytes"]["b_exact"][str(low)], done.result["bytes"]["b_exact"][str(high)]
+    first, last = (
+        done.result["bytes"]["b_exact"][str(low)],
+        done.result["bytes"]["b_exact"][str(high)],
+    )
     slope = (last - first) // (high - low)
     return int((done.result["bytes"]["a_exact"][str(low)] - (first - slope * low)) // slope + 1)
 
@@ -127,39 +148,65 @@ def time_crossover(done: Done, a: str, b: str) -> float | None:
     ranks = done.key["ranks"]
     found = [(rank, median(done, a, rank), median(done, b, rank)) for rank in ranks]
     known = [(rank, one, other) for rank, one, other in found if one and other]
-    return crossover([one[0] for one in known], [one[1] for one in known], [one[2] for one in known])
+    return crossover(
+        [one[0] for one in known], [one[1] for one in known], [one[2] for one in known]
+    )
 
 
-# -- tables -------------------------------------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 
 def tables_of(ranks: Sequence[int], results: Results) -> list[Table]:
     """All of them."""
     if not results:
         return []
-    return [_orders(ranks, results), _bytes(ranks, results), _seconds(ranks, results), _crossovers(results)]
+    return [
+        _orders(ranks, results),
+        _bytes(ranks, results),
+        _seconds(ranks, results),
+        _crossovers(results),
+    ]
 
 
 def _label(done: Done) -> str:
     classes = done.result["classes"]
-    return f"{done.key['dim']}, c = {classes}" + (" (pseudo-labels)" if done.key["pseudo_classes"] else "")
+    return f"{done.key['dim']}, c = {classes}" + (
+        " (pseudo-labels)" if done.key["pseudo_classes"] else ""
+    )
 
 
 def _orders(ranks: Sequence[int], results: Results) -> Table:
     shown = [rank for rank in (1, 16, 256) if rank in ranks] or list(ranks[:1])
-    columns = ["Variant", "paper: bytes", "paper: server", *(f"bytes ~ d^, r = {rank}" for rank in shown)]
+    columns = [
+        "Variant",
+        "paper: bytes",
+        "paper: server",
+        *(f"bytes ~ d^, r = {rank}" for rank in shown),
+    ]
     columns += [*(f"time ~ d^, r = {rank}" for rank in shown), "bytes ~ r^", "time ~ r^"]
     largest = plain(results)[-1] if plain(results) else None
     rows = []
     for system in SERVERS:
         orders = paper.COSTS[_VARIANT[system]]
-        found = [fitted(results, system, rank, what) for what in ("bytes", "server") for rank in shown]
-        found += [fitted_rank(largest, system, what) if largest else None for what in ("bytes", "server")]
-        rows.append([look(system).label, *orders, *(one.text() if one is not None else MISSING for one in found)])
+        found = [
+            fitted(results, system, rank, what) for what in ("bytes", "server") for rank in shown
+        ]
+        found += [
+            fitted_rank(largest, system, what) if largest else None for what in ("bytes", "server")
+        ]
+        rows.append(
+            [
+                look(system).label,
+                *orders,
+                *(one.text() if one is not None else MISSING for one in found),
+            ]
+        )
     dims = upper_half([done.key["dim"] for done in plain(results)])
     note = (
-        f"Exponents by least squares on logarithmic scales, ± a standard error: of d over d = {', '.join(map(str, dims))}; of r "
-        "at the largest d, over the upper half of r ≤ d/4. Time is of a deletion, from the message's bytes to the head."
+        "Exponents by least squares on logarithmic scales, ± a standard error: of d over d = "
+        f"{', '.join(map(str, dims))}; of r "
+        "at the largest d, over the upper half of r ≤ d/4. Time is of a deletion, from the "
+        "message's bytes to the head."
     )
     return Table("Measured orders next to the paper's", columns, rows, frozenset(columns[3:]), note)
 
@@ -171,11 +218,16 @@ def _bytes(ranks: Sequence[int], results: Results) -> Table:
     for done in results:
         texts = []
         for _, a, b in _PAIRS:
-            texts += [bytes_text(size(done, a, done.key["ranks"][0])), *(bytes_text(size(done, b, rank)) for rank in ranks)]
+            texts += [
+                bytes_text(size(done, a, done.key["ranks"][0])),
+                *(bytes_text(size(done, b, rank)) for rank in ranks),
+            ]
         rows.append([_label(done), *texts])
     note = (
-        "One client's message. Exact: statistics of 128-bit integers as a triangle (A), rows of 64-bit integers with labels and "
-        "salts (B). Float64: F'F in full with F'Y (A), R with Q'Y (B). Neither B sends a d x c moment: the server makes it."
+        "One client's message. Exact: statistics of 128-bit integers as a triangle (A), rows of "
+        "64-bit integers with labels and "
+        "salts (B). Float64: F'F in full with F'Y (A), R with Q'Y (B). Neither B sends a d x c "
+        "moment: the server makes it."
     )
     return Table("Bytes of a message", columns, rows, frozenset(columns[1:]), note)
 
@@ -183,13 +235,20 @@ def _bytes(ranks: Sequence[int], results: Results) -> Table:
 def _seconds(ranks: Sequence[int], results: Results) -> Table:
     columns = ["d", "Variant", *(f"r = {rank}" for rank in ranks)]
     rows = [
-        [_label(done), look(system).label, *(seconds_text(median(done, system, rank)) for rank in ranks)]
+        [
+            _label(done),
+            look(system).label,
+            *(seconds_text(median(done, system, rank)) for rank in ranks),
+        ]
         for done in results
         for system in SERVERS
     ]
     turns = " or ".join(str(one) for one in sorted(results.values("repetitions")))
     fewer = " (fewer for wide features)" if " or " in turns else ""
-    note = f"A deletion, from the message's bytes to the published head; median of {turns}{fewer}, variants taking turns."
+    note = (
+        "A deletion, from the message's bytes to the published head; median of "
+        f"{turns}{fewer}, variants taking turns."
+    )
     return Table("Server time of a deletion", columns, rows, frozenset(columns[2:]), note)
 
 
@@ -204,13 +263,20 @@ def _crossovers(results: Results) -> Table:
         texts += [f"r ≥ {one:.0f}" if one is not None else f"not up to {largest}" for one in times]
         rows.append([_label(done), *texts, done.result["source"]])
     note = (
-        "Bytes: computed from measured messages, which grow by as many bytes with every row. In float64 a message of B never "
+        "Bytes: computed from measured messages, which grow by as many bytes with every row. In "
+        "float64 a message of B never "
         "exceeds one of A: R has at most d + 1 rows. Time: interpolated between measured r."
     )
-    return Table("From which r on Variant A is cheaper than Variant B", columns, rows, frozenset(columns[1:4]), note)
+    return Table(
+        "From which r on Variant A is cheaper than Variant B",
+        columns,
+        rows,
+        frozenset(columns[1:4]),
+        note,
+    )
 
 
-# -- figures ------------------------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------
 
 
 def drawings_of(ranks: Sequence[int], results: Results) -> list[Drawing]:
@@ -227,8 +293,16 @@ def drawings_of(ranks: Sequence[int], results: Results) -> list[Drawing]:
             f"Server time of a deletion against d, for {said}; medians. {rest}",
             partial(_against_d, found, shown, "time"),
         ),
-        Drawing("costs-bytes", f"Bytes of a message against d, for {said}. {rest}", partial(_against_d, found, shown, "bytes")),
-        Drawing("costs-rank", "Server time of a deletion against r, for several d; medians.", partial(_against_r, found)),
+        Drawing(
+            "costs-bytes",
+            f"Bytes of a message against d, for {said}. {rest}",
+            partial(_against_d, found, shown, "bytes"),
+        ),
+        Drawing(
+            "costs-rank",
+            "Server time of a deletion against r, for several d; medians.",
+            partial(_against_r, found),
+        ),
     ]
 
 
@@ -237,11 +311,17 @@ def _against_d(results: Results, ranks: Sequence[int], what: str) -> Figure:
     for place, rank in zip(axes[0], ranks, strict=True):
         for system in SERVERS:
             values = [
-                (done.key["dim"], median(done, system, rank) if what == "time" else size(done, system, rank)) for done in results
+                (
+                    done.key["dim"],
+                    median(done, system, rank) if what == "time" else size(done, system, rank),
+                )
+                for done in results
             ]
             points = [(dim, value) for dim, value in values if value]
             if points:
-                place.plot(*zip(*points, strict=True), label=look(system).label, **look(system).line())
+                place.plot(
+                    *zip(*points, strict=True), label=look(system).label, **look(system).line()
+                )
         place.set(title=f"r = {rank}", xlabel="d", ylabel="seconds" if what == "time" else "bytes")
         log_axis(place, "xy")
         _ticks(place, [done.key["dim"] for done in results])
@@ -274,7 +354,7 @@ def _ticks(axes: Any, values: Sequence[int]) -> None:
     axes.set_xticks([], minor=True)
 
 
-# -- findings -----------------------------------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------
 
 
 def findings_of(results: Results) -> list[Finding]:
@@ -291,7 +371,8 @@ def findings_of(results: Results) -> list[Finding]:
             ratio = sizes[0] / sizes[1]  # type: ignore[operator]
             findings.append(
                 Finding(
-                    f"At d = {done.key['dim']} and r = {rank}, {named} Variant B is {one / other:.1f} times as fast as Variant A "
+                    f"At d = {done.key['dim']} and r = {rank}, {named} Variant B is "
+                    f"{one / other:.1f} times as fast as Variant A "
                     f"at the server, and A sends {ratio:,.0f} times the bytes of B."
                 )
             )
@@ -299,10 +380,17 @@ def findings_of(results: Results) -> list[Finding]:
 
 
 def _exactness(results: Results) -> Finding:
-    worst = max(value for done in results for name, value in done.result["deviations"].items() if name.endswith("float64"))
+    worst = max(
+        value
+        for done in results
+        for name, value in done.result["deviations"].items()
+        if name.endswith("float64")
+    )
     return Finding(
-        "After deletions of every r, each undone, both exact variants publish the head of retraining, by digest, at every d and "
-        f"c; the float64 ones are off by up to {worst:.1e} (relative Frobenius, from the exact head in the finest steps that "
+        "After deletions of every r, each undone, both exact variants publish the head of "
+        "retraining, by digest, at every d and "
+        f"c; the float64 ones are off by up to {worst:.1e} (relative Frobenius, from the exact "
+        "head in the finest steps that "
         "float64 holds).",
         all(done.result["exact_as_before"] for done in results),
     )
@@ -318,10 +406,22 @@ def _exponents(results: Results) -> list[Finding]:
             continue
         orders = paper.COSTS_EXPONENTS[_VARIANT[system]]
         wanted = orders["bytes"]["d"]
-        text = f"{look(system).label}, r = {rank}: bytes grow as d^{sent.text()}, within {_NEAR} of the paper's d^{wanted}."
+        text = (
+            f"{look(system).label}, r = {rank}: bytes grow as d^{sent.text()}, within {_NEAR} "
+            f"of the paper's d^{wanted}."
+        )
         findings.append(Finding(text, abs(sent.value - wanted) < _NEAR if leading else None))
         order = orders["server"]["d"]
-        text = f"{look(system).label}, r = {rank}: server time grows as d^{took.text()}; the paper's leading order is d^{order}"
+        text = (
+            f"{look(system).label}, r = {rank}: server time grows as d^{took.text()}; the "
+            f"paper's leading order is d^{order}"
+        )
         below = took.value < order - 2 * _NEAR
-        findings.append(Finding(f"{text}, which terms of lower order still hide at these d." if below else f"{text}."))
+        findings.append(
+            Finding(
+                f"{text}, which terms of lower order still hide at these d."
+                if below
+                else f"{text}."
+            )
+        )
     return findings

@@ -1,4 +1,6 @@
-"""costs: bytes and server time of Variant A and Variant B against d, r and c, next to the paper's table of orders."""
+"""costs: bytes and server time of Variant A and Variant B against d, r and c, next to the paper's
+table of orders.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import numpy as np
 
 from expunge import Spec, Statistics, solve
 from expunge.errors import InputError
-from expunge.solvers.floating import relative_deviation
+from expunge.solvers.float64 import relative_deviation
 from expunge_experiments.datasets.dataset import fitting_grid
 from expunge_experiments.message import Array
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
@@ -30,9 +32,25 @@ _WIDE = 2048
 class CostsSettings:
     """What is measured."""
 
-    dataset: str = "cifar10"  # features, by name; where they have too few columns, synthetic ones take their place
-    dims: tuple[int, ...] = (256, 512, 768, 1024, 1280, 2048, 4096)  # d, without the constant feature
-    ranks: tuple[int, ...] = (1, 4, 16, 64, 256, 1024)  # r, the samples of a request; those above d are left out
+    # Features, by name; where they have too few columns, synthetic ones take their place
+    dataset: str = "cifar10"
+    dims: tuple[int, ...] = (
+        256,
+        512,
+        768,
+        1024,
+        1280,
+        2048,
+        4096,
+    )  # d, without the constant feature
+    ranks: tuple[int, ...] = (
+        1,
+        4,
+        16,
+        64,
+        256,
+        1024,
+    )  # r, the samples of a request; those above d are left out
     classes: tuple[int, ...] = (62, 100)  # further numbers of classes, with pseudo-labels
     classes_dims: tuple[int, ...] = (768, 1280)  # d for these
     samples: int = 6000  # retained, more than the largest d
@@ -46,9 +64,15 @@ class CostsSettings:
             if any(value < 1 for value in getattr(self, name)):
                 raise InputError(f"{name} = {list(getattr(self, name))} must be positive")
         if not self.dims or not self.ranks or min(self.repetitions, self.wide_repetitions) < 1:
-            raise InputError("dims and ranks must not be empty, and repetitions and wide_repetitions must be at least 1")
+            raise InputError(
+                "dims and ranks must not be empty, and repetitions and wide_repetitions must be "
+                "at least 1"
+            )
         if self.samples <= max(self.ranks):
-            raise InputError(f"samples = {self.samples} must be more than the largest of ranks = {list(self.ranks)}")
+            raise InputError(
+                f"samples = {self.samples} must be more than the largest of ranks = "
+                f"{list(self.ranks)}"
+            )
 
 
 class Costs(Experiment[CostsSettings]):
@@ -57,11 +81,13 @@ class Costs(Experiment[CostsSettings]):
     name = "costs"
     title = "Bytes and server time of both variants"
     question = (
-        "How do the bytes of a message and the server's time from the message to the published head grow with d, r and c, and "
+        "How do the bytes of a message and the server's time from the message to the published "
+        "head grow with d, r and c, and "
         "from which r on is Variant A cheaper than Variant B?"
     )
     paper = (
-        'The table "Per-round cost summary": Variant A sends Θ(d² + dc) and computes O(d³ + d²c); Variant B sends Θ(dr + dc) and '
+        'The table "Per-round cost summary": Variant A sends Θ(d² + dc) and computes O(d³ + d²c); '
+        "Variant B sends Θ(dr + dc) and "
         "computes O(rd² + r³), for d much larger than r."
     )
     version = 3
@@ -85,7 +111,12 @@ class Costs(Experiment[CostsSettings]):
         for dim, classes in pairs:
             ranks = [rank for rank in settings.ranks if rank <= dim]
             turns = settings.wide_repetitions if dim >= _WIDE else settings.repetitions
-            key = shared | {"dim": dim, "pseudo_classes": classes or 0, "ranks": ranks, "repetitions": turns}
+            key = shared | {
+                "dim": dim,
+                "pseudo_classes": classes or 0,
+                "ranks": ranks,
+                "repetitions": turns,
+            }
             cells.append(Cell(key, partial(_measure, key)))
         return cells
 
@@ -104,7 +135,12 @@ class Costs(Experiment[CostsSettings]):
 
 def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:
     features, labels, classes, source = _samples(key, library)
-    spec = Spec(dim=key["dim"], labels=tuple(range(classes)), gamma=key["gamma"], grid=fitting_grid(features))
+    spec = Spec(
+        dim=key["dim"],
+        labels=tuple(range(classes)),
+        gamma=key["gamma"],
+        grid=fitting_grid(features),
+    )
     report("statistics", 0, None)
     statistics = Statistics.of(spec, features, labels, lost_columns="accept")
     servers = {}
@@ -117,9 +153,12 @@ def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mappin
     retrained = solve(statistics)
     sizes: dict[str, dict[str, int]] = {name: {} for name in servers}
     seconds: dict[str, dict[str, dict[str, list[float]]]] = {
-        what: {name: {str(rank): [] for rank in key["ranks"]} for name in servers} for what in ("delete", "add", "client")
+        what: {name: {str(rank): [] for rank in key["ranks"]} for name in servers}
+        for what in ("delete", "add", "client")
     }
-    for number, rank in enumerate(sorted(key["ranks"])):  # ascending: a large change may leave work to the request after it
+    for number, rank in enumerate(
+        sorted(key["ranks"])
+    ):  # ascending: a large change may leave work to the request after it
         for turn in range(key["repetitions"]):
             report(f"r = {rank}, turn {turn + 1}", number, len(key["ranks"]))
             first = (turn * rank) % (len(labels) - rank)
@@ -131,7 +170,11 @@ def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mappin
                 server.take(message, rank, add=False)
                 deleted = time.perf_counter()
                 server.take(message, rank, add=True)
-                for what, took in (("client", sent - began), ("delete", deleted - sent), ("add", time.perf_counter() - deleted)):
+                for what, took in (
+                    ("client", sent - began),
+                    ("delete", deleted - sent),
+                    ("add", time.perf_counter() - deleted),
+                ):
                     seconds[what][name][str(rank)].append(took)
                 sizes[name][str(rank)] = len(message)
     after = {server.digest for server in servers.values() if isinstance(server, ExactServer)}
@@ -142,27 +185,41 @@ def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mappin
         "bytes": sizes,
         "seconds": seconds,
         "exact_as_before": after == {retrained.digest},
-        "deviations": {name: relative_deviation(server.weights, fine.weights) for name, server in servers.items()},
+        "deviations": {
+            name: relative_deviation(server.weights, fine.weights)
+            for name, server in servers.items()
+        },
     }
 
 
 def _samples(key: Mapping[str, Any], library: Library) -> tuple[Array, Array, int, str]:
-    """Real features where they have enough columns, else synthetic ones; pseudo-labels where they are asked for."""
+    """Real features where they have enough columns, else synthetic ones; pseudo-labels where they
+    are asked for.
+    """
     dataset = library.load(key["dataset"])
     draw = np.random.default_rng([key["seed"], key["dim"]])
     if key["dim"] <= dataset.dim:
         count = min(key["samples"], len(dataset.train_labels))
         chosen = np.sort(draw.choice(len(dataset.train_labels), count, replace=False))
-        features, labels = np.ascontiguousarray(dataset.train_features[chosen, : key["dim"]]), dataset.train_labels[chosen]
+        features, labels = (
+            np.ascontiguousarray(dataset.train_features[chosen, : key["dim"]]),
+            dataset.train_labels[chosen],
+        )
         classes, source = dataset.classes, f"{dataset.name}, first {key['dim']} columns"
     else:
         features = draw.standard_normal((key["samples"], key["dim"]), dtype=np.float32)
         labels = draw.integers(0, dataset.classes, key["samples"])
-        classes, source = dataset.classes, "synthetic: standard normal, float32; labels drawn uniformly"
+        classes, source = (
+            dataset.classes,
+            "synthetic: standard normal, float32; labels drawn uniformly",
+        )
     if key["pseudo_classes"]:
         classes = key["pseudo_classes"]
         labels = draw.integers(0, classes, len(labels))
         source += f"; pseudo-labels of {classes} classes, drawn uniformly"
     if len(labels) <= max(key["ranks"]):
-        raise InputError(f"{dataset.name} has {len(labels)} samples, which are too few for requests of {max(key['ranks'])}")
+        raise InputError(
+            f"{dataset.name} has {len(labels)} samples, which are too few for requests of "
+            f"{max(key['ranks'])}"
+        )
     return features, labels, classes, source

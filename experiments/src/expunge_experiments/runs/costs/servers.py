@@ -1,7 +1,8 @@
-"""The servers that `costs` measures: a message comes as bytes, is taken in, and a head is published.
+"""The servers that `costs` measures: a message comes as bytes, is taken in, and a head is
+published.
 
-Messages are the protocol's own for the exact variants (statistics for A, rows of integers for B), and for float64 what the paper
-sends (F'F and F'Y for A, the R factor with Q'Y for B), as messages.
+Messages are the protocol's own for the exact variants (statistics for A, rows of integers for B),
+and for float64 what the paper sends (F'F and F'Y for A, the R factor with Q'Y for B), as messages.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge import CholeskySolver, Statistics, WoodburySolver
-from expunge.protocol.commitment import SALT_BYTES
-from expunge.protocol.messages import GramPart, Message, RowsPart, read
-from expunge.rows import integer_rows
-from expunge.solvers.floating import Factor, FloatCholeskySolver, FloatGram, FloatWoodburySolver
+from expunge.ridge.encoding import integer_rows
+from expunge.solvers.float64 import Factor, FloatCholeskySolver, FloatGram, FloatWoodburySolver
+from expunge.wire.commitment import SALT_BYTES
+from expunge.wire.messages import GramPart, Message, RowsPart, read
 from expunge_experiments.message import Array, ArrayMessage
 
 _SALT = bytes(SALT_BYTES)  # commitments are not opened here, but their salts' bytes count
@@ -92,7 +93,9 @@ class ExactB(ExactServer):
         """Add or delete rows, and solve."""
         part = read(self.spec, "rows", count, 0, data).added
         if isinstance(part, RowsPart):
-            features = np.ldexp(part.rows.integers[:, : self.spec.dim], -self.spec.grid.fraction_bits)
+            features = np.ldexp(
+                part.rows.integers[:, : self.spec.dim], -self.spec.grid.fraction_bits
+            )
             labels = np.asarray(part.rows.targets.integers.argmax(axis=1))
             if add:
                 self.solver.add(features, labels, lost_columns="accept")
@@ -140,7 +143,9 @@ class FloatB(Server):
     def message(self, features: Array, labels: Array) -> bytes:
         """R of a thin QR, and Q'Y."""
         made = self.solver.message(features, labels)
-        return ArrayMessage("change", {}, {"r": made.r, "coefficients": made.coefficients}).to_bytes()
+        return ArrayMessage(
+            "change", {}, {"r": made.r, "coefficients": made.coefficients}
+        ).to_bytes()
 
     def take(self, data: bytes, count: int, *, add: bool) -> None:
         """Update inverse and head."""

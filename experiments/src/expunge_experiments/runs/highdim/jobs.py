@@ -1,4 +1,7 @@
-"""The jobs of `highdim`. Each runs in a process of its own, phase by phase, and notes time and the most memory of each phase."""
+"""The jobs of `highdim`.
+
+Each runs in a process of its own, phase by phase, and notes time and the most memory of each phase.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,15 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 class Meter:
     """Time and peak memory of phases.
 
-    Where the system can begin a peak anew, peaks are of a phase ("peak resident memory of each phase"); elsewhere they are of
-    the process so far, which for the largest of them is the same.
+    Where the system can begin a peak anew, peaks are of a phase ("peak resident memory of each
+    phase"); elsewhere they are of the process so far, which for the largest of them is the same.
     """
 
     def __init__(self) -> None:
         self.phases: dict[str, dict[str, float]] = {}
-        self.by = "peak resident memory, VmHWM" if _STATUS.exists() else "peak resident memory, getrusage"
+        self.by = (
+            "peak resident memory, VmHWM" if _STATUS.exists() else "peak resident memory, getrusage"
+        )
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -53,7 +58,11 @@ def _begin_anew() -> None:
 def _peak() -> int:
     """The most memory that was resident, in bytes."""
     if _STATUS.exists():
-        line = next(line for line in _STATUS.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:"))
+        line = next(
+            line
+            for line in _STATUS.read_text(encoding="ascii").splitlines()
+            if line.startswith("VmHWM:")
+        )
         return int(line.split()[1]) * 1024
     from resource import RUSAGE_SELF, getrusage  # noqa: PLC0415 - not on every system
 
@@ -68,10 +77,16 @@ def measured(key: Mapping[str, Any]) -> dict[str, Any]:
     spec = Spec(dim=key["dim"], labels=tuple(range(key["classes"])), gamma=key["gamma"])
     meter = Meter()
     found = _RUNS[key["job"]](spec, features, labels, meter)
-    return {"phases": meter.phases, "peak_by": meter.by, "ledger_bytes": 16 * packed_length(spec.width)} | found
+    return {
+        "phases": meter.phases,
+        "peak_by": meter.by,
+        "ledger_bytes": 16 * packed_length(spec.width),
+    } | found
 
 
-def _retrain(spec: Spec, features: NDArray[np.float32], labels: NDArray[np.int64], meter: Meter) -> dict[str, Any]:
+def _retrain(
+    spec: Spec, features: NDArray[np.float32], labels: NDArray[np.int64], meter: Meter
+) -> dict[str, Any]:
     with meter.phase("statistics"):
         statistics = Statistics.of(spec, features[2:], labels[2:])
     with meter.phase("solve"):
@@ -99,7 +114,9 @@ def _variant(
     return {"digest": head.digest, "verified": residual_is_small(solver.statistics, head)}
 
 
-def _float64(spec: Spec, features: NDArray[np.float32], labels: NDArray[np.int64], meter: Meter) -> dict[str, Any]:
+def _float64(
+    spec: Spec, features: NDArray[np.float32], labels: NDArray[np.int64], meter: Meter
+) -> dict[str, Any]:
     with meter.phase("statistics"):
         rows = np.ones((len(labels), spec.width), order="F")
         rows[:, :-1] = features
@@ -117,7 +134,9 @@ def _float64(spec: Spec, features: NDArray[np.float32], labels: NDArray[np.int64
     return {"digest": "", "verified": bool(np.isfinite(weights).all())}
 
 
-def _ridge(gram: NDArray[np.float64], moment: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
+def _ridge(
+    gram: NDArray[np.float64], moment: NDArray[np.float64], gamma: float
+) -> NDArray[np.float64]:
     shifted = gram.copy(order="F")
     shifted[np.diag_indices(len(gram))] += gamma
     factor = linalg.cho_factor(shifted, overwrite_a=True, check_finite=False)
@@ -135,15 +154,18 @@ _RUNS: dict[str, Callable[..., dict[str, Any]]] = {
 def residual_is_small(statistics: Statistics, head: Head) -> bool:
     """Whether G - H W, computed in integers, is as small as it is for the correctly rounded W.
 
-    Every weight is then within half a step of the exact one, so that ||G - H W|| <= ||H|| * sqrt(size) * step / 2, column by
-    column; the trace of H is at least ||H||. This uses the exact operator, but nothing of the path to the head.
+    Every weight is then within half a step of the exact one, so that ||G - H W|| <= ||H|| *
+    sqrt(size) * step / 2, column by column; the trace of H is at least ||H||. This uses the exact
+    operator, but nothing of the path to the head.
     """
     spec = statistics.spec
     system = System(spec, statistics.gram, once=True)
     bits = max(spec.publication_bits, spec.label_grid.fraction_bits - spec.grid.fraction_bits)
     shift = system.unit(bits) - spec.grid.fraction_bits - spec.label_grid.fraction_bits
     residual = wide.shifted_left(statistics.moment, shift, 6)
-    system.subtract_product(residual, np.ascontiguousarray(head.integers), bits - spec.publication_bits)
+    system.subtract_product(
+        residual, np.ascontiguousarray(head.integers), bits - spec.publication_bits
+    )
     found = np.sqrt(np.square(wide.to_float(residual, -system.unit(bits))).sum(axis=0))
     trace = sum(statistics.diagonal()) / 4.0**spec.grid.fraction_bits + spec.width * spec.gamma
     allowed = trace * math.sqrt(spec.width) * 2.0 ** -(spec.publication_bits + 1)

@@ -1,4 +1,6 @@
-"""highdim: exact statistics and certified heads up to d = 8192, with their time and memory, next to plain float64."""
+"""highdim: exact statistics and certified heads up to d = 8192, with their time and memory, next to
+plain float64.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 from expunge.errors import InputError
 from expunge_experiments.report.figures import BLACK, BLUE, GREEN, SKY, log_axis, panels
 from expunge_experiments.report.tables import MISSING, bytes_text, seconds_text
-from expunge_experiments.runs.base import Cell, Done, Drawing, Experiment, Finding, Report, Results, Table
+from expunge_experiments.runs.base import (
+    Cell,
+    Done,
+    Drawing,
+    Experiment,
+    Finding,
+    Report,
+    Results,
+    Table,
+)
 from expunge_experiments.runs.highdim.jobs import JOBS, measured
 
 if TYPE_CHECKING:
@@ -27,7 +38,12 @@ PHASES = {
     "delete": "delete a sample, new head",
     "again": "delete another",
 }
-TITLES = {"retrain": "exact: retraining", "a": "exact: Variant A", "b": "exact: Variant B", "float64": "float64 (numpy, scipy)"}
+TITLES = {
+    "retrain": "exact: retraining",
+    "a": "exact: Variant A",
+    "b": "exact: Variant B",
+    "float64": "float64 (numpy, scipy)",
+}
 
 
 @dataclass(frozen=True)
@@ -41,8 +57,16 @@ class HighdimSettings:
     seed: int = 0  # of the samples
 
     def __post_init__(self) -> None:
-        if not self.dims or min(self.dims) < 1 or self.samples < 4 or self.classes < 2 or not self.gamma > 0.0:
-            raise InputError("dims must be positive, samples at least 4, classes at least 2 and gamma positive")
+        if (
+            not self.dims
+            or min(self.dims) < 1
+            or self.samples < 4
+            or self.classes < 2
+            or not self.gamma > 0.0
+        ):
+            raise InputError(
+                "dims must be positive, samples at least 4, classes at least 2 and gamma positive"
+            )
 
 
 class Highdim(Experiment[HighdimSettings]):
@@ -50,9 +74,13 @@ class Highdim(Experiment[HighdimSettings]):
 
     name = "highdim"
     title = "High dimensions"
-    question = "What do exact statistics, a certified head and one exact deletion cost in time and memory at d = 2048 to 8192?"
+    question = (
+        "What do exact statistics, a certified head and one exact deletion cost in time "
+        "and memory at d = 2048 to 8192?"
+    )
     paper = (
-        "The appendix: dimensions of 768 or 1024 are handled directly, much higher ones by approximate updates. Here higher ones "
+        "The appendix: dimensions of 768 or 1024 are handled directly, much higher ones by "
+        "approximate updates. Here higher ones "
         "are handled exactly."
     )
     full = HighdimSettings()
@@ -64,7 +92,10 @@ class Highdim(Experiment[HighdimSettings]):
         for dim in settings.dims:
             for job in JOBS:
                 key: dict[str, Any] = {"dim": dim, "job": job}
-                key |= {name: getattr(settings, name) for name in ("samples", "classes", "gamma", "seed")}
+                key |= {
+                    name: getattr(settings, name)
+                    for name in ("samples", "classes", "gamma", "seed")
+                }
                 cells.append(Cell(key, partial(_apart, key)))
         return cells
 
@@ -77,7 +108,8 @@ class Highdim(Experiment[HighdimSettings]):
         if len(results.values("dim")) < 2:
             return []
         caption = (
-            "Time of retraining from samples, and of one deletion with its new head (left); the most memory a job's process had, "
+            "Time of retraining from samples, and of one deletion with its new head (left); the "
+            "most memory a job's process had, "
             "everything included (right), with the bytes of the ledger."
         )
         return [Drawing("highdim", caption, partial(_draw, results))]
@@ -88,22 +120,33 @@ class Highdim(Experiment[HighdimSettings]):
             return []
         exact = Results(done for done in results if done.key["job"] != "float64")
         text = (
-            "Every exact head was checked by a residual of its own: G - H W, in integers, is as small as a correctly rounded W "
-            "has it; heads of both variants after two deletions have the digest of retraining without these samples."
+            "Every exact head was checked by a residual of its own: G - H W, in integers, is as "
+            "small as a correctly rounded W "
+            "has it; heads of both variants after two deletions have the digest of retraining "
+            "without these samples."
         )
-        findings = [Finding(text, all(done.result["verified"] for done in exact) and _same_digests(exact))]
+        findings = [
+            Finding(text, all(done.result["verified"] for done in exact) and _same_digests(exact))
+        ]
         dim = max(done.key["dim"] for done in exact) if exact else 0
-        worst = max((_peak(done) / done.result["ledger_bytes"] for done in exact.where(dim=dim)), default=None)
+        worst = max(
+            (_peak(done) / done.result["ledger_bytes"] for done in exact.where(dim=dim)),
+            default=None,
+        )
         if worst is not None:
             text = (
-                f"At d = {dim} no exact job's process had more than {worst:.1f} times the bytes of its ledger in memory, with "
+                f"At d = {dim} no exact job's process had more than {worst:.1f} times the bytes "
+                "of its ledger in memory, with "
                 "the interpreter and the samples included."
             )
             findings.append(Finding(text, worst < 5.0 if dim >= 8192 else None))
         text = (
-            "By construction: with w = d + 1, the ledger is L = 8 w (w + 1) bytes. Statistics take L and the rows that wait (up "
-            "to 1024, of 24 w bytes each); retraining takes 3 L: ledger, float64 copy, factor; a solver beyond w = 4097 takes "
-            "3.75 L: also the words of S as they were when it was made (3/4 L). Up to there it keeps these as float64 (3 L), "
+            "By construction: with w = d + 1, the ledger is L = 8 w (w + 1) bytes. Statistics "
+            "take L and the rows that wait (up "
+            "to 1024, of 24 w bytes each); retraining takes 3 L: ledger, float64 copy, factor; a "
+            "solver beyond w = 4097 takes "
+            "3.75 L: also the words of S as they were when it was made (3/4 L). Up to there it "
+            "keeps these as float64 (3 L), "
             "which is faster."
         )
         findings.append(Finding(text))
@@ -124,24 +167,40 @@ def _peak(done: Done) -> float:
 
 def _same_digests(results: Results) -> bool:
     """Whether at every d all jobs that deleted the same samples have the same head."""
-    found = [{done.result["digest"] for done in results.where(dim=dim)} for dim in results.values("dim")]
+    found = [
+        {done.result["digest"] for done in results.where(dim=dim)} for dim in results.values("dim")
+    ]
     return all(len(digests) == 1 for digests in found)
 
 
 def _table(results: Results) -> Table:
-    columns = ["d", "job", "ledger", *(f"{label}" for label in PHASES.values()), "most memory", "over the ledger"]
+    columns = [
+        "d",
+        "job",
+        "ledger",
+        *(f"{label}" for label in PHASES.values()),
+        "most memory",
+        "over the ledger",
+    ]
     rows = []
     for done in results:
         phases = done.result["phases"]
-        times = [seconds_text(phases[name]["seconds"]) if name in phases else MISSING for name in PHASES]
+        times = [
+            seconds_text(phases[name]["seconds"]) if name in phases else MISSING for name in PHASES
+        ]
         ledger = done.result["ledger_bytes"]
         sizes = [bytes_text(_peak(done)), f"{_peak(done) / ledger:.2f}"]
-        rows.append([str(done.key["dim"]), TITLES[done.key["job"]], bytes_text(ledger), *times, *sizes])
+        rows.append(
+            [str(done.key["dim"]), TITLES[done.key["job"]], bytes_text(ledger), *times, *sizes]
+        )
     key = results[0].key
     note = (
-        f"{key['samples']:,} synthetic samples (standard normal, float32; labels of {key['classes']} classes drawn uniformly), "
-        f"gamma = {key['gamma']:g}. One measurement each, in a process of its own. Most memory: {_by(results)}, samples and "
-        "interpreter included. Retraining leaves the two samples out from the start; the others delete them. float64 does the "
+        f"{key['samples']:,} synthetic samples (standard normal, float32; labels of "
+        f"{key['classes']} classes drawn uniformly), "
+        f"gamma = {key['gamma']:g}. One measurement each, in a process of its own. Most memory: "
+        f"{_by(results)}, samples and "
+        "interpreter included. Retraining leaves the two samples out from the start; the others "
+        "delete them. float64 does the "
         "same job with numpy and scipy: a Gram by dsyrk, Cholesky anew at every deletion."
     )
     return Table("Time and memory in high dimensions", columns, rows, frozenset(columns[2:]), note)
@@ -163,10 +222,20 @@ def _draw(results: Results) -> Figure:
         phases = [found[dim].result["phases"] for dim in shown]
         name = "again" if "again" in phases[0] else "solve"
         label = f"{title}: {'a deletion' if name == 'again' else 'statistics and head'}"
-        times = [one[name]["seconds"] + (one["statistics"]["seconds"] if name == "solve" else 0.0) for one in phases]
+        times = [
+            one[name]["seconds"] + (one["statistics"]["seconds"] if name == "solve" else 0.0)
+            for one in phases
+        ]
         dashes = "--" if job == "float64" else "-"
         left.plot(shown, times, marker="o", color=colours[job], linestyle=dashes, label=label)
-        right.plot(shown, [_peak(found[dim]) for dim in shown], marker="o", color=colours[job], linestyle=dashes, label=title)
+        right.plot(
+            shown,
+            [_peak(found[dim]) for dim in shown],
+            marker="o",
+            color=colours[job],
+            linestyle=dashes,
+            label=title,
+        )
     ledgers = {done.key["dim"]: done.result["ledger_bytes"] for done in results}
     right.plot(dims, [ledgers[dim] for dim in dims], color="#6b6b6b", linestyle=":", label="ledger")
     for place, title, unit in ((left, "Time", "seconds"), (right, "Memory", "bytes")):

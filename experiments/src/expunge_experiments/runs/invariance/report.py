@@ -28,7 +28,7 @@ _ENOUGH = 7  # gammas, to say anything of how carefully one must be chosen
 _NEAR_BEST = 0.005  # of accuracy: gammas that lose no more than this are good ones
 
 
-# -- clients ----------------------------------------------------------------------------------------------------------------
+# -- clients ---------------------------------------------------------------------------------------
 
 
 def client_tables(settings: Any, results: Results) -> list[Table]:
@@ -45,14 +45,31 @@ def client_tables(settings: Any, results: Results) -> list[Table]:
             continue
         reader = _by_digest if arithmetic == "exact" else partial(_largest, name="deviation")
         ours.append([f"{_FP[arithmetic]}, ours", *map(reader, found)])
-        exactly.append([f"{_FP[arithmetic]}, ours", *map(_by_digest if arithmetic == "exact" else _from_exact, found)])
+        exactly.append(
+            [
+                f"{_FP[arithmetic]}, ours",
+                *map(_by_digest if arithmetic == "exact" else _from_exact, found),
+            ]
+        )
         if arithmetic != "exact":
-            printed = [paper.invariance(arithmetic, variant, number) for variant in "ab" for number in numbers]
+            printed = [
+                paper.invariance(arithmetic, variant, number)
+                for variant in "ab"
+                for number in numbers
+            ]
             theirs.append([f"{_FP[arithmetic]}, paper", *map(scientific, printed)])
-    central = next((one.result["central_from_exact"] for one in results if "central_from_exact" in one.result), None)
-    published_off = next((one.result["publication"] for one in results if "publication" in one.result), None)
+    central = next(
+        (one.result["central_from_exact"] for one in results if "central_from_exact" in one.result),
+        None,
+    )
+    published_off = next(
+        (one.result["publication"] for one in results if "publication" in one.result), None
+    )
     exactly.append(["central, float64", *[scientific(central)] * (len(columns) - 1)])
-    seeds = f"gamma = {settings.gamma:g}; largest over {counted(len(settings.seeds), 'partition')} of the same writers."
+    seeds = (
+        f"gamma = {settings.gamma:g}; largest over "
+        f"{counted(len(settings.seeds), 'partition')} of the same writers."
+    )
     right = frozenset(columns[1:])
     return [
         Table(
@@ -60,7 +77,8 @@ def client_tables(settings: Any, results: Results) -> list[Table]:
             columns,
             [row for pair in zip(ours, [*theirs, []], strict=False) for row in pair if row],
             right,
-            f"{seeds} Floating point: from the central float64 solution W_c, as in the paper, whose features are FeMNIST's by "
+            f"{seeds} Floating point: from the central float64 solution W_c, as in the paper, "
+            "whose features are FeMNIST's by "
             "DINOv2. Exact: from the exact central head, by digest: 0 is equal in every bit.",
         ),
         Table(
@@ -68,8 +86,10 @@ def client_tables(settings: Any, results: Results) -> list[Table]:
             columns,
             exactly,
             right,
-            f"{seeds} Floating point: from the exact head in the finest steps that float64 holds. Exact: by digest, as above; as "
-            f"it is published, in steps of 2^-{Spec.publication_bits}, that head is {scientific(published_off)} from the finest. "
+            f"{seeds} Floating point: from the exact head in the finest steps that float64 holds. "
+            "Exact: by digest, as above; as "
+            f"it is published, in steps of 2^-{Spec.publication_bits}, that head is "
+            f"{scientific(published_off)} from the finest. "
             "The last row is how far W_c itself, which the paper measures from, is off.",
         ),
     ]
@@ -94,15 +114,19 @@ def _by_digest(results: Results) -> str:
 
 
 def client_findings(settings: Any, results: Results) -> list[Finding]:
-    """Exact variants are to be equal by digest, floating point of the order that the paper found."""
+    """Exact variants are to be equal by digest, floating point of the order that the paper
+    found.
+    """
     made = []
     exact = [one for one in results if one.key["system"].endswith("exact")]
     if exact:
         equal = sum(bool(one.result.get("equal")) for one in exact)
         made.append(
             Finding(
-                f"Both exact variants have the head of exact central ridge, by digest, for every number of clients and "
-                f"partition: {equal} of {len(exact)} runs. The paper's fp64 deviates by up to {_theirs('float64')[1]:.1e}.",
+                "Both exact variants have the head of exact central ridge, by digest, for every "
+                "number of clients and "
+                f"partition: {equal} of {len(exact)} runs. The paper's fp64 deviates by up to "
+                f"{_theirs('float64')[1]:.1e}.",
                 equal == len(exact),
             )
         )
@@ -115,7 +139,8 @@ def client_findings(settings: Any, results: Results) -> list[Finding]:
         ratio, (low, high) = worst["float32"] / worst["float64"], _theirs("float32")
         made.append(
             Finding(
-                f"float32 deviates more than {_FLOAT32_CLAIM:,.0f} times as much as float64: {ratio:.1g} times (at most "
+                f"float32 deviates more than {_FLOAT32_CLAIM:,.0f} times as much as float64: "
+                f"{ratio:.1g} times (at most "
                 f"{worst['float32']:.1e}; the paper: {low:.1e} to {high:.1e}).",
                 ratio > _FLOAT32_CLAIM,
             )
@@ -125,37 +150,52 @@ def client_findings(settings: Any, results: Results) -> list[Finding]:
 
 
 def _worst(results: Results, arithmetic: str) -> float | None:
-    values = [one.result["deviation"] for one in results if arithmetic in one.key["system"] and "deviation" in one.result]
+    values = [
+        one.result["deviation"]
+        for one in results
+        if arithmetic in one.key["system"] and "deviation" in one.result
+    ]
     return max(values) if values else None
 
 
 def _theirs(arithmetic: str, variants: str = "ab") -> tuple[float, float]:
     """The smallest and the largest of the paper's deviations in this arithmetic."""
-    values = [value for variant in variants for value in paper.INVARIANCE[arithmetic, variant].values()]
+    values = [
+        value for variant in variants for value in paper.INVARIANCE[arithmetic, variant].values()
+    ]
     return min(values), max(values)
 
 
 def _a_against_b(settings: Any, results: Results) -> list[Finding]:
     """In the paper A is far worse than B in fp32."""
-    a, b = (_worst(Results(one for one in results if one.key["system"].startswith(letter)), "float32") for letter in "ab")
+    a, b = (
+        _worst(Results(one for one in results if one.key["system"].startswith(letter)), "float32")
+        for letter in "ab"
+    )
     if a is None or b is None:
         return []
     return [
         Finding(
-            f"In float32 Variant A deviates by {a:.1e} and Variant B by {b:.1e} at gamma = {settings.gamma:g}; in the paper by "
-            f"{_theirs('float32', 'a')[1]:.1e} and {_theirs('float32', 'b')[1]:.1e}, with other features, another dim and a "
+            f"In float32 Variant A deviates by {a:.1e} and Variant B by {b:.1e} at gamma = "
+            f"{settings.gamma:g}; in the paper by "
+            f"{_theirs('float32', 'a')[1]:.1e} and {_theirs('float32', 'b')[1]:.1e}, with other "
+            "features, another dim and a "
             "gamma that it does not state."
         )
     ]
 
 
-# -- gamma ------------------------------------------------------------------------------------------------------------------
+# -- gamma -----------------------------------------------------------------------------------------
 
 
 def gamma_tables(results: Results) -> list[Table]:
     """For each number of clients, a row for each gamma: deviations, and accuracies."""
     found = results.where(part="gammas")
-    return [table for clients in found.values("clients") for table in _gamma_tables(found.where(clients=clients))]
+    return [
+        table
+        for clients in found.values("clients")
+        for table in _gamma_tables(found.where(clients=clients))
+    ]
 
 
 def _gamma_tables(results: Results) -> list[Table]:
@@ -165,17 +205,31 @@ def _gamma_tables(results: Results) -> list[Table]:
 
     def rows(read: Callable[[Mapping[str, Any]], str]) -> list[list[str]]:
         points = [results.where(system=name)[0].result["points"] for name in names]
-        return [[f"{gamma:g}", *(read(one[place]) for one in points)] for place, gamma in enumerate(gammas)]
+        return [
+            [f"{gamma:g}", *(read(one[place]) for one in points)]
+            for place, gamma in enumerate(gammas)
+        ]
 
-    smallest = next((one.result["smallest_gamma"] for one in results if one.result["smallest_gamma"] is not None), None)
+    smallest = next(
+        (
+            one.result["smallest_gamma"]
+            for one in results
+            if one.result["smallest_gamma"] is not None
+        ),
+        None,
+    )
     rule = (
-        f"Refused: the exact variants publish nothing that float64 could not precondition for certain; the smallest gamma that "
+        "Refused: the exact variants publish nothing that float64 could not precondition for "
+        "certain; the smallest gamma that "
         f"will do here is {smallest:.2g}. "
         if smallest is not None
         else ""
     )
     where = f"{results[0].key['clients']} clients"
-    fails = "Fails: S + gamma I is not positive definite in that arithmetic, or the weights are not finite."
+    fails = (
+        "Fails: S + gamma I is not positive definite in that arithmetic, or the weights are "
+        "not finite."
+    )
     right = frozenset(columns)
     return [
         Table(
@@ -183,9 +237,17 @@ def _gamma_tables(results: Results) -> list[Table]:
             columns,
             rows(_deviation),
             right,
-            f"Floating point: from the central float64 solution with the same gamma; exact: by digest. {rule}{fails}",
+            (
+                "Floating point: from the central float64 solution with the same gamma; exact: by "
+                f"digest. {rule}{fails}"
+            ),
         ),
-        Table(f"Accuracy over gamma, {where}", columns, rows(lambda point: _refused(point) or fixed(point["accuracy"])), right),
+        Table(
+            f"Accuracy over gamma, {where}",
+            columns,
+            rows(lambda point: _refused(point) or fixed(point["accuracy"])),
+            right,
+        ),
     ]
 
 
@@ -204,7 +266,11 @@ def _deviation(point: Mapping[str, Any]) -> str:
 
 
 def _good_gammas(points: Iterable[Point], best: float) -> list[float]:
-    return [point["gamma"] for point in points if not point["failed"] and point["accuracy"] >= best - _NEAR_BEST]
+    return [
+        point["gamma"]
+        for point in points
+        if not point["failed"] and point["accuracy"] >= best - _NEAR_BEST
+    ]
 
 
 def gamma_findings(results: Results) -> list[Finding]:
@@ -216,14 +282,21 @@ def gamma_findings(results: Results) -> list[Finding]:
             low, high = points.get(f"{letter}_float32"), points.get(f"{letter}_float64")
             if low is not None and high is not None:
                 made.append(_sensitivity(f"Variant {letter.upper()}, {clients} clients", low, high))
-    exact = [point for one in found if one.key["system"].endswith("exact") for point in one.result["points"]]
+    exact = [
+        point
+        for one in found
+        if one.key["system"].endswith("exact")
+        for point in one.result["points"]
+    ]
     if exact:
         taken = [point for point in exact if not point["failed"]]
         equal = sum(bool(point.get("equal")) for point in taken)
         made.append(
             Finding(
-                f"At every gamma that the exact variants take, their head is that of exact central ridge, by digest: {equal} of "
-                f"{len(taken)}; {len(exact) - len(taken)} of {len(exact)} are refused as ill-conditioned, by rule.",
+                "At every gamma that the exact variants take, their head is that of exact "
+                f"central ridge, by digest: {equal} of "
+                f"{len(taken)}; {len(exact) - len(taken)} of {len(exact)} are refused as "
+                "ill-conditioned, by rule.",
                 equal == len(taken),
             )
         )
@@ -231,18 +304,29 @@ def gamma_findings(results: Results) -> list[Finding]:
 
 
 def _sensitivity(where: str, low: Sequence[Point], high: Sequence[Point]) -> Finding:
-    """The remark holds if float64 has more good gammas than float32: all of them, and others. What else differs is told."""
+    """The remark holds if float64 has more good gammas than float32: all of them, and others.
+
+    What else differs is told.
+    """
     best = max((one["accuracy"] for one in high if not one["failed"]), default=0.0)
     good32, good64 = (_good_gammas(found, best) for found in (low, high))
     fails = [one["gamma"] for one in low if one["failed"]]
-    pairs = [(one, other) for one, other in zip(low, high, strict=True) if not one["failed"] and not other["failed"]]
-    loses = [one["gamma"] for one, other in pairs if one["accuracy"] < other["accuracy"] - _NEAR_BEST]
+    pairs = [
+        (one, other)
+        for one, other in zip(low, high, strict=True)
+        if not one["failed"] and not other["failed"]
+    ]
+    loses = [
+        one["gamma"] for one, other in pairs if one["accuracy"] < other["accuracy"] - _NEAR_BEST
+    ]
     enough = len(high) >= _ENOUGH
     claim = "float64 makes gamma less sensitive: " if enough else ""
     points = f"{100 * _NEAR_BEST:g} points"
     text = (
-        f"{where}: {claim}{len(good64)} of {len(high)} gammas ({_range(good64)}) are within {points} of the best accuracy in "
-        f"float64, and {len(good32)} ({_range(good32)}) in float32. float32 fails at {_listed(fails)} and loses more than "
+        f"{where}: {claim}{len(good64)} of {len(high)} gammas ({_range(good64)}) are within "
+        f"{points} of the best accuracy in "
+        f"float64, and {len(good32)} ({_range(good32)}) in float32. float32 fails at "
+        f"{_listed(fails)} and loses more than "
         f"{points} to float64 at {_listed(loses)}."
     )
     return Finding(text, set(good32) < set(good64) if enough else None)
@@ -258,25 +342,36 @@ def _range(gammas: Sequence[float]) -> str:
     return f"{gammas[0]:g}" if len(gammas) == 1 else f"{min(gammas):g} to {max(gammas):g}"
 
 
-# -- figure -----------------------------------------------------------------------------------------------------------------
+# -- figure ----------------------------------------------------------------------------------------
 
 
 def drawings(settings: Any, results: Results) -> list[Drawing]:
-    """Deviation over clients; and for each number of clients that was swept, deviation and accuracy over gamma."""
+    """Deviation over clients; and for each number of clients that was swept, deviation and accuracy
+    over gamma.
+    """
     made = []
     clients, gammas = results.where(part="clients"), results.where(part="gammas")
     if clients:
         caption = (
-            f"Deviation from central ridge over the number of clients, gamma = {settings.gamma:g}. Bars: one standard deviation "
+            "Deviation from central ridge over the number of clients, gamma = "
+            f"{settings.gamma:g}. Bars: one standard deviation "
             f"over {counted(len(settings.seeds), 'partition')}. Exact variants are at 0, by digest."
         )
         made.append(Drawing("clients", caption, partial(_draw_clients, settings, clients)))
     for number in gammas.values("clients"):
         caption = (
-            f"Deviation from central ridge (left) and accuracy (right) over gamma, {number} clients. Lines end where an "
-            "arithmetic fails; exact variants are at 0, by digest, and refuse gammas in the grey zone."
+            f"Deviation from central ridge (left) and accuracy (right) over gamma, {number} "
+            "clients. Lines end where an "
+            "arithmetic fails; exact variants are at 0, by digest, and refuse gammas in the grey "
+            "zone."
         )
-        made.append(Drawing(f"gamma-{number}", caption, partial(_draw_gammas, settings, gammas.where(clients=number))))
+        made.append(
+            Drawing(
+                f"gamma-{number}",
+                caption,
+                partial(_draw_gammas, settings, gammas.where(clients=number)),
+            )
+        )
     return made
 
 
@@ -284,9 +379,14 @@ def _draw_clients(settings: Any, results: Results) -> Figure:
     figure, axes = figures.panels(width=4.2, height=3.0)
     numbers = results.values("clients")
     for name in settings.systems:
-        heights = [[_height(one.result) for one in results.where(system=name, clients=number)] for number in numbers]
+        heights = [
+            [_height(one.result) for one in results.where(system=name, clients=number)]
+            for number in numbers
+        ]
         known = [[value for value in one if value is not None] for one in heights]
-        figures.seeds_line(axes, numbers, known, label=figures.look(name).label, **figures.look(name).line())
+        figures.seeds_line(
+            axes, numbers, known, label=figures.look(name).label, **figures.look(name).line()
+        )
     _deviations(axes)
     axes.set(xlabel="number of clients K", xticks=numbers)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -302,12 +402,21 @@ def _draw_gammas(settings: Any, results: Results) -> Figure:
         left.plot(gammas, [np.nan if height is None else height for height in heights], **style)
         right.plot(gammas, [point.get("accuracy", np.nan) for point in points], **style)
     _deviations(left)
-    smallest = next((one.result["smallest_gamma"] for one in results if one.result["smallest_gamma"] is not None), None)
+    smallest = next(
+        (
+            one.result["smallest_gamma"]
+            for one in results
+            if one.result["smallest_gamma"] is not None
+        ),
+        None,
+    )
     for axes in (left, right):
         figures.log_axis(axes, "x")
         axes.set_xlabel("gamma")
         if smallest is not None and smallest > min(settings.gammas):
-            axes.axvspan(min(settings.gammas), smallest, color=figures.LIGHT, alpha=0.5, linewidth=0)
+            axes.axvspan(
+                min(settings.gammas), smallest, color=figures.LIGHT, alpha=0.5, linewidth=0
+            )
     left.set_title("Deviation")
     right.set(title="Accuracy", ylabel="test accuracy")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)

@@ -1,4 +1,6 @@
-"""invariance: how far the number of clients and the arithmetic move the head from central ridge; and the same over gamma."""
+"""invariance: how far the number of clients and the arithmetic move the head from central ridge;
+and the same over gamma.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,27 @@ from numpy.typing import NDArray
 
 from expunge import Head, Spec, Statistics, solve
 from expunge.errors import InputError, NotAGramError, SolveError
-from expunge.solvers.floating import FloatCholeskySolver, FloatGram, relative_deviation
+from expunge.solvers.float64 import FloatCholeskySolver, FloatGram, relative_deviation
 from expunge_experiments.datasets.dataset import Dataset
 from expunge_experiments.report import paper
-from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Key, Report, Results, Table
+from expunge_experiments.runs.base import (
+    Cell,
+    Drawing,
+    Experiment,
+    Finding,
+    Key,
+    Report,
+    Results,
+    Table,
+)
 from expunge_experiments.runs.invariance import report as report_of
 from expunge_experiments.runs.retraining import finest
-from expunge_experiments.runs.streams import Federation, check_datasets, check_federation, check_positive
+from expunge_experiments.runs.streams import (
+    Federation,
+    check_datasets,
+    check_federation,
+    check_positive,
+)
 from expunge_experiments.systems import catalogue
 from expunge_experiments.systems.linear import gram_and_moment, ridge
 from expunge_experiments.systems.variants import VariantSettings
@@ -50,7 +66,10 @@ class InvarianceSettings:
         if not self.systems or not set(self.systems) <= set(SYSTEMS):
             raise InputError(f"systems = {list(self.systems)} must be some of {', '.join(SYSTEMS)}")
         if not self.clients or not self.gamma_clients:
-            raise InputError("clients and gamma_clients must have at least one number each, such as [10, 50, 100]")
+            raise InputError(
+                "clients and gamma_clients must have at least one number each, such as [10, 50, "
+                "100]"
+            )
         for clients in (*self.clients, *self.gamma_clients):
             check_federation(clients, self.seeds, ())
 
@@ -61,10 +80,12 @@ class Invariance(Experiment[InvarianceSettings]):
     name = "invariance"
     title = "Invariance to clients and arithmetic"
     question = (
-        "Is the head the same, whoever holds the samples? And does the arithmetic change how carefully gamma must be chosen?"
+        "Is the head the same, whoever holds the samples? And does the arithmetic change "
+        "how carefully gamma must be chosen?"
     )
     paper = (
-        f"{paper.INVARIANCE_TABLE}: deviations of about 1e-9 in fp64 and of 1e-4 (B) to 5e-3 (A) in fp32, for 10, 50 and 100 "
+        f"{paper.INVARIANCE_TABLE}: deviations of about 1e-9 in fp64 and of 1e-4 (B) to 5e-3 (A) "
+        "in fp32, for 10, 50 and 100 "
         "clients alike; and the remark that fp64 makes the choice of gamma less sensitive."
     )
     version = 2
@@ -75,16 +96,33 @@ class Invariance(Experiment[InvarianceSettings]):
         self._central: Central | None = None
 
     def cells(self, settings: InvarianceSettings) -> list[Cell]:
-        """One for each variant, number of clients and seed; and one for each variant over all gammas."""
+        """One for each variant, number of clients and seed; and one for each variant over all
+        gammas.
+        """
         common = {"dataset": settings.dataset}
         keys: list[dict[str, Any]] = [
-            common | {"part": "clients", "system": name, "clients": clients, "seed": seed, "gamma": settings.gamma}
+            common
+            | {
+                "part": "clients",
+                "system": name,
+                "clients": clients,
+                "seed": seed,
+                "gamma": settings.gamma,
+            }
             for seed in settings.seeds
             for clients in settings.clients
             for name in settings.systems
         ]
-        over = common | {"part": "gammas", "seed": settings.seeds[0], "gammas": list(settings.gammas)}
-        keys += [over | {"clients": clients, "system": name} for clients in settings.gamma_clients for name in settings.systems]
+        over = common | {
+            "part": "gammas",
+            "seed": settings.seeds[0],
+            "gammas": list(settings.gammas),
+        }
+        keys += [
+            over | {"clients": clients, "system": name}
+            for clients in settings.gamma_clients
+            for name in settings.systems
+        ]
         return [Cell(key, partial(self._measure, key)) for key in keys]
 
     def _measure(self, key: Key, library: Library, report: Report) -> Mapping[str, Any]:
@@ -97,8 +135,13 @@ class Invariance(Experiment[InvarianceSettings]):
         return _over_gammas(federation, self._central, key, report)
 
     def tables(self, settings: InvarianceSettings, results: Results) -> list[Table]:
-        """Deviations for every number of clients, next to the paper's; then deviations and accuracies over gamma."""
-        return [*report_of.client_tables(settings, results.where(part="clients")), *report_of.gamma_tables(results)]
+        """Deviations for every number of clients, next to the paper's; then deviations and
+        accuracies over gamma.
+        """
+        return [
+            *report_of.client_tables(settings, results.where(part="clients")),
+            *report_of.gamma_tables(results),
+        ]
 
     def drawings(self, settings: InvarianceSettings, results: Results) -> list[Drawing]:
         """Deviation and accuracy over gamma; deviation over clients."""
@@ -106,16 +149,25 @@ class Invariance(Experiment[InvarianceSettings]):
 
     def findings(self, settings: InvarianceSettings, results: Results) -> list[Finding]:
         """The claims that these tables can refute."""
-        return [*report_of.client_findings(settings, results.where(part="clients")), *report_of.gamma_findings(results)]
+        return [
+            *report_of.client_findings(settings, results.where(part="clients")),
+            *report_of.gamma_findings(results),
+        ]
 
 
 class Central:
-    """Central ridge on all training samples: in float64 by one solve, as the paper has it, and exactly. Not timed."""
+    """Central ridge on all training samples: in float64 by one solve, as the paper has it, and
+    exactly. Not timed.
+    """
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        self._gram, self._moment = gram_and_moment(dataset.train_features, dataset.train_labels, dataset.classes)
-        self._statistics = Statistics.of(_spec(dataset, 1.0), dataset.train_features, dataset.train_labels, lost_columns="accept")
+        self._gram, self._moment = gram_and_moment(
+            dataset.train_features, dataset.train_labels, dataset.classes
+        )
+        self._statistics = Statistics.of(
+            _spec(dataset, 1.0), dataset.train_features, dataset.train_labels, lost_columns="accept"
+        )
         self._heads: dict[float, tuple[Head, Head] | str] = {}
 
     def float64(self, gamma: float) -> Float | None:
@@ -126,7 +178,9 @@ class Central:
             return None
 
     def exact(self, gamma: float) -> tuple[Head, Head] | str:
-        """The exact head as the variants publish it, and in the finest steps, to measure from; or why it is refused."""
+        """The exact head as the variants publish it, and in the finest steps, to measure from; or
+        why it is refused.
+        """
         if gamma not in self._heads:
             try:
                 statistics = self._statistics.under(_spec(self.dataset, gamma))
@@ -138,7 +192,8 @@ class Central:
 
     @property
     def smallest_gamma(self) -> float:
-        """The smallest gamma, to six digits, with which the rule of conditioning takes these samples.
+        """The smallest gamma, to six digits, with which the rule of conditioning takes these
+        samples.
 
         The rule is width * (trace(S) + width * gamma) <= gamma * 2^47.
         """
@@ -148,10 +203,16 @@ class Central:
 
 
 def _spec(dataset: Dataset, gamma: float) -> Spec:
-    return VariantSettings(gamma=gamma).fitted(dataset.train_features).spec(dataset.dim, dataset.classes)
+    return (
+        VariantSettings(gamma=gamma)
+        .fitted(dataset.train_features)
+        .spec(dataset.dim, dataset.classes)
+    )
 
 
-def _measured(federation: Federation, central: Central, name: str, gamma: float, report: Report) -> dict[str, Any]:
+def _measured(
+    federation: Federation, central: Central, name: str, gamma: float, report: Report
+) -> dict[str, Any]:
     """A variant trained under this partition, and how far it is from central ridge."""
     system = catalogue.build(name, federation.pool, settings=VariantSettings(gamma=gamma))
     report(f"{system.title} trains", 0, None)
@@ -165,7 +226,9 @@ def _measured(federation: Federation, central: Central, name: str, gamma: float,
     return _compared(federation.dataset, central, gamma, np.asarray(system.weights), digest)
 
 
-def _compared(dataset: Dataset, central: Central, gamma: float, weights: Float, digest: str | None) -> dict[str, Any]:
+def _compared(
+    dataset: Dataset, central: Central, gamma: float, weights: Float, digest: str | None
+) -> dict[str, Any]:
     """Accuracy, and deviations from both references, where there are any at this gamma."""
     if not np.isfinite(weights).all():
         return {"gamma": gamma, "failed": "the weights are not finite"}
@@ -186,25 +249,35 @@ def _compared(dataset: Dataset, central: Central, gamma: float, weights: Float, 
     return point
 
 
-# -- over gamma -------------------------------------------------------------------------------------------------------------
+# -- over gamma ------------------------------------------------------------------------------------
 
-Found = tuple[Float, str | None] | str  # weights and, of exact ones, the digest; or why there are none
+Found = (
+    tuple[Float, str | None] | str
+)  # weights and, of exact ones, the digest; or why there are none
 
 
-def _over_gammas(federation: Federation, central: Central, key: Key, report: Report) -> dict[str, Any]:
+def _over_gammas(
+    federation: Federation, central: Central, key: Key, report: Report
+) -> dict[str, Any]:
     name, gammas = key["system"], key["gammas"]
     points: list[dict[str, Any]] = []
     solved = _exactly if name in EXACT else _from_sums if name.startswith("a_") else _by_training
     for gamma, found in zip(gammas, solved(federation, name, gammas), strict=True):
         report("gammas", len(points), len(gammas))
         failed = isinstance(found, str)
-        points.append({"gamma": gamma, "failed": found} if failed else _compared(federation.dataset, central, gamma, *found))
+        points.append(
+            {"gamma": gamma, "failed": found}
+            if failed
+            else _compared(federation.dataset, central, gamma, *found)
+        )
     return {"points": points, "smallest_gamma": central.smallest_gamma if name in EXACT else None}
 
 
 def _exactly(federation: Federation, name: str, gammas: Sequence[float]) -> Iterator[Found]:
     """One training; gamma is no part of the statistics, so the solver is amended."""
-    system: Any = catalogue.build(name, federation.pool, settings=VariantSettings(gamma=max(gammas)))
+    system: Any = catalogue.build(
+        name, federation.pool, settings=VariantSettings(gamma=max(gammas))
+    )
     try:
         system.train()
     except SolveError as problem:
@@ -222,7 +295,9 @@ def _exactly(federation: Federation, name: str, gammas: Sequence[float]) -> Iter
 
 def _from_sums(federation: Federation, name: str, gammas: Sequence[float]) -> Iterator[Found]:
     """Variant A: one training, whose sums are solved for each gamma."""
-    system: Any = catalogue.build(name, federation.pool, settings=VariantSettings(gamma=max(gammas)))
+    system: Any = catalogue.build(
+        name, federation.pool, settings=VariantSettings(gamma=max(gammas))
+    )
     system.train()
     sums = FloatGram(system.solver.gram, system.solver.moment)
     for gamma in gammas:
@@ -239,7 +314,9 @@ def _by_training(federation: Federation, name: str, gammas: Sequence[float]) -> 
     for gamma in gammas:
         system: Any = catalogue.build(name, federation.pool, settings=VariantSettings(gamma=gamma))
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # weights that are not finite are a result
+            with np.errstate(
+                over="ignore", invalid="ignore"
+            ):  # weights that are not finite are a result
                 system.train()
         except NotAGramError as problem:
             yield str(problem)

@@ -40,11 +40,13 @@ def _worst(one: Done) -> Mapping[str, Any]:
     return max(one.result["steps"], key=lambda step: float(step["deviation"]))
 
 
-# -- tables -----------------------------------------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 
 def tables_of(settings: Any, results: Results) -> list[Table]:
-    """What each method and rank sends, loses and proves; and what whole streams cost with their resets."""
+    """What each method and rank sends, loses and proves; and what whole streams cost with their
+    resets.
+    """
     return [_heads(settings, results), _streams(settings, results)] if results else []
 
 
@@ -97,12 +99,18 @@ def _heads(settings: Any, results: Results) -> Table:
         columns,
         rows,
         frozenset(columns[1:]),
-        f"gamma = {settings.gamma:g}; {settings.base} samples with exact statistics, then {settings.requests} requests that add "
-        f"{settings.batch} or (every third) delete {settings.deleted}, factors in {settings.precision}; means over "
-        f"{len(results.values('seed'))} seed(s). Factor saved: against the exact statistics of these samples. ‖E‖: the largest "
-        "bound that a message came with. First: relative Frobenius deviation after the first request; Worst: after that "
-        "request after which it is largest. Paper's: after how many requests the premise of the paper's bound holds. "
-        "Accuracy: at the worst, less that of the exact head. The truth is the head of the exact solver: retraining's.",
+        f"gamma = {settings.gamma:g}; {settings.base} samples with exact statistics, then "
+        f"{settings.requests} requests that add "
+        f"{settings.batch} or (every third) delete {settings.deleted}, factors in "
+        f"{settings.precision}; means over "
+        f"{len(results.values('seed'))} seed(s). Factor saved: against the exact statistics of "
+        "these samples. ‖E‖: the largest "
+        "bound that a message came with. First: relative Frobenius deviation after the first "
+        "request; Worst: after that "
+        "request after which it is largest. Paper's: after how many requests the premise of the "
+        "paper's bound holds. "
+        "Accuracy: at the worst, less that of the exact head. The truth is the head of the exact "
+        "solver: retraining's.",
     )
 
 
@@ -126,7 +134,9 @@ def _streams(settings: Any, results: Results) -> Table:
             for name in ("message_bytes", "reset_bytes", "exact_bytes", "rows_bytes")
         }
         both = values["message_bytes"] + values["reset_bytes"]
-        after = [step["after_reset"]["deviation"] for step in _steps(found) if "after_reset" in step]
+        after = [
+            step["after_reset"]["deviation"] for step in _steps(found) if "after_reset" in step
+        ]
         rows.append(
             [
                 TITLES[method],
@@ -147,14 +157,18 @@ def _streams(settings: Any, results: Results) -> Table:
         columns,
         rows,
         frozenset(columns[1:]),
-        f"{settings.clients} client(s) take turns; after every {settings.reset_every} requests each of them sends the exact "
-        "statistics of what it has changed since. Early resets: for deletions that approximation made infeasible; these are then "
-        "done by truncation, and what was refused counts as sent. Exact statistics: every request sent exactly instead. As rows, "
-        f"which are exact too, the same requests are {bytes_text(rows_bytes)}: but rows show samples.",
+        f"{settings.clients} client(s) take turns; after every {settings.reset_every} requests "
+        "each of them sends the exact "
+        "statistics of what it has changed since. Early resets: for deletions that approximation "
+        "made infeasible; these are then "
+        "done by truncation, and what was refused counts as sent. Exact statistics: every request "
+        "sent exactly instead. As rows, "
+        f"which are exact too, the same requests are {bytes_text(rows_bytes)}: but rows show "
+        "samples.",
     )
 
 
-# -- figures ----------------------------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------
 
 
 def drawings_of(settings: Any, results: Results) -> list[Drawing]:
@@ -166,16 +180,20 @@ def drawings_of(settings: Any, results: Results) -> list[Drawing]:
     return [
         Drawing(
             "lowrank",
-            "Bytes of a message against the relative Frobenius deviation of the head from the exact one (left: the largest of "
+            "Bytes of a message against the relative Frobenius deviation of the head from the "
+            "exact one (left: the largest of "
             "the stream) and against its proven bound (right), for ranks "
-            f"{', '.join(map(str, results.values('rank')))}; bars are one standard deviation over seeds. "
+            f"{', '.join(map(str, results.values('rank')))}; bars are one standard deviation over "
+            "seeds. "
             "Where a projection's deletions were infeasible, truncation took their place.",
             partial(_draw_bytes, results),
         ),
         Drawing(
             "lowrank_course",
-            f"The course of a stream at rank {rank}: deviation (filled) and bound (hollow) after each request; dotted lines are "
-            f"resets, after every {settings.reset_every} requests. After them both fall to what float64 leaves (below the axis).",
+            f"The course of a stream at rank {rank}: deviation (filled) and bound (hollow) after "
+            "each request; dotted lines are "
+            f"resets, after every {settings.reset_every} requests. After them both fall to what "
+            "float64 leaves (below the axis).",
             partial(_draw_course, course),
         ),
     ]
@@ -183,7 +201,11 @@ def drawings_of(settings: Any, results: Results) -> list[Drawing]:
 
 def _look(method: str, *, hollow: bool = False) -> dict[str, Any]:
     colour = COLOURS[list(TITLES).index(method)]
-    return {"color": colour, "marker": _MARKERS[method], "markerfacecolor": "white" if hollow else colour}
+    return {
+        "color": colour,
+        "marker": _MARKERS[method],
+        "markerfacecolor": "white" if hollow else colour,
+    }
 
 
 def _draw_bytes(results: Results) -> Figure:
@@ -228,7 +250,10 @@ def _draw_course(results: Results) -> Figure:
     figure, axes = panels(1, width=6.0)
     for one in results:
         steps, method = one.result["steps"], one.key["method"]
-        for name, style in (("deviation", {"label": TITLES[method]}), ("bound", {"linestyle": "--"})):
+        for name, style in (
+            ("deviation", {"label": TITLES[method]}),
+            ("bound", {"linestyle": "--"}),
+        ):
             axes.plot(*_course(steps, name), **_look(method, hollow=name == "bound"), **style)
     for place, step in enumerate(results[0].result["steps"] if results else [], start=1):
         if "after_reset" in step:
@@ -241,19 +266,28 @@ def _draw_course(results: Results) -> Figure:
     return figure
 
 
-# -- findings ---------------------------------------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------
 
 
 def findings_of(settings: Any, results: Results) -> list[Finding]:
     """What follows from what has been measured so far."""
     if not results:
         return []
-    makers: Sequence[Callable[[Any, Results], list[Finding]]] = (_bounds, _saving, _resets, _premise, _compared, _totals)
+    makers: Sequence[Callable[[Any, Results], list[Finding]]] = (
+        _bounds,
+        _saving,
+        _resets,
+        _premise,
+        _compared,
+        _totals,
+    )
     return [finding for make in makers for finding in make(settings, results)]
 
 
 def holds(step: Mapping[str, Any]) -> bool:
-    """Whether a step's true deviations lie below its bounds, but for the rounding of the published exact weights."""
+    """Whether a step's true deviations lie below its bounds, but for the rounding of the published
+    exact weights.
+    """
     paper = step["paper_bound"]
     spectral, slack = step["spectral_deviation"], step["resolution"]
     return (
@@ -270,14 +304,16 @@ def _bounds(_: Any, results: Results) -> list[Finding]:
     looseness = [step["bound"] / step["deviation"] for step in steps if step["deviation"] > 0.0]
     findings = [
         Finding(
-            f"The true deviation lies below every printed bound after {kept} of {len(steps) + len(after)} updates and resets.",
+            f"The true deviation lies below every printed bound after {kept} of "
+            f"{len(steps) + len(after)} updates and resets.",
             kept == len(steps) + len(after),
         )
     ]
     if looseness:
         findings.append(
             Finding(
-                f"The bound is {min(looseness):.2g} to {max(looseness):.2g} times the true deviation, {np.median(looseness):.2g} "
+                f"The bound is {min(looseness):.2g} to {max(looseness):.2g} times the true "
+                f"deviation, {np.median(looseness):.2g} "
                 "in the median: it must allow for an error in the worst direction."
             )
         )
@@ -292,7 +328,8 @@ def _saving(_: Any, results: Results) -> list[Finding]:
     worst = max(float(step["deviation"]) for step in steps)
     return [
         Finding(
-            f"Frequent directions at rank 64 save a factor of {saved:.1f} of the bytes; the head is then up to {worst:.2g} "
+            f"Frequent directions at rank 64 save a factor of {saved:.1f} of the bytes; the head "
+            f"is then up to {worst:.2g} "
             "(relative Frobenius norm) away from the exact one before a reset.",
             saved >= _WANTED_SAVING,
         )
@@ -303,10 +340,14 @@ def _resets(_: Any, results: Results) -> list[Finding]:
     after = [step["after_reset"] for step in _steps(results) if "after_reset" in step]
     if not after:
         return []
-    worst, bound = max(float(one["deviation"]) for one in after), max(float(one["bound"]) for one in after)
+    worst, bound = (
+        max(float(one["deviation"]) for one in after),
+        max(float(one["bound"]) for one in after),
+    )
     return [
         Finding(
-            f"After each of {len(after)} resets the head is within {worst:.1e} of the exact one, with a bound of {bound:.1e}: "
+            f"After each of {len(after)} resets the head is within {worst:.1e} of the exact one, "
+            f"with a bound of {bound:.1e}: "
             "what is left is the rounding of float64, not bit-exactness.",
             max(worst, bound) <= _SMALL,
         )
@@ -319,14 +360,20 @@ def _premise(_: Any, results: Results) -> list[Finding]:
     refused = sum(one.result["refused"] for one in results)
     return [
         Finding(
-            f"The paper's bound needs ‖T_ap E‖ < 1, which can be shown after {finite} of {len(steps)} updates: neglected "
-            "eigenvalues of a batch are above the smallest one of S + gamma I. Ours, which uses that a Gram has no negative "
+            f"The paper's bound needs ‖T_ap E‖ < 1, which can be shown after {finite} of "
+            f"{len(steps)} updates: neglected "
+            "eigenvalues of a batch are above the smallest one of S + gamma I. Ours, which uses "
+            "that a Gram has no negative "
             "eigenvalues, is finite always.",
         ),
         Finding(
             f"Deletions that approximation made infeasible: {refused}."
             + (
-                " Each took an early reset, and truncation, which is always feasible then, in its own method's place."
+                (
+                    " Each took an early reset, and truncation, which is always feasible then, in "
+                    "its "
+                    "own method's place."
+                )
                 * bool(refused)
             )
         ),
@@ -337,13 +384,17 @@ def _compared(_: Any, results: Results) -> list[Finding]:
     found = []
     for rank in results.values("rank"):
         by_method = {
-            method: _mean(_worst(one)["deviation"] for one in results.where(method=method, rank=rank))
+            method: _mean(
+                _worst(one)["deviation"] for one in results.where(method=method, rank=rank)
+            )
             for method in results.values("method")
             if results.where(method=method, rank=rank)
         }
         if len(by_method) > 1:
             best = sorted(by_method, key=lambda method: by_method[method])
-            listed = ", ".join(f"{TITLES[method].lower()} {by_method[method]:.2g}" for method in best)
+            listed = ", ".join(
+                f"{TITLES[method].lower()} {by_method[method]:.2g}" for method in best
+            )
             found.append(Finding(f"Worst deviations at rank {rank}, from the smallest: {listed}."))
     return found
 
@@ -354,14 +405,19 @@ def _totals(settings: Any, results: Results) -> list[Finding]:
     messages, resets, exact, rows = (_mean(one.result[name] for one in found) for name in names)
     return [
         Finding(
-            f"With resets counted, a stream of {settings.requests} requests sends {(messages + resets) / exact:.2f} of the bytes "
-            f"of exact statistics ({bytes_text(messages)} of messages, {bytes_text(resets)} of resets, against "
-            f"{bytes_text(exact)}). Resets save only where a client makes several requests between two of them: each client "
+            f"With resets counted, a stream of {settings.requests} requests sends "
+            f"{(messages + resets) / exact:.2f} of the bytes "
+            f"of exact statistics ({bytes_text(messages)} of messages, {bytes_text(resets)} of "
+            "resets, against "
+            f"{bytes_text(exact)}). Resets save only where a client makes several requests "
+            "between two of them: each client "
             "sends one exact change, however many requests it stands for.",
         ),
         Finding(
             f"Sent as rows, the same requests are {bytes_text(rows)} and exact, which is "
-            f"{'less' if rows < messages + resets else 'more'} than messages and resets together: low ranks are for batches with "
-            "many more samples than features, for clients that must not show rows, and for streams with few resets."
+            f"{'less' if rows < messages + resets else 'more'} than messages and resets together: "
+            "low ranks are for batches with "
+            "many more samples than features, for clients that must not show rows, and for "
+            "streams with few resets."
         ),
     ]

@@ -15,10 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge import CholeskySolver, Spec, Statistics
-from expunge.approximation import METHODS, ApproximateHead, ApproximateLedger, ApproximateMessage, Batch, compress
+from expunge.approximate import (
+    METHODS,
+    ApproximateHead,
+    ApproximateLedger,
+    ApproximateMessage,
+    Batch,
+    compress,
+)
 from expunge.errors import InputError, NotAGramError
-from expunge.protocol.messages import Message, RowsPart
-from expunge.rows import integer_rows
+from expunge.ridge.encoding import integer_rows
+from expunge.wire.messages import Message, RowsPart
 from expunge_experiments.config import require_known
 from expunge_experiments.datasets.dataset import Dataset, fitting_grid
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
@@ -34,9 +41,11 @@ PUBLICATION_BITS = 48  # so fine that rounding the exact head is nothing next to
 
 @dataclass(frozen=True)
 class Plan:
-    """What a stream is made of: `base` samples to begin with, then requests of `batch` added or `deleted` deleted samples.
+    """What a stream is made of: `base` samples to begin with, then requests of `batch` added or
+    `deleted` deleted samples.
 
-    Every third request deletes, from samples of the base that the client owns; the others add new ones. Clients take turns.
+    Every third request deletes, from samples of the base that the client owns; the others add new
+    ones. Clients take turns.
     """
 
     dataset: str
@@ -62,14 +71,17 @@ class Plan:
         needed = self.base + self.batch * (self.requests - self.deletions)
         if needed > samples or self.deleted * self.deletions > self.base:
             raise InputError(
-                f"this stream needs {needed} samples, and a base of at least {self.deleted * self.deletions}; {self.dataset} has "
+                f"this stream needs {needed} samples, and a base of at least "
+                f"{self.deleted * self.deletions}; {self.dataset} has "
                 f"{samples} and the base is {self.base}: fewer requests or smaller batches would do"
             )
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request with its truth: the exact statistics of its samples, and the exact head afterwards."""
+    """One request with its truth: the exact statistics of its samples, and the exact head
+    afterwards.
+    """
 
     client: int
     sign: int
@@ -82,7 +94,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Stream:
-    """A plan carried out exactly. `resolution` is how far the published exact weights may be from the exact solution."""
+    """A plan carried out exactly.
+
+    `resolution` is how far the published exact weights may be from the exact solution.
+    """
 
     spec: Spec
     start: Statistics
@@ -91,11 +106,19 @@ class Stream:
 
     @classmethod
     def of(cls, plan: Plan, dataset: Dataset, report: Report) -> Stream:
-        """Carry out a plan with the exact solver: its heads are those of retraining, bit for bit."""
+        """Carry out a plan with the exact solver: its heads are those of retraining, bit for
+        bit.
+        """
         plan.check(len(dataset.train_labels))
         labels = tuple(range(dataset.classes))
         grid = fitting_grid(dataset.train_features)
-        spec = Spec(dim=dataset.dim, labels=labels, gamma=plan.gamma, publication_bits=PUBLICATION_BITS, grid=grid)
+        spec = Spec(
+            dim=dataset.dim,
+            labels=labels,
+            gamma=plan.gamma,
+            publication_bits=PUBLICATION_BITS,
+            grid=grid,
+        )
         order = np.random.default_rng([plan.seed, 0x6C72]).permutation(len(dataset.train_labels))
         features, targets = dataset.train_features, dataset.train_labels
         report("exact statistics to begin with", 0, plan.requests)
@@ -117,23 +140,30 @@ class Stream:
             part = RowsPart(integer_rows(spec, rows, own), (bytes(32),) * len(numbers))
             size = len(Message("rows", part).to_bytes(spec))
             batch = Batch.of(spec, rows, own)
-            requests.append(Request(index % plan.clients, sign, batch, statistics, head.weights, accuracy, size))
+            requests.append(
+                Request(index % plan.clients, sign, batch, statistics, head.weights, accuracy, size)
+            )
         resolution = 2.0 ** -(PUBLICATION_BITS + 1) * float(np.sqrt(spec.width * spec.columns))
         return cls(spec, start, tuple(requests), resolution)
 
     def changes(self, first: int, last: int) -> list[Statistics]:
-        """What each client sends at a reset after request `last`, the reset before having been before request `first`."""
+        """What each client sends at a reset after request `last`, the reset before having been
+        before request `first`.
+        """
         totals: dict[int, Statistics] = {}
         for request in self.requests[first : last + 1]:
             change = request.statistics if request.sign > 0 else -request.statistics
-            totals[request.client] = totals[request.client] + change if request.client in totals else change
+            totals[request.client] = (
+                totals[request.client] + change if request.client in totals else change
+            )
         return list(totals.values())
 
 
 # -- the experiment --------------------------------------------------------------------------------
 
 
-_ONE_SIDED = "truncated"  # takes away no more than the truth, so that after a reset its deletions are feasible
+# Takes away no more than the truth, so that after a reset its deletions are feasible
+_ONE_SIDED = "truncated"
 
 
 @dataclass(frozen=True)
@@ -163,7 +193,10 @@ class LowRankSettings:
         for name in ("methods", "ranks", "seeds"):
             if not getattr(self, name):
                 raise InputError(f"{name} must have at least one entry")
-        counts = {name: getattr(self, name) for name in ("base", "batch", "deleted", "clients", "requests", "reset_every")}
+        counts = {
+            name: getattr(self, name)
+            for name in ("base", "batch", "deleted", "clients", "requests", "reset_every")
+        }
         for name, value in {**counts, "ranks": min(self.ranks)}.items():
             if value < 1:
                 raise InputError(f"{name} = {value} must be at least 1")
@@ -189,22 +222,36 @@ class LowRank(Experiment[LowRankSettings]):
     name = "lowrank"
     title = "Low-rank and sketched Gram messages"
     question = (
-        "What do low-rank and sketched Gram messages save, how far do they take the head from the exact one, and how far above "
+        "What do low-rank and sketched Gram messages save, how far do they take the head from the "
+        "exact one, and how far above "
         "that is what can be proven?"
     )
     paper = (
-        'The appendix, "Communication-efficient approximations and bounds": a bound for approximate additions, and periodic '
+        'The appendix, "Communication-efficient approximations and bounds": a bound for '
+        "approximate additions, and periodic "
         "exact resets; no measurements."
     )
     full = LowRankSettings()
     quick = LowRankSettings(ranks=(64,), base=10000, requests=4, reset_every=3, seeds=(0,))
 
     def __init__(self) -> None:
-        self._streams: dict[Plan, Stream] = {}  # a cache: all methods and ranks follow the same stream
+        self._streams: dict[
+            Plan, Stream
+        ] = {}  # a cache: all methods and ranks follow the same stream
 
     def cells(self, settings: LowRankSettings) -> list[Cell]:
         """One for each seed, method and rank."""
-        names = ("dataset", "gamma", "precision", "base", "batch", "deleted", "clients", "requests", "reset_every")
+        names = (
+            "dataset",
+            "gamma",
+            "precision",
+            "base",
+            "batch",
+            "deleted",
+            "clients",
+            "requests",
+            "reset_every",
+        )
         common = {name: getattr(settings, name) for name in names}
         return [
             Cell(
@@ -228,14 +275,16 @@ class LowRank(Experiment[LowRankSettings]):
         """Whether bounds hold, what is saved, what resets cost."""
         return findings_of(settings, results)
 
-    # -- measuring ------------------------------------------------------------------------------------------------------
+    # -- measuring ---------------------------------------------------------------------------------
 
     def _stream(self, plan: Plan, dataset: Dataset, report: Report) -> Stream:
         if plan not in self._streams:
             self._streams = {plan: Stream.of(plan, dataset, report)}
         return self._streams[plan]
 
-    def _measure(self, settings: LowRankSettings, case: _Case, library: Library, report: Report) -> Mapping[str, Any]:
+    def _measure(
+        self, settings: LowRankSettings, case: _Case, library: Library, report: Report
+    ) -> Mapping[str, Any]:
         dataset = library.load(settings.dataset)
         stream = self._stream(settings.plan(case.seed), dataset, report)
         ledger = ApproximateLedger.of(stream.spec, [stream.start], reset_every=settings.reset_every)
@@ -245,7 +294,9 @@ class LowRank(Experiment[LowRankSettings]):
         for index, request in enumerate(stream.requests):
             report(f"{case.method} at rank {case.rank}", index, settings.requests)
             seed = case.seed * 1000 + index
-            message = compress(request.batch, case.method, case.rank, seed=seed, precision=settings.precision)
+            message = compress(
+                request.batch, case.method, case.rank, seed=seed, precision=settings.precision
+            )
             refused = 0
             try:
                 _take(ledger, request, message)
@@ -253,7 +304,9 @@ class LowRank(Experiment[LowRankSettings]):
                 refused = message.size  # bytes that were sent in vain, and count
                 ledger.reset(stream.changes(first, index - 1))
                 first = index
-                message = compress(request.batch, _ONE_SIDED, case.rank, precision=settings.precision)
+                message = compress(
+                    request.batch, _ONE_SIDED, case.rank, precision=settings.precision
+                )
                 _take(ledger, request, message)
             step = _step(stream, request, message, ledger.head(), dataset)
             if ledger.reset_due:
@@ -262,7 +315,9 @@ class LowRank(Experiment[LowRankSettings]):
                 step["after_reset"] = _distance(stream, request, ledger.head())
             refused_bytes += refused
             sent = ledger.traffic.total_bytes - began + refused_bytes
-            steps.append({**step, "early_reset": refused > 0, "refused_bytes": refused, "bytes": sent})
+            steps.append(
+                {**step, "early_reset": refused > 0, "refused_bytes": refused, "bytes": sent}
+            )
         return {
             "steps": steps,
             "refused": sum(step["early_reset"] for step in steps),
@@ -278,7 +333,9 @@ def _take(ledger: ApproximateLedger, request: Request, message: ApproximateMessa
 
 
 def _distance(stream: Stream, request: Request, head: ApproximateHead) -> dict[str, Any]:
-    """Deviation from the exact head and its bounds, in Frobenius and spectral norm, over the exact head's own norm."""
+    """Deviation from the exact head and its bounds, in Frobenius and spectral norm, over the exact
+    head's own norm.
+    """
     missed = head.weights - request.weights
     frobenius, spectral = (float(np.linalg.norm(request.weights, kind)) for kind in ("fro", 2))
     bounds = head.bounds
@@ -294,7 +351,11 @@ def _distance(stream: Stream, request: Request, head: ApproximateHead) -> dict[s
 
 
 def _step(
-    stream: Stream, request: Request, message: ApproximateMessage, head: ApproximateHead, dataset: Dataset
+    stream: Stream,
+    request: Request,
+    message: ApproximateMessage,
+    head: ApproximateHead,
+    dataset: Dataset,
 ) -> dict[str, Any]:
     accuracy = float(np.mean(head.predict(dataset.test_features) == dataset.test_labels))
     return {

@@ -1,0 +1,509 @@
+"""An aggregator: a group's server, which is a client of the server above it.
+
+Groups of groups work the same way.
+
+Statistics add up, so the server above needs the group's sums and nothing of its clients. Clients
+enrol at the aggregator, which applies, logs and receipts their requests; `sync` forwards what the
+group has changed as one request, whose receipt names the group's log. With both, `passage` proves
+to a client that its request is in the ledger at the root (expunge.evidence.forwarding_proof).
+Within the group there may be secure aggregation: then the aggregator sees sums, and the server
+above sums of sums.
+
+What an aggregator has forwarded, and what is on its way: the group's ledger at a place of the
+group's log.
+
+Law: what counts as forwarded is what the server above has receipted, also after a crash at any
+point. Each state is sealed and its predecessor's key destroyed: the difference of two of them is
+what the group has deleted.
+
+The agent of an aggregator: what it forwards is its group's ledger, and whom it asks is its group.
+
+The forwarder: keeps an aggregator in step with the server above, in a thread of its own, while its
+group is served.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from expunge.client import Agent, ClientStore, Preview, Synced, enrol
+from expunge.client.outbox import Composition
+from expunge.client.sync_answer import Answer
+from expunge.client.trust import Trust
+from expunge.crypto import Envelope, canonical
+from expunge.errors import EvidenceError, ExpungeError, FormatError, StoreError
+from expunge.evidence import Logged, Receipt, read_entry
+from expunge.evidence.forwarding_proof import passage_bytes
+from expunge.federation import Federation
+from expunge.federation.founding import found_federation
+from expunge.federation.layout import Layout
+from expunge.office import Office
+from expunge.ridge.spec import Aggregation, Spec
+from expunge.ridge.statistics import Statistics
+from expunge.server.service import Service
+from expunge.server.state import Settings
+from expunge.wire.carrier import Carrier
+from expunge.wire.messages import GramPart, Message
+from expunge.wire.request import OrderAnswer
+from expunge.wire.schema import UNDISCLOSED
+from expunge.wire.token import Token
+
+_HEADER = struct.Struct("<QQ")
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """The group's ledger as a request brought it to the server above, and the size of the group's
+    log then.
+    """
+
+    sequence: int
+    size: int
+    statistics: Statistics
+
+    def to_bytes(self) -> bytes:
+        """For the store."""
+        return _HEADER.pack(self.sequence, self.size) + self.statistics.to_bytes()
+
+    @classmethod
+    def from_bytes(cls, spec: Spec, data: bytes | None) -> Forwarded:
+        """The inverse of `to_bytes`; nothing was forwarded if there is nothing."""
+        if data is None:
+            return cls(0, 0, Statistics.zero(spec))
+        if len(data) < _HEADER.size:
+            raise FormatError(
+                "what was forwarded is damaged: rebuild the aggregator from its group"
+            )
+        sequence, size = _HEADER.unpack_from(data)
+        return cls(sequence, size, Statistics.from_bytes(spec, data[_HEADER.size :]))
+
+
+class Forwarding:
+    """The two states in the store of an aggregator."""
+
+    def __init__(self, store: ClientStore) -> None:
+        self._store = store
+
+    def settled(self) -> Forwarded:
+        """What has been forwarded. What was on its way counts as soon as its receipt is here."""
+        store = self._store
+        data = store.forwarding.kept()
+        if data is not None:
+            under_way = Forwarded.from_bytes(store.spec, data)
+            if self.is_receipted(under_way.sequence):
+                store.forwarded.keep(data)
+                store.forwarding.drop()
+            elif store.composed() is None:  # it was abandoned, or never composed
+                store.forwarding.drop()
+        return Forwarded.from_bytes(store.spec, store.forwarded.kept())
+
+    def begin(self, state: Forwarded) -> None:
+        """Note what is on its way with the request of this number."""
+        self._store.forwarding.keep(state.to_bytes())
+
+    def is_receipted(self, sequence: int) -> bool:
+        """Whether a group message of this number is: a number whose request was abandoned may have
+        been used for another.
+        """
+        receipt = self._store.documents("receipt").get(sequence)
+        if receipt is None:
+            return False
+        return bool(
+            Envelope.from_bytes(receipt, "receipt").unverified()["entry"].get("message") == "group"
+        )
+
+
+_DAY = 86400
+
+
+class GroupAgent(Agent):
+    """An agent whose store has no samples: it stands for all the clients of a service, whose
+    operator it is.
+    """
+
+    def __init__(
+        self, store: ClientStore, carrier: Carrier, service: Service, office: Office, **options: Any
+    ) -> None:
+        super().__init__(store, carrier, **options)
+        self._service = service
+        self._office = office
+        self._forwarding = Forwarding(store)
+
+    # -- what is forwarded -------------------------------------------------------------------------
+
+    def _compose(self) -> Composition | None:
+        """What the group has changed since the last request, with the orders that all of the group
+        have answered.
+        """
+        before, (ledger, size, root) = self._forwarding.settled(), self._now()
+        answers = self._answers()
+        if ledger == before.statistics and not answers:
+            return None
+        return self._forward(
+            before, Forwarded(self.store.sequence + 1, size, ledger), root, answers
+        )
+
+    def _compose_reset(self, number: int) -> Composition | None:
+        """Everything anew, for a server that was restored without it."""
+        self.store.forwarded.drop()
+        ledger, size, root = self._now()
+        nothing = Forwarded(0, 0, Statistics.zero(self.store.spec))
+        return self._forward(nothing, Forwarded(number, size, ledger), root, [], reset=True)
+
+    def _forward(
+        self,
+        before: Forwarded,
+        after: Forwarded,
+        root: bytes,
+        answers: list[OrderAnswer],
+        *,
+        reset: bool = False,
+    ) -> Composition:
+        added, deleted = self._counts(before, after)
+        filed = self._filed()
+        self._keep_filed(
+            filed | {one.order: (filed[one.order][0], after.sequence) for one in answers}
+        )
+        message = Message(
+            "group", GramPart(after.statistics - before.statistics), log=(after.size, root)
+        )
+        self._forwarding.begin(after)
+        return self.store.compose_group(
+            message.to_bytes(self.store.spec),
+            added=added,
+            deleted=deleted,
+            orders=answers,
+            sequence=after.sequence,
+            reset=reset,
+        )
+
+    def _now(self) -> tuple[Statistics, int, bytes]:
+        """The group's ledger under the spec of the server above, with size and root of the group's
+        log: of one moment.
+        """
+        self._follow_spec()
+        core = self._service.core
+        with core.lock:
+            checkpoint = core.checkpoint(core.now())
+            return (
+                core.books.exact_statistics().under(self.store.spec),
+                checkpoint.size,
+                checkpoint.root,
+            )
+
+    def _counts(self, before: Forwarded, after: Forwarded) -> tuple[int, int]:
+        """How many samples the group added and deleted in between, as its log says.
+
+        A group's server that was restored has begun anew: then all that was forwarded is deleted,
+        and all there is added.
+        """
+        added = deleted = 0
+        place = before.size
+        while place < after.size:
+            entries = self._service.entries(place, after.size)
+            place += len(entries)
+            for entry in map(read_entry, entries):
+                if entry["kind"] in ("changed", "aggregated"):
+                    added, deleted = added + entry["added"], deleted + entry["deleted"]
+                elif entry["kind"] == "forgotten" and entry["count"] > 0:
+                    deleted += entry["count"]
+        if added - deleted != after.statistics.count - before.statistics.count:
+            return after.statistics.count, before.statistics.count
+        return added, deleted
+
+    def _statistics(self) -> Statistics:
+        """What the server above has receipted; whether the group's clients hold it is for the
+        group's own audit.
+        """
+        return self._forwarding.settled().statistics
+
+    def _follow_spec(self) -> None:
+        """Amend the group's spec as the server above has amended its own; messages are the group's
+        own affair.
+        """
+        ours = self._service.core.spec
+        due = replace(self.store.spec, messages=ours.messages, aggregation=ours.aggregation)
+        if due == ours:
+            return
+        theirs, mine = due.to_dict(), ours.to_dict()
+        self._office.do(
+            "amend", {name: value for name, value in theirs.items() if mine[name] != value}
+        )
+
+    # -- orders ------------------------------------------------------------------------------------
+
+    def _carry_out(
+        self, answer: Answer
+    ) -> tuple[tuple[tuple[str, Preview], ...], ExpungeError | None]:
+        """File every order that is new in the group, whose clients learn of it at their next
+        sync.
+        """
+        known = self._filed()
+        now = datetime.fromisoformat(answer.checkpoint.time)
+        filed = {one.order: known[one.order] for one in answer.orders if one.order in known}
+        self._keep_filed(filed)
+        new = [one for one in answer.orders if one.order not in known]
+        for one in new:
+            left = (datetime.fromisoformat(one.deadline) - now).total_seconds()
+            days = min(max(1, math.ceil(left / _DAY)), 365)
+            told = self._office.do("order", {"subject": one.subject, "subjects": {}, "days": days})
+            filed[one.order] = (told["order"], 0)
+            self._keep_filed(filed)
+        return tuple((one.order, Preview()) for one in new), None
+
+    def _filed(self) -> dict[str, tuple[str, int]]:
+        """The orders of the server above: which order of the group each has become, and the request
+        that answers it, or 0.
+        """
+        text = self.store.recall("orders")
+        content: dict[str, list[Any]] = canonical.decode(text.encode("ascii")) if text else {}
+        return {order: (str(own), int(sequence)) for order, (own, sequence) in content.items()}
+
+    def _keep_filed(self, filed: dict[str, tuple[str, int]]) -> None:
+        if filed != self._filed():
+            content = {order: list(pair) for order, pair in filed.items()}
+            self.store.remember({"orders": canonical.encode(content).decode("ascii")})
+
+    def _answers(self) -> list[OrderAnswer]:
+        """The orders that all clients of the group have answered, with what they found together."""
+        answers = []
+        for order, (own, sequence) in sorted(self._filed().items()):
+            if sequence and self._forwarding.is_receipted(sequence):
+                continue
+            told = self._office.ask("show-order", {"order": own})
+            if told["state"] == "complete":
+                found = [int(one["found"]) for one in told["answers"]]
+                answers.append(
+                    OrderAnswer(order, UNDISCLOSED if UNDISCLOSED in found else sum(found))
+                )
+        return answers
+
+
+_UPSTREAM = "upstream"
+_OFFICE = "aggregator"
+
+
+class Aggregator:
+    """A group in a folder and a way to the server above.
+
+    The folder is that of a federation, with two more in it: `upstream`, the aggregator's store as a
+    client of the server above, and `aggregator`, the office by which it files orders and amends the
+    spec in its group.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        carrier: Carrier,
+        *,
+        settings: Settings | None = None,
+        service: Service | None = None,
+        **options: Any,
+    ) -> None:
+        """`service` is the group's, where it is open already; `options` are those of the agent that
+        goes to the server above.
+        """
+        place = Layout.at(folder)
+        require_aggregator(place.path)
+        self.group = Federation(place, settings, service=service, office=place.path / _OFFICE)
+        self._carrier = carrier
+        try:
+            self.upstream = ClientStore.open(place.path / _UPSTREAM)
+        except BaseException:
+            self.group.close()
+            raise
+        self._trust = Trust(self.upstream, carrier)
+        self._agent = GroupAgent(
+            self.upstream, carrier, self.group.carrier.service, self.group.office, **options
+        )
+
+    @classmethod
+    def found(
+        cls,
+        folder: Path,
+        token: Token,
+        carrier: Carrier,
+        *,
+        messages: tuple[str, ...] = ("gram", "rows"),
+        aggregation: Aggregation | None = None,
+        address: str = "",
+        settings: Settings | None = None,
+        **options: Any,
+    ) -> Aggregator:
+        """A new group under the server above, which gave the token; after an interruption, the same
+        call again finishes it.
+
+        `messages` and `aggregation` are what is allowed within the group; all else of the spec is
+        that of the server above. `options` are those of `found_federation`: hosts, urls, mirrors,
+        solver.
+        """
+        chosen = Spec(
+            dim=1, outputs=1, messages=messages, aggregation=aggregation
+        )  # refuses what cannot be, before anything is
+        draft = folder.absolute().with_name(folder.name + ".upstream")
+        unfinished = draft.exists() and Layout.is_at(folder) and not is_aggregator(folder)
+        if not unfinished and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise StoreError(f"{folder} is not empty: choose another folder for the group")
+        with _enrolled(draft, token, carrier, address) as store:
+            within = replace(store.spec, messages=chosen.messages, aggregation=chosen.aggregation)
+        place = Layout.at(folder) if unfinished else found_federation(folder, within, **options)
+        if not (place.path / _OFFICE / "office.json").exists():
+            with Federation(
+                place
+            ) as group:  # an office of its own: the operator's stays free while the group is served
+                Office.enrol(
+                    place.path / _OFFICE, group.token("aggregator", "operator"), group.carrier
+                ).close()
+        draft.rename(place.path / _UPSTREAM)
+        return cls(folder, carrier, settings=settings)
+
+    @property
+    def name(self) -> str:
+        """As it is enrolled at the server above."""
+        return self.upstream.name
+
+    def sync(self) -> Synced:
+        """Forward what has changed, take orders, amendments and audits down, and answers and the
+        root's head back.
+        """
+        return self._agent.sync()
+
+    def sequences(self, client: str) -> range:
+        """The numbers of the requests that a client of the group has made, the newest last."""
+        return range(1, self.group.carrier.service.core.actor(client).sequence + 1)
+
+    def passage(self, client: str, sequence: int) -> bytes:
+        """The proof that a request of a client of the group has been forwarded, and stands in the
+        log of the server above.
+        """
+        index, entry = self._entry(client, sequence)
+        for number, data in sorted(self.upstream.documents("receipt").items()):
+            receipt = Receipt.read(Envelope.from_bytes(data, "receipt"), self._trust.chain)
+            if receipt.logged.entry.get("message") != "group":
+                continue
+            place = receipt.logged.index + 1
+            (forwarded,) = self._carrier.entries(place, place + 1)
+            told = read_entry(forwarded)
+            if told["kind"] != "forwarded" or told["sequence"] != number:
+                raise EvidenceError(
+                    f"the server above does not show which log request {number} of {self.name} "
+                    "was the state of"
+                )
+            if told["size"] > index:
+                checkpoint = Envelope.from_bytes(self._trust.checkpoint(), "checkpoint")
+                size = checkpoint.unverified()["size"]
+                within = Logged.of(entry, index, self.group.carrier.inclusion(index, told["size"]))
+                above = Logged.of(forwarded, place, self._carrier.inclusion(place, size))
+                return passage_bytes(client, sequence, within, above, checkpoint)
+        raise StoreError(
+            f"request {sequence} of {client} has not been forwarded yet: sync the aggregator first"
+        )
+
+    def _entry(self, client: str, sequence: int) -> tuple[int, bytes]:
+        """The entry of a client's request in the group's log."""
+        core = self.group.carrier.service.core
+        row = core.database.row(
+            "SELECT position FROM members WHERE client = ? AND sequence = ?", (client, sequence)
+        )
+        if row is None:
+            row = core.database.row(
+                "SELECT position FROM log WHERE json_extract(CAST(entry AS TEXT), '$.kind') = "
+                "'changed'"
+                " AND json_extract(CAST(entry AS TEXT), '$.client') = ? AND "
+                "json_extract(CAST(entry AS TEXT), '$.sequence') = ?",
+                (client, sequence),
+            )
+        if row is None:
+            raise StoreError(f"there is no request {sequence} of {client} in the log of this group")
+        return int(row[0]), core.log.entry(int(row[0]))
+
+    def close(self) -> None:
+        """Close everything, after erasing at rest."""
+        self.upstream.close()
+        self.group.close()
+
+    def __enter__(self) -> Aggregator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _enrolled(draft: Path, token: Token, carrier: Carrier, address: str) -> ClientStore:
+    """The store of the aggregator as a client: enrolled now, or by an attempt that went no
+    further.
+    """
+    if (draft / "client.db").exists():
+        store = ClientStore.open(draft)
+        if store.recall("enrolled") == "1" and (store.name, store.federation) == (
+            token.name,
+            token.federation,
+        ):
+            return store
+        store.close()
+    return enrol(draft, token, carrier, message="group", address=address)
+
+
+def is_aggregator(path: Path) -> bool:
+    """Whether the federation in a folder is a group of another."""
+    return (path / _UPSTREAM / "client.db").exists()
+
+
+def require_aggregator(path: Path) -> Path:
+    """The folder of an aggregator's store as a client of the server above; refused where there is
+    none.
+    """
+    if not is_aggregator(path):
+        raise StoreError(
+            f"{path} is a federation of its own, not a group: a group is founded with a token of "
+            "the server above it (expunge "
+            "aggregator found)"
+        )
+    return path / _UPSTREAM
+
+
+Report = Callable[[str, BaseException | None], None]
+
+
+class Forwarder:
+    """Syncs an aggregator every so many seconds.
+
+    What fails is reported, and tried again the next time; nothing is lost.
+    """
+
+    def __init__(self, aggregator: Aggregator, every: float, report: Report) -> None:
+        self._aggregator = aggregator
+        self._every = every
+        self._report = report
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="forwarder", daemon=True)
+
+    def start(self) -> None:
+        """Begin, with a sync at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Come to an end, after what is being done."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                done = self._aggregator.sync()
+                if done.receipts:
+                    self._report(
+                        f"forwarded to the server above: {len(done.receipts)} requests receipted",
+                        None,
+                    )
+            except (ExpungeError, OSError) as problem:
+                self._report("what the group has changed could not be forwarded yet", problem)
+            if self._stop.wait(self._every):
+                return

@@ -1,0 +1,290 @@
+"""Backbones from one line of text, as the command line takes them and `Backbone.describe` gives
+them back.
+
+    hf:FOLDER?pooling=cls|mean|pooler&modality=image|text&max_length=N&threads=N&together=yes
+    timm:ARCHITECTURE?weights=FILE&pooling=avg|token|...     timm:FOLDER
+    onnx:MODEL?output=NAME&pooling=none|cls|mean&external=A;B&dim=N&threads=N&together=yes
+         for images also: size=H,W&resize=shortest|stretch|none&resize_to=N&interpolation=bicubic|...&mean=A,B,C&std=A,B,C
+                          &channels=RGB|BGR|L&layout=NCHW|NHWC
+    callable:MODULE:FUNCTION?name=...&version=...&dim=N&weights=A;B&dtype=float32|float64&together=yes
+    callable:MODULE:NAME                                     NAME being a Backbone
+    precomputed:FINGERPRINT?dim=N&dtype=float64|float32
+
+A description runs what it names: `callable` imports a module. Open only descriptions that you wrote
+yourself.
+
+CallableBackbone: any Python function, with a name and a version that its author answers for.
+
+PrecomputedBackbone: features that were computed elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.backbones.base import Backbone, DType, named, positive
+from expunge.backbones.description import Options, joined, listed, parsed, written
+from expunge.backbones.fingerprint import digest_of_file, fingerprint_of
+from expunge.backbones.huggingface import HuggingFaceBackbone
+from expunge.backbones.images import ImagePreprocessing
+from expunge.backbones.onnx import OnnxBackbone
+from expunge.backbones.timm import TimmBackbone
+from expunge.errors import BackboneError, ExpungeError
+
+Function = Callable[[list[Any]], Any]
+
+
+class CallableBackbone(Backbone):
+    """`function(list of samples)` gives an array (number of samples, dim); a sample is whatever the
+    function takes.
+
+    The fingerprint covers name, version, dim, dtype and the bytes of the `weights` files, in their
+    order. It cannot cover the function's code: whoever changes what the function computes must
+    change `version`. `check_backbone` tries out whether the function is deterministic.
+    """
+
+    kind: ClassVar[str] = "callable"
+
+    def __init__(
+        self,
+        function: Function,
+        *,
+        name: str,
+        version: str,
+        dim: int,
+        weights: Sequence[str | os.PathLike[str]] = (),
+        dtype: DType = "float32",
+        together: bool = False,
+    ) -> None:
+        if not callable(function):
+            raise BackboneError(
+                f"{function!r} cannot be called; give a function of a list of samples"
+            )
+        for what, value in (("name", name), ("version", version)):
+            if not isinstance(value, str) or not value:
+                raise BackboneError(
+                    f"{what}={value!r} must be a text that is not empty: it stands for the code "
+                    "in the fingerprint"
+                )
+        if isinstance(weights, (str, os.PathLike)):
+            raise BackboneError("weights must be a list of files, even for one file")
+        self._function = function
+        self._name, self._version = name, version
+        self._weights = tuple(os.path.abspath(file) for file in weights)
+        fingerprint = fingerprint_of(
+            self.kind,
+            weights={str(place): digest_of_file(file) for place, file in enumerate(self._weights)},
+            settings={
+                "name": name,
+                "version": version,
+                "dim": positive("dim", dim),
+                "dtype": dtype,
+            },
+        )
+        super().__init__(fingerprint=fingerprint, dim=dim, dtype=dtype, together=together)
+
+    @property
+    def text(self) -> str:
+        """`callable:MODULE:FUNCTION?...`, which opens again if the function can be imported."""
+        function = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+        module = getattr(self._function, "__module__", None) or type(self._function).__module__
+        options = {
+            "name": self._name,
+            "version": self._version,
+            "dim": str(self.dim),
+            "dtype": self.dtype.name,
+            "together": "yes" if self._together else "no",
+        }
+        options |= {"weights": joined(self._weights)} if self._weights else {}
+        return written(
+            self.kind, f"{module}:{function}", options, {"dtype": "float32", "together": "no"}
+        )
+
+    def _run(self, samples: list[Any], first: int) -> NDArray[Any]:
+        try:
+            output: NDArray[Any] = self._function(samples)
+        except ExpungeError:
+            raise
+        except (
+            Exception
+        ) as problem:  # a stranger's function could not take the sample, and may quote it
+            raise BackboneError(
+                f"{named(first, samples[0])}: the function {self._name!r} failed with "
+                f"{type(problem).__name__}"
+            ) from problem
+        return output
+
+
+class PrecomputedBackbone(Backbone):
+    """A sample is a feature already: a row of `dim` numbers.
+
+    The fingerprint is the text that the federation agreed on.
+
+    With dtype="float64", the default, every float is taken as it is; "float32" rounds to the
+    nearest.
+    """
+
+    kind: ClassVar[str] = "precomputed"
+
+    def __init__(self, fingerprint: str, *, dim: int, dtype: DType = "float64") -> None:
+        super().__init__(fingerprint=fingerprint, dim=dim, dtype=dtype)
+
+    @property
+    def text(self) -> str:
+        """`precomputed:FINGERPRINT?dim=N`."""
+        return written(
+            self.kind,
+            self.fingerprint,
+            {"dim": str(self.dim), "dtype": self.dtype.name},
+            {"dtype": "float64"},
+        )
+
+    def _run(self, samples: list[Any], first: int) -> NDArray[Any]:
+        rows = []
+        for position, sample in enumerate(samples, first):
+            row = np.asarray(sample)
+            if row.shape != (self.dim,):
+                raise BackboneError(
+                    f"{named(position, sample)} has shape {row.shape}, not {(self.dim,)}: give a "
+                    "row of features for each sample"
+                )
+            rows.append(row)
+        return np.stack(rows)
+
+    def _compute(self, batch: list[object], first: int) -> Any:
+        return self._checked(
+            self._run(batch, first), batch, first
+        )  # rows do not meet, so a whole batch changes nothing
+
+
+def backbone_from(description: str | Mapping[str, Any]) -> Backbone:
+    """The backbone that a text, or what `describe` gave, stands for.
+
+    Law: `backbone_from(b.describe()).fingerprint == b.fingerprint`, or BackboneError if its files
+    have changed since.
+    """
+    if isinstance(description, str):
+        return _opened(description)
+    if not isinstance(description, Mapping) or not isinstance(description.get("backbone"), str):
+        raise BackboneError(
+            'a description must be a text such as "hf:folder?pooling=cls", or what '
+            "Backbone.describe() gave"
+        )
+    backbone = _opened(description["backbone"])
+    recorded = description.get("fingerprint", backbone.fingerprint)
+    if recorded != backbone.fingerprint:
+        raise BackboneError(
+            f"{description['backbone']} now has the fingerprint {backbone.fingerprint}, where "
+            f"{recorded} was recorded: weights, "
+            "preprocessing or options have changed. Put back what was there"
+        )
+    return backbone
+
+
+def _opened(text: str) -> Backbone:
+    kind, location, given = parsed(text)
+    if kind not in _KINDS:
+        raise BackboneError(
+            f"{kind!r} in {text!r} is no kind of backbone; there are {', '.join(sorted(_KINDS))}"
+        )
+    options = Options(text, given)
+    return _KINDS[kind](location, options)
+
+
+def _hf(location: str, options: Options) -> Backbone:
+    given: dict[str, Any] = {
+        "pooling": options.text("pooling"),
+        "modality": options.text("modality"),
+        "max_length": options.integer("max_length"),
+        "threads": options.integer("threads", 1),
+        "together": options.yes("together"),
+    }
+    options.finish()
+    return HuggingFaceBackbone(location, **given)
+
+
+def _timm(location: str, options: Options) -> Backbone:
+    given: dict[str, Any] = {
+        "weights": options.text("weights"),
+        "pooling": options.text("pooling"),
+        "threads": options.integer("threads", 1),
+        "together": options.yes("together"),
+    }
+    options.finish()
+    return TimmBackbone(location, **given)
+
+
+def _onnx(location: str, options: Options) -> Backbone:
+    given: dict[str, Any] = {
+        "preprocessing": ImagePreprocessing.from_options(options),
+        "output": options.text("output"),
+        "pooling": options.text("pooling", "none"),
+        "external": listed(options.text("external")),
+        "dim": options.integer("dim"),
+        "threads": options.integer("threads", 1),
+        "together": options.yes("together"),
+    }
+    options.finish()
+    return OnnxBackbone(location, **given)
+
+
+def _precomputed(location: str, options: Options) -> Backbone:
+    given: dict[str, Any] = {
+        "dim": _integer_needed(options, "dim"),
+        "dtype": options.text("dtype", "float64"),
+    }
+    options.finish()
+    return PrecomputedBackbone(location, **given)
+
+
+def _callable(location: str, options: Options) -> Backbone:
+    found = _imported(location)
+    if isinstance(found, Backbone):
+        options.finish()
+        return found
+    given: dict[str, Any] = {
+        "name": options.needed("name"),
+        "version": options.needed("version"),
+        "dim": _integer_needed(options, "dim"),
+        "weights": listed(options.text("weights")),
+        "dtype": options.text("dtype", "float32"),
+        "together": options.yes("together"),
+    }
+    options.finish()
+    return CallableBackbone(found, **given)
+
+
+def _imported(location: str) -> Any:
+    module, colon, path = location.partition(":")
+    if not colon or not module or not path:
+        raise BackboneError(f"callable:{location} must be callable:MODULE:FUNCTION")
+    try:
+        found: Any = importlib.import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise BackboneError(
+            f"callable:{location} cannot be imported: {problem}; check the names, and that the "
+            "module's folder is on PYTHONPATH"
+        ) from problem
+    return found
+
+
+def _integer_needed(options: Options, name: str) -> int:
+    value = options.integer(name)
+    return int(options.needed(name)) if value is None else value
+
+
+_KINDS: dict[str, Callable[[str, Options], Backbone]] = {
+    "callable": _callable,
+    "hf": _hf,
+    "onnx": _onnx,
+    "precomputed": _precomputed,
+    "timm": _timm,
+}

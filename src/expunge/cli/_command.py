@@ -1,0 +1,197 @@
+"""How our commands are made: each takes --json and -h, has its own screen, and help whose examples
+keep their lines.
+
+What an error means to whoever called: a message with its remedy, and an exit code that a script can
+act on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from expunge.cli._output import Screen
+from expunge.errors import CarrierError, EvidenceError, ExpungeError, RefusedError, StoreBusyError
+
+DONE, FAILED, USAGE, EVIDENCE, NO_ANSWER, BUSY, NOTHING, NOT_YET = range(8)
+INTERRUPTED = 130
+
+EXIT_CODES = {
+    DONE: "done",
+    FAILED: "refused or failed; the message says why, and nothing was changed",
+    USAGE: "the command line was not understood",
+    EVIDENCE: "evidence does not hold: a signature, proof, digest or audit",
+    NO_ANSWER: "no answer from the server; the same command again is safe",
+    BUSY: "another process is at work on the same folder",
+    NOTHING: "there was nothing to do",
+    NOT_YET: "not complete yet: somebody has yet to answer",
+    INTERRUPTED: "interrupted; the same command again is safe",
+}
+_TRY_AGAIN = ("too-many", "storage")  # refusals that a later try may not meet
+
+
+def _grid_remedy(found: re.Match[str]) -> str:
+    option = "--label-grid" if found[1] else "--grid"
+    return (
+        f"a federation is founded with a wider grid by expunge init {option} {found[2]},{found[3]}"
+    )
+
+
+# What is written in Python is typed otherwise.
+_TYPED = {
+    "accept_restored=True": "--accept-restored",
+    "restored=True": "--old-copy",
+    "insecure=True": "--insecure-http",
+    "everything=True": "--all",
+    "recompute=": "--backbone",
+    "(message=)": "(expunge client sync --message)",
+    "name them by label_keys": "name them by --label-column",
+    "(label_indices=True)": "(--label-indices)",
+    (
+        "grow the spec: spec.with_labels(...), and a solver's by solver.amend(...)"
+    ): "expunge server amend --add-label LABEL",
+    "Name the one with the labels": "Name the one with the labels (--label-column)",
+    "ay which columns are features": "ay which columns are features (--feature-column)",
+    (
+        "either in a second .npy file or as its last columns"
+    ): "in a second .npy file (--labels) or as last columns (--last-columns)",
+    (
+        "in a second file or as the last columns"
+    ): "in a second file (--labels) or as the last columns (--last-columns)",
+}
+_TYPED_FORMS: dict[str, str | Callable[[re.Match[str]], str]] = {
+    (
+        r"choose (label_)?grid=Grid\(digits=(\d+), fraction_bits=(-?\d+)\) when making the "
+        r"spec"
+    ): _grid_remedy,
+    r"Grid\(digits=(\d+), fraction_bits=(-?\d+)\)": r"the grid \1,\2",
+}
+
+
+def exit_code(problem: BaseException) -> int:
+    """The exit code of an error."""
+    if isinstance(problem, EvidenceError):
+        return EVIDENCE
+    if isinstance(problem, CarrierError) or (
+        isinstance(problem, RefusedError) and problem.code in _TRY_AGAIN
+    ):
+        return NO_ANSWER
+    return BUSY if isinstance(problem, StoreBusyError) else FAILED
+
+
+def error_value(problem: BaseException) -> dict[str, Any]:
+    """An error as programs see it: its kind (the class, in small letters with hyphens) and its
+    message.
+    """
+    name = type(problem).__name__ if isinstance(problem, ExpungeError) else "FailedError"
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "-", name.removesuffix("Error")).lower()
+    value: dict[str, Any] = {"kind": kind, "message": message(problem)}
+    if isinstance(problem, RefusedError):
+        value |= {"code": problem.code, "details": problem.details}
+    return {"error": value}
+
+
+def message(problem: BaseException) -> str:
+    """What to tell people."""
+    if isinstance(problem, OSError) and not isinstance(problem, ExpungeError):
+        where = f"{problem.filename}: " if problem.filename else ""
+        return f"{where}{problem.strerror or problem}"
+    notes = list(getattr(problem, "__notes__", []))
+    if isinstance(problem, CarrierError) and not notes:
+        notes = ["Nothing is lost: the same command again finishes what has begun"]
+    text = ". ".join([str(problem), *notes])
+    for written, typed in _TYPED.items():
+        text = text.replace(written, typed)
+    for form, typed_form in _TYPED_FORMS.items():
+        text = re.sub(form, typed_form, text)
+    return text
+
+
+_JSON = "expunge.json"
+
+
+def _keep_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[_JSON] = value
+
+
+def kept_lines(text: str | None) -> str | None:
+    """Help in which paragraphs with indented lines, such as examples, are not wrapped."""
+    if text is None:
+        return None
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(f"\b\n{part}" if "\n  " in part else part for part in paragraphs)
+
+
+class _Helped(click.Command):
+    """Help by -h as by --help, whichever context asks first: click keeps the first answer for
+    good.
+    """
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click has it
+        """Both."""
+        return ["-h", "--help"]
+
+
+class Command(_Helped):
+    """One command."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.help = kept_lines(self.help)
+        self.params.append(
+            click.Option(
+                ["--json", "as_json"],
+                is_flag=True,
+                expose_value=False,
+                is_eager=True,
+                callback=_keep_json,
+                help="Print one JSON object on standard output, and nothing else.",
+            )
+        )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run, with a screen to show things on."""
+        ctx.obj = Screen(as_json=bool(ctx.meta.get(_JSON)))
+        return super().invoke(ctx)
+
+
+class Group(_Helped, click.Group):
+    """Commands that belong together."""
+
+    command_class = Command
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.help = kept_lines(self.help)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click has it
+        """In the order in which they were defined."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each command with the whole of its first sentence."""
+        found = [(name, self.first_sentence(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, text in found if text is not None])
+
+    def first_sentence(self, ctx: click.Context, name: str) -> str | None:
+        """The first sentence of a command's help."""
+        command = self.get_command(ctx, name)
+        return None if command is None else command.get_short_help_str(limit=200)
+
+
+Group.group_class = Group
+
+
+def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
+    """Make a function a command."""
+    return click.command(name, cls=Command)
+
+
+def group(name: str | None = None) -> Callable[[Callable[..., Any]], Group]:
+    """Make a function a group of commands."""
+    return click.group(name, cls=Group)

@@ -1,0 +1,63 @@
+"""How orders, audits and receipts are named on the command line: one rule for every command that
+takes an id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from expunge.errors import InputError, UnknownSampleError
+
+LAST = "last"
+_SHORT = 8  # characters of an id that tell it from others
+_SHOWN = 8  # ids in a message
+
+
+@dataclass(frozen=True)
+class Identifier:
+    """The id of an order, audit or receipt, with the reference that its owner gave it, if any."""
+
+    id: str
+    reference: str = ""
+
+    def __str__(self) -> str:
+        short = self.id[:_SHORT]
+        return f"{short} ({self.reference})" if self.reference else short
+
+
+def resolve(given: str, known: Sequence[Identifier], noun: str, *, abbreviated: bool = True) -> str:
+    """The id that `given` names among those known, which are listed oldest first.
+
+    `last` is the newest. Everything else is a whole id, a whole reference or, where ids may be
+    abbreviated, the beginning of an id; whatever fits more than one is refused, since some commands
+    cannot be undone.
+    """
+    if given == LAST and known:
+        return known[-1].id
+    wanted = given.lower()
+    whole = [one for one in known if one.id == wanted]
+    found = whole or [
+        one
+        for one in known
+        if one.reference == given != "" or (abbreviated and one.id.startswith(wanted))
+    ]
+    if len(found) == 1:
+        return found[0].id
+    if found:
+        raise InputError(
+            f"{given!r:.80} names {len(found)} {noun}s: {_listed(found)}. Give more of the id"
+        )
+    raise UnknownSampleError(f"there is no {noun} {given!r:.80}; there {_known(known, noun)}")
+
+
+def _known(known: Sequence[Identifier], noun: str) -> str:
+    if not known:
+        return f"are no {noun}s yet"
+    return f"{'is' if len(known) == 1 else 'are'} {_listed(known)}"
+
+
+def _listed(found: Sequence[Identifier]) -> str:
+    """The newest few."""
+    dropped = ", ..." if len(found) > _SHOWN else ""
+    return ", ".join(str(one) for one in reversed(found[-_SHOWN:])) + dropped

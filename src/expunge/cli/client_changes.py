@@ -1,0 +1,486 @@
+"""`expunge client add`, `forget` and `correct`: what changes a client's samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import RenderableType
+
+from expunge.backbones import Backbone
+from expunge.cli import _command
+from expunge.cli._command import command
+from expunge.cli._connect import agent_of, backbone_of, carrier_to, store_at, unserved
+from expunge.cli._format import preview_value, show_preview, show_synced, show_way_on, synced_value
+from expunge.cli._options import (
+    FILE,
+    PATH,
+    at_option,
+    client_option,
+    selection_of,
+    selection_options,
+    wait_options,
+    yes_option,
+)
+from expunge.cli._output import GOOD, Screen, count, line, next_steps, place, typed, unwrapped
+from expunge.cli._samples import (
+    Keys,
+    Raw,
+    Samples,
+    asking_for_backbone,
+    features_of,
+    is_raw,
+    read_features,
+    read_raw,
+    recomputing,
+)
+from expunge.client import ClientStore, Preview, Selection
+from expunge.client.enrolment import federation_spec
+from expunge.data.columns import labels_of_texts
+from expunge.errors import (
+    ExpungeError,
+    InputError,
+    StoreError,
+    UnknownLabelError,
+    UnknownSampleError,
+)
+from expunge.ridge.spec import Label, Spec
+
+_no_sync = click.option("--no-sync", is_flag=True, help="Leave it pending: the next sync sends it.")
+_backbone = click.option(
+    "--backbone",
+    metavar="DESCRIPTION",
+    help="What turns images or texts into features. [default: as enrolled]",
+)
+
+
+@command()
+@click.argument("files", type=PATH, nargs=-1, required=True)
+@client_option
+@click.option("--label", help="The label of images and texts that have none of their own.")
+@click.option("--subject", help="The person whom they are about, likewise.")
+@click.option(
+    "--feature-column",
+    "feature_columns",
+    multiple=True,
+    metavar="NAME",
+    help="A column of features. Repeatable.",
+)
+@click.option(
+    "--label-column",
+    "label_columns",
+    multiple=True,
+    metavar="NAME",
+    help="The column of labels; several for outputs.",
+)
+@click.option("--id-column", metavar="NAME", help="The column of ids. [default: id]")
+@click.option("--subject-column", metavar="NAME", help="The column of subjects. [default: subject]")
+@click.option(
+    "--labels", "labels_file", type=FILE, help="For .npy: a second .npy file with the labels."
+)
+@click.option(
+    "--last-columns",
+    type=int,
+    default=0,
+    metavar="N",
+    help="For .npy: the last N columns are the labels.",
+)
+@click.option(
+    "--label-indices",
+    is_flag=True,
+    help="Labels that are integers are class indices, counted from 0.",
+)
+@_backbone
+@_no_sync
+@wait_options
+@at_option
+def add(
+    *,
+    files: tuple[Path, ...],
+    folder: Path,
+    backbone: str | None,
+    no_sync: bool,
+    wait: float,
+    at: str | None,
+    **given: Any,
+) -> None:
+    """Add samples from FILES to a client's store, and send them to the server.
+
+    Files of features end in .npz (arrays features, labels, and perhaps ids and subjects), .npy,
+    .csv or .parquet (columns label, id, subject; all others are features). Images and texts go
+    through the backbone: give the files with --label, a folder whose subfolders are the labels, or
+    a .csv with the columns file (or text), label, and perhaps id and subject. All of a file is
+    added, or nothing. Files that were added before, and whose samples are still pending, are only
+    sent. Exits with 6 if there are no samples in the files.
+
+    Example:
+      expunge client add features.npz --dir hospital-a
+      expunge client add scans/ --dir hospital-a --backbone 'onnx:model.onnx'
+
+    Next:
+      expunge client status --dir hospital-a
+      expunge predict new.csv --dir hospital-a
+    """
+    keys = Keys(
+        given["feature_columns"],
+        given["label_columns"],
+        given["id_column"],
+        given["subject_column"],
+        given["labels_file"],
+        given["last_columns"],
+        given["label_indices"],
+    )
+    with store_at(folder) as store:
+        opened = backbone_of(store, backbone)
+        batches = _batches(
+            store.spec, files, opened, keys, label=given["label"], subject=given["subject"]
+        )
+        for note in (note for batch in batches for note in batch.notes):
+            Screen.current().note(note)
+        if not any(len(batch) for batch in batches):
+            Screen.current().result(
+                {"added": 0, "pending": False, "sync": None},
+                line("There are no samples in these files."),
+            )
+            raise click.exceptions.Exit(_command.NOTHING)
+        nobodys = sum(batch.nobodys for batch in batches)
+        with _new_labels(store, at, ask=not no_sync):
+            added = sum(_put(store, batch) for batch in batches)
+        if nobodys:
+            verb = "has" if nobodys == 1 else "have"
+            Screen.current().note(
+                f"{count(nobodys, 'sample')} {verb} no subject: erasure orders cannot find them"
+            )
+        value = {"added": added, "without_subject": nobodys, "pending": True}
+        told: list[RenderableType] = [
+            unwrapped(f"{count(added, 'sample')} added to {folder}.", GOOD)
+        ]
+        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync, wait=wait)
+
+
+@contextmanager
+def _new_labels(store: ClientStore, at: str | None, *, ask: bool) -> Iterator[None]:
+    """Tell a label that the federation has, and this client has not heard of, from an unknown one.
+
+    The server is asked only where it may be, and only after a label was refused.
+    """
+    try:
+        yield
+    except UnknownLabelError as problem:
+        sync = f"run expunge client sync --dir {typed(store.path)}"
+        labels = _federation_labels(store, at) if ask else None
+        if labels is None:
+            problem.add_note(
+                "If the operator has added it since the last sync, it is not known here yet: "
+                + sync
+            )
+            raise
+        new = [repr(label) for label in labels if label not in (store.spec.labels or ())]
+        if not new:
+            raise
+        verb = "is" if len(new) == 1 else "are"
+        raise UnknownLabelError(
+            f"the spec has been amended, and {', '.join(new)} {verb} not known here yet: {sync}, "
+            "then the same command again"
+        ) from problem
+
+
+def _federation_labels(store: ClientStore, at: str | None) -> tuple[Label, ...] | None:
+    """The labels that the federation has now; None if the server cannot be asked."""
+    try:
+        with carrier_to(at or store.address, store.ca) as carrier:
+            return federation_spec(store.server, carrier).labels or ()
+    except ExpungeError:
+        return None
+
+
+def _batches(
+    spec: Spec,
+    files: tuple[Path, ...],
+    opened: Backbone | None,
+    keys: Keys,
+    *,
+    label: str | None,
+    subject: str | None,
+) -> list[Samples]:
+    raw = [path for path in files if is_raw(path, opened)]
+    features = []
+    for path in (one for one in files if one not in raw):
+        with asking_for_backbone(path, spec, keys, opened):
+            features.append(read_features(path, spec, keys))
+    if raw and opened is not None:
+        features.append(
+            read_raw(
+                raw, spec, opened, label=label, subject=subject, label_indices=keys.label_indices
+            )
+        )
+    return features
+
+
+def _put(store: ClientStore, batch: Samples) -> int:
+    """Add samples; those that were added before, by a command that did not come to its end, are not
+    added twice.
+    """
+    try:
+        return _put_whole(store, batch)
+    except InputError as problem:
+        raise type(problem)(f"{batch.origin}: {problem}") from problem
+
+
+def _put_whole(store: ClientStore, batch: Samples) -> int:
+    if store.pending_again(batch.ids, batch.features, batch.labels, subjects=batch.subjects):
+        Screen.current().note(
+            f"{count(len(batch), 'sample')} added before, and pending: expunge client sync sends "
+            "them"
+        )
+        return 0
+    with Screen.current().progress("Adding samples", len(batch)) as progress:
+        return store.add(
+            batch.ids,
+            batch.features,
+            batch.labels,
+            subjects=batch.subjects,
+            sources=batch.sources,
+            now=time.time(),
+            progress=progress,
+        )
+
+
+@command()
+@client_option
+@selection_options
+@click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
+@yes_option
+@_backbone
+@_no_sync
+@wait_options
+@at_option
+def forget(
+    *,
+    folder: Path,
+    dry_run: bool,
+    yes: bool,
+    backbone: str | None,
+    no_sync: bool,
+    wait: float,
+    at: str | None,
+    **given: Any,
+) -> None:
+    """Forget samples: delete them here and, exactly, from the ledger and the head.
+
+    Conditions are combined: a sample must meet all of them. The deletion is pending until the
+    server's receipt is in hand; then the samples are physically gone from this store. What never
+    reached the server is gone at once, and so is everything once the operator has forgotten this
+    client. Exits with 6 if nothing is selected. To leave the federation altogether: expunge client
+    leave.
+
+    Example:
+      expunge client forget --subject patient-4711 --dry-run --dir hospital-a
+      expunge client forget --subject patient-4711 --dir hospital-a
+      expunge client forget --label otter --until 2026-01-01 --dir hospital-a
+
+    Next:
+      expunge client receipts --dir hospital-a      the proof
+    """
+    screen = Screen.current()
+    with store_at(folder) as store:
+        selection = selection_of(store, given)
+        preview = Preview() if selection is None else _preview(store, selection)
+        value = preview_value(preview) | {"dry_run": dry_run}
+        if selection is None or (not preview.count and not preview.pending):
+            screen.result(value, line("Nothing is selected: nothing was changed."))
+            raise click.exceptions.Exit(_command.NOTHING)
+        shown = show_preview(preview)
+        if dry_run:
+            screen.result(value, line("This would be forgotten; nothing was changed:"), *shown)
+            return
+        if not yes:
+            for part in (line("This will be forgotten:"), *shown, line()):
+                screen.show(part)
+        if preview.count:
+            screen.confirm(
+                f"Forget {count(preview.count, 'sample')}? This cannot be undone", yes=yes
+            )
+        opened = backbone_of(store, backbone)
+        store.forget(selection, recompute=recomputing(opened))
+        told: list[RenderableType] = [
+            line(f"{count(preview.count, 'sample')} forgotten by {store.name}.", GOOD)
+        ]
+        unsent_only = preview.unsent == preview.count and not preview.pending
+        alone = no_sync or unsent_only or store.gone
+        _finish(store, value, told, at=at, opened=opened, no_sync=alone, wait=wait, alone_too=True)
+
+
+def _preview(store: ClientStore, selection: Selection) -> Preview:
+    """What would go; nothing, where conditions select nothing.
+
+    An id that is not there is a mistake, and named.
+    """
+    try:
+        return store.preview(selection)
+    except UnknownSampleError as problem:
+        if selection.ids is not None and store.missing(list(selection.ids)):
+            problem.add_note("Nothing was changed; --ignore-missing passes over them")
+            raise
+        return Preview()
+
+
+@command()
+@click.argument("sample", metavar="ID")
+@client_option
+@click.option(
+    "--label", help="The right label (for several outputs: numbers with commas between them)."
+)
+@click.option(
+    "--feature",
+    metavar="X,Y,...|FILE",
+    help="The right feature: numbers, or an .npy file with one row.",
+)
+@click.option(
+    "--file",
+    "raw_file",
+    type=FILE,
+    help="The right image or text file; its feature is computed by the backbone.",
+)
+@_backbone
+@_no_sync
+@wait_options
+@at_option
+def correct(
+    *,
+    sample: str,
+    folder: Path,
+    label: str | None,
+    feature: str | None,
+    raw_file: Path | None,
+    backbone: str | None,
+    no_sync: bool,
+    wait: float,
+    at: str | None,
+) -> None:
+    """Correct the label or the feature of one sample.
+
+    The old one is deleted and the new one added in one request: there is no moment at which both
+    count, or neither. What is so already makes no request: it exits with 6, unless an earlier
+    change is pending, which is sent.
+
+    Example:
+      expunge client correct scan-17 --label healthy --dir hospital-a
+    """
+    if label is None and feature is None and raw_file is None:
+        raise click.UsageError("give what is to be corrected: --label, --feature or --file")
+    if feature is not None and raw_file is not None:
+        raise click.UsageError("give either --feature or --file: both say what the feature is")
+    with store_at(folder) as store:
+        opened = backbone_of(store, backbone)
+        source = None
+        values = None if feature is None else _numbers(feature)
+        if raw_file is not None:
+            if opened is None:
+                raise InputError(
+                    f"{raw_file} needs a backbone to become a feature: give --backbone"
+                )
+            raw = Raw(sample, raw_file, str(raw_file))
+            values, source = features_of([raw], opened)[0], raw.source
+        with _new_labels(store, at, ask=not no_sync):
+            changed = store.correct(
+                sample,
+                feature=values,
+                label=None if label is None else _target(store.spec, label),
+                source=source,
+                recompute=recomputing(opened),
+            )
+        text = (
+            f"{sample} is corrected."
+            if changed
+            else f"{sample} is so already: nothing was changed."
+        )
+        told: list[RenderableType] = [line(text, GOOD if changed else "")]
+        value = {"corrected": sample if changed else None}
+        pending = store.status()
+        if not changed and not pending.adding and not pending.deleting:
+            Screen.current().result(value | {"pending": False, "sync": None}, *told)
+            raise click.exceptions.Exit(_command.NOTHING)
+        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync, wait=wait)
+
+
+def _numbers(text: str) -> Any:
+    path = Path(text)
+    if path.suffix == ".npy":
+        return np.load(path, allow_pickle=False).reshape(-1)
+    try:
+        return np.array([float(part) for part in text.split(",")])
+    except ValueError as problem:
+        raise InputError(
+            "--feature must be numbers with commas between them, or an .npy file"
+        ) from problem
+
+
+def _target(spec: Spec, text: str) -> Any:
+    if spec.is_classification:
+        named = any(isinstance(label, str) for label in spec.labels or ())
+        return text if named else labels_of_texts([text], spec)[0]
+    return _numbers(text)
+
+
+def _finish(
+    store: ClientStore,
+    value: dict[str, Any],
+    told: list[RenderableType],
+    *,
+    at: str | None,
+    opened: Backbone | None,
+    no_sync: bool,
+    wait: float,
+    alone_too: bool = False,
+) -> None:
+    """Bring what has changed to the server, unless that is not wanted; what cannot be brought now
+    stays pending.
+
+    What is `alone_too` is done even if the server knows the client no longer; anything else has
+    failed then. Under secure aggregation what a round has not brought within `wait` seconds stays
+    pending as well, and that is said.
+    """
+    screen = Screen.current()
+    if no_sync:
+        pending = store.status()
+        waits = pending.adding + pending.deleting
+        told.append(
+            line(
+                "Nothing is pending."
+                if not waits
+                else f"{count(waits, 'change')} pending, until the next sync."
+            )
+        )
+        if waits:
+            told.append(next_steps(f"expunge client sync --dir {place(store.path)}"))
+        screen.result(value | {"pending": bool(waits), "sync": None}, *told)
+        return
+    try:
+        with agent_of(store, at, opened, wait=wait) as agent:
+            done = agent.sync()
+    except ExpungeError as problem:
+        problem.add_note(
+            "The change is safe in the client's folder, pending: expunge client sync --dir "
+            f"{place(store.path)} sends it"
+        )
+        raise
+    if done.status == "gone" and not alone_too:
+        raise StoreError(
+            f"{store.name} was forgotten by the operator, or has left: the server takes nothing "
+            "more of it, and what was just "
+            f"given is in {place(store.path)} only. Enrol a new client; expunge client leave "
+            "erases this one"
+        )
+    told += [
+        *show_synced(done, store.status()),
+        *show_way_on(done, store.path, unserved(store, at)),
+    ]
+    screen.result(value | {"pending": bool(done.waiting), "sync": synced_value(done)}, *told)
+    if done.waiting:
+        raise click.exceptions.Exit(_command.NOT_YET)

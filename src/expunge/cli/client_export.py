@@ -1,0 +1,117 @@
+"""`expunge client export`: what a client holds of a person, for whoever asks for access rather than
+erasure.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.cli import _command
+from expunge.cli._command import command
+from expunge.cli._connect import looked
+from expunge.cli._options import client_option, output_option, selection_of, selection_options
+from expunge.cli._output import GOOD, Screen, count, facts, line, next_steps, typed, unwrapped
+from expunge.client import ClientStore
+from expunge.client.samples import counted
+from expunge.data.writers import Held, file_of, require_form
+from expunge.errors import InputError, UnknownSampleError
+from expunge.storage.files import write_whole
+
+
+@command()
+@client_option
+@selection_options
+@output_option("The file to write: .npz, .csv or .parquet.")
+@click.option("--dry-run", is_flag=True, help="Say how many samples there are, and write nothing.")
+@click.option("--force", is_flag=True, help="Overwrite the file, if there is one.")
+def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **given: Any) -> None:
+    """Export what this client holds of samples: id, subject, label, time added, state, source,
+    feature. Asks no server.
+
+    For a person who asks what is held about them: the counterpart of forget, with the same
+    conditions. Nothing is changed. The file is personal data, in the clear: only you can read it
+    (mode 0600); hand it over safely, then delete it. A store that keeps no features has none to
+    export, but the sources that they are computed from. Samples whose deletion is pending are still
+    held, and so are here. Exits with 6 if nothing is selected.
+
+    Example:
+      expunge client export --subject patient-4711 --dry-run --dir hospital-a
+      expunge client export --subject patient-4711 -o held.csv --dir hospital-a
+
+    Next:
+      expunge client forget --subject patient-4711 --dir hospital-a
+    """
+    if output is None and not dry_run:
+        raise click.UsageError(
+            "give the file to write: -o FILE (or --dry-run, to see how many samples there are)"
+        )
+    if output is not None:
+        _require_free(output, force=force)
+    (held, spec), busy = looked(folder, lambda store: (_held(store, given), store.spec))
+    subjects, states = (
+        counted(one.names.subject for one, _ in held),
+        counted(one.shown_state for one, _ in held),
+    )
+    features = sum(one.content.feature is not None for _, one in held)
+    value = {
+        "count": len(held),
+        "subjects": subjects,
+        "states": states,
+        "features": features,
+        "dry_run": dry_run,
+        "busy": busy,
+        "file": None,
+    }
+    screen = Screen.current()
+    if not held:
+        screen.result(value, line("Nothing is selected: nothing was written."))
+        raise click.exceptions.Exit(_command.NOTHING)
+    shown = ", ".join(f"{number:,} {state}" for state, number in states.items())
+    told = facts(
+        [("Subjects", f"{len(subjects):,}"), ("States", shown), ("Features", f"{features:,}")]
+    )
+    if dry_run or output is None:
+        screen.result(
+            value,
+            line(f"{count(len(held), 'sample')} would be exported; nothing was written:"),
+            told,
+        )
+        return
+    write_whole(output, file_of(output, held, spec))
+    screen.result(
+        value | {"file": str(output)},
+        unwrapped(f"{count(len(held), 'sample')} exported to {output}.", GOOD),
+        told,
+        line("The file is personal data, in the clear. When it has been handed over:", indent=2),
+        next_steps(f"shred -u {typed(output)}"),
+    )
+
+
+def _require_free(output: Path, *, force: bool) -> None:
+    require_form(output)
+    if output.exists() and not force:
+        raise InputError(
+            f"{output} is there already, and was left as it is: name another file, or give --force"
+        )
+    if not output.absolute().parent.is_dir() or not os.access(output.absolute().parent, os.W_OK):
+        raise InputError(
+            f"there is no folder {output.absolute().parent} that can be written to: name a file "
+            "in another one"
+        )
+
+
+def _held(store: ClientStore, given: dict[str, Any]) -> Held:
+    selection = selection_of(store, given)
+    if selection is None:
+        return []
+    try:
+        return store.opened(selection)
+    except UnknownSampleError as problem:
+        if selection.ids is not None and store.missing(list(selection.ids)):
+            problem.add_note("Nothing was written; --ignore-missing passes over them")
+            raise
+        return []

@@ -1,0 +1,306 @@
+"""`expunge client key`, `peers` and `pin`: whose keys a client believes in rounds of secure
+aggregation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+from expunge.cli import _command
+from expunge.cli._command import command
+from expunge.cli._connect import carrier_to, looked, store_at
+from expunge.cli._evidence import key_from
+from expunge.cli._options import at_option, client_option, output_option
+from expunge.cli._output import (
+    BAD,
+    GOOD,
+    WAITS,
+    Screen,
+    count,
+    facts,
+    line,
+    next_steps,
+    table,
+    title,
+    typed,
+    unwrapped,
+)
+from expunge.client import ClientStore
+from expunge.client.trust import Peers, pins_text, read_pins
+from expunge.crypto import PublicKey
+from expunge.errors import FormatError, InputError
+from expunge.storage.files import write_whole
+
+_GROUP, _GROUPS = 4, 8  # hexadecimal digits that are read out at once, and such groups in a line
+
+
+@command("key")
+@client_option
+@output_option("Write the PEM to this file.")
+def own_key(folder: Path, output: Path | None) -> None:
+    """Print this client's own public key, for others to pin. Asks no server.
+
+    Its id, in groups of four digits, can be compared by telephone with what others see by expunge
+    client peers. (The server's key is printed by expunge key.)
+
+    Example:
+      expunge client key --dir hospital-a -o hospital-a.pub
+
+    Next, at another client:
+      expunge client pin hospital-a=hospital-a.pub --dir hospital-b
+    """
+    (name, public), _ = looked(folder, lambda store: (store.name, store.key.public))
+    if output is not None:
+        write_whole(output, public.pem, mode=0o644)
+    pem = public.pem.decode("ascii")
+    Screen.current().result(
+        {
+            "name": name,
+            "key": public.text,
+            "id": public.id,
+            "pem": pem,
+            "file": None if output is None else str(output),
+        },
+        facts([("Client", name), ("Key id", spoken(public)), ("Key", public.text)]),
+        line(),
+        Text(pem.rstrip("\n"), no_wrap=True)
+        if output is None
+        else unwrapped(f"The key is in {output}.", indent=2),
+    )
+
+
+@command()
+@client_option
+@output_option("Write the keys to this file, as expunge client pin takes them.")
+@at_option
+def peers(folder: Path, output: Path | None, at: str | None) -> None:
+    """Show whose keys this client believes in rounds of secure aggregation, and where it has each
+    of them from.
+
+    Keys come from the server's log, all of which is read and checked, up to where this client has
+    last synced; or they are pinned, which is stronger: where there are pins, nobody else is
+    accepted in a round. Compare key ids with each client by a way that the server has no hand in.
+    Exits with 3 if the log shows another key than the one that is pinned.
+
+    Example:
+      expunge client peers --dir hospital-a
+      expunge client peers --dir hospital-a -o peers.json
+
+    Next, when the ids have been compared:
+      expunge client pin peers.json --dir hospital-a
+    """
+    with store_at(folder) as store:
+        known, pins, own, name = (
+            _known(store, at),
+            read_pins(store.recall("pins")),
+            store.key.public,
+            store.name,
+        )
+    rows = [_peer(one, known, pins) for one in sorted({*known.keys, *pins})]
+    if output is not None:
+        keys = {one["name"]: one["key"] for one in rows if one["state"] != "gone"}
+        write_whole(output, (json.dumps(keys, indent=1) + "\n").encode("ascii"), mode=0o644)
+    value = {
+        "name": name,
+        "id": own.id,
+        "log": known.frontier.size,
+        "pinned": bool(pins),
+        "peers": rows,
+    }
+    Screen.current().result(
+        value | {"file": None if output is None else str(output)},
+        title(f"Keys that {name} believes in rounds of secure aggregation"),
+        *_table(rows, name, own, pinned=bool(pins)),
+        *([] if output is None else [unwrapped(f"The keys are in {output}.", GOOD, indent=2)]),
+        *([] if pins or not rows else [_how_to_pin(folder, output)]),
+    )
+    if any(one["differs"] for one in rows):
+        raise click.exceptions.Exit(_command.EVIDENCE)
+
+
+def _known(store: ClientStore, at: str | None) -> Peers:
+    """The peers in the log as far as this client follows it; the server is asked only for what has
+    not been read.
+    """
+    size, root = store.checkpoint
+    known = Peers.from_text(store.recall("peers"))
+    if known.frontier.size == size:
+        return known
+    with carrier_to(at or store.address, store.ca) as carrier:
+        found = known.read_on(carrier.entries, size, root)
+    store.remember({"peers": found.to_text()})
+    return found
+
+
+def _peer(name: str, known: Peers, pins: Mapping[str, str]) -> dict[str, Any]:
+    logged, pinned = known.keys.get(name), pins.get(name)
+    key = PublicKey.from_text(pinned or logged or "")
+    differs = logged is not None and pinned is not None and logged != pinned
+    where = "pin" if pinned is not None else "log"
+    state = known.states.get(name, "not enrolled")
+    believed = (pinned is not None or not pins) and not differs and state != "gone"
+    return {
+        "name": name,
+        "key": key.text,
+        "id": key.id,
+        "state": state,
+        "from": where,
+        "differs": differs,
+        "believed": believed,
+    }
+
+
+def _table(
+    rows: list[dict[str, Any]], name: str, own: PublicKey, *, pinned: bool
+) -> list[RenderableType]:
+    listed = [
+        (
+            f"{one['name']}{' (this one)' * (one['name'] == name)}",
+            spoken(PublicKey.from_text(one["key"])),
+            one["state"],
+            _origin(one, pinned=pinned),
+        )
+        for one in rows
+    ]
+    parts = [
+        table(("Client", "Key id", "State", "Key from"), listed)
+        if rows
+        else line("None yet: sync first.", indent=2)
+    ]
+    if any(one["name"] == name and one["id"] != own.id for one in rows):
+        parts.append(
+            line(
+                "The log shows another key for this client than its own: keep away from this "
+                "server.",
+                BAD,
+                indent=2,
+            )
+        )
+    return parts
+
+
+def _origin(one: dict[str, Any], *, pinned: bool) -> Text:
+    if one["differs"]:
+        return Text("pin; THE LOG HAS ANOTHER", style=BAD)
+    refused = pinned and one["from"] == "log" and one["state"] != "gone"
+    return Text("log; no pin: refused", style=WAITS) if refused else Text(one["from"])
+
+
+def _how_to_pin(folder: Path, output: Path | None) -> RenderableType:
+    file = output or Path("peers.json")
+    written = (
+        [] if output is not None else [f"expunge client peers --dir {typed(folder)} -o {file}"]
+    )
+    pinning = f"expunge client pin {typed(file)} --dir {typed(folder)}"
+    return next_steps(
+        *written, pinning, why="Compare each id with its client, by telephone for instance. Then:"
+    )
+
+
+@command()
+@click.argument("given", nargs=-1, metavar="[FILE|NAME=KEY]...")
+@client_option
+@click.option("--clear", is_flag=True, help="Drop all pins: keys come from the log again.")
+def pin(given: tuple[str, ...], folder: Path, clear: bool) -> None:
+    """Pin the keys of other clients, as you have compared them with each by a way that the server
+    has no hand in.
+
+    FILE is one that expunge client peers -o writes. KEY is a file that expunge client key -o
+    writes, or the base64 of a key. From then on nobody but those pinned is accepted in a round of
+    secure aggregation: pin newcomers when they come. This client's own key is always among them.
+    Exits with 3 if the log shows another key; the pin is kept all the same, and no round is joined
+    with it.
+
+    Example:
+      expunge client pin peers.json --dir hospital-a
+      expunge client pin hospital-b=hospital-b.pub --dir hospital-a
+
+    Next:
+      expunge client peers --dir hospital-a
+    """
+    if bool(given) == clear:
+        raise click.UsageError("give keys to pin, or --clear")
+    with store_at(folder) as store:
+        before, name = read_pins(store.recall("pins")), store.name
+        after = {} if clear else before | {name: store.key.public.text}
+        for text in given:
+            for one, key in _keys(text).items():
+                if after.get(one, key) != key:
+                    whose = "its own" if one == name else "pinned already"
+                    raise InputError(
+                        f"another key of {one} is {whose}, and nothing was changed: drop all pins "
+                        "by --clear first"
+                    )
+                after[one] = key
+        store.remember({"pins": pins_text(after)})
+        known = Peers.from_text(store.recall("peers"))
+    different = sorted(one for one, key in after.items() if known.keys.get(one, key) != key)
+    left_out = sorted(known.active - set(after)) if after else []
+    told: list[RenderableType] = [
+        line(
+            f"{count(len(after), 'key')} pinned by {name}: {', '.join(sorted(after))}."
+            if after
+            else "No key is pinned.",
+            GOOD,
+        )
+    ]
+    if left_out:
+        told.append(
+            line(f"Rounds with others are refused now: {', '.join(left_out)}.", WAITS, indent=2)
+        )
+    if different:
+        told.append(
+            line(
+                f"THE LOG SHOWS ANOTHER KEY for {', '.join(different)}: take no part, and ask "
+                "them.",
+                BAD,
+                indent=2,
+            )
+        )
+    Screen.current().result({"pins": after, "different": different, "not_pinned": left_out}, *told)
+    if different:
+        raise click.exceptions.Exit(_command.EVIDENCE)
+
+
+def _keys(text: str) -> dict[str, str]:
+    """The keys in one argument, by name."""
+    path = Path(text)
+    if path.is_file():
+        try:
+            return read_pins(
+                json.dumps(json.loads(path.read_bytes()), sort_keys=True, separators=(",", ":"))
+            )
+        except (ValueError, FormatError) as problem:
+            raise FormatError(
+                f"{path} is no file of keys: expunge client peers -o FILE writes one ({problem})"
+            ) from problem
+    name, equals, key = text.partition("=")
+    if not equals or not name or not key:
+        raise InputError(
+            f"{text!r:.80} is neither a file of keys nor NAME=KEY: nothing was changed"
+        )
+    try:
+        return {
+            name: key_from(Path(key)).text if Path(key).is_file() else PublicKey.from_text(key).text
+        }
+    except FormatError as problem:
+        raise FormatError(
+            f"the key given for {name} is neither a public key nor a file of one, and nothing was "
+            f"pinned: {problem}"
+        ) from problem
+
+
+def spoken(key: PublicKey) -> Text:
+    """The id of a key in groups of digits, as people read it to one another."""
+    groups = [key.id[at : at + _GROUP] for at in range(0, len(key.id), _GROUP)]
+    return Text(
+        "\n".join(" ".join(groups[at : at + _GROUPS]) for at in range(0, len(groups), _GROUPS)),
+        no_wrap=True,
+    )

@@ -1,0 +1,332 @@
+"""What operators do for keys, backups and certificates: `expunge server rotate-key`, backup,
+restore, renew-certificate.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from expunge.cli._command import command
+from expunge.cli._connect import Reached, office_at, place_at_hand
+from expunge.cli._evidence import newest
+from expunge.cli._options import FILE, FOLDER, PATH, office_options, output_option, yes_option
+from expunge.cli._output import GOOD, Screen, facts, line, next_steps, place, title, unwrapped
+from expunge.crypto import Envelope, SigningKey
+from expunge.errors import InputError
+from expunge.evidence.wording import moment
+from expunge.federation.layout import LOCAL_NAMES, Layout, url_of
+from expunge.storage.files import write_whole
+from expunge.wire.schema import time_text
+
+
+@command("rotate-key")
+@output_option("Write the signed rotation to this file, too.")
+@yes_option
+@office_options
+def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | None) -> None:
+    """Let the server sign with a new key from now on.
+
+    The old key names the new one and both sign that, so that whoever knows one of them can trust
+    the other. Bundles contain the rotations; to verify older or newer files with a key that you
+    have pinned, keep the rotation's file. In a federation's folder at hand, server.pub becomes the
+    new key, and the rotation is written beside it (rotation-1.json and so on).
+
+    Example:
+      expunge server rotate-key -o rotation.json --office federation/operator
+
+    Next:
+      expunge verify receipt.json --key server.pub --rotation rotation.json
+    """
+    screen = Screen.current()
+    screen.confirm("Retire the server's signing key and make a new one?", yes=yes)
+    with office_at(office, at) as reached:
+        told = reached.office.do("rotate-key", {})
+        reached.office.federation_content()  # signed by the new key already: the office takes it on
+        found, written = place_at_hand(reached), _write_keys(reached, place_at_hand(reached))
+    if output is not None:
+        write_whole(
+            output, Envelope.from_json(told["rotation"], "rotation").to_bytes() + b"\n", mode=0o644
+        )
+    file = output or written
+    shown = "rotation.json" if file is None else place(file)
+    key_file = "server/server.key" if found is None else place(found.server / "server.key")
+    screen.result(
+        told | {"file": None if file is None else str(file)},
+        title("The server has a new key"),
+        facts(
+            [
+                ("Key", f"{newest(reached.office.chain).id[:16]}…"),
+                (
+                    "Rotation",
+                    unwrapped(shown)
+                    if file
+                    else "in the log, in bundles and at every client's next sync",
+                ),
+                *(
+                    [("Public key", unwrapped(place(found.public_key)))]
+                    if found is not None and written is not None
+                    else []
+                ),
+            ]
+        ),
+        line(),
+        unwrapped(f"Put {key_file} into your safe, beside the old one."),
+        line(
+            "Backups from now on need the new key, earlier ones the old. Hand out the rotation to "
+            "whoever has the old public key; clients take the new one on at their next sync.",
+        ),
+        next_steps(
+            f"expunge verify {shown} --key OLD.pub",
+            f"expunge verify receipt.json --key OLD.pub --rotation {shown}",
+            why="Whoever has the old public key types:",
+        ),
+    )
+
+
+def _write_keys(reached: Reached, found: Layout | None) -> Path | None:
+    """Bring the key files in the federation's folder up to date, if it is at hand; the file of the
+    newest rotation.
+    """
+    if found is None:
+        return None
+    chain = reached.office.chain
+    ordered = sorted(
+        chain.envelopes, key=lambda one: int(one.unverified()["index"])
+    )  # the chain has verified each
+    return found.write_keys(newest(chain), ordered)[-1]
+
+
+@command()
+@click.argument("name")
+@office_options
+def backup(name: str, office: Path | None, at: str | None) -> None:
+    """Back the server up to server/backups/NAME in the federation's folder.
+
+    A backup holds who is enrolled, what was answered, and the audit log; it holds nothing that must
+    be forgettable: no ledger, no commitments. A restored server is told by its clients what they
+    hold now. Keep server.key (and a mirror of server.vault, if open orders are to survive) in
+    another place.
+
+    Example:
+      expunge server backup monday --office federation/operator
+      cp federation/server/backups/monday /mnt/elsewhere/
+
+    Next, when the server is lost:
+      expunge server restore NEW --backup /mnt/elsewhere/monday --key server.key
+    """
+    with office_at(office, at) as reached:
+        told = reached.office.do("backup", {"name": name})
+        found = place_at_hand(reached)
+    file = (
+        f"server/backups/{told['file']}"
+        if found is None
+        else place(found.server / "backups" / told["file"])
+    )
+    where = f"{file}, on the server's machine" if found is None else file
+    Screen.current().result(
+        told, unwrapped(f"Backed up to {where}. Copy it to another disk.", GOOD)
+    )
+
+
+@command()
+@click.argument("directory", type=FOLDER)
+@click.option(
+    "--backup",
+    "source",
+    type=PATH,
+    required=True,
+    help="The file that expunge server backup wrote; its name, with --from.",
+)
+@click.option(
+    "--key", type=FILE, required=True, help="The server's signing key (server.key) as it was then."
+)
+@click.option(
+    "--vault",
+    type=FILE,
+    help="A mirror of the server's vault, if there is one: keeps open orders readable.",
+)
+@click.option(
+    "--mirror",
+    "mirrors",
+    type=PATH,
+    multiple=True,
+    help="Mirror the vault to this file from now on. Repeatable.",
+)
+@click.option(
+    "--from",
+    "old",
+    type=FOLDER,
+    metavar="DIR",
+    help="What is left of the old folder: its addresses and tls are kept.",
+)
+@click.option(
+    "--tls", type=FOLDER, metavar="DIR", help="A copy of the old folder's tls, which clients trust."
+)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name under which clients reach it. Repeatable.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8443,
+    show_default=True,
+    help="The port, with --host.",
+)
+def restore(
+    *,
+    directory: Path,
+    source: Path,
+    key: Path,
+    vault: Path | None,
+    mirrors: tuple[Path, ...],
+    old: Path | None,
+    tls: Path | None,
+    hosts: tuple[str, ...],
+    port: int,
+) -> None:
+    r"""Restore a lost server from a backup into the new folder DIRECTORY.
+
+    It begins with an empty ledger: each client, at its next sync, sends what it holds now. So what
+    was deleted since the backup was made stays deleted. The operator's office works as before:
+    point it at the new place by --at (once is enough, if the old folder is gone). Clients trust the
+    old authority for TLS: give it by --tls or --from. Without, a new one is made, which they do not
+    know.
+
+    Example:
+      expunge server restore new --backup safe/monday --key safe/server.key \
+          --tls safe/tls --host server.example.org
+      expunge server restore new --backup monday --key safe/server.key --from old
+
+    Next:
+      expunge serve new
+      expunge client sync --dir CLIENT --accept-restored     at each client
+    """
+    from expunge.server.backup import restore as restored  # noqa: PLC0415 - brings the whole server
+
+    target, signing = Layout(directory.absolute()), SigningKey.from_pem(key.read_bytes())
+    urls = tuple(url_of(host, port) for host in hosts) or (
+        () if old is None else Layout(old.absolute()).urls
+    )
+    authority = _authority(old, tls)
+    made = not target.path.exists()
+    target.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        waiting = restored(
+            target.server, _backup_file(source, old), signing, vault=vault, mirrors=mirrors
+        )
+    except BaseException:
+        for folder in (target.server, target.path) if made else ():
+            if folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
+        raise
+    target.write_settings(urls=urls, mirrors=mirrors)
+    target.write_keys(target.signing_key(), target.rotations())
+    renewed = _bring_tls(target, authority, hosts)
+    Screen.current().result(
+        {
+            "directory": str(target.path),
+            "waiting": waiting,
+            "urls": list(urls),
+            "new_authority": renewed,
+        },
+        unwrapped(f"The server is restored in {target.path}", "bold"),
+        facts(
+            [
+                ("Clients that must send what they hold", ", ".join(waiting) or "none"),
+                (
+                    "Reached at",
+                    unwrapped(
+                        ", ".join(urls)
+                        or f"{target.path}, on this machine (--host NAME for others)"
+                    ),
+                ),
+                *(
+                    [("TLS", "by a new authority, which clients enrolled before do not trust")]
+                    if renewed
+                    else []
+                ),
+            ]
+        ),
+        next_steps(
+            f"expunge serve {directory}", "expunge client sync --dir CLIENT --accept-restored"
+        ),
+    )
+
+
+def _backup_file(given: Path, old: Path | None) -> Path:
+    """The backup that is meant: a file, or the name of one in the old folder."""
+    if given.is_file():
+        return given
+    named = None if old is None else old / "server" / "backups" / given.name
+    if named is not None and given.name == str(given) and named.is_file():
+        return named
+    raise InputError(
+        f"there is no backup {given}: give the file (expunge server backup writes "
+        "DIR/server/backups/NAME), or its name and "
+        "--from DIR"
+    )
+
+
+def _authority(old: Path | None, tls: Path | None) -> Path | None:
+    """The folder whose certificates are to be used again."""
+    if tls is not None and not (tls / "ca.pem").exists():
+        raise InputError(f"{tls} is no copy of a federation's tls folder: it has no ca.pem")
+    left = None if old is None else old / "tls"
+    return tls or (left if left is not None and (left / "ca.pem").exists() else None)
+
+
+def _bring_tls(target: Layout, authority: Path | None, hosts: Sequence[str]) -> bool:
+    """Certificates for the restored server: those that are there, the old ones, or new ones;
+    whether the authority is new.
+    """
+    from expunge.server.http.tls import make_tls  # noqa: PLC0415 - only for this
+
+    if target.ca:
+        return False
+    if authority is None:
+        make_tls(target.tls, tuple(dict.fromkeys((*hosts, *LOCAL_NAMES))))
+        return True
+    target.tls.mkdir(mode=0o700, exist_ok=True)
+    for file in sorted(authority.iterdir()):
+        if file.is_file():
+            shutil.copy(
+                file, target.tls / file.name
+            )  # with its mode: keys are for their owner alone
+    return False
+
+
+@command("renew-certificate")
+@click.argument("directory", type=FOLDER)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="The names it is to be good for. [default: as before]",
+)
+def renew_certificate(directory: Path, hosts: tuple[str, ...]) -> None:
+    """Renew the TLS certificate that expunge init made, by the same authority.
+
+    Clients trust the authority, so they notice nothing; a running server takes it up within a
+    minute.
+
+    Example:
+      expunge server renew-certificate federation
+    """
+    from expunge.server.http import tls  # noqa: PLC0415 - whoever brings a certificate of their own does without
+
+    found = Layout.at(directory)
+    made = tls.renew_certificate(found.tls, hosts)
+    expires = time_text(tls.expiry(made.certificate).timestamp())
+    Screen.current().result(
+        {"certificate": str(made.certificate), "expires": expires},
+        line(f"The new certificate is good until {moment(expires)}.", GOOD),
+    )

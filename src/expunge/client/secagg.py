@@ -1,0 +1,691 @@
+"""Masking: what an agent brings by rounds of secure aggregation, and how it takes part in audits
+and rebuilds.
+
+Law: a client is in one round at a time, and stays in it until it knows how it ended; whatever else
+is due waits for that.
+
+Caution: what a client demands of a round of secure aggregation before it deals shares, before it
+reveals any, and of receipts.
+
+Law: the server is believed for who drops out and for nothing else. Keys come from the log or from
+pins; an audit or a rebuild must be of all clients that the log shows; and two sums that this client
+helps to unmask differ by nobody, or by at least as many clients as the rules ask for in a round.
+
+The contributor: a client's side of rounds of secure aggregation, turn by turn.
+
+Laws: everything that must survive is in the store before it is said, so a client that is killed
+goes on where it was, or learns how the round ended before it offers anything again. A sequence
+number stands for one content: what was masked under it once goes out under it unchanged, however
+many rounds that takes. Shares are revealed once for each round, and never so that two sums which
+were asked for differ by some clients, but by fewer than the rules ask for in a round (`Caution`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from expunge.client.outbox import Composition
+from expunge.client.samples import Recompute
+from expunge.client.settings import checkpoint_text
+from expunge.client.store import ClientStore
+from expunge.client.sync_answer import Answer
+from expunge.client.trust import Peers, Trust, read_pins, trusted
+from expunge.crypto import Envelope, PublicKey, canonical
+from expunge.errors import EvidenceError, ProtocolError, RefusedError
+from expunge.evidence import Checkpoint, Receipt
+from expunge.evidence.receipt import member_of
+from expunge.exact.wide import Wide
+from expunge.ridge.spec import Aggregation
+from expunge.ridge.statistics import Statistics
+from expunge.secagg import Contribution, Opening, Participant
+from expunge.wire import payloads, refusals
+from expunge.wire.carrier import Carrier
+
+_REVEALED_KEPT = 16
+
+
+class Unsafe(EvidenceError):  # noqa: N818 - perhaps nobody's mistake
+    """What the server asks for would show too much: this client keeps out of the round, and says
+    why.
+    """
+
+
+class Caution:
+    """The demands of one client."""
+
+    def __init__(self, store: ClientStore, carrier: Carrier, trust: Trust) -> None:
+        self._store = store
+        self._carrier = carrier
+        self._trust = trust
+
+    @property
+    def _fewest(self) -> int:
+        rules = self._store.spec.aggregation
+        if rules is None:
+            raise ProtocolError("this federation does not use secure aggregation")
+        return rules.fewest
+
+    def keys(self, participant: Participant, roster: bytes) -> dict[str, PublicKey]:
+        """The keys that the roster is held against, read from the log as far as it goes now."""
+        names = participant.names_in(roster)
+        peers = self._peers()
+        if not names <= set(peers.keys):
+            self._follow_log()
+            peers = self._peers()
+        if participant.opening.purpose != "change" and names != peers.active:
+            self._follow_log()
+            peers = self._peers()
+            if names != peers.active:
+                others = ", ".join(sorted(names ^ peers.active)[:5])
+                raise Unsafe(
+                    f"{a(participant.opening.purpose)} must be of all clients that the log shows, "
+                    "and this round differs by "
+                    f"{others}: the sum would show those that are missing, so this client keeps "
+                    "out of it"
+                )
+        return trusted(peers, read_pins(self._store.recall("pins")))
+
+    def _peers(self) -> Peers:
+        size, root = self._store.checkpoint
+        known = Peers.from_text(self._store.recall("peers"))
+        peers = known.read_on(self._carrier.entries, size, root)
+        if peers != known:
+            self._store.remember({"peers": peers.to_text()})
+        return peers
+
+    def _follow_log(self) -> None:
+        """Go on to the newest checkpoint."""
+        content = Envelope.from_bytes(self._trust.checkpoint(), "checkpoint").unverified()
+        newest = self._trust.follow(Checkpoint.from_json(content))
+        self._store.remember({"checkpoint": checkpoint_text(*newest)})
+
+    def require_all(self, participant: Participant) -> None:
+        """The sum of an audit or a rebuild must lack nobody: it would show who is missing, as what
+        the ledger has more.
+        """
+        if participant.opening.purpose != "change":
+            missing = self._peers().active - {name for name, _ in participant.included or ()}
+            if missing:
+                raise Unsafe(
+                    f"{', '.join(sorted(missing)[:5])} dropped out of a round that needs all "
+                    "clients"
+                )
+
+    def require_apart(self, participant: Participant) -> None:
+        """Two sums that this client has helped to unmask must differ by nobody, or by at least as
+        many as a round needs.
+
+        Whoever the log shows to be gone is not counted: as with a rebuild, nobody else's part could
+        hide what a client that was forgotten had sent, and others could never go on without it.
+        """
+        included = sorted([name, sequence] for name, sequence in participant.included or ())
+        text = self._store.recall("revealed")
+        earlier = canonical.decode(text.encode("ascii")) if text else []
+        if included in earlier:
+            return  # the very same sum once more, of which nothing new can be learnt
+        for before in earlier:
+            names = {
+                str(one[0])
+                for one in {tuple(one) for one in before} ^ {tuple(one) for one in included}
+            }
+            if names:
+                names -= self._gone()
+            if 0 < len(names) < self._fewest:
+                raise Unsafe(
+                    "a round was aborted after its sum may have been unmasked, and this one would "
+                    "differ from it by "
+                    f"{', '.join(sorted(names))} only, whose changes the two sums would show: "
+                    "nothing is revealed. Join again "
+                    "when the same clients do, or more others; one that stays away for ever must "
+                    "be forgotten by the operator"
+                )
+        if participant.opening.purpose == "change":
+            kept = [*earlier, included][-_REVEALED_KEPT:]
+            self._store.remember({"revealed": canonical.encode(kept).decode("ascii")})
+
+    def _gone(self) -> frozenset[str]:
+        self._follow_log()
+        return self._peers().gone
+
+    def receipt(self, participant: Participant, data: bytes) -> Receipt:
+        """The receipt of a round, if it is the server's, for this client's part in it, and lists
+        those whose sum was unmasked.
+        """
+        envelope = Envelope.from_bytes(data, "receipt")
+        self._trust.meet(envelope)
+        receipt = Receipt.read(envelope, self._trust.chain)
+        self._trust.require_ours(receipt.federation)
+        entry = receipt.logged.entry
+        ours = (self._store.name, participant.sequence)
+        if not receipt.is_of_round or (receipt.client, receipt.sequence) != ours:
+            raise EvidenceError("the receipt is not for the round that this client took part in")
+        joined = member_of(entry, receipt.client)["request"]
+        if (entry["aggregation"], joined) != (participant.opening.round, participant.join_digest):
+            raise EvidenceError(
+                "the receipt is for another round than the one that this client took part in"
+            )
+        if participant.included is not None:
+            told = [(member["client"], member["sequence"]) for member in entry["clients"]]
+            if sorted(told) != sorted(participant.included):
+                raise EvidenceError(
+                    "the receipt lists other clients than those whose masks this client helped to "
+                    "remove"
+                )
+        return receipt
+
+
+def a(purpose: str) -> str:
+    """The purpose of a round with its article."""
+    return "an audit" if purpose == "audit" else f"a {purpose}"
+
+
+_LONGEST_WAIT = 20  # seconds that a server is asked to wait before it answers
+_LATE = (
+    "wrong-phase",
+    "wrong-round",
+    "not-allowed",
+)  # refusals of a message that came when others had gone on
+_PAUSE = 0.05  # seconds, at first, between questions to a server that does not wait
+_PHASES = ("joined", "shared", "masked", "revealed")  # of a participant
+_UNMASKED = ("joined", "shared")
+_ASKED = {
+    "sharing": "shared",
+    "masking": "masked",
+    "revealing": "revealed",
+}  # by a phase of the round: where an answer leads
+_MASKED = "masked"  # the setting that holds the number of the request that was masked last
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """There is nothing to do before something changes at the server: ask again later."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The round is over for this client.
+
+    Its receipt, if it was included in a change; otherwise why it was not.
+    """
+
+    receipt: Receipt | None = None
+    why: str = ""
+
+
+Outcome = Waiting | Ended
+
+
+@dataclass(frozen=True)
+class _Standing:
+    phase: str
+    purpose: str
+    content: bytes
+    opening: Opening | None
+    receipt: bytes | None
+    reason: str
+    joined: int
+    fewest: int
+
+
+class Contributor:
+    """One client in rounds, one round at a time.
+
+    `patience` is how many seconds it waits for others before it says so.
+    """
+
+    def __init__(
+        self,
+        store: ClientStore,
+        carrier: Carrier,
+        trust: Trust,
+        *,
+        patiently: Callable[[Callable[[], bytes]], bytes] = lambda act: act(),
+        patience: float = 0.0,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._carrier = carrier
+        self._trust = trust
+        self._caution = Caution(store, carrier, trust)
+        self._patiently = patiently
+        self._patience = patience
+        self._sleep = sleep
+        self._clock = clock
+
+    # -- rounds ------------------------------------------------------------------------------------
+
+    def change(self, composition: Composition, vector: Callable[[], Wide]) -> Outcome:
+        """Bring a composed request by a round; `Ended` without a receipt if it was not included,
+        and may be offered anew.
+        """
+        if (doing := self.purpose()) not in ("", "change"):
+            return Waiting(f"this client takes part in {a(doing)}, which comes first: sync")
+        return self._take_part("change", composition.sequence, vector, reset=composition.reset)
+
+    def join_in(self, purpose: str, contribution: Callable[[], Contribution]) -> Outcome:
+        """Take part in an audit or a rebuild, which changes nothing here."""
+        if (doing := self.purpose()) not in ("", purpose):
+            return Waiting(f"this client takes part in {a(doing)}, which comes first: sync")
+        return self._take_part(purpose, self._store.sequence, lambda: contribution().vector())
+
+    def purpose(self) -> str:
+        """What the round is for that this client is in, as far as it knows; empty if it is in
+        none.
+        """
+        with self._store.participation.turn:
+            participant = self._kept()
+            if participant is None:
+                return ""
+            composed = self._store.composed()
+            purpose = participant.opening.purpose
+            if purpose != "change" or (
+                composed is not None and composed.sequence == participant.sequence
+            ):
+                return purpose
+            if participant.sequence <= self._store.sequence or participant.phase not in _UNMASKED:
+                self._store.participation.drop()  # the request has been settled, or put back
+            # Or it may yet be composed anew: this round has one join of this client, and takes no
+            # other
+            return ""
+
+    def is_bound(self, sequence: int) -> bool:
+        """Whether a request of this number was masked before: it must go out as it is, for its sum
+        may have been unmasked.
+        """
+        return self._store.recall(_MASKED) == str(sequence)
+
+    def unbound(self, sequence: int) -> int:
+        """A number that is not below this one, under which nothing has been masked yet."""
+        return max(sequence, int(self._store.recall(_MASKED) or 0) + 1)
+
+    def _take_part(
+        self, purpose: str, sequence: int, vector: Callable[[], Wide], *, reset: bool = False
+    ) -> Outcome:
+        participant = self._resumed(purpose, sequence)
+        said = (
+            self._question("", sequence, reset=reset)
+            if participant is None
+            else self._again(participant)
+        )
+        begun, pause, is_waiting = self._clock(), _PAUSE, False
+        while True:
+            asked = self._clock()
+            try:
+                standing = self._turn(said)
+            except RefusedError as refusal:
+                if participant is None:
+                    raise
+                return self._refused(participant, refusal)
+            took = self._clock() - asked
+            if participant is None and standing.opening is not None:
+                if (why := self._other(standing.opening, purpose)) is not None:
+                    return Waiting(why)
+                participant = self._joined(standing.opening, sequence)
+                if participant is None:
+                    return Waiting(
+                        "another agent on this store is in a round, or has just been: sync again"
+                    )
+                said, is_waiting = participant.message, False
+                continue
+            if participant is not None and standing.phase in ("done", "aborted"):
+                return self._ended(participant, standing)
+            if participant is not None and standing.content:
+                try:
+                    participant, said = self._answer(participant, standing, vector)
+                except Unsafe as problem:
+                    return Waiting(str(problem))
+                is_waiting = False
+                continue
+            left = self._patience - (self._clock() - begun)
+            if left <= 0.0:
+                return Waiting(_why(standing))
+            if (
+                is_waiting and took < pause
+            ):  # this server, or its carrier, was asked to wait and does not
+                self._sleep(min(pause, left))
+                pause = min(2.0 * pause, 1.0)
+            where = "" if participant is None else participant.opening.round
+            said, is_waiting = (
+                self._question(where, sequence, reset=reset, wait=min(_LONGEST_WAIT, int(left))),
+                True,
+            )
+
+    def _again(self, participant: Participant) -> bytes:
+        """What this client said last; if that is not at hand, the question how the round stands."""
+        return participant.message or self._question(
+            participant.opening.round, participant.sequence
+        )
+
+    def _refused(self, participant: Participant, refusal: RefusedError) -> Waiting:
+        """A message that came late, when the round had gone on without this client, is no mistake;
+        whoever is not let in is out.
+
+        This client stays out of the round until it is over, or joins the next one.
+        """
+        if participant.phase == "joined" and refusal.code not in refusals.PASSING:
+            self._store.participation.drop()
+        if refusal.code not in _LATE:
+            raise refusal
+        return Waiting(refusal.reason)
+
+    def _kept(self) -> Participant | None:
+        state = self._store.participation.kept()
+        return (
+            None if state is None else Participant.from_bytes(state, self._store.key, self._rules)
+        )
+
+    def _resumed(self, purpose: str, sequence: int) -> Participant | None:
+        """The round that this client is in; one for a request that is there no longer is over for
+        it.
+        """
+        with self._store.participation.turn:
+            participant = self._kept()
+            if participant is None or participant.opening.purpose == purpose != "change":
+                return participant
+            if (participant.opening.purpose, participant.sequence) == (purpose, sequence):
+                return participant
+            self._store.participation.drop()
+            return None
+
+    @property
+    def _rules(self) -> Aggregation:
+        rules = self._store.spec.aggregation
+        if rules is None:
+            raise ProtocolError("this federation does not use secure aggregation")
+        return rules
+
+    def _other(self, opening: Opening, purpose: str) -> str | None:
+        """Why this client does not join the round that the server has opened."""
+        spec = self._store.spec
+        if (opening.federation, opening.data_digest) != (self._store.federation, spec.data_digest):
+            raise EvidenceError(
+                "the server opened a round of another federation, or of another data spec"
+            )
+        if opening.labels_digest != spec.labels_digest:
+            return "the labels have been amended: sync again"
+        return (
+            None if opening.purpose == purpose else f"a round for {a(opening.purpose)} comes first"
+        )
+
+    def _joined(self, opening: Opening, sequence: int) -> Participant | None:
+        """The part in a round that this client joins now; None if another agent on this store has
+        taken its part elsewhere.
+        """
+        store = self._store
+        with store.participation.turn:
+            kept, composed = self._kept(), store.composed()
+            if kept is not None:
+                return kept if kept.opening == opening and kept.sequence == sequence else None
+            if opening.purpose == "change" and (composed is None or composed.sequence != sequence):
+                return None
+            participant = Participant.join(
+                opening, self._rules, name=store.name, sequence=sequence, key=store.key
+            )
+            store.participation.keep(participant.to_bytes())
+            return participant
+
+    # -- answering ---------------------------------------------------------------------------------
+
+    def _answer(
+        self, participant: Participant, standing: _Standing, vector: Callable[[], Wide]
+    ) -> tuple[Participant, bytes]:
+        """What is to be said in this phase; durable before it is said.
+
+        It goes on from what is in the store: another agent on it may have gone further, and what it
+        said cannot be unsaid.
+        """
+        if standing.phase not in _ASKED:
+            raise EvidenceError(
+                f"the server speaks of a phase that there is not: {standing.phase!r:.40}"
+            )
+        with self._store.participation.turn:
+            newest = self._kept()
+            if newest is None or newest.opening != participant.opening:
+                return participant, self._question(participant.opening.round, participant.sequence)
+            if _PHASES.index(newest.phase) > _PHASES.index(_ASKED[standing.phase]):
+                return newest, self._again(newest)
+            return newest, self._said(newest, standing, vector)
+
+    def _said(
+        self, participant: Participant, standing: _Standing, vector: Callable[[], Wide]
+    ) -> bytes:
+        if standing.phase == "sharing":
+            said = participant.on_roster(
+                standing.content, self._caution.keys(participant, standing.content)
+            )
+        elif standing.phase == "masking":
+            said = participant.on_deliveries(standing.content, vector())
+            if participant.opening.purpose == "change":
+                self._store.remember({_MASKED: str(participant.sequence)})
+                self._store.doubt(participant.sequence)
+        else:
+            said = participant.on_survivors(standing.content)
+            self._caution.require_all(participant)
+            self._caution.require_apart(participant)
+        self._store.participation.keep(participant.to_bytes())
+        return said
+
+    def _ended(self, participant: Participant, standing: _Standing) -> Outcome:
+        store, is_change = self._store, participant.opening.purpose == "change"
+        if not is_change or standing.receipt is None:
+            with store.participation.turn:
+                if is_change:
+                    store.doubt(
+                        participant.sequence, False
+                    )  # it has not taken effect, and cannot any more
+                self._drop(participant)
+            if is_change or standing.phase == "aborted":
+                return Ended(
+                    why=standing.reason
+                    or "the round went on without this client, which had dropped out"
+                )
+            return Ended()
+        receipt = self._caution.receipt(participant, standing.receipt)
+        newest = self._trust.follow(receipt.checkpoint)
+        with store.participation.turn:
+            composed = store.composed()
+            if (
+                composed is not None and composed.sequence == receipt.sequence
+            ):  # or another agent has settled it meanwhile
+                store.settle(
+                    receipt.sequence,
+                    standing.receipt,
+                    checkpoint=newest,
+                    entry=receipt.logged.index,
+                )
+            store.remember({"revealed": ""})
+            self._drop(participant)
+        return Ended(receipt)
+
+    def _drop(self, participant: Participant) -> None:
+        kept = self._kept()
+        if kept is not None and kept.opening == participant.opening:
+            self._store.participation.drop()
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    def _question(
+        self, aggregation: str, sequence: int, *, reset: bool = False, wait: int = 0
+    ) -> bytes:
+        store = self._store
+        content = {
+            "actor": store.name,
+            "aggregation": aggregation,
+            "federation": store.federation,
+            "reset": reset,
+            "sequence": sequence,
+            "wait": wait,
+        }
+        return payloads.sign("turn", content, store.key)
+
+    def _turn(self, said: bytes) -> _Standing:
+        data = self._patiently(lambda: self._carrier.aggregate(said))
+        envelope, content = payloads.open_unverified("standing", data)
+        self._trust.meet(envelope)
+        self._trust.current(envelope)
+        self._trust.require_ours(content["federation"])
+        if (
+            content["actor"] != self._store.name
+            or content["to"] != hashlib.sha256(said).hexdigest()
+        ):
+            raise EvidenceError("the server answered somebody else's turn, or another one")
+        return _Standing(
+            content["phase"],
+            content["purpose"],
+            base64.b64decode(content["content"]),
+            None if content["opening"] is None else Opening.from_json(content["opening"]),
+            None if content["receipt"] is None else canonical.encode(content["receipt"]),
+            content["reason"],
+            content["joined"],
+            content["fewest"],
+        )
+
+
+def _why(standing: _Standing) -> str:
+    if standing.phase == "closed":
+        return "another round is under way: this client joins the next one"
+    if standing.phase == "joining":
+        missing = standing.fewest - standing.joined
+        if missing > 0:
+            clients = "one more client" if missing == 1 else f"{missing} more clients"
+            return (
+                f"the round has {standing.joined} of the {standing.fewest} clients that it "
+                f"needs: it waits for {clients}"
+            )
+        return f"the round has {standing.joined} clients, and waits a moment for others to join"
+    return (
+        f"the round of {standing.joined} clients is at its phase of {standing.phase}, and "
+        "waits for the others"
+    )
+
+
+_AUDITING = (
+    "auditing"  # the setting that holds the ids of the audits that this client takes part in
+)
+_OF_ALL = ("audit", "rebuild")  # rounds that change nothing here, and need every client
+
+
+class Waits(ProtocolError):  # noqa: N818 - not a mistake of anybody
+    """A round of secure aggregation waits for other clients; everything can be tried again
+    later.
+    """
+
+
+class Masking:
+    """One client's rounds."""
+
+    def __init__(self, store: ClientStore, contributor: Contributor) -> None:
+        self._store = store
+        self._contributor = contributor
+
+    def outstanding(self, compose: Callable[[], Composition | None]) -> Composition | None:
+        """The request to be brought now.
+
+        One that waits for a round is composed anew, as long as it was never masked.
+
+        So what is added or forgotten while a client waits for others goes into the same round.
+        """
+        store = self._store
+        with store.participation.turn:
+            composed = store.composed()
+            if composed is not None and (composed.reset or not self.is_outdated(composed)):
+                return composed
+            if composed is not None:
+                store.abandon(composed.sequence, "")
+            return compose()
+
+    def is_outdated(self, composed: Composition) -> bool:
+        """Whether a request that waits for a round, and was never masked, would have other samples
+        if it were composed now.
+        """
+        if (
+            composed.kind != "masked"
+            or not composed.added + composed.deleted
+            or self._contributor.is_bound(composed.sequence)
+        ):
+            return False
+        return self._store.is_outdated()
+
+    def bring(self, composition: Composition, recompute: Recompute | None) -> Receipt:
+        """Bring a request by a round; Waits if that takes longer than there is patience, or if the
+        round came to nothing.
+
+        What has never been masked is put back then, so that it can still change; what has been
+        stays as it is.
+        """
+        store, sequence = self._store, composition.sequence
+
+        def vector() -> Wide:
+            due = replace(
+                composition, spec=store.spec
+            )  # labels may have been appended since it was composed
+            return store.contribution(due, recompute=recompute).vector()
+
+        try:
+            outcome = self._contributor.change(composition, vector)
+        except RefusedError as refusal:
+            if refusal.code in refusals.OUT_OF_STEP and store.sequence >= sequence:
+                raise Waits(
+                    "another agent on this store has brought the request meanwhile"
+                ) from refusal
+            raise
+        if isinstance(outcome, Waiting):
+            raise Waits(outcome.why)
+        if outcome.receipt is not None:
+            return outcome.receipt
+        with store.participation.turn:
+            composed = store.composed()
+            if (
+                composed is not None and composed.sequence == sequence
+            ):  # or another agent has put it back meanwhile
+                if self._contributor.is_bound(sequence):
+                    store.remember({"refusal": outcome.why})
+                else:
+                    store.abandon(sequence, outcome.why)
+        raise Waits(f"{outcome.why}. Nothing was changed: the next sync joins another round")
+
+    def is_in_round_of_all(self) -> bool:
+        """Whether this client takes part in an audit or a rebuild whose end it does not know
+        yet.
+        """
+        return self._contributor.purpose() in _OF_ALL
+
+    def join_in(
+        self, answer: Answer, everything: Callable[[], Statistics]
+    ) -> tuple[tuple[str, ...], str]:
+        """Take part in the round that rebuilds or audits the ledger, if one is wanted: the audits
+        answered; what it waits for.
+        """
+        doing, outstanding = self._contributor.purpose(), self._store.composed()
+        purpose = doing or ("rebuild" if answer.rebuild else "audit" if answer.audits else "")
+        is_open = (
+            outstanding is not None and outstanding.doubtful
+        )  # then it is not known what the server counts
+        if purpose not in _OF_ALL or answer.status != "active" or (is_open and not doing):
+            return (), ""
+        if answer.audits:  # when it is over, the server does not name them any more
+            self._store.remember({_AUDITING: " ".join(audit for audit, _ in answer.audits)})
+        outcome = self._contributor.join_in(
+            purpose, lambda: Contribution.of(everything(), None, self._store.spec)
+        )
+        if isinstance(outcome, Waiting) or outcome.why:
+            return (), outcome.why
+        return (
+            tuple((self._store.recall(_AUDITING) or "").split()) if purpose == "audit" else ()
+        ), ""
+
+    def begin_anew(self, sequence: int) -> int:
+        """The server was restored, and knows of no round from before.
+
+        The number that a reset may have, from this one on.
+        """
+        if self.is_in_round_of_all():
+            self._store.participation.drop()
+        return self._contributor.unbound(sequence)

@@ -1,0 +1,259 @@
+"""Where a client stands with its federation: who it is, the spec, the server's key, the log as last
+seen, documents, the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from threading import RLock
+from typing import Concatenate, ParamSpec, TypeVar
+
+from expunge.client.folder import ClientFolder
+from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
+from expunge.errors import SpecMismatchError, StoreError
+from expunge.evidence import KeyChain
+from expunge.ridge.spec import Spec
+from expunge.wire.schema import FEDERATION_DIGITS, checked_hex
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_S = TypeVar("_S", bound="ClientSettings")
+
+_APPEND = (
+    "INSERT INTO documents (kind, number, content) SELECT ?1, coalesce(max(number) + 1, 0), "
+    "?2 FROM documents WHERE kind = ?1"
+)
+
+_SETTING = "INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)"
+_FORMER = (
+    "former-server"  # the kind of document in which the keys of a server that was lost are kept
+)
+
+
+def alone(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
+    """A method that one thread at a time may be in."""
+
+    @wraps(method)
+    def guarded(self: _S, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        with self._guard:
+            return method(self, *arguments, **options)
+
+    return guarded
+
+
+class ClientSettings:
+    """Settings and documents of a store. Setting names are ours; values are texts."""
+
+    def __init__(self, folder: ClientFolder) -> None:
+        self._guard = RLock()
+        self._folder = folder
+        self._database = folder.database
+        self._spec = spec_of(self.setting("spec"))
+
+    @alone
+    def recall(self, name: str) -> str | None:
+        """A setting, or None."""
+        value = self._database.value("SELECT value FROM settings WHERE name = ?", (name,))
+        return None if value is None else str(value)
+
+    @alone
+    def remember(self, settings: Mapping[str, str]) -> None:
+        """Change settings, all of them or none."""
+        with self._database.transaction() as changes:
+            changes.run_many(_SETTING, settings.items())
+
+    def setting(self, name: str) -> str:
+        """A setting that every store has."""
+        value = self.recall(name)
+        if value is None:
+            raise StoreError(
+                f"the store in {self.path} has no setting {name!r}: it is damaged; put it back "
+                "from a backup"
+            )
+        return value
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._folder.path
+
+    @property
+    def key(self) -> SigningKey:
+        """The key that signs this client's requests."""
+        return self._folder.key
+
+    @property
+    def spec(self) -> Spec:
+        """The federation's spec, as amended so far."""
+        return self._spec
+
+    @property
+    def federation(self) -> str:
+        """The federation's id."""
+        return self.setting("federation")
+
+    @property
+    def name(self) -> str:
+        """The client's name."""
+        return self.setting("name")
+
+    @property
+    def server(self) -> PublicKey:
+        """The pinned key of the server; rotations are among the documents."""
+        return PublicKey.from_text(self.setting("server"))
+
+    @property
+    def address(self) -> str:
+        """Where the server is: a URL, or the folder of a server on this machine."""
+        return self.setting("address")
+
+    @property
+    def ca(self) -> str:
+        """The PEM of the certificate authority that vouches for the server's host; empty for the
+        system's own.
+        """
+        return self.setting("ca")
+
+    @property
+    def mode(self) -> str:
+        """Whether features are kept (`cached`) or computed again (`recompute`)."""
+        return self.setting("mode")
+
+    @property
+    def message(self) -> str:
+        """The kind of messages that this client sends."""
+        return self.setting("message")
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last request whose receipt is here."""
+        return int(self.setting("sequence"))
+
+    @property
+    def gone(self) -> bool:
+        """Whether the server has said that it knows this client no longer."""
+        return self.recall("gone") == "1"
+
+    @property
+    def checkpoint(self) -> tuple[int, bytes]:
+        """Size and root of the audit log when it was last seen and found consistent."""
+        value = canonical.decode(
+            self.setting("checkpoint").encode("ascii"), "the checkpoint of the store"
+        )
+        return value["size"], bytes.fromhex(value["root"])
+
+    @alone
+    def amend(self, spec: Spec, envelopes: Sequence[bytes] = ()) -> None:
+        """Take on an amended spec, and keep the envelopes that amend it.
+
+        Samples stay as they are.
+        """
+        if not spec.grows_from(self._spec):
+            raise SpecMismatchError(
+                f"the amended spec does not go on from this client's: {self._spec.difference(spec)}"
+            )
+        with self._database.transaction() as changes:
+            changes.run("UPDATE settings SET value = ? WHERE name = 'spec'", (spec_text(spec),))
+            changes.run_many(_APPEND, [("amendment", envelope) for envelope in envelopes])
+        self._spec = spec
+
+    @alone
+    def move(self, *, federation: str, server: PublicKey, address: str, ca: str) -> None:
+        """Belong to another federation from now on, whose server has enrolled this store's key; all
+        of it or nothing.
+
+        Samples, receipts and numbering stay. How the former server's keys are known is kept, for
+        what they signed still holds.
+        """
+        rotations = [
+            Envelope.from_bytes(data, "rotation").to_json()
+            for data in self.documents("rotation").values()
+        ]
+        former = canonical.encode({"rotations": rotations, "server": self.server.text})
+        changed = {
+            "federation": checked_hex(federation, FEDERATION_DIGITS, "the federation"),
+            "server": server.text,
+            "address": address,
+            "ca": ca,
+            "checkpoint": checkpoint_text(0, b""),
+            "entry": "-1",
+            "enrolled": "1",
+        }
+        with self._database.transaction() as changes:
+            changes.run_many(_APPEND, [(_FORMER, former)])
+            changes.run("DELETE FROM documents WHERE kind = 'rotation'")
+            changes.run_many(_SETTING, changed.items())
+
+    def chains(self) -> list[KeyChain]:
+        """The keys of this client's server, and then those of servers that it had before, whose
+        word still holds.
+        """
+        rotations = [
+            Envelope.from_bytes(data, "rotation") for data in self.documents("rotation").values()
+        ]
+        found = [KeyChain(self.server, rotations)]
+        for data in self.documents(_FORMER).values():
+            content = canonical.decode(data, "what is known of a former server")
+            links = [Envelope.from_json(value, "rotation") for value in content["rotations"]]
+            found.append(KeyChain(PublicKey.from_text(content["server"]), links))
+        return found
+
+    @alone
+    def keep(self, kind: str, *contents: bytes) -> None:
+        """Keep documents of a kind, such as rotations, after those that are there."""
+        with self._database.transaction() as changes:
+            changes.run_many(_APPEND, [(kind, content) for content in contents])
+
+    @alone
+    def documents(self, kind: str) -> dict[int, bytes]:
+        """Documents of a kind by number: receipts by their sequence number, others in their
+        order.
+        """
+        rows = self._database.rows(
+            "SELECT number, content FROM documents WHERE kind = ? ORDER BY number", (kind,)
+        )
+        return {number: bytes(content) for number, content in rows}
+
+    @alone
+    def put_head(self, data: bytes, digest: str) -> None:
+        """Replace the newest head.
+
+        Nothing tells of the one before: its digest would confirm a guess at what was deleted.
+        """
+        self._folder.write_head(data)
+        self.remember({"head": digest})
+        self._database.truncate_log()
+
+    @alone
+    def drop_head(self) -> None:
+        """There is no head any more: an old one would remember what has been deleted since."""
+        self.remember({"head": ""})
+        self._folder.drop_head()
+        self._database.truncate_log()
+
+    @alone
+    def head(self) -> bytes | None:
+        """The newest head that was fetched, with its certificate."""
+        return self._folder.read_head()
+
+    @alone
+    def close(self) -> None:
+        """Close the files and let others in."""
+        self._folder.close()
+
+
+def spec_text(spec: Spec) -> str:
+    """A spec as a setting."""
+    return canonical.encode(spec.to_dict()).decode("ascii")
+
+
+def spec_of(text: str) -> Spec:
+    """The inverse of `spec_text`."""
+    return Spec.from_dict(canonical.decode(text.encode("ascii"), "the spec of the store"))
+
+
+def checkpoint_text(size: int, root: bytes) -> str:
+    """A checkpoint as a setting."""
+    return canonical.encode({"root": root.hex(), "size": size}).decode("ascii")

@@ -1,0 +1,132 @@
+"""Envelopes: signed JSON in the form of DSSE (Dead Simple Signing Envelope, version 1).
+
+The signature covers type and payload (`preauthentication`), so that no payload can pass for one of
+another type. The text of an envelope is canonical: `Envelope.from_bytes(data).to_bytes() == data`,
+and any altered byte is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from expunge.crypto import canonical
+from expunge.crypto.keys import SIGNATURE_BYTES, PublicKey, SigningKey
+from expunge.errors import EvidenceError, FormatError
+
+_TYPE = "application/vnd.expunge.{}.v1+json"
+_KEY_ID = re.compile("[0-9a-f]{64}")
+
+
+def short_id(key_id: str) -> str:
+    """The first 16 digits of a key's id; of what is no such id, a safe rendering."""
+    return f"{key_id[:16]}…" if _KEY_ID.fullmatch(key_id) else f"{key_id[:16]!r}"
+
+
+def preauthentication(payload_type: str, payload: bytes) -> bytes:
+    """What is signed: DSSE's PAE of type and payload."""
+    kind = payload_type.encode("utf-8")
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+
+
+def payload_type(kind: str) -> str:
+    """The media type of one kind of payload, such as "receipt"."""
+    return _TYPE.format(kind)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Signed JSON of one kind; by one key, or by several (a rotation is signed by the old and the
+    new key).
+    """
+
+    kind: str
+    payload: bytes
+    signatures: tuple[tuple[str, bytes], ...]  # key id and signature
+
+    @classmethod
+    def signed(cls, kind: str, content: object, *keys: SigningKey) -> Envelope:
+        """Content under the signatures of these keys, in their order."""
+        if not keys:
+            raise FormatError(f"a {kind} must be signed by a key")
+        payload = canonical.encode(content)
+        covered = preauthentication(payload_type(kind), payload)
+        return cls(kind, payload, tuple((key.public.id, key.sign(covered)) for key in keys))
+
+    def verify(self, *keys: PublicKey) -> Any:
+        """The content, if the signatures are exactly those of `keys`, in their order; otherwise
+        EvidenceError.
+        """
+        if not keys or [key_id for key_id, _ in self.signatures] != [key.id for key in keys]:
+            names = ", ".join(short_id(key_id) for key_id, _ in self.signatures) or "(none)"
+            raise EvidenceError(
+                f"the {self.kind} is signed by key {names}, not by "
+                f"{', '.join(f'{key.id[:16]}…' for key in keys)}"
+            )
+        covered = preauthentication(payload_type(self.kind), self.payload)
+        for key, (_, signature) in zip(keys, self.signatures, strict=True):
+            key.verify(signature, covered)
+        return self.unverified()
+
+    def unverified(self) -> Any:
+        """The content, with nothing said about who signed it: to find out which key to verify
+        with.
+        """
+        return canonical.decode(self.payload, f"the payload of the {self.kind}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The envelope as a JSON value, to be put into a file with others."""
+        return {
+            "payload": base64.b64encode(self.payload).decode("ascii"),
+            "payloadType": payload_type(self.kind),
+            "signatures": [
+                {"keyid": key_id, "sig": base64.b64encode(signature).decode("ascii")}
+                for key_id, signature in self.signatures
+            ],
+        }
+
+    def to_bytes(self) -> bytes:
+        """Canonical bytes."""
+        return canonical.encode(self.to_json())
+
+    @classmethod
+    def from_json(cls, value: object, kind: str) -> Envelope:
+        """The inverse of `to_json`; another kind of envelope is refused by name."""
+        what = f"the envelope of a {kind}"
+        fields = canonical.require_keys(
+            value, what, frozenset({"payload", "payloadType", "signatures"})
+        )
+        if fields["payloadType"] != payload_type(kind):
+            raise FormatError(f"{what} was expected, but its type is {fields['payloadType']!r:.80}")
+        if not isinstance(fields["signatures"], list) or not fields["signatures"]:
+            raise FormatError(f"{what} has no signatures")
+        signatures = []
+        for entry in fields["signatures"]:
+            parts = canonical.require_keys(
+                entry, f"a signature of {what}", frozenset({"keyid", "sig"})
+            )
+            signature = _binary(parts["sig"], f"a signature of {what}")
+            if not isinstance(parts["keyid"], str) or len(signature) != SIGNATURE_BYTES:
+                raise FormatError(f"a signature of {what} is malformed")
+            signatures.append((parts["keyid"], signature))
+        return cls(kind, _binary(fields["payload"], f"the payload of {what}"), tuple(signatures))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, kind: str) -> Envelope:
+        """The inverse of `to_bytes`."""
+        return cls.from_json(canonical.decode(data, f"the envelope of a {kind}"), kind)
+
+
+def _binary(text: object, what: str) -> bytes:
+    if not isinstance(text, str):
+        raise FormatError(f"{what} must be base64, got {type(text).__name__}")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as problem:
+        raise FormatError(f"{what} is not base64: {problem}") from problem
+    if base64.b64encode(data).decode("ascii") != text:
+        raise FormatError(f"{what} is not in its canonical base64 form")
+    return data

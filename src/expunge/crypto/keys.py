@@ -1,0 +1,145 @@
+"""Ed25519 keys: to sign with, to verify with, and their forms in files and in JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from functools import cached_property
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from expunge.errors import EvidenceError, FormatError
+
+_RAW = serialization.Encoding.Raw
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+# The points of small order, as integers without the sign bit: anybody can sign for such a "key".
+_PRIME = 2**255 - 19
+_ORDER_8 = int.from_bytes(
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
+)
+_SMALL_ORDER = frozenset({0, 1, _ORDER_8, _PRIME - _ORDER_8, _PRIME - 1, _PRIME, _PRIME + 1})
+
+
+class PublicKey:
+    """A key to verify with.
+
+    Equal keys have equal `id`s: the SHA-256 of the 32 raw bytes, in hexadecimal.
+    """
+
+    def __init__(self, raw: bytes) -> None:
+        if len(raw) != KEY_BYTES:
+            raise FormatError(f"an Ed25519 public key has {KEY_BYTES} bytes, got {len(raw)}")
+        self.raw = bytes(raw)
+        if int.from_bytes(self.raw, "little") & (2**255 - 1) in _SMALL_ORDER:
+            raise FormatError(
+                "this is no Ed25519 key that only its owner can sign with: it is a point of small "
+                "order"
+            )
+        self._key = Ed25519PublicKey.from_public_bytes(self.raw)
+
+    @classmethod
+    def from_text(cls, text: object) -> PublicKey:
+        """From the base64 that `text` gives."""
+        if not isinstance(text, str):
+            raise FormatError(f"a public key must be given as base64, got {type(text).__name__}")
+        try:
+            raw = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError) as problem:
+            raise FormatError(f"a public key must be given as base64: {problem}") from problem
+        key = cls(raw)
+        if key.text != text:
+            raise FormatError("a public key is not in its canonical base64 form")
+        return key
+
+    @classmethod
+    def from_pem(cls, data: bytes) -> PublicKey:
+        """From a PEM file, as `openssl pkey -pubout` writes it."""
+        try:
+            key = serialization.load_pem_public_key(data)
+        except (ValueError, UnsupportedAlgorithm) as problem:
+            raise FormatError(f"this is no PEM file of a public key: {problem}") from problem
+        if not isinstance(key, Ed25519PublicKey):
+            raise FormatError("the public key in this PEM file is not an Ed25519 key")
+        return cls(key.public_bytes(_RAW, serialization.PublicFormat.Raw))
+
+    @property
+    def text(self) -> str:
+        """The raw bytes in base64."""
+        return base64.b64encode(self.raw).decode("ascii")
+
+    @cached_property
+    def id(self) -> str:
+        """SHA-256 of the raw bytes."""
+        return hashlib.sha256(self.raw).hexdigest()
+
+    @property
+    def pem(self) -> bytes:
+        """The PEM file (SubjectPublicKeyInfo)."""
+        return self._key.public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+
+    def verify(self, signature: bytes, data: bytes) -> None:
+        """Raise EvidenceError unless this key signed `data`."""
+        try:
+            self._key.verify(signature, data)
+        except InvalidSignature as problem:
+            raise EvidenceError(
+                f"the signature is not by key {self.id[:16]}…, or what it signs was altered"
+            ) from problem
+
+    def __eq__(self, other: object) -> bool:
+        return self.raw == other.raw if isinstance(other, PublicKey) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    def __repr__(self) -> str:
+        return f"<PublicKey {self.id[:16]}…>"
+
+
+class SigningKey:
+    """A key to sign with. Its repr does not show it."""
+
+    def __init__(self, raw: bytes) -> None:
+        if len(raw) != KEY_BYTES:
+            raise FormatError(f"an Ed25519 private key has {KEY_BYTES} bytes, got {len(raw)}")
+        self._key = Ed25519PrivateKey.from_private_bytes(bytes(raw))
+        self.public = PublicKey(
+            self._key.public_key().public_bytes(_RAW, serialization.PublicFormat.Raw)
+        )
+
+    @classmethod
+    def from_pem(cls, data: bytes) -> SigningKey:
+        """From an unencrypted PEM file, as `openssl genpkey -algorithm ed25519` writes it."""
+        try:
+            key = serialization.load_pem_private_key(data, password=None)
+        except (TypeError, ValueError, UnsupportedAlgorithm) as problem:
+            raise FormatError(
+                f"this is no unencrypted PEM file of a private key: {problem}"
+            ) from problem
+        if not isinstance(key, Ed25519PrivateKey):
+            raise FormatError("the private key in this PEM file is not an Ed25519 key")
+        return cls(
+            key.private_bytes(_RAW, serialization.PrivateFormat.Raw, serialization.NoEncryption())
+        )
+
+    @property
+    def pem(self) -> bytes:
+        """The PEM file (PKCS 8, unencrypted): to be kept from all others."""
+        return self._key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+
+    def sign(self, data: bytes) -> bytes:
+        """The signature; the same key and data always give the same 64 bytes."""
+        return self._key.sign(data)
+
+    def __repr__(self) -> str:
+        return f"<SigningKey {self.public.id[:16]}…>"

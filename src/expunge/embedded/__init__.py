@@ -1,5 +1,0 @@
-"""A whole federation in one folder and one process: for programs, experiments and the command line."""
-
-from expunge.embedded.federation import Client, Federation
-
-__all__ = ["Client", "Federation"]

@@ -1,0 +1,328 @@
+"""An entry of the audit log together with the proof that it is there.
+
+Checkpoints: what the audit log is, at one moment, in 32 bytes.
+
+The frontier of a log: the roots of its complete subtrees, which is all that is needed to append and
+to know the root.
+
+Law: `Frontier().extended(entries)` has the root of RFC 9162 over those entries, whatever they were
+appended in between.
+
+Entries of the audit log: canonical JSON objects, each of a kind that has exactly its own fields.
+
+Entries hold digests, counts, names of institutions and times; never statistics, features, subjects
+or samples' ids. Law: `entry(**read(data)) == data` for every `data` that `read` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from expunge.crypto import PublicKey, canonical
+from expunge.errors import EvidenceError, FormatError
+from expunge.evidence import merkle
+from expunge.evidence.merkle import EMPTY_ROOT, leaf_hash, node_hash
+from expunge.wire import schema
+
+_CHECK_CHECKPOINT = schema.objects(
+    {
+        "federation": schema.federation,
+        "root": schema.digest,
+        "size": schema.count,
+        "time": schema.time,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The Merkle root of the first `size` entries of a federation's log.
+
+    Law: `from_json(c.to_json()) == c`.
+    """
+
+    federation: str
+    size: int
+    root: bytes
+    time: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The checkpoint as a JSON value: alone the payload of an envelope of kind "checkpoint", or
+        a part of another.
+        """
+        return {
+            "federation": self.federation,
+            "root": self.root.hex(),
+            "size": self.size,
+            "time": self.time,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Checkpoint:
+        """The inverse of `to_json`."""
+        parts = _CHECK_CHECKPOINT(value, "a checkpoint")
+        return cls(parts["federation"], parts["size"], bytes.fromhex(parts["root"]), parts["time"])
+
+
+_CHECK_FRONTIER = schema.objects({"size": schema.count, "hashes": schema.lists(schema.digest)})
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The complete subtrees of a log of `size` entries, the largest first: one for each bit of the
+    size.
+    """
+
+    size: int = 0
+    hashes: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.hashes) != self.size.bit_count():
+            raise FormatError(
+                f"the frontier of {self.size} entries has {self.size.bit_count()} hashes"
+            )
+
+    def extended(self, entries: Iterable[bytes]) -> Frontier:
+        """The frontier with these entries appended."""
+        size, hashes = self.size, list(self.hashes)
+        for entry in entries:
+            current, place = leaf_hash(entry), size
+            while place % 2:
+                current, place = node_hash(hashes.pop(), current), place // 2
+            hashes.append(current)
+            size += 1
+        return Frontier(size, tuple(hashes))
+
+    @property
+    def root(self) -> bytes:
+        """The root of the log."""
+        if not self.hashes:
+            return EMPTY_ROOT
+        return reduce(
+            lambda right, left: node_hash(left, right), reversed(self.hashes[:-1]), self.hashes[-1]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value; `from_json` is its inverse."""
+        return {"hashes": [one.hex() for one in self.hashes], "size": self.size}
+
+    @classmethod
+    def from_json(cls, value: object) -> Frontier:
+        """The inverse of `to_json`."""
+        parts = _CHECK_FRONTIER(value, "the frontier of a log")
+        return cls(parts["size"], tuple(bytes.fromhex(one) for one in parts["hashes"]))
+
+
+_ROLES = ("client", "officer", "operator")
+_MESSAGES = ("gram", "rows", "factor", "group", "none")
+_PUBLISHED = schema.or_empty(schema.digest)  # "" where no head can be published
+
+
+def _summary_value(value: Any, what: str) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise FormatError(f"{what} must be a string or an integer, got {value!r:.80}")
+    return value
+
+
+ENTRY_KINDS: dict[str, dict[str, schema.Check]] = {
+    "founded": {
+        "federation": schema.federation,
+        "spec": schema.digest,
+        "server": schema.digest,  # the id of `key`
+        "key": schema.key_text,
+        "solver": schema.text,
+    },
+    "enrolled": {"name": schema.name, "role": schema.one_of(*_ROLES), "key": schema.key_text},
+    "changed": {  # a client's request took effect
+        "client": schema.name,
+        "sequence": schema.count,
+        "request": schema.digest,
+        "message": schema.one_of(*_MESSAGES),
+        "added": schema.count,
+        "deleted": schema.count,
+        "added_commitments": schema.digest,
+        "deleted_commitments": schema.digest,
+        "leave": schema.boolean,
+        "reset": schema.boolean,
+        "orders": schema.lists(schema.objects({"order": schema.identifier, "found": schema.found})),
+        "audits": schema.lists(schema.identifier),
+        "round": schema.count,
+        "ledger_before": schema.digest,
+        "ledger_after": schema.digest,
+        "head": _PUBLISHED,
+        "spec": schema.digest,
+        "erased_by": schema.time,
+        "generation": schema.count,  # of the journal
+    },
+    # With the `changed` entry of an aggregator's request: the log of its group, of which the
+    # request is the state
+    "forwarded": {
+        "client": schema.name,
+        "sequence": schema.count,
+        "size": schema.count,
+        "root": schema.digest,
+    },
+    # A round of secure aggregation took effect: the server saw sums over these clients, and no
+    # single request
+    "aggregated": {
+        "aggregation": schema.identifier,
+        "clients": schema.lists(
+            schema.objects(
+                {"client": schema.name, "sequence": schema.count, "request": schema.digest}
+            )
+        ),
+        "added": schema.count,
+        "deleted": schema.count,
+        "round": schema.count,
+        "ledger_before": schema.digest,
+        "ledger_after": schema.digest,
+        "head": _PUBLISHED,
+        "spec": schema.digest,
+        "erased_by": schema.time,
+        "generation": schema.count,
+    },
+    "commanded": {  # by an operator or an officer
+        "actor": schema.name,
+        "sequence": schema.count,
+        "command": schema.digest,
+        "action": schema.identifier,
+        "summary": schema.mapping(schema.identifier, _summary_value),
+    },
+    "amended": {
+        "spec_before": schema.digest,
+        "spec_after": schema.digest,
+        "actor": schema.name,
+        "ledger": schema.digest,
+        "head": _PUBLISHED,
+    },
+    "erased": {
+        "first": schema.count,
+        "generation": schema.count,
+        "round": schema.count,
+    },  # the keys of these generations are gone
+    "ordered": {
+        "order": schema.identifier,
+        "subject": schema.digest,
+        "deadline": schema.time,
+        "clients": schema.lists(schema.name),
+    },
+    "answered": {
+        "order": schema.identifier,
+        "client": schema.name,
+        "found": schema.found,
+        "sequence": schema.count,
+    },
+    "completed": {"order": schema.identifier},
+    "audited": {
+        "audit": schema.identifier,
+        "result": schema.one_of("equal", "different"),
+        "clients": schema.lists(schema.name),
+        "ledger": schema.digest,
+        "recomputed": schema.digest,
+        "count": schema.count,
+    },
+    "forgotten": {  # a client that vanished
+        "client": schema.name,
+        # Not disclosed where several were forgotten in one round of secure aggregation
+        "count": schema.found,
+        "ledger_before": schema.digest,
+        "ledger_after": schema.digest,
+        "head": _PUBLISHED,
+    },
+    "rotated": {"old": schema.digest, "new": schema.digest, "key": schema.key_text},
+    "restored": {"size": schema.count, "withheld": schema.lists(schema.name)},
+}
+
+
+def make_entry(kind: str, time: str, **content: Any) -> bytes:
+    """The bytes of an entry; a field that is missing, unknown or of another form is refused by
+    name.
+    """
+    return canonical.encode(check_entry({"kind": kind, "time": time, **content}))
+
+
+def read_entry(data: bytes) -> dict[str, Any]:
+    """The inverse of `entry`."""
+    return check_entry(canonical.decode(data, "an entry of the audit log"))
+
+
+def check_entry(value: object) -> dict[str, Any]:
+    """`value`, if it is the object of an entry."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(kind, str) or kind not in ENTRY_KINDS:
+        raise FormatError(f"this is no entry of the audit log of a known kind: {value!r:.80}")
+    what = f"the log entry {kind!r}"
+    checks = ENTRY_KINDS[kind]
+    canonical.require_keys(value, what, frozenset(checks) | {"kind", "time"})
+    schema.time(value["time"], f"'time' of {what}")
+    for key, check in checks.items():
+        check(value[key], f"{key!r} of {what}")
+    _check_key_id(value, what)
+    return value
+
+
+def _check_key_id(value: dict[str, Any], what: str) -> None:
+    """Where an entry has both a key and its id, they belong together."""
+    for kind, key_id in (("founded", "server"), ("rotated", "new")):
+        if value["kind"] == kind and PublicKey.from_text(value["key"]).id != value[key_id]:
+            raise FormatError(f"{key_id!r} of {what} is not the id of its key")
+
+
+_POSITION = {"index": schema.count, "proof": schema.lists(schema.digest)}
+check_position = schema.objects(_POSITION)
+_CHECK_LOGGED = schema.objects({**_POSITION, "entry": lambda value, _: check_entry(value)})
+
+
+@dataclass(frozen=True)
+class Logged:
+    """Entry number `index` of a log, with its inclusion proof in some checkpoint of it."""
+
+    entry: dict[str, Any]
+    index: int
+    proof: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, entry: bytes, index: int, proof: Sequence[bytes]) -> Logged:
+        """From the entry's bytes as the log has them."""
+        return cls(read_entry(entry), index, tuple(proof))
+
+    @classmethod
+    def at(cls, entry: object, position: object) -> Logged:
+        """From an entry's object and the position {"index", "proof"} that stands beside it."""
+        parts = check_position(position, "a position in the log")
+        return cls(
+            check_entry(entry),
+            parts["index"],
+            tuple(bytes.fromhex(text) for text in parts["proof"]),
+        )
+
+    def position(self) -> dict[str, Any]:
+        """Index and proof as a JSON value."""
+        return {"index": self.index, "proof": [sibling.hex() for sibling in self.proof]}
+
+    def to_json(self) -> dict[str, Any]:
+        """The three parts as one JSON value."""
+        return {"entry": self.entry, **self.position()}
+
+    @classmethod
+    def from_json(cls, value: object) -> Logged:
+        """The inverse of `to_json`."""
+        parts = _CHECK_LOGGED(value, "an entry with its proof")
+        return cls(
+            parts["entry"], parts["index"], tuple(bytes.fromhex(text) for text in parts["proof"])
+        )
+
+    def verify(self, checkpoint: Checkpoint) -> None:
+        """Raise EvidenceError unless exactly this entry stands at this place of the checkpoint's
+        log.
+        """
+        leaf = merkle.leaf_hash(canonical.encode(self.entry))
+        try:
+            merkle.verify_inclusion(leaf, self.index, checkpoint.size, self.proof, checkpoint.root)
+        except EvidenceError as problem:
+            raise EvidenceError(
+                f"the {self.entry['kind']!r} entry is not in the log as claimed: {problem}"
+            ) from problem

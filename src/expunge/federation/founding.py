@@ -1,0 +1,76 @@
+"""A federation's folder, made in one go: server, operator's office, certificates."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from expunge.crypto import SigningKey
+from expunge.errors import StoreError
+from expunge.federation.layout import LOCAL_NAMES, Layout
+from expunge.office import Office
+from expunge.ridge.spec import Spec
+from expunge.server.backup import found
+from expunge.server.http.tls import make_tls
+from expunge.storage.files import sync_folder, write_whole
+from expunge.transport.local import LocalCarrier
+
+_KEY_BYTES = 32
+
+
+def found_federation(
+    directory: Path,
+    spec: Spec,
+    *,
+    solver: str = "woodbury",
+    hosts: Sequence[str] = (),
+    urls: Sequence[str] = (),
+    mirrors: Sequence[Path] = (),
+) -> Layout:
+    """A new federation, which appears whole or not at all."""
+    place = Layout(directory.absolute())
+    if place.path.exists() and (not place.path.is_dir() or any(place.path.iterdir())):
+        raise StoreError(f"{directory} is not empty: choose another folder for the federation")
+    for mirror in mirrors:
+        if mirror.exists():
+            raise StoreError(f"the mirror {mirror} exists already: name a file that does not")
+    draft = Layout(place.path.with_name(place.path.name + ".new"))
+    if draft.path.exists():  # left by a founding that was interrupted; nobody has ever heard of it
+        shutil.rmtree(draft.path)
+    draft.path.mkdir(mode=0o700, parents=True)
+    try:
+        make_tls(draft.tls, tuple(dict.fromkeys((*hosts, *LOCAL_NAMES))))
+        draft.write_settings(urls=urls, mirrors=mirrors)
+        _fill(draft, str(place.path), spec, solver)
+        draft.path.replace(place.path)
+    except BaseException:
+        shutil.rmtree(draft.path)
+        for mirror in mirrors:
+            mirror.unlink(missing_ok=True)
+        raise
+    sync_folder(place.path.parent)
+    return place
+
+
+def _fill(draft: Layout, address: str, spec: Spec, solver: str) -> None:
+    """The server and its first operator's office."""
+    operator, server = (SigningKey(secrets.token_bytes(_KEY_BYTES)) for _ in range(2))
+    found(draft.server, spec, operator.public, solver=solver, key=server, mirrors=draft.mirrors)
+    write_whole(draft.public_key, server.public.pem, mode=0o644)
+    carrier = LocalCarrier(draft.server, mirrors=draft.mirrors)
+    try:
+        federation = carrier.service.core.federation
+    finally:
+        carrier.close()
+    Office.create(
+        draft.operator,
+        name="operator",
+        role="operator",
+        federation=federation,
+        server=server.public,
+        address=address,
+        ca=draft.ca,
+        key=operator,
+    ).close()

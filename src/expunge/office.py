@@ -1,0 +1,687 @@
+"""Office: an operator or privacy officer with its key, the server it trusts, and the command that
+is under way.
+
+Laws:
+- a command is durable before it is offered, and until its result is here the very same bytes are
+  offered again: whatever is lost or killed in between, it takes effect once. A refusal ends it only
+  if no earlier attempt can have taken effect; until then its number is given to no repetition of
+  it, and to another command only because one of the two must then be refused;
+- what the server answers is believed only if the pinned key, or one that rotations link to it,
+  signed it, for this question and no other; the result of a command must also stand in the audit
+  log.
+
+The office's folder.
+
+office.key       the Ed25519 key that signs commands (PEM). Truth; may not be lost: a new key needs a new enrolment
+office.json      who this is, the server's pinned key, where the server is, the number of the last command answered
+command          the command that is under way; absent if none is
+orders           the ids of the orders that this office has filed and not closed; not whom they are about
+lock             held by the process at work
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
+from expunge.errors import EvidenceError, ProtocolError, RefusedError, StoreError
+from expunge.evidence import KeyChain, Result
+from expunge.storage.files import FolderLock, erase, erase_drafts, sync_folder, write_whole
+from expunge.wire import payloads
+from expunge.wire.carrier import Carrier
+from expunge.wire.delivery import CheckedCarrier
+from expunge.wire.schema import (
+    FEDERATION_DIGITS,
+    checked_flag,
+    checked_hex,
+    checked_integer,
+    checked_name,
+    checked_role,
+)
+from expunge.wire.token import Token
+
+_KEY, _STATE, _COMMAND, _ORDERS = "office.key", "office.json", "command", "orders"
+_VERSION = 1
+_ORDER_DIGITS = 32
+_FIELDS = frozenset(
+    {
+        "version",
+        "name",
+        "role",
+        "federation",
+        "server",
+        "rotations",
+        "address",
+        "ca",
+        "sequence",
+        "enrolled",
+    }
+)
+
+
+@dataclass(frozen=True)
+class State:
+    """What an office knows. `sequence` is the number of the last command whose result is here."""
+
+    name: str
+    role: str
+    federation: str
+    server: PublicKey
+    address: str
+    ca: str = ""
+    rotations: Sequence[Envelope] = field(default=())
+    sequence: int = 0
+    enrolled: bool = True
+
+    def to_bytes(self) -> bytes:
+        """Canonical bytes."""
+        return canonical.encode(
+            {
+                "version": _VERSION,
+                "name": self.name,
+                "role": self.role,
+                "federation": self.federation,
+                "server": self.server.text,
+                "rotations": [envelope.to_json() for envelope in self.rotations],
+                "address": self.address,
+                "ca": self.ca,
+                "sequence": self.sequence,
+                "enrolled": self.enrolled,
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes, what: str) -> State:
+        """The inverse of `to_bytes`."""
+        parts: dict[str, Any] = canonical.decode_object(data, what, _FIELDS)
+        if parts["version"] != _VERSION:
+            raise StoreError(
+                f"{what} is of version {parts['version']!r:.20}; this program reads version "
+                f"{_VERSION}: update expunge"
+            )
+        return cls(
+            checked_name(parts["name"]),
+            checked_role(parts["role"]),
+            checked_hex(parts["federation"], FEDERATION_DIGITS, "the federation"),
+            PublicKey.from_text(parts["server"]),
+            str(parts["address"]),
+            str(parts["ca"]),
+            tuple(Envelope.from_json(value, "rotation") for value in parts["rotations"]),
+            checked_integer(parts["sequence"], "the sequence number"),
+            checked_flag(parts["enrolled"], "enrolled"),
+        )
+
+
+class OfficeFolder:
+    """Whoever holds one is alone with these files."""
+
+    def __init__(self, path: Path, lock: FolderLock) -> None:
+        self.path = path
+        self._lock = lock
+        self.key = SigningKey.from_pem((path / _KEY).read_bytes())
+        self.state = State.from_bytes((path / _STATE).read_bytes(), str(path / _STATE))
+
+    @classmethod
+    def create(cls, path: Path, state: State, key: SigningKey) -> OfficeFolder:
+        """A new folder, which appears whole or not at all; one that holds anything already is
+        refused.
+        """
+        path = path.absolute()
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise StoreError(f"{path} is not empty: choose another folder for the office")
+        draft = path.with_name(path.name + ".new")
+        draft.mkdir(
+            mode=0o700, parents=True, exist_ok=True
+        )  # one that was left by an interrupted creation is written over
+        write_whole(draft / _KEY, key.pem)
+        write_whole(draft / _STATE, state.to_bytes())
+        os.replace(draft, path)
+        sync_folder(path.parent)
+        return cls.open(path)
+
+    @classmethod
+    def exists(cls, path: Path) -> bool:
+        """Whether there is an office in a folder."""
+        return (path / _STATE).exists()
+
+    @classmethod
+    def open(cls, path: Path, timeout: float = 0.0) -> OfficeFolder:
+        """The folder of an office that was created before."""
+        path = path.absolute()
+        for name in (_KEY, _STATE):
+            if not (path / name).exists():
+                raise StoreError(
+                    f"{path / name} is missing: this is no office of an operator or officer, or a "
+                    "damaged one"
+                )
+        lock = FolderLock(path, timeout)
+        try:
+            erase_drafts(path)
+            return cls(path, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def write(self, state: State) -> None:
+        """Replace what the office knows, durably."""
+        write_whole(self.path / _STATE, state.to_bytes())
+        self.state = state
+
+    def command(self) -> bytes | None:
+        """The command that is under way, if there is one."""
+        place = self.path / _COMMAND
+        return place.read_bytes() if place.exists() else None
+
+    def write_command(self, data: bytes) -> None:
+        """Make a command durable, before it is offered for the first time."""
+        write_whole(self.path / _COMMAND, data)
+
+    def drop_command(self) -> None:
+        """The command has come to its end; it may have named a subject."""
+        erase(self.path / _COMMAND)
+
+    def orders(self) -> list[str]:
+        """The ids of the orders that were filed from here and not closed, the oldest first."""
+        place = self.path / _ORDERS
+        if not place.exists():
+            return []
+        found = canonical.decode(place.read_bytes(), str(place))
+        if not isinstance(found, list):
+            raise StoreError(
+                f"{place} must be a list of orders: remove it, and the office forgets what it has "
+                "filed"
+            )
+        return [checked_hex(one, _ORDER_DIGITS, "an order") for one in found]
+
+    def write_orders(self, orders: Sequence[str]) -> None:
+        """Replace the ids of the orders that were filed from here."""
+        write_whole(self.path / _ORDERS, canonical.encode(list(orders)))
+
+    def remove(self) -> None:
+        """Remove the whole folder: of an office that was never enrolled."""
+        for name in (_COMMAND, _ORDERS, _STATE, _KEY, "lock"):
+            erase(self.path / name)
+        self._lock.release()
+        self.path.rmdir()
+
+    def close(self) -> None:
+        """Let others in."""
+        self._lock.release()
+
+
+_KEY_BYTES = 32
+_NONCE_BYTES = 32
+_OUT_OF_STEP = ("sequence-gap", "sequence-reused")
+# Refusals of an enrolment that are given once it was read and looked up: this attempt has not taken
+# effect.
+_FINAL = (
+    "bad-token",
+    "name-taken",
+    "wrong-spec",
+    "wrong-federation",
+    "bad-signature",
+    "not-allowed",
+)
+_PASSING = ("storage", "too-many")  # refusals that say: later
+_UNREAD = ("malformed", "too-large")  # refusals that may come before a command is read
+
+
+class Office:
+    """One office at work, with a way to its server. Close it; a crash instead loses nothing."""
+
+    def __init__(self, folder: OfficeFolder, carrier: Carrier | None) -> None:
+        self._folder = folder
+        self._carrier = carrier
+        self.notices: list[str] = []  # what became of commands that were under way, for people
+
+    # -- coming to be ------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        name: str,
+        role: str,
+        federation: str,
+        server: PublicKey,
+        address: str,
+        ca: str = "",
+        key: SigningKey | None = None,
+        carrier: Carrier | None = None,
+    ) -> Office:
+        """The office of somebody whom the server knows already: the first operator."""
+        state = State(
+            checked_name(name),
+            role,
+            checked_hex(federation, 32, "the federation"),
+            server,
+            address,
+            ca,
+        )
+        return cls(OfficeFolder.create(path, state, _new_key() if key is None else key), carrier)
+
+    @classmethod
+    def open(cls, path: Path, carrier: Carrier | None = None, *, timeout: float = 0.0) -> Office:
+        """The office in a folder; waits for another process up to `timeout` seconds."""
+        folder = OfficeFolder.open(path, timeout)
+        if not folder.state.enrolled:
+            folder.close()
+            raise StoreError(
+                f"the office in {path} was never enrolled: enrol it by its token, expunge enroll "
+                f"TOKEN --dir {path}"
+            )
+        return cls(folder, carrier)
+
+    @classmethod
+    def enrol(cls, path: Path, token: Token, carrier: Carrier, *, address: str = "") -> Office:
+        """Enrol an officer or operator by a one-time token; after a lost answer, the same call
+        again finishes it.
+        """
+        if token.role == "client":
+            raise ProtocolError(
+                f"the token of {token.name} is for a client, which has a store of samples, not an "
+                "office"
+            )
+        where = address or (token.urls[0] if token.urls else "")
+        doubtful = OfficeFolder.exists(path)  # an earlier attempt may have arrived
+        office = cls(_draft(path, token, where), carrier)
+        try:
+            answer = office._offer_enrolment(token)
+        except RefusedError as refusal:
+            if refusal.code in _FINAL and not doubtful:
+                office._folder.remove()
+            office.close()
+            raise
+        except BaseException:
+            office.close()
+            raise
+        try:
+            office._take_enrolment(token, answer)
+        except BaseException:
+            office.close()
+            raise
+        return office
+
+    def _offer_enrolment(self, token: Token) -> bytes:
+        key = self._folder.key
+        content = {
+            "federation": token.federation,
+            "key": key.public.text,
+            "name": token.name,
+            "spec": "",
+            "token": token.secret,
+        }
+        return self._way().enrol(payloads.sign("enrolment", content, key))
+
+    def _take_enrolment(self, token: Token, data: bytes) -> None:
+        state, key = self._folder.state, self._folder.key
+        envelope, answer = payloads.open_unverified("enrolled", data)
+        signer = self._signer(envelope)
+        envelope.verify(signer)
+        told = (
+            answer["federation"],
+            answer["name"],
+            answer["role"],
+            answer["key"],
+            answer["server"],
+        )
+        if told != (token.federation, token.name, token.role, key.public.text, signer.text):
+            raise EvidenceError(
+                f"the server enrolled {answer['name']!r:.80} as {answer['role']!r:.40}, not what "
+                "the token says"
+            )
+        self._folder.write(
+            replace(
+                self._folder.state, enrolled=True, sequence=max(answer["sequence"], state.sequence)
+            )
+        )
+
+    def close(self) -> None:
+        """Let others in. The carrier is whoever's opened it."""
+        self._folder.close()
+
+    def __enter__(self) -> Office:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- who we are --------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._folder.path
+
+    @property
+    def name(self) -> str:
+        """Under which the server knows this office."""
+        return self._folder.state.name
+
+    @property
+    def role(self) -> str:
+        """`officer` or `operator`."""
+        return self._folder.state.role
+
+    @property
+    def federation(self) -> str:
+        """The federation's id."""
+        return self._folder.state.federation
+
+    @property
+    def server(self) -> PublicKey:
+        """The pinned key of the server."""
+        return self._folder.state.server
+
+    @property
+    def chain(self) -> KeyChain:
+        """The pinned key and the keys that known rotations link to it."""
+        return KeyChain(self._folder.state.server, self._folder.state.rotations)
+
+    @property
+    def address(self) -> str:
+        """Where the server is: a URL, or the folder of a server on this machine."""
+        return self._folder.state.address
+
+    def move(self, address: str) -> None:
+        """Look for the server at another address from now on."""
+        self._folder.write(replace(self._folder.state, address=address))
+
+    @property
+    def ca(self) -> str:
+        """The PEM of the certificate authority that vouches for the server's host; empty for the
+        system's own.
+        """
+        return self._folder.state.ca
+
+    @property
+    def under_way(self) -> str:
+        """The action of a command that was offered and whose result never came; empty if there is
+        none.
+        """
+        data = self._pending()
+        return "" if data is None else str(payloads.open_unverified("command", data)[1]["action"])
+
+    def connect(self, carrier: Carrier) -> Office:
+        """The same office, with another way to the server."""
+        self._carrier = carrier
+        return self
+
+    # -- speaking ----------------------------------------------------------------------------------
+
+    def do(self, action: str, arguments: Mapping[str, Any]) -> Any:
+        """Have a command carried out, once; the value of its result.
+
+        A command that was under way is brought to its end first; if it is this very command, its
+        result is the answer.
+        """
+        earlier = self._pending()
+        if earlier is not None:
+            said = payloads.open_unverified("command", earlier)[1]
+            if (said["action"], said["arguments"]) == (action, dict(arguments)):
+                value = self._finish(earlier, doubtful=True)
+                if value is not None:
+                    return value[0]
+            else:
+                self._finish_other(said["action"], earlier)
+        for _ in range(2):
+            value = self._finish(self._begin(action, arguments), doubtful=False)
+            if value is not None:
+                return value[0]
+        raise ProtocolError(
+            f"the server expects another number for the next command of {self.name}, twice in a "
+            "row: is this office at work in "
+            "another place? Nothing was changed; try again"
+        )
+
+    def ask(self, action: str, arguments: Mapping[str, Any]) -> Any:
+        """Ask a question, which changes nothing; the value of its answer."""
+        data = self._said(0, action, arguments)
+        return self._heard(data, self._way().command(data))
+
+    def _finish_other(self, action: str, earlier: bytes) -> None:
+        """Bring a command to its end whose answer nobody waits for any more, and say what became of
+        it.
+
+        One that is not taken any more, but may have been before, makes way: the next command gets
+        its number, and is refused as out of step if that has been used.
+        """
+        try:
+            done = self._finish(earlier, doubtful=True)
+        except RefusedError as refusal:
+            if refusal.code in _PASSING:
+                raise
+            kept = self._folder.command() is not None
+            self._folder.drop_command()
+            became = (
+                "is refused now, and may have been carried out before: look at the server's log"
+                if kept
+                else "was refused"
+            )
+            self.notices.append(
+                f"the earlier command {action}, which had no answer, {became}: {refusal}"
+            )
+        else:
+            became = "was not carried out" if done is None else "has been carried out, once"
+            self.notices.append(f"the earlier command {action}, which had no answer, {became}")
+
+    def _pending(self) -> bytes | None:
+        """The command under way; one whose result was noted before a crash is dropped."""
+        data = self._folder.command()
+        if (
+            data is not None
+            and payloads.open_unverified("command", data)[1]["sequence"]
+            <= self._folder.state.sequence
+        ):
+            self._folder.drop_command()
+            return None
+        return data
+
+    def _begin(self, action: str, arguments: Mapping[str, Any]) -> bytes:
+        data = self._said(self._folder.state.sequence + 1, action, arguments)
+        self._folder.write_command(data)
+        return data
+
+    def _said(self, sequence: int, action: str, arguments: Mapping[str, Any]) -> bytes:
+        content = {
+            "action": action,
+            "actor": self.name,
+            "arguments": dict(arguments),
+            "federation": self.federation,
+            "nonce": secrets.token_hex(_NONCE_BYTES),
+            "sequence": sequence,
+        }
+        return payloads.sign("command", content, self._folder.key)
+
+    def _finish(self, data: bytes, *, doubtful: bool) -> tuple[Any] | None:
+        """Offer a command until its end: the value in a tuple, or None if its number was not the
+        next one.
+
+        Refused or of another number, it has not taken effect and never will: the same bytes would
+        have been answered. But some refusals come before its number is looked up: after those it is
+        kept if an earlier attempt was `doubtful`.
+        """
+        try:
+            answer = self._way().command(data)
+        except RefusedError as refusal:
+            if refusal.code == "storage" or (doubtful and refusal.code in (*_PASSING, *_UNREAD)):
+                raise
+            self._folder.drop_command()
+            if refusal.code not in _OUT_OF_STEP:
+                raise
+            self._folder.write(replace(self._folder.state, sequence=self._last_number()))
+            return None
+        value = self._heard(data, answer)
+        said = payloads.open_unverified("command", data)[1]
+        self._note_order(said["action"], said["arguments"], value)
+        self._folder.write(replace(self._folder.state, sequence=said["sequence"]))
+        self._folder.drop_command()
+        return (value,)
+
+    # -- orders ------------------------------------------------------------------------------------
+
+    def _note_order(self, action: str, arguments: Mapping[str, Any], value: Any) -> None:
+        """Keep the id of an order that was filed, before its command is let go of: a restored
+        server may not know it.
+        """
+        known = self._folder.orders()
+        if action == "order" and value["order"] not in known:
+            self._folder.write_orders([*known, value["order"]])
+        if action == "close-order":
+            self.drop_order(arguments["order"])
+
+    @property
+    def filed(self) -> list[str]:
+        """The ids of the orders that were filed from here and not closed, the oldest first."""
+        return self._folder.orders()
+
+    def drop_order(self, order: str) -> None:
+        """Expect an order no longer: it is closed, or was filed again under another id."""
+        known = self._folder.orders()
+        if order in known:
+            self._folder.write_orders([one for one in known if one != order])
+
+    # -- hearing -----------------------------------------------------------------------------------
+
+    def _heard(self, data: bytes, answer: bytes) -> Any:
+        """The value of a result, once it is seen to be the answer to exactly these bytes."""
+        envelope = Envelope.from_bytes(answer, "result")
+        self._signer(envelope)
+        result, asked = (
+            Result.read(envelope, self.chain),
+            payloads.open_unverified("command", data)[1],
+        )
+        for name in ("federation", "actor", "sequence", "action"):
+            if getattr(result, name) != asked[name]:
+                raise EvidenceError(
+                    f"the server answered another command: its {name} is "
+                    f"{getattr(result, name)!r:.80}"
+                )
+        told = result.result
+        expected = (
+            "" if asked["sequence"] else asked["nonce"]
+        )  # a command's answer names its digest instead
+        if (
+            not isinstance(told, dict)
+            or set(told) != {"nonce", "value"}
+            or told["nonce"] != expected
+        ):
+            raise EvidenceError(
+                "the server's answer is not to this command but to an earlier one: its nonce "
+                "differs"
+            )
+        if (
+            result.logged is not None
+            and result.logged.entry["command"] != hashlib.sha256(data).hexdigest()
+        ):
+            raise EvidenceError(
+                "the log entry that the server shows is of another command than the one that was "
+                "asked for"
+            )
+        return told["value"]
+
+    def _last_number(self) -> int:
+        """The number of the last command that the server carried out for this office."""
+        nonce = secrets.token_hex(_NONCE_BYTES)
+        content = {
+            "actor": self.name,
+            "federation": self.federation,
+            "nonce": nonce,
+            "sequence": 0,
+            "size": 0,
+        }
+        envelope, answer = payloads.open_unverified(
+            "answer", self._way().sync(payloads.sign("question", content, self._folder.key))
+        )
+        self._signer(envelope)
+        self.chain.verify(envelope, lambda content: (content["federation"], content["time"]))
+        if (answer["actor"], answer["federation"], answer["nonce"]) != (
+            self.name,
+            self.federation,
+            nonce,
+        ):
+            raise EvidenceError("the server answered another question than the one that was asked")
+        return int(answer["sequence"])
+
+    def _signer(self, envelope: Envelope) -> PublicKey:
+        """The key that signed, if it is the server's; rotations are asked for where it is not known
+        yet.
+        """
+        key_id = envelope.signatures[0][0]
+        if key_id not in self._keys():
+            self.federation_content()
+        known = self._keys()
+        if key_id not in known:
+            raise EvidenceError(
+                f"the server's answer is signed by key {key_id[:16]}…, which is not the pinned "
+                f"key {self.server.id[:16]}… nor "
+                "linked to it by a rotation: this is not the server that was enrolled at"
+            )
+        return known[key_id]
+
+    def _keys(self) -> dict[str, PublicKey]:
+        keys = [
+            self.server,
+            *(key for step in self.chain.rotations for key in (step.old, step.new)),
+        ]
+        return {key.id: key for key in keys}
+
+    def federation_content(self) -> dict[str, Any]:
+        """What the server says of the federation: its spec, limits and rotations, which are
+        noted.
+        """
+        envelope, content = payloads.open_unverified("federation", self._way().federation())
+        rotations = [Envelope.from_json(value, "rotation") for value in content["rotations"]]
+        chain = KeyChain(self.server, rotations)
+        chain.verify(
+            envelope, lambda content: (content["federation"], content["checkpoint"]["time"])
+        )
+        if content["federation"] != self.federation:
+            raise EvidenceError(
+                f"the server is of federation {content['federation']}, not of {self.federation}"
+            )
+        if tuple(rotations) != tuple(self._folder.state.rotations):
+            self._folder.write(replace(self._folder.state, rotations=tuple(rotations)))
+        return content
+
+    def _way(self) -> Carrier:
+        if self._carrier is None:
+            raise ProtocolError(
+                f"the office of {self.name} has no way to its server: connect it to a carrier first"
+            )
+        return CheckedCarrier(self._carrier)
+
+
+def _new_key() -> SigningKey:
+    return SigningKey(secrets.token_bytes(_KEY_BYTES))
+
+
+def _draft(path: Path, token: Token, address: str) -> OfficeFolder:
+    """The folder of an office that is to be enrolled: a new one, or one whose enrolment by this
+    token got no answer.
+    """
+    if not OfficeFolder.exists(path):
+        state = State(
+            token.name,
+            token.role,
+            token.federation,
+            token.server,
+            address,
+            token.ca,
+            enrolled=False,
+        )
+        return OfficeFolder.create(path, state, _new_key())
+    folder = OfficeFolder.open(path)
+    state = folder.state
+    if state.enrolled or (state.name, state.federation) != (token.name, token.federation):
+        folder.close()
+        raise StoreError(f"{path} is the office of {state.name} already: choose another folder")
+    folder.write(replace(state, address=address, ca=token.ca))
+    return folder

@@ -1,1 +1,0 @@
-"""What keeps clients' statistics from the server and from one another."""

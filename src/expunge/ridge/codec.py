@@ -1,0 +1,160 @@
+"""Statistics as canonical bytes, and back: docs/formats.md in code.
+
+Law: equal statistics have equal bytes, whatever they were made from; any altered byte is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.errors import FormatError, SpecMismatchError
+from expunge.exact import blas, wide
+from expunge.ridge.spec import Spec
+from expunge.ridge.sums import embedded
+
+_MAGIC = b"expunge\x00statistics\x00"
+_VERSION = 1
+_HEADER = struct.Struct(f"<{len(_MAGIC)}sB32s32sIIqI")
+_CHECKSUM = hashlib.sha256().digest_size
+
+
+class Parts:
+    """The arrays of statistics on their way into a Statistics."""
+
+    gram: wide.Wide
+    moment: wide.Wide
+    label_gram: wide.Wide
+    class_counts: NDArray[np.int64]
+    count: int
+
+
+def digest_of(sums: Any) -> str:
+    """The digest of statistics, or of what the statistics of settled sums would be; nothing large
+    is copied.
+    """
+    content = hashlib.sha256()
+    for piece in _pieces(sums):
+        content.update(piece)
+    return content.hexdigest()
+
+
+def _pieces(sums: Any) -> Iterator[bytes | memoryview]:
+    """The canonical bytes, piece by piece; each piece is good until the next."""
+    spec = sums.spec
+    yield _HEADER.pack(
+        _MAGIC,
+        _VERSION,
+        bytes.fromhex(spec.data_digest),
+        bytes.fromhex(spec.labels_digest),
+        spec.width,
+        spec.columns,
+        sums.count,
+        len(sums.class_counts),
+    )
+    yield sums.class_counts.astype("<i8").tobytes()
+    for array in (sums.gram, sums.moment, sums.label_gram[:, *np.triu_indices(spec.columns)]):
+        yield from wide.byte_chunks(array)
+
+
+def write(sums: Any) -> bytes:
+    """The canonical bytes, which end with their SHA-256."""
+    content, data = hashlib.sha256(), []
+    for piece in _pieces(sums):
+        content.update(piece)
+        data.append(bytes(piece))
+    return b"".join([*data, content.digest()])
+
+
+def read(spec: Spec, data: bytes) -> Parts:
+    """The inverse of `write`; bytes made before labels were appended to the spec are embedded."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise FormatError(f"statistics are read from bytes, got {type(data).__name__}")
+    view = memoryview(bytes(data))
+    columns, count, classes = _checked_header(spec, view)
+    width = spec.width
+    shapes = [(blas.packed_length(width),), (width, columns), (blas.packed_length(columns),)]
+    sizes = [8 * classes, *(16 * int(np.prod(shape)) for shape in shapes)]
+    expected = _HEADER.size + sum(sizes) + _CHECKSUM
+    if len(view) != expected:
+        state = "truncated" if len(view) < expected else "too long"
+        raise FormatError(
+            f"statistics are {state}: {len(view)} bytes where {expected} are expected; ask for "
+            "them again"
+        )
+    if hashlib.sha256(view[:-_CHECKSUM]).digest() != view[-_CHECKSUM:]:
+        raise FormatError(
+            "statistics have been altered: their checksum does not match; ask for them again"
+        )
+    position = _HEADER.size
+    fields = []
+    for size in sizes:
+        fields.append(view[position : position + size])
+        position += size
+    parts = object.__new__(Parts)
+    parts.class_counts = np.frombuffer(fields[0], dtype="<i8").astype(np.int64)
+    parts.gram, parts.moment = (
+        wide.from_bytes(fields[1], shapes[0]),
+        wide.from_bytes(fields[2], shapes[1]),
+    )
+    parts.label_gram = _symmetric(wide.from_bytes(fields[3], shapes[2]), columns)
+    parts.count = count
+    if columns < spec.columns:
+        parts.moment, parts.label_gram, parts.class_counts = embedded(
+            spec, parts.moment, parts.label_gram, parts.class_counts
+        )
+    return parts
+
+
+def _symmetric(packed: wide.Wide, size: int) -> wide.Wide:
+    result = wide.zeros((size, size))
+    rows, columns = np.triu_indices(size)
+    result[:, rows, columns] = packed
+    result[:, columns, rows] = packed
+    return result
+
+
+def _checked_header(spec: Spec, view: memoryview) -> tuple[int, int, int]:
+    if len(view) < _HEADER.size:
+        raise FormatError(
+            f"statistics are truncated: {len(view)} bytes are less than a header; ask for them "
+            "again"
+        )
+    magic, version, data, labels, width, columns, count, classes = _HEADER.unpack_from(view)
+    if magic != _MAGIC:
+        raise FormatError("these bytes are not statistics: they do not begin as statistics do")
+    if version != _VERSION:
+        raise FormatError(
+            f"statistics of version {version} cannot be read; this release reads version {_VERSION}"
+        )
+    if data.hex() != spec.data_digest or width != spec.width:
+        raise SpecMismatchError(
+            "these statistics were made under another spec: their data digest is "
+            f"{data.hex()[:16]}…, this spec's is "
+            f"{spec.data_digest[:16]}…. Read them under the spec they were made with: dim, "
+            "intercept, grids and backbone must "
+            "agree"
+        )
+    lineage = spec.lineage if spec.is_classification else (spec.labels_digest,)
+    place = columns if spec.is_classification else 0
+    if (
+        place >= len(lineage)
+        or lineage[place] != labels.hex()
+        or (not spec.is_classification and columns != spec.columns)
+    ):
+        raise SpecMismatchError(
+            f"these statistics were made for other labels: they have {columns} columns whose "
+            f"digest is {labels.hex()[:16]}…, "
+            "which is not that of the spec's labels nor of its first few"
+        )
+    if classes != (columns if spec.is_classification else 0):
+        raise FormatError(
+            "statistics have been altered: the number of class counts does not fit the number of "
+            "labels"
+        )
+    return columns, count, classes

@@ -1,0 +1,485 @@
+"""Spec: what every party of a federation must agree on, with its digests.
+
+Aggregation: the rules of exact secure aggregation that every party of a federation agrees on.
+
+Degree and threshold of a round follow from these rules and the number of its clients
+(`privacy/aggregation/plan.py`); nobody is told them by the server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from expunge.errors import SpecError, SpecMismatchError
+from expunge.exact import Grid
+
+_RANGES = {
+    "fewest": (2, 1 << 20),
+    "dropouts": (0, 99),
+    "colluding": (0, 99),
+    "security_bits": (1, 128),
+    "completion_bits": (1, 128),
+}
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """The rules of secure aggregation.
+
+    - `fewest`: no sum of fewer clients is ever unmasked.
+    - `dropouts`: per cent of a round's clients that may drop out of it.
+    - `colluding`: per cent of a round's clients that may collude with the server.
+    - `security_bits`: with so many colluding and dropping out, more than the sum can be learnt with
+      probability at most 2^-security_bits.
+    - `completion_bits`: with so many dropping out, the round has to be aborted with probability at
+      most 2^-completion_bits.
+    """
+
+    fewest: int = 3
+    dropouts: int = 30
+    colluding: int = 10
+    security_bits: int = 40
+    completion_bits: int = 20
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise SpecError(
+                    f"{name}={value!r:.80} of the aggregation must be an integer between {least} "
+                    f"and {most}"
+                )
+            if not least <= int(value) <= most:
+                raise SpecError(
+                    f"{name}={int(value)} of the aggregation must lie between {least} and {most}"
+                )
+            object.__setattr__(self, name, int(value))
+        if self.dropouts + self.colluding >= 100:
+            raise SpecError(
+                f"dropouts={self.dropouts} and colluding={self.colluding} of the aggregation are "
+                "together 100 per cent or more: "
+                "no honest client would be left to protect. Lower one of them"
+            )
+
+    def to_dict(self) -> dict[str, int]:
+        """A JSON-ready form; `from_dict` is its inverse."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Aggregation:
+        """The inverse of `to_dict`; unknown or missing keys are refused by name."""
+        expected = {field.name for field in fields(cls)}
+        if not isinstance(content, dict) or set(content) != expected:
+            found = set(content) if isinstance(content, dict) else set()
+            raise SpecError(
+                f"an aggregation must be an object with exactly the keys {sorted(expected)}; "
+                f"missing: {sorted(expected - found)}, unknown: "
+                f"{sorted(map(str, found - expected))}"
+            )
+        return cls(**content)
+
+
+Label = str | int
+
+MESSAGES = ("factor", "gram", "group", "masked", "rows")
+MOST_GAMMA = 2.0**100
+_MOST_DIM = 1 << 16
+_MOST_PUBLICATION_BITS = 200
+_VERSION = 1
+
+
+def _digest(kind: str, content: object) -> str:
+    """SHA-256 over a canonical JSON form, under a name of its own, so that no two kinds of digest
+    can be confused.
+    """
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(f"expunge/{kind}/{_VERSION}\n{text}".encode()).hexdigest()
+
+
+def _integer(name: str, value: object, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise SpecError(f"{name}={value!r} must be an integer")
+    if not least <= int(value) <= most:
+        raise SpecError(f"{name}={int(value)} must lie between {least} and {most}")
+    return int(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What every party of a federation must agree on: an immutable value with four digests.
+
+    Exactly one of `labels` (classification) and `outputs` (regression) is given. With `intercept` a
+    constant feature 1 stands after the others, so the last row of the weights is the intercept; it
+    is penalised like the rest.
+
+    - `data_digest`: dim, intercept, both grids, backbone fingerprint.
+    - `labels_digest`: the ordered lineage of labels (or the number of outputs).
+    - `head_digest`: gamma and publication_bits.
+    - `policy_digest`: when heads are published, which kinds of messages clients may send, and the
+      rules of secure aggregation.
+
+    Statistics bind to the first two only, so gamma and policy change without touching data, and
+    labels may be appended.
+    """
+
+    dim: int
+    labels: tuple[Label, ...] | None = None
+    outputs: int | None = None
+    gamma: float = 1.0
+    intercept: bool = True
+    grid: Grid = Grid()  # noqa: RUF009 - a frozen value
+    label_grid: Grid = Grid()  # noqa: RUF009 - the same
+    publication_bits: int = 40
+    backbone: str = ""
+    publication: str = "immediately"
+    messages: tuple[str, ...] = ("gram", "rows")
+    aggregation: Aggregation | None = None  # with messages=("masked",) only, and then never None
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "dim", _integer("dim", self.dim, 1, _MOST_DIM))
+        set_field(
+            self,
+            "publication_bits",
+            _integer(
+                "publication_bits",
+                self.publication_bits,
+                -_MOST_PUBLICATION_BITS,
+                _MOST_PUBLICATION_BITS,
+            ),
+        )
+        if not isinstance(self.intercept, (bool, np.bool_)):
+            raise SpecError(f"intercept={self.intercept!r} must be True or False")
+        set_field(self, "intercept", bool(self.intercept))
+        for name in ("grid", "label_grid"):
+            if not isinstance(getattr(self, name), Grid):
+                raise SpecError(
+                    f"{name}={getattr(self, name)!r} must be an expunge.Grid, such as "
+                    "Grid(digits=2, fraction_bits=35)"
+                )
+        if not isinstance(self.backbone, str):
+            raise SpecError(f"backbone={self.backbone!r} must be a fingerprint (a string)")
+        if self.publication != "immediately":
+            raise SpecError(
+                f"publication={self.publication!r} is unknown; the one policy so far is "
+                '"immediately"'
+            )
+        set_field(self, "messages", _checked_messages(self.messages))
+        set_field(self, "aggregation", _checked_aggregation(self.messages, self.aggregation))
+        set_field(self, "gamma", _checked_gamma(self.gamma))
+        self._check_targets()
+        if self.intercept and not self.grid.holds_one:
+            raise SpecError(
+                f"{self.grid!r} cannot hold the constant feature 1 of the intercept: "
+                "fraction_bits must lie between 0 and "
+                f"{self.grid.bits - 1}; choose such a grid or intercept=False"
+            )
+
+    def _check_targets(self) -> None:
+        if (self.labels is None) == (self.outputs is None):
+            raise SpecError(
+                "give either labels=(...) for classification or outputs=n for regression"
+            )
+        if self.outputs is not None:
+            object.__setattr__(self, "outputs", _integer("outputs", self.outputs, 1, _MOST_DIM))
+            return
+        object.__setattr__(self, "labels", _checked_labels(self.labels))
+        if not self.label_grid.holds_one:
+            raise SpecError(
+                f"label_grid={self.label_grid!r} cannot hold a hard label, which is 1: "
+                "fraction_bits must lie between 0 and "
+                f"{self.label_grid.bits - 1}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Rows of the weights: dim, and one more for the intercept."""
+        return self.dim + self.intercept
+
+    @property
+    def columns(self) -> int:
+        """Columns of the weights: the number of labels or of outputs."""
+        return len(self.labels) if self.labels is not None else int(self.outputs or 0)
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether the spec has labels rather than outputs."""
+        return self.labels is not None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the ledger is made of integers: a federation that allows factor messages computes
+        in float64 instead.
+        """
+        return "factor" not in self.messages
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether clients' changes travel by secure aggregation only: the server sees sums over
+        rounds of clients.
+        """
+        return self.aggregation is not None
+
+    @property
+    def exact_gamma(self) -> Fraction:
+        """gamma as the rational number that its float is."""
+        return Fraction(self.gamma)
+
+    @cached_property
+    def data_digest(self) -> str:
+        """Of what makes two clients' integers comparable."""
+        return _digest(
+            "data",
+            {
+                "backbone": self.backbone,
+                "dim": self.dim,
+                "grid": [self.grid.digits, self.grid.fraction_bits],
+                "intercept": self.intercept,
+                "label_grid": [self.label_grid.digits, self.label_grid.fraction_bits],
+            },
+        )
+
+    @cached_property
+    def lineage(self) -> tuple[str, ...]:
+        """The labels digest after 0, 1, 2, ... labels: a hash chain, so that growth by appending
+        can be recognised.
+        """
+        if self.labels is None:
+            return (_digest("outputs", self.outputs),)
+        chain = [_digest("labels", [])]
+        for label in self.labels:
+            chain.append(_digest("labels", [chain[-1], label]))
+        return tuple(chain)
+
+    @cached_property
+    def labels_digest(self) -> str:
+        """Of the ordered labels, or of the number of outputs."""
+        return self.lineage[-1]
+
+    @cached_property
+    def head_digest(self) -> str:
+        """Of what turns statistics into published weights."""
+        return _digest(
+            "head", {"gamma": self.gamma.hex(), "publication_bits": self.publication_bits}
+        )
+
+    @cached_property
+    def policy_digest(self) -> str:
+        """Of when heads are published, which messages clients may send, and the rules of secure
+        aggregation.
+        """
+        rules = {} if self.aggregation is None else {"aggregation": self.aggregation.to_dict()}
+        return _digest(
+            "policy", {"messages": list(self.messages), "publication": self.publication, **rules}
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the whole spec: covers the four."""
+        return _digest(
+            "spec", [self.data_digest, self.labels_digest, self.head_digest, self.policy_digest]
+        )
+
+    def with_gamma(self, gamma: float) -> Spec:
+        """The same spec with another gamma; statistics stay valid."""
+        return replace(self, gamma=gamma)
+
+    def with_publication_bits(self, bits: int) -> Spec:
+        """The same spec with another publication grid; statistics stay valid."""
+        return replace(self, publication_bits=bits)
+
+    def with_labels(self, *more: Label) -> Spec:
+        """The same spec with labels appended; statistics stay valid and are embedded with empty
+        classes.
+        """
+        if self.labels is None:
+            raise SpecError("a regression spec has outputs, not labels: it cannot grow by labels")
+        return replace(self, labels=(*self.labels, *more))
+
+    def grows_from(self, other: Spec) -> bool:
+        """Whether statistics of `other` are statistics of this spec, perhaps after appending empty
+        classes.
+        """
+        if (
+            self.data_digest != other.data_digest
+            or self.is_classification != other.is_classification
+        ):
+            return False
+        if not self.is_classification:
+            return self.labels_digest == other.labels_digest
+        return (
+            len(other.lineage) <= len(self.lineage)
+            and self.lineage[len(other.lineage) - 1] == other.labels_digest
+        )
+
+    def require_same_data(self, other: Spec, doing: str) -> None:
+        """Raise SpecMismatchError unless statistics of the two specs are of one kind."""
+        if self.data_digest == other.data_digest and self.labels_digest == other.labels_digest:
+            return
+        raise SpecMismatchError(f"cannot {doing}: {self.difference(other)}")
+
+    def difference(self, other: Spec) -> str:
+        """In words, where two specs differ."""
+        names = [
+            name
+            for name in self.__dataclass_fields__
+            if getattr(self, name) != getattr(other, name)
+        ]
+        parts = [
+            f"{name} is {getattr(self, name)!r:.200} here and {getattr(other, name)!r:.200} there"
+            for name in names
+        ]
+        return "the specs differ: " + "; ".join(parts) if parts else "the specs are equal"
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready form; `from_dict` is its inverse."""
+        return {
+            "version": _VERSION,
+            "dim": self.dim,
+            "labels": None if self.labels is None else list(self.labels),
+            "outputs": self.outputs,
+            "gamma": self.gamma.hex(),
+            "intercept": self.intercept,
+            "grid": [self.grid.digits, self.grid.fraction_bits],
+            "label_grid": [self.label_grid.digits, self.label_grid.fraction_bits],
+            "publication_bits": self.publication_bits,
+            "backbone": self.backbone,
+            "publication": self.publication,
+            "messages": list(self.messages),
+            "aggregation": None if self.aggregation is None else self.aggregation.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Spec:
+        """The inverse of `to_dict`; unknown or missing keys are refused by name."""
+        if not isinstance(content, dict) or content.get("version") != _VERSION:
+            raise SpecError(f"not a spec of version {_VERSION}: {content!r:.80}")
+        fields = {key: value for key, value in content.items() if key != "version"}
+        expected = set(cls.__dataclass_fields__)
+        if set(fields) != expected:
+            raise SpecError(
+                f"a spec must have exactly the keys {sorted(expected)}; missing: "
+                f"{sorted(expected - set(fields))}, "
+                f"unknown: {sorted(set(fields) - expected)}"
+            )
+        try:
+            fields["gamma"] = float.fromhex(fields["gamma"])
+            for name in ("grid", "label_grid"):
+                digits, fraction_bits = fields[name]
+                fields[name] = Grid(digits, fraction_bits)
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise SpecError(
+                "a spec's gamma must be a hexadecimal float and its grids pairs of integers: "
+                f"{problem}"
+            ) from problem
+        if fields["aggregation"] is not None:
+            fields["aggregation"] = Aggregation.from_dict(fields["aggregation"])
+        for name in ("labels", "messages"):
+            if fields[name] is not None or name == "messages":
+                if not isinstance(fields[name], list):
+                    raise SpecError(
+                        f"a spec's {name} must be a list{' or null' * (name == 'labels')}, got "
+                        f"{fields[name]!r:.80}"
+                    )
+                fields[name] = tuple(fields[name])
+        return cls(**fields)
+
+
+def _checked_messages(messages: object) -> tuple[str, ...]:
+    if isinstance(messages, str) or not isinstance(messages, Iterable):
+        raise SpecError(
+            f"messages={messages!r} must be a sequence of some of {', '.join(MESSAGES)}"
+        )
+    kinds = tuple(messages)
+    unknown = [kind for kind in kinds if kind not in MESSAGES]
+    if unknown or not kinds or len(set(kinds)) < len(kinds):
+        raise SpecError(
+            f"messages={kinds!r:.80} must be some of {', '.join(MESSAGES)}, each at most once"
+        )
+    if "masked" in kinds and len(kinds) > 1:
+        raise SpecError(
+            f"messages={kinds!r:.80}: masked messages stand alone, because a client that sent "
+            "others too would show its share of "
+            "every sum. Choose messages=('masked',) or messages without it"
+        )
+    return tuple(sorted(kinds))
+
+
+def _checked_aggregation(messages: tuple[str, ...], rules: object) -> Aggregation | None:
+    if rules is not None and not isinstance(rules, Aggregation):
+        raise SpecError(
+            f"aggregation={rules!r:.80} must be an expunge.Aggregation, such as "
+            "Aggregation(fewest=3)"
+        )
+    if "masked" in messages:
+        return rules or Aggregation()
+    if rules is not None:
+        raise SpecError(
+            f"the rules of secure aggregation need messages=('masked',), got messages={messages!r}"
+        )
+    return None
+
+
+def _checked_gamma(gamma: object) -> float:
+    if isinstance(gamma, bool) or not isinstance(gamma, (int, float, np.integer, np.floating)):
+        raise SpecError(f"gamma={gamma!r} must be a number")
+    try:
+        value = float(gamma)
+    except OverflowError:
+        value = math.inf
+    if not (math.isfinite(value) and value > 0.0):
+        raise SpecError(
+            f"gamma={value!r} must be positive and finite: the exact head exists for gamma > 0 only"
+        )
+    if not 1.0 / MOST_GAMMA <= value <= MOST_GAMMA:
+        raise SpecError(
+            f"gamma={value!r} must lie between 2^-100 and 2^100; scale the features instead"
+        )
+    return value
+
+
+def _checked_labels(labels: object) -> tuple[Label, ...]:
+    if isinstance(labels, (str, bytes, set, frozenset, dict)) or not isinstance(labels, Iterable):
+        raise SpecError(
+            f"labels={labels!r} must be a sequence of label names, such as ('cat', 'dog')"
+        )
+    names: list[Label] = []
+    for label in labels:
+        if isinstance(label, (bool, np.bool_)) or not isinstance(label, (str, int, np.integer)):
+            raise SpecError(
+                f"label {label!r} must be a string (or the integers 0, 1, 2, ... for classes "
+                "without names)"
+            )
+        if isinstance(label, str) and "\0" in label:
+            raise SpecError(
+                f"label {label!r} has a NUL character, which arrays of strings drop; name it "
+                "otherwise"
+            )
+        names.append(str(label) if isinstance(label, str) else int(label))
+    if not names:
+        raise SpecError("labels=() is empty: a head needs at least one label")
+    if len(names) > _MOST_DIM:
+        raise SpecError(f"{len(names)} labels are more than the {_MOST_DIM} that a spec can have")
+    if any(isinstance(name, int) for name in names) and names != list(range(len(names))):
+        raise SpecError(
+            "integer labels must be 0, 1, 2, ... in order, because an integer label is a class "
+            f"index; got {names!r:.80}. "
+            "Name the classes by strings instead"
+        )
+    doubled = (
+        sorted({str(name) for name in names if names.count(name) > 1})
+        if len(set(names)) < len(names)
+        else []
+    )
+    if doubled:
+        raise SpecError(f"labels must differ from one another; {doubled} appear more than once")
+    return tuple(names)

@@ -1,0 +1,190 @@
+"""Sums: the exact sums behind statistics while they change in place.
+
+`Statistics` is the immutable value; this is the workshop in which one is made, or kept up to date
+row by row. A change is undone exactly by the opposite change, which is how a refused deletion
+leaves no trace.
+
+Samples that come as arrays or in batches, added to sums block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.errors import InputError, ShapeError, SpecError
+from expunge.exact import blas, threads, wide
+from expunge.exact.gram import CrossSum, GramSum, digits_of
+from expunge.exact.panels import PanelGramSum
+from expunge.ridge.encoding import (
+    ColumnWatch,
+    Rows,
+    checked_features,
+    checked_labels,
+    put_features,
+    targets_of,
+)
+from expunge.ridge.spec import Spec
+
+Float = NDArray[np.float64]
+
+_PANEL_WIDTH = (
+    2048  # beyond this, whole products of digits would take several times the memory of the sums
+)
+_MOST_SAMPLES = 1 << 44  # with 42-bit integers the sums of this many samples stay below 2^127
+
+
+class Sums:
+    """Gram, moment and label Gram as 128-bit integers, with the counts, for one spec."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.gram = wide.zeros((blas.packed_length(spec.width),))
+        self.moment = wide.zeros((spec.width, spec.columns))
+        self.label_gram = wide.zeros((spec.columns, spec.columns))
+        self.count = 0
+        self.class_counts = np.zeros(spec.columns if spec.is_classification else 0, dtype=np.int64)
+        # Part of the truth, not yet in the arrays above: see `settle`.
+        self._gram = (PanelGramSum if spec.width > _PANEL_WIDTH else GramSum)(spec.width)
+        self._moment = CrossSum(spec.width, spec.columns)
+        self._label_gram = CrossSum(spec.columns, spec.columns)
+        self._memory: list[Float] = []  # scratch for digits
+
+    def change(self, rows: Rows, sign: int) -> None:
+        """Add (sign 1) or subtract (sign -1) rows. The opposite change undoes this one exactly."""
+        if len(self._memory) != 2 or len(self._memory[0]) < len(rows):
+            self._memory = [np.empty(rows.integers.shape) for _ in range(2)]
+        features = digits_of(rows.integers, self.spec.grid.digits, rows.largest, self._memory)
+        labels = digits_of(rows.targets.integers, self.spec.label_grid.digits)
+        self._gram.add(features, self.gram, sign)
+        self._moment.add(features, labels, self.moment, sign)
+        self._label_gram.add(labels, labels, self.label_gram, sign)
+        self.count += sign * len(rows)
+        self.class_counts += sign * rows.targets.class_counts
+
+    def settle(self) -> None:
+        """Bring everything pending into the arrays."""
+        self._gram.drain(self.gram)
+        self._moment.drain(self.moment)
+        self._label_gram.drain(self.label_gram)
+
+    def merge(self, other: Any, sign: int = 1) -> None:
+        """Add or subtract other sums (settled first) or statistics of the same spec."""
+        require_room(self.count + sign * other.count)
+        self.settle()
+        if isinstance(other, Sums):
+            other.settle()
+        change = wide.add_into if sign > 0 else wide.subtract_into
+        change(self.gram, other.gram)
+        change(self.moment, other.moment)
+        change(self.label_gram, other.label_gram)
+        self.count += sign * other.count
+        self.class_counts += sign * other.class_counts
+
+    def grow(self, spec: Spec) -> None:
+        """Take on a spec that grows from the present one; new classes are empty."""
+        if not spec.grows_from(self.spec):
+            raise SpecError(f"statistics cannot be carried over: {self.spec.difference(spec)}")
+        self.settle()
+        self.moment, self.label_gram, self.class_counts = embedded(
+            spec, self.moment, self.label_gram, self.class_counts
+        )
+        self._moment = CrossSum(spec.width, spec.columns)
+        self._label_gram = CrossSum(spec.columns, spec.columns)
+        self.spec = spec
+
+
+def require_room(count: int) -> None:
+    """Refuse a number of samples whose sums might not fit 128 bits."""
+    if abs(count) > _MOST_SAMPLES:
+        raise InputError(f"{count} samples are more than the 2^44 whose sums fit 128 bits")
+
+
+def embedded(
+    spec: Spec, moment: wide.Wide, label_gram: wide.Wide, class_counts: NDArray[np.int64]
+) -> tuple[wide.Wide, wide.Wide, NDArray[np.int64]]:
+    """The same statistics under a spec with more labels: the new columns are zero."""
+    more = spec.columns - moment.shape[2]
+    return (
+        np.pad(moment, ((0, 0), (0, 0), (0, more))),
+        np.pad(label_gram, ((0, 0), (0, more), (0, more))),
+        np.pad(class_counts, (0, more if spec.is_classification else 0)),
+    )
+
+
+Progress = Callable[[int], None]
+
+_END = object()
+_BLOCK_ROWS = 512
+_WORTH_SHARING = 1 << 21  # entries of a batch below which one thread is faster
+_NARROW = 256  # up to this width more BLAS threads would cost more than they save
+# Beyond this BLAS dominates, and a set of products for each thread would cost more than it saves
+_SHARED_WIDTH = 2048
+
+
+def batches(features: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
+    """Pairs of features and labels, from two arrays, two iterators, or one iterable of pairs."""
+    if labels is not None and not (isinstance(features, Iterator) and isinstance(labels, Iterator)):
+        yield features, labels
+        return
+    if labels is not None:
+        for index, (one, other) in enumerate(zip_longest(features, labels, fillvalue=_END)):
+            if one is _END or other is _END:
+                missing = "features" if one is _END else "labels"
+                raise ShapeError(
+                    f"batch {index} has no {missing}: features and labels must come in equally "
+                    "many batches"
+                )
+            yield one, other
+        return
+    if isinstance(features, np.ndarray) or not isinstance(features, Iterable):
+        raise ShapeError(
+            "labels are missing: give features and labels, or an iterable of (features, labels) "
+            "batches"
+        )
+    for index, batch in enumerate(features):
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise ShapeError(f"batch {index} is not a pair (features, labels)")
+        yield batch[0], batch[1]
+
+
+def add_batch(
+    sums: Sums, watch: ColumnWatch, features: Any, labels: Any, progress: Progress | None
+) -> None:
+    """Add one batch, block by block; large ones by one thread a core, each with sums of its own."""
+    spec = sums.spec
+    array = checked_features(spec, features)
+    checked = checked_labels(spec, labels, len(array), sums.count)
+    require_room(sums.count + len(array))
+    shared = array.size >= _WORTH_SHARING and spec.width <= _SHARED_WIDTH
+    workers = threads.cores() if shared else 1
+    parts = [(sums, watch)] + [(Sums(spec), ColumnWatch(spec)) for _ in range(workers - 1)]
+    before = sums.count
+
+    def work(worker: int, share: slice) -> None:
+        own, seen = parts[worker]
+        buffer = np.empty((min(_BLOCK_ROWS, share.stop - share.start), spec.width))
+        for start in range(share.start, share.stop, _BLOCK_ROWS):
+            block = slice(start, min(start + _BLOCK_ROWS, share.stop))
+            integers = buffer[: block.stop - block.start]
+            largest = put_features(spec, array[block], integers, before + start)
+            seen.see(array[block], integers[:, : spec.dim], largest)
+            own.change(Rows(integers, largest, targets_of(spec, checked[block], before + start)), 1)
+            if progress is not None and worker == 0:
+                progress(before + (start - share.start + len(integers)) * workers)
+
+    if workers == 1:
+        with threads.one_blas_thread() if spec.width <= _NARROW else nullcontext():
+            work(0, slice(0, len(array)))
+    else:
+        threads.share_out(len(array), workers, work)
+    for own, seen in parts[1:]:
+        sums.merge(own)
+        watch.merge(seen)
+    if progress is not None:
+        progress(before + len(array))

@@ -1,0 +1,544 @@
+"""Collector: the server's part in one round of secure aggregation, with no I/O and no clock.
+
+Its phases: joining, sharing, masking, revealing, done. In each, `take` hears what clients say,
+`say` tells a client what it must know, and `advance` goes on with those who have answered. When to
+advance is for the caller, who has a clock.
+
+Laws: a message that is refused changes nothing, and one that was taken before is taken again
+without effect; an `advance` that raises Aborted changes nothing either, so that the caller may wait
+for more. Of the masked vectors only their sum is kept. `sum()` is the exact sum of the vectors of
+`included`, and there is none of fewer clients than the rules ask for.
+
+The end of a round without a sum.
+
+Which masks are left in the sum of masked vectors, from the shares that clients revealed.
+
+Law: with the shares that honest clients reveal, and of each client at least the threshold of
+holders, what is left in the sum over the survivors is the self mask of every survivor, and the
+pairwise masks between survivors and neighbours that dealt shares and then dropped out. Pairs of
+survivors have cancelled; who dropped out before dealing has no masks in anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from expunge.crypto import PublicKey
+from expunge.errors import EvidenceError, FormatError, ProtocolError, RefusedError
+from expunge.exact.wide import Wide
+from expunge.ridge.spec import Aggregation
+from expunge.secagg import messages, shamir
+from expunge.secagg.keys import Private
+from expunge.secagg.masks import Masked
+from expunge.secagg.messages import ClientMessage
+from expunge.secagg.parcels import Dealt, Parcel, parcels, share_digest
+from expunge.secagg.plan import Opening
+from expunge.secagg.roster import Join, Roster
+from expunge.secagg.shamir import SHARE_BYTES
+
+
+class Aborted(ProtocolError):  # noqa: N818 - the word for it in the protocol
+    """A round that cannot come to its sum: nothing is learnt or applied.
+
+    `reason` says who or what was missing.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+_FEW = 5  # names in a list
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """All that the collector has heard: who dealt what, who survived, and who revealed which share
+    of whom.
+    """
+
+    roster: Roster
+    dealt: Mapping[str, Dealt]
+    survivors: frozenset[str]
+    revealed: Mapping[str, Mapping[str, bytes]]  # by holder, then by dealer
+
+    def needed(self) -> list[str]:
+        """Whose secrets must be opened: survivors, and dealers that dropped out but have neighbours
+        among them.
+        """
+        near = (
+            name for name in self.dealt if self.survivors.intersection(self.roster.neighbours(name))
+        )
+        return sorted(self.survivors.union(near))
+
+    def holders(self, dealer: str, answering: frozenset[str]) -> list[str]:
+        """Who of those answering holds a share of the secret that is to be opened."""
+        return [
+            name
+            for name in self.roster.holders(dealer)
+            if name in answering and (name != dealer or dealer in self.survivors)
+        ]
+
+
+def require_holders(hearing: Hearing, answering: frozenset[str], when: str) -> None:
+    """Abort if some secret has fewer holders left than the threshold."""
+    threshold = hearing.roster.plan.threshold
+    counts = {name: len(hearing.holders(name, answering)) for name in hearing.needed()}
+    lacking = [name for name, count in counts.items() if count < threshold]
+    if lacking:
+        raise Aborted(
+            f"{when}, {threshold} shares are needed to open a mask, but there are fewer for "
+            f"{listed(lacking)} "
+            f"({min(counts[name] for name in lacking)} for one of them): too many clients dropped "
+            "out. Nothing was learnt or "
+            "applied; open another round"
+        )
+
+
+def masks_left(hearing: Hearing) -> tuple[list[bytes], list[bytes]]:
+    """The keys of the masks that were added, and of those that were subtracted, in the sum over the
+    survivors.
+    """
+    require_holders(hearing, frozenset(hearing.revealed), "when shares were revealed")
+    roster, plus, minus = hearing.roster, list[bytes](), list[bytes]()
+    for name in hearing.needed():
+        if name in hearing.survivors:
+            plus.append(roster.context.self_key(_seed(hearing, name), name))
+            continue
+        private = _mask(hearing, name)
+        for survivor in hearing.survivors.intersection(roster.neighbours(name)):
+            key = roster.context.pair_key(private, roster.join(survivor).mask, name, survivor)
+            (plus if survivor < name else minus).append(key)
+    return plus, minus
+
+
+def listed(names: list[str] | frozenset[str]) -> str:
+    """Some names, and how many more there are."""
+    ordered = sorted(names)
+    return (
+        ", ".join(ordered[:_FEW])
+        + (f" and {len(ordered) - _FEW} more" if len(ordered) > _FEW else "")
+        if ordered
+        else "nobody"
+    )
+
+
+def _seed(hearing: Hearing, name: str) -> bytes:
+    seed = _recovered(hearing, name)
+    if (
+        seed is None
+        or hearing.roster.context.digest(seed, "seed", name) != hearing.dealt[name].seed
+    ):
+        raise Aborted(_wrong(name, "self seed"))
+    return seed
+
+
+def _mask(hearing: Hearing, name: str) -> Private:
+    raw = _recovered(hearing, name)
+    if raw is None or (private := Private(raw)).public != hearing.roster.join(name).mask:
+        raise Aborted(_wrong(name, "mask key"))
+    return private
+
+
+def _recovered(hearing: Hearing, dealer: str) -> bytes | None:
+    numbers = {holder: number for number, holder in enumerate(hearing.roster.holders(dealer), 1)}
+    holders = hearing.holders(dealer, frozenset(hearing.revealed))
+    shares = {numbers[holder]: hearing.revealed[holder][dealer] for holder in holders}
+    try:
+        return shamir.recover(shares, hearing.roster.plan.threshold)
+    except FormatError:  # the dealer is named by who asked
+        return None
+
+
+def _wrong(name: str, what: str) -> str:
+    return (
+        f"{name} dealt wrong shares: each is the one it committed to, but together they do not "
+        f"give its {what}. Nothing was "
+        f"learnt or applied; look into {name} before opening another round with it"
+    )
+
+
+PHASES = ("joining", "sharing", "masking", "revealing", "done")
+_KINDS = {
+    "joining": "join",
+    "sharing": "shares",
+    "masking": "masked",
+    "revealing": "reveal",
+    "done": "",
+}
+
+
+class Collector:
+    """One round at the server.
+
+    `keys` gives the enrolled key of a client, or raises LookupError or RefusedError.
+
+    `length` is the number of entries of a vector; without it, the first masked vector says how long
+    the others must be.
+    """
+
+    def __init__(
+        self,
+        opening: Opening,
+        rules: Aggregation,
+        keys: Callable[[str], PublicKey],
+        *,
+        length: int | None = None,
+    ) -> None:
+        self.opening, self.rules = opening, rules
+        self.phase = "joining"
+        self._keys = keys
+        self._length = length
+        self._digests: dict[tuple[str, str], str] = {}  # of messages taken, by kind and client
+        self._joins: dict[str, tuple[Join, bytes]] = {}
+        self._roster: Roster | None = None
+        self._dealt: dict[str, Dealt] = {}
+        self._dealers: frozenset[str] = frozenset()  # whose shares arrived in time
+        self._masked: set[str] = set()
+        self._hidden: Masked | None = None
+        self._survivors: frozenset[str] = frozenset()
+        self._told_survivors = b""
+        self._revealed: dict[str, dict[str, bytes]] = {}
+        self._sum: Wide | None = None
+
+    # -- what it shows -----------------------------------------------------------------------------
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Who is in the roster; while joining, who has joined so far."""
+        return tuple(sorted(self._joins))
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """Who has not answered in this phase; nobody in particular while joining."""
+        answered = {
+            "sharing": self._dealt.keys(),
+            "masking": self._masked,
+            "revealing": self._revealed.keys(),
+        }
+        return self._members().difference(answered.get(self.phase, ()))
+
+    @property
+    def included(self) -> list[tuple[str, int]]:
+        """Whose vectors are in the sum, with their sequence numbers; empty before the survivors are
+        known.
+        """
+        return self._known().sequences(sorted(self._survivors)) if self._survivors else []
+
+    def sum(self) -> Wide:
+        """The exact sum of the vectors of those included."""
+        if self._sum is None:
+            raise ProtocolError(f"there is no sum yet: the round is at {self.phase}")
+        return self._sum
+
+    def say(self, client: str) -> bytes | None:
+        """What this client must know in this phase: roster, deliveries or survivors.
+
+        None if it has no part in it.
+        """
+        if client not in self._members():
+            return None
+        if self.phase == "sharing":
+            return self._known().data
+        return self._deliveries(client) if self.phase == "masking" else self._told_survivors
+
+    def _members(self) -> frozenset[str]:
+        """From whom a message is expected in this phase."""
+        members = {
+            "sharing": frozenset(self._joins),
+            "masking": self._dealers,
+            "revealing": self._survivors,
+        }
+        return members.get(self.phase, frozenset())
+
+    def _known(self) -> Roster:
+        if self._roster is None:
+            raise ProtocolError("there is no roster yet: clients are still joining")
+        return self._roster
+
+    def _deliveries(self, client: str) -> bytes:
+        senders = [name for name in self._known().neighbours(client) if name in self._dealers]
+        header = {"client": client, "kind": "deliveries", "senders": senders} | self._round()
+        return messages.write_server_message(
+            header, b"".join(self._parcel(sender, client).to_bytes() for sender in senders)
+        )
+
+    def _parcel(self, dealer: str, holder: str) -> Parcel:
+        return self._dealt[dealer].parcels[self._known().neighbours(dealer).index(holder)]
+
+    def _round(self) -> dict[str, str]:
+        return {
+            "federation": self.opening.federation,
+            "roster": self._known().digest,
+            "round": self.opening.round,
+        }
+
+    # -- taking ------------------------------------------------------------------------------------
+
+    def take(self, data: bytes | memoryview) -> str:
+        """Hear a client's message; who said it.
+
+        RefusedError says why it was not taken, and nothing has changed.
+        """
+        try:
+            message = messages.read_client_message(data)
+        except FormatError as problem:
+            raise RefusedError("malformed", f"{problem}") from problem
+        self._require_sender(message)
+        known = self._digests.get((message.kind, message.client))
+        if known == message.digest:
+            return message.client
+        if known is not None:
+            raise RefusedError(
+                "sequence-reused",
+                (
+                    f"{message.client} has sent another {message.kind} in this round: only the "
+                    "first "
+                    "one counts"
+                ),
+            )
+        self._require_turn(message)
+        take = {
+            "join": self._take_join,
+            "shares": self._take_shares,
+            "masked": self._take_masked,
+            "reveal": self._take_reveal,
+        }
+        try:
+            take[message.kind](message)
+        except FormatError as problem:
+            raise RefusedError(
+                "malformed", f"the {message.kind} of {message.client} cannot be read: {problem}"
+            ) from problem
+        self._digests[message.kind, message.client] = message.digest
+        return message.client
+
+    def _require_sender(self, message: ClientMessage) -> None:
+        header, client = message.header, message.client
+        if header["federation"] != self.opening.federation:
+            raise RefusedError(
+                "wrong-federation",
+                f"the {message.kind} of {client} is for federation {header['federation']}",
+            )
+        if header["round"] != self.opening.round:
+            raise RefusedError(
+                "wrong-round",
+                (
+                    f"the {message.kind} of {client} is for round {header['round']}, not "
+                    f"{self.opening.round}: sync first"
+                ),
+            )
+        try:
+            key = self._keys(client)
+        except LookupError as problem:
+            raise RefusedError(
+                "unknown-actor", f"nobody of the name {client} is enrolled here"
+            ) from problem
+        try:
+            message.verify(key)
+        except EvidenceError as problem:
+            raise RefusedError(
+                "bad-signature",
+                f"the {message.kind} of {client} is not signed by its key: {problem}",
+            ) from problem
+
+    def _require_turn(self, message: ClientMessage) -> None:
+        kind, client = message.kind, message.client
+        if kind != _KINDS[self.phase]:
+            raise RefusedError(
+                "wrong-phase",
+                (
+                    f"the {kind} of {client} is not expected while the round is at {self.phase}: "
+                    "wait "
+                    "for the next round"
+                ),
+            )
+        if kind == "join":
+            return
+        if client not in self._members():
+            raise RefusedError(
+                "not-allowed", f"{client} has no part in this round any more: wait for the next one"
+            )
+        if message.header["roster"] != self._known().digest:
+            raise RefusedError(
+                "wrong-round", f"the {kind} of {client} belongs to another roster than this round's"
+            )
+        joined = self._joins[client][0].sequence
+        if message.header["sequence"] != joined:
+            raise RefusedError(
+                "sequence-reused",
+                (
+                    f"{client} joined with number {joined}, but its {kind} has "
+                    f"{message.header['sequence']}"
+                ),
+            )
+
+    def _take_join(self, message: ClientMessage) -> None:
+        opening, rules = messages.opening_of(message.header), messages.rules_of(message.header)
+        if (opening.data_digest, opening.labels_digest) != (
+            self.opening.data_digest,
+            self.opening.labels_digest,
+        ):
+            raise RefusedError(
+                "wrong-spec",
+                (
+                    f"{message.client} joins with another spec of data or labels than this "
+                    "round's: "
+                    "sync first"
+                ),
+            )
+        if rules != self.rules:
+            raise RefusedError(
+                "wrong-spec",
+                (
+                    f"{message.client} joins under other rules of aggregation than this round's: "
+                    "sync "
+                    "first"
+                ),
+            )
+        if opening.purpose != self.opening.purpose:
+            raise RefusedError(
+                "wrong-round",
+                (
+                    f"{message.client} joins for {opening.purpose}, but the round is for "
+                    f"{self.opening.purpose}"
+                ),
+            )
+        messages.pieces(message.body, 0, 1, "a join")
+        self._joins[message.client] = (Join.from_header(message.header), message.signature)
+
+    def _take_shares(self, message: ClientMessage) -> None:
+        header, count = message.header, len(self._known().neighbours(message.client))
+        found = parcels(message.body, count, "the parcels of shares")
+        self._dealt[message.client] = Dealt(
+            tuple(found), bytes.fromhex(header["seed"]), bytes.fromhex(header["own"])
+        )
+
+    def _take_masked(self, message: ClientMessage) -> None:
+        header, client = message.header, message.client
+        if header["deliveries"] != hashlib.sha256(self._deliveries(client)).hexdigest():
+            raise RefusedError(
+                "wrong-round",
+                f"the masks of {client} belong to other deliveries than those it was sent",
+            )
+        masked = Masked.from_bytes(message.body)
+        expected = self._length if self._length is not None else masked.length
+        if masked.length != expected or header["length"] != masked.length:
+            raise RefusedError(
+                "malformed",
+                f"the masked vector of {client} has {masked.length} entries, not {expected}",
+            )
+        if self._hidden is None:
+            self._hidden = masked
+        else:
+            self._hidden.absorb(masked)
+        self._length = expected
+        self._masked.add(client)
+
+    def _take_reveal(self, message: ClientMessage) -> None:
+        holder, roster = message.client, self._known()
+        if message.header["survivors"] != hashlib.sha256(self._told_survivors).hexdigest():
+            raise RefusedError(
+                "wrong-round",
+                f"{holder} reveals shares for another list of survivors than the one it was sent",
+            )
+        dealers = [name for name in roster.holders(holder) if name in self._dealers]
+        found = messages.pieces(message.body, len(dealers), SHARE_BYTES, "revealed shares")
+        shares = {dealer: bytes(share) for dealer, share in zip(dealers, found, strict=True)}
+        for dealer, share in shares.items():
+            is_seed = dealer in self._survivors
+            if share_digest(roster.context, is_seed, dealer, holder, share) != self._committed(
+                dealer, holder, is_seed
+            ):
+                raise RefusedError(
+                    "wrong-share",
+                    f"{holder} revealed a wrong share of the "
+                    f"{'self seed' if is_seed else 'mask key'} of {dealer}: it is not the "
+                    "one that was dealt, so nothing of this message is used",
+                    holder=holder,
+                    dealer=dealer,
+                )
+        self._revealed[holder] = shares
+
+    def _committed(self, dealer: str, holder: str, is_seed: bool) -> bytes:
+        if dealer == holder:
+            return self._dealt[dealer].own
+        parcel = self._parcel(dealer, holder)
+        return parcel.seed if is_seed else parcel.mask
+
+    def leave_out(self, clients: Collection[str]) -> None:
+        """Take joins back, before the roster is made; those clients have no part in this round."""
+        if self.phase != "joining":
+            raise ProtocolError(
+                f"the round is at {self.phase}: whoever is in its roster stays in it"
+            )
+        for client in clients:
+            self._joins.pop(client, None)
+
+    # -- going on ----------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """End the phase with those who have answered; Aborted if they are too few, and then nothing
+        has changed.
+        """
+        steps = {
+            "joining": self._end_joining,
+            "sharing": self._end_sharing,
+            "masking": self._end_masking,
+        }
+        if self.phase == "done":
+            raise ProtocolError("the round is done: it cannot advance")
+        steps.get(self.phase, self._end_revealing)()
+        self.phase = PHASES[PHASES.index(self.phase) + 1]
+
+    def _end_joining(self) -> None:
+        if len(self._joins) < self.rules.fewest:
+            raise Aborted(
+                f"{len(self._joins)} clients joined ({listed(frozenset(self._joins))}), but the "
+                "rules ask for "
+                f"{self.rules.fewest}: wait for more, or open another round"
+            )
+        self._roster = Roster.read(
+            Roster.write(self.opening, self.rules, list(self._joins.values()))
+        )
+
+    def _end_sharing(self) -> None:
+        dealers = frozenset(self._dealt)
+        self._require_enough(dealers, "dealt shares")
+        require_holders(
+            Hearing(self._known(), self._dealt, dealers, {}), dealers, "after shares were dealt"
+        )
+        self._dealers = dealers
+
+    def _end_masking(self) -> None:
+        survivors = frozenset(self._masked)
+        self._require_enough(survivors, "sent masked vectors")
+        require_holders(
+            Hearing(self._known(), self._dealt, survivors, {}),
+            survivors,
+            "after masked vectors were sent",
+        )
+        self._survivors = survivors
+        self._told_survivors = messages.write_server_message(
+            {"clients": sorted(survivors), "kind": "survivors"} | self._round()
+        )
+
+    def _end_revealing(self) -> None:
+        if self._hidden is None:
+            raise ProtocolError("there are no masked vectors to open")
+        plus, minus = masks_left(
+            Hearing(self._known(), self._dealt, self._survivors, self._revealed)
+        )
+        self._sum = self._hidden.opened(plus, minus)
+        self._hidden, self._revealed = None, {}
+
+    def _require_enough(self, names: frozenset[str], what: str) -> None:
+        fewest, clients = self._known().plan.survivors, self.clients
+        if len(names) < fewest:
+            raise Aborted(
+                f"{len(names)} of {len(clients)} clients {what}, but the rules ask for {fewest} "
+                f"({listed(frozenset(clients) - names)} dropped out). Nothing was learnt or "
+                "applied; open another round"
+            )

@@ -1,0 +1,277 @@
+"""What is said in a round of secure aggregation, byte for byte.
+
+Integers are little-endian; a header is canonical JSON; digests, keys and commitments in headers are
+lower-case hexadecimal.
+
+*Said* by a client: `expunge`, NUL, `said`, NUL; version 1 (one byte); the length of the header
+(uint32); the header; an Ed25519 signature of 64 bytes over the PAE of
+`application/vnd.expunge.aggregation.v1+json` and the header; the body. *Told* by the server:
+`expunge`, NUL, `told`, NUL, version, length, header, body; whoever carries it signs it as a whole.
+Every header has `kind`, `federation`, `round` and `body` (SHA-256 of the body); the said ones have
+`client` and `sequence`; all but join and roster have `roster`, the SHA-256 of the bytes of the
+roster.
+
+- said `join`: `purpose`, `spec` (`data`, `labels`), `rules`, `cipher` and `mask` (public X25519
+  keys). No body.
+- told `roster`: `purpose`, `spec`, `rules`, `clients` (list of `[name, sequence]`, sorted by name).
+  Body: for each client its cipher key, its mask key and the signature of its join, 128 bytes. A
+  join is not repeated whole: its header follows from the roster's and these bytes, and its
+  signature must fit.
+- said `shares`: `seed` (commitment to the self seed), `own` (digest of the client's own share of
+  it). Body: for each neighbour, by name, a parcel.
+- told `deliveries`: `client` (to whom), `senders` (neighbours whose shares arrived, sorted). Body:
+  for each sender its parcel.
+- said `masked`: `deliveries` (SHA-256 of their bytes), `length`. Body: the masked vector, 16 bytes
+  an entry.
+- told `survivors`: `clients` (whose masked vectors arrived, sorted). No body.
+- said `reveal`: `survivors` (SHA-256 of their bytes). Body: for itself and each sender of the
+  deliveries, sorted by name, a share of 33 bytes: of the self seed of a survivor, of the mask key
+  of another.
+
+A *parcel* from a dealer to a holder has 146 bytes: 82 sealed ones (the holder's shares of the self
+seed and of the mask key, 33 bytes each, by ChaCha20-Poly1305 with a nonce of zeros under a key for
+this parcel alone, with both digests as associated data), and the digests of both shares (32 each).
+
+Keys are HKDF-SHA256 without salt, 32 bytes; digests of secrets are SHA-256. Both are bound by a
+*context*: `expunge`, NUL, `aggregation`, NUL, 0x01 and the canonical JSON of `[use, federation,
+round, roster, names...]`, which is HKDF's info, and stands before the content of a digest. Uses and
+names:
+
+- `parcel`, dealer and holder: key from X25519 of their cipher keys; seals a parcel.
+- `pair mask`, both sorted: key from X25519 of their mask keys; the mask that the first adds and the
+  second subtracts.
+- `self mask`, client: key from the self seed; the mask that the client adds.
+- `dealing seed`, `dealing mask`, client: keys of the streams from which the coefficients of
+  polynomials are drawn; nobody else can tell how.
+- `seed`, client: digest that commits a client to its self seed.
+- `seed share`, `mask share`, dealer and holder: digest of a share.
+
+The holders of a client's shares are the client and its neighbours, sorted by name and numbered from
+1 (shamir.py). The ring of neighbours (graph.py) has the seed SHA-256 of the context with use `ring`
+and no names; degree and threshold are those of plan.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from expunge.crypto import canonical
+from expunge.crypto.envelope import payload_type, preauthentication
+from expunge.crypto.keys import SIGNATURE_BYTES, PublicKey, SigningKey
+from expunge.errors import FormatError, SpecError
+from expunge.ridge.spec import Aggregation
+from expunge.secagg.plan import ROUND_DIGITS, Opening
+from expunge.wire.schema import (
+    FEDERATION_DIGITS,
+    checked_digest,
+    checked_hex,
+    checked_integer,
+    checked_name,
+)
+
+_SAID, _TOLD = b"expunge\x00said\x00", b"expunge\x00told\x00"
+_VERSION = 1
+_FRAME = struct.Struct(f"<{len(_SAID)}sBI")
+_MOST_HEADER = 1 << 24  # a roster of a hundred thousand clients has some megabytes of names
+_ALWAYS = frozenset({"body", "federation", "kind", "round"})
+
+CLIENT_MESSAGES = {
+    "join": _ALWAYS | {"cipher", "client", "mask", "purpose", "rules", "sequence", "spec"},
+    "shares": _ALWAYS | {"client", "own", "roster", "seed", "sequence"},
+    "masked": _ALWAYS | {"client", "deliveries", "length", "roster", "sequence"},
+    "reveal": _ALWAYS | {"client", "roster", "sequence", "survivors"},
+}
+SERVER_MESSAGES = {
+    "roster": _ALWAYS | {"clients", "purpose", "rules", "spec"},
+    "deliveries": _ALWAYS | {"client", "roster", "senders"},
+    "survivors": _ALWAYS | {"clients", "roster"},
+}
+_HEXADECIMAL = ("body", "cipher", "deliveries", "mask", "own", "roster", "seed", "survivors")
+
+
+@dataclass(frozen=True)
+class ClientMessage:
+    """A client's message as it was received; `verify` says whether the client signed it."""
+
+    header: dict[str, Any]
+    header_bytes: bytes
+    signature: bytes
+    body: memoryview
+
+    @property
+    def kind(self) -> str:
+        """join, shares, masked or reveal."""
+        return str(self.header["kind"])
+
+    @property
+    def client(self) -> str:
+        """Who claims to have said it."""
+        return str(self.header["client"])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the header, which covers the body."""
+        return hashlib.sha256(self.header_bytes).hexdigest()
+
+    def verify(self, key: PublicKey) -> None:
+        """Raise EvidenceError unless `key` signed this."""
+        key.verify(self.signature, covered(self.header_bytes))
+
+
+def covered(header: bytes) -> bytes:
+    """What a client signs."""
+    return preauthentication(payload_type("aggregation"), header)
+
+
+def sign(header: dict[str, Any], body: bytes, key: SigningKey) -> bytes:
+    """The bytes of a client's message. Law: the same arguments give the same bytes."""
+    head = canonical.encode(header | {"body": hashlib.sha256(body).hexdigest()})
+    return b"".join([_FRAME.pack(_SAID, _VERSION, len(head)), head, key.sign(covered(head)), body])
+
+
+def write_server_message(header: dict[str, Any], body: bytes = b"") -> bytes:
+    """The bytes of what the server tells. Law: the same arguments give the same bytes."""
+    head = canonical.encode(header | {"body": hashlib.sha256(body).hexdigest()})
+    return b"".join([_FRAME.pack(_TOLD, _VERSION, len(head)), head, body])
+
+
+def read_client_message(data: bytes | memoryview) -> ClientMessage:
+    """A client's message of any kind; FormatError for what is truncated, altered or malformed."""
+    head, rest = _opened(data, _SAID, "message of a round")
+    if len(rest) < SIGNATURE_BYTES:
+        raise FormatError("the message of a round is truncated: offer it again")
+    body = rest[SIGNATURE_BYTES:]
+    header = _checked(head, CLIENT_MESSAGES)
+    _require_body(header, body)
+    return ClientMessage(header, head, bytes(rest[:SIGNATURE_BYTES]), body)
+
+
+@dataclass(frozen=True)
+class Preamble:
+    """Who claims to say what; `verify` says whether the client signed it.
+
+    Whether the body is the one that was signed is open.
+    """
+
+    federation: str
+    round: str
+    client: str
+    sequence: int
+    kind: str
+    header: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+
+    def verify(self, key: PublicKey) -> None:
+        """Raise EvidenceError unless `key` signed this."""
+        key.verify(self.signature, covered(self.header))
+
+
+def read_preamble(data: bytes | memoryview) -> Preamble:
+    """How a client's message introduces itself, to find out for which round it is; FormatError if
+    it does not.
+    """
+    head, rest = _opened(data, _SAID, "message of a round")
+    header = _checked(head, CLIENT_MESSAGES)
+    claims = {name: header[name] for name in ("federation", "round", "client", "sequence", "kind")}
+    return Preamble(**claims, header=head, signature=bytes(rest[:SIGNATURE_BYTES]))
+
+
+def read_server_message(kind: str, data: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:
+    """Header and body of what the server tells, of this kind; FormatError for anything else."""
+    head, body = _opened(data, _TOLD, kind)
+    header = _checked(head, {kind: SERVER_MESSAGES[kind]})
+    _require_body(header, body)
+    return header, body
+
+
+def _opened(data: bytes | memoryview, magic: bytes, what: str) -> tuple[bytes, memoryview]:
+    view = memoryview(data).cast("B")
+    if len(view) < _FRAME.size or bytes(view[: len(magic)]) != magic:
+        raise FormatError(f"this is no {what}: it does not begin as one")
+    _, version, size = _FRAME.unpack(view[: _FRAME.size])
+    if version != _VERSION:
+        raise FormatError(
+            f"a {what} of version {version} is unknown here; this side speaks version {_VERSION}"
+        )
+    if size > _MOST_HEADER or len(view) < _FRAME.size + size:
+        raise FormatError(
+            f"the {what} is truncated, or its header of {size} bytes is too long: offer it again"
+        )
+    return bytes(view[_FRAME.size : _FRAME.size + size]), view[_FRAME.size + size :]
+
+
+def _checked(head: bytes, kinds: dict[str, frozenset[str]]) -> dict[str, Any]:
+    value = canonical.decode(head, "a header of a round")
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in kinds:
+        raise FormatError(f"{' or '.join(kinds)} was expected, got {kind!r:.40}")
+    content = canonical.require_keys(value, f"the header of the {kind}", kinds[kind])
+    checked_hex(content["federation"], FEDERATION_DIGITS, f"the federation of the {kind}")
+    checked_hex(content["round"], ROUND_DIGITS, f"the round of the {kind}")
+    for name in _HEXADECIMAL:
+        if name in content:
+            checked_digest(content[name], f"{name!r} of the {kind}")
+    if "client" in content:
+        checked_name(content["client"])
+    if "sequence" in content:
+        checked_integer(content["sequence"], "the sequence number")
+    if "length" in content:
+        checked_integer(content["length"], "the length of the masked vector", 1)
+    return content
+
+
+def _require_body(header: dict[str, Any], body: memoryview) -> None:
+    if hashlib.sha256(body).hexdigest() != header["body"]:
+        raise FormatError(
+            f"the body of the {header['kind']} is truncated or altered: offer it again"
+        )
+
+
+def opening_of(header: dict[str, Any]) -> Opening:
+    """The round of which a join or a roster speaks."""
+    spec = canonical.require_keys(
+        header["spec"], f"the spec of the {header['kind']}", frozenset({"data", "labels"})
+    )
+    return Opening(
+        header["federation"], header["round"], header["purpose"], spec["data"], spec["labels"]
+    )
+
+
+def rules_of(header: dict[str, Any]) -> Aggregation:
+    """The rules of which a join or a roster speaks."""
+    try:
+        return Aggregation.from_dict(header["rules"])
+    except SpecError as problem:
+        raise FormatError(f"the rules of the {header['kind']} cannot be: {problem}") from problem
+
+
+def about(opening: Opening, rules: Aggregation) -> dict[str, Any]:
+    """What joins and rosters say alike of their round."""
+    return {
+        "federation": opening.federation,
+        "purpose": opening.purpose,
+        "round": opening.round,
+        "rules": rules.to_dict(),
+        "spec": {"data": opening.data_digest, "labels": opening.labels_digest},
+    }
+
+
+def pieces(body: memoryview, count: int, size: int, what: str) -> list[memoryview]:
+    """The body cut into so many pieces of this size, and nothing else."""
+    if len(body) != count * size:
+        raise FormatError(f"{what} must have {count} times {size} bytes, got {len(body)}")
+    return [body[at : at + size] for at in range(0, len(body), size)]
+
+
+def names(value: object, what: str) -> tuple[str, ...]:
+    """A list of names in order, none twice."""
+    if not isinstance(value, list):
+        raise FormatError(f"{what} must be a list of names, got {type(value).__name__}")
+    found = tuple(checked_name(name) for name in value)
+    if any(left >= right for left, right in pairwise(found)):
+        raise FormatError(f"{what} must be sorted by name, and name nobody twice")
+    return found

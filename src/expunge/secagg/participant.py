@@ -1,0 +1,508 @@
+"""Participant: one client in one round of secure aggregation.
+
+It hears bytes, says bytes, and does no more.
+
+Its phases: joined, shared, masked, revealed. Laws:
+
+- Each `on_` method is a function of the state and its arguments: repeated with the same ones,
+  before or after the state was stored and read back, it gives the same bytes. With others than the
+  first time it refuses, and nothing changes. All randomness is drawn by `join`.
+- What it says is fit to be sent once the new state (`to_bytes`) has been stored: a client that
+  forgot what it said could be led to say something else.
+- It takes nothing on trust from the server: keys are pinned by its caller, degree and threshold
+  follow from the rules, and it reveals shares once, for one list of survivors, of at least as many
+  clients as the rules ask for.
+- For no client does it reveal both a share of the self seed and one of the mask key. Once it has
+  revealed shares, its state holds no secrets.
+
+What the server told wrongly is an EvidenceError (FormatError where it cannot even be read); a call
+out of turn is a ProtocolError.
+
+What a participant keeps between messages: secret, and whole.
+
+Law: `State.from_bytes(state.to_bytes()) == state`; any altered byte is refused. Once shares are
+revealed, nothing secret is left in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from expunge.crypto import canonical
+from expunge.crypto.keys import PublicKey, SigningKey
+from expunge.errors import EvidenceError, FormatError, ProtocolError, SpecMismatchError
+from expunge.exact.wide import Wide
+from expunge.ridge.spec import Aggregation
+from expunge.secagg import messages
+from expunge.secagg.keys import Private, Random, Secrets
+from expunge.secagg.masks import Masked
+from expunge.secagg.parcels import deal, own_share, parcels, unpack
+from expunge.secagg.plan import Opening
+from expunge.secagg.roster import Join, Roster
+from expunge.secagg.shamir import SHARE_BYTES
+from expunge.wire.schema import checked_integer, checked_name
+
+PHASES = ("joined", "shared", "masked", "revealed")
+
+_MAGIC = b"expunge\x00participant\x00"
+_VERSION = 1
+_FRAME = struct.Struct(f"<{len(_MAGIC)}sBI")
+_CHECKSUM = hashlib.sha256().digest_size
+_TEXTS = ("deliveries", "join", "key", "masked", "phase", "survivors")
+_PARTS = ("roster", "shares", "held", "reveal")
+_KEYS = frozenset(
+    {*_TEXTS, "included", "name", "opening", "parts", "peers", "rules", "secrets", "sequence"}
+)
+
+
+@dataclass(frozen=True, repr=False)
+class State:
+    """A participant's state: what it is, its secrets, and what it has heard and said so far."""
+
+    opening: Opening
+    rules: Aggregation
+    name: str
+    sequence: int
+    key: str  # id of its identity key
+    join: str = ""  # digest of its message of joining
+    phase: str = "joined"
+    secrets: Secrets | None = None
+    roster: bytes = b""
+    shares: bytes = b""  # its message of shares
+    deliveries: str = ""  # digest
+    peers: tuple[str, ...] = ()  # neighbours whose shares arrived
+    held: bytes = b""  # their shares, in their order
+    masked: str = ""  # digest of its masked message
+    survivors: str = ""  # digest
+    reveal: bytes = b""  # its message of revealed shares
+    included: tuple[tuple[str, int], ...] | None = None
+
+    def to_bytes(self) -> bytes:
+        """The whole state: to be kept from all others."""
+        content = {name: getattr(self, name) for name in _TEXTS}
+        content |= {
+            "included": None if self.included is None else [list(pair) for pair in self.included],
+            "name": self.name,
+            "opening": self.opening.to_json(),
+            "parts": [len(getattr(self, name)) for name in _PARTS],
+            "peers": list(self.peers),
+            "rules": self.rules.to_dict(),
+            "secrets": None if self.secrets is None else self.secrets.to_bytes().hex(),
+            "sequence": self.sequence,
+        }
+        head = canonical.encode(content)
+        data = b"".join(
+            [
+                _FRAME.pack(_MAGIC, _VERSION, len(head)),
+                head,
+                *(getattr(self, name) for name in _PARTS),
+            ]
+        )
+        return data + hashlib.sha256(data).digest()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> State:
+        """The inverse of `to_bytes`."""
+        if len(data) < _FRAME.size + _CHECKSUM or data[: len(_MAGIC)] != _MAGIC:
+            raise FormatError("this is no state of a participant: it does not begin as one")
+        _, version, size = _FRAME.unpack_from(data)
+        if version != _VERSION:
+            raise FormatError(
+                f"a participant's state of version {version} is unknown here; this release reads "
+                f"version {_VERSION}"
+            )
+        if hashlib.sha256(data[:-_CHECKSUM]).digest() != data[-_CHECKSUM:]:
+            raise FormatError(
+                "the state of a participant is damaged: leave this round and wait for the next"
+            )
+        start = _FRAME.size + size
+        content = canonical.decode_object(
+            data[_FRAME.size : start], "the state of a participant", _KEYS
+        )
+        parts: dict[str, Any] = {}
+        for name, length in zip(_PARTS, content["parts"], strict=True):
+            parts[name], start = data[start : start + length], start + length
+        secrets, included = content["secrets"], content["included"]
+        return cls(
+            opening=Opening.from_json(content["opening"]),
+            rules=Aggregation.from_dict(content["rules"]),
+            name=checked_name(content["name"]),
+            sequence=checked_integer(content["sequence"], "the sequence number"),
+            secrets=None if secrets is None else Secrets.from_bytes(bytes.fromhex(secrets)),
+            peers=tuple(content["peers"]),
+            included=None
+            if included is None
+            else tuple((name, sequence) for name, sequence in included),
+            **{name: content[name] for name in _TEXTS},
+            **parts,
+        )
+
+
+class Participant:
+    """A client's part in one round.
+
+    Make one with `Participant.join`, or from its stored state with `from_bytes`.
+    """
+
+    def __init__(self, state: State, key: SigningKey) -> None:
+        self._state, self._key = state, key
+        self._masked = b""  # the masked message is kept in memory only
+
+    @classmethod
+    def join(
+        cls,
+        opening: Opening,
+        rules: Aggregation,
+        *,
+        name: str,
+        sequence: int,
+        key: SigningKey,
+        random: Random = secrets.token_bytes,
+    ) -> Participant:
+        """A client that takes part in a round, under its next sequence number, with fresh
+        secrets.
+        """
+        checked_name(name)
+        checked_integer(sequence, "the sequence number")
+        drawn = cls(
+            State(opening, rules, name, sequence, key.public.id, secrets=Secrets.draw(random)), key
+        )
+        drawn._state = replace(drawn._state, join=hashlib.sha256(drawn.message).hexdigest())
+        return drawn
+
+    def to_bytes(self) -> bytes:
+        """Its whole secret state between messages."""
+        return self._state.to_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, key: SigningKey, rules: Aggregation) -> Participant:
+        """The participant that `to_bytes` stored, for the same key and rules."""
+        state = State.from_bytes(data)
+        if state.key != key.public.id:
+            raise EvidenceError(
+                f"the round was joined with key {state.key[:16]}…, but {key.public.id[:16]}… was "
+                "given: use that key"
+            )
+        if state.rules != rules:
+            raise SpecMismatchError(
+                "the rules of aggregation have been amended since the round was joined: leave it, "
+                "join the next"
+            )
+        return cls(state, key)
+
+    @property
+    def opening(self) -> Opening:
+        """The round that it takes part in."""
+        return self._state.opening
+
+    @property
+    def name(self) -> str:
+        """The client's name."""
+        return self._state.name
+
+    @property
+    def sequence(self) -> int:
+        """The sequence number that it joined with."""
+        return self._state.sequence
+
+    @property
+    def join_digest(self) -> str:
+        """SHA-256 of the bytes of its join."""
+        return self._state.join
+
+    @staticmethod
+    def names_in(roster: bytes) -> frozenset[str]:
+        """Whom a roster names, before anything of it is believed: to find out whose keys are
+        needed.
+        """
+        return frozenset(Roster.read(roster).names)
+
+    @property
+    def phase(self) -> str:
+        """joined, shared, masked or revealed: what it said last."""
+        return self._state.phase
+
+    @property
+    def included(self) -> list[tuple[str, int]] | None:
+        """Whose requests the sum holds, by name and sequence number, once the survivors are
+        known.
+        """
+        return None if self._state.included is None else list(self._state.included)
+
+    @property
+    def message(self) -> bytes:
+        """Its newest message.
+
+        A masked one is not in the stored state: it is b"" until `on_deliveries` has made it again.
+        """
+        state = self._state
+        if state.phase == "joined":
+            return messages.sign(self._join().header(state.opening, state.rules), b"", self._key)
+        return {"shared": state.shares, "masked": self._masked, "revealed": state.reveal}[
+            state.phase
+        ]
+
+    # -- roster -> shares --------------------------------------------------------------------------
+
+    def on_roster(self, roster: bytes, pins: Mapping[str, PublicKey]) -> bytes:
+        """The message of shares, if every join in the roster is signed by the key pinned for its
+        name.
+        """
+        state, own = self._state, self._secrets("a roster")
+        if state.phase != "joined":
+            if bytes(roster) != state.roster:
+                raise EvidenceError(
+                    "another roster was given for this round before: the server tells different "
+                    "things to be one"
+                )
+            return state.shares
+        found = Roster.read(roster)
+        self._check_roster(found)
+        found.verify(pins)
+        dealt = deal(found, own, state.name)
+        header = self._header("shares", found) | {"own": dealt.own.hex(), "seed": dealt.seed.hex()}
+        message = messages.sign(
+            header, b"".join(parcel.to_bytes() for parcel in dealt.parcels), self._key
+        )
+        self._state = replace(state, phase="shared", roster=found.data, shares=message)
+        return message
+
+    def _check_roster(self, roster: Roster) -> None:
+        state = self._state
+        if roster.opening != state.opening:
+            ours, theirs = state.opening.to_json(), roster.opening.to_json()
+            different = ", ".join(
+                f"{name} {theirs[name]!r} instead of {ours[name]!r}"
+                for name in ours
+                if ours[name] != theirs[name]
+            )
+            raise EvidenceError(
+                f"the roster is not of the round that {state.name} joined: it has {different}"
+            )
+        if roster.rules != state.rules:
+            raise EvidenceError(
+                "the roster was made under other rules of aggregation than this client's: sync, "
+                "then join another round"
+            )
+        if state.name not in roster or roster.join(state.name) != self._join():
+            raise EvidenceError(
+                f"the join of {state.name} is not in the roster as it was sent: it was left out "
+                "or replaced"
+            )
+        if len(roster.names) < state.rules.fewest:
+            raise EvidenceError(
+                f"the roster has {len(roster.names)} clients, fewer than the {state.rules.fewest} "
+                "that the rules ask for: "
+                "wait for a round with more"
+            )
+
+    # -- deliveries -> masked ----------------------------------------------------------------------
+
+    def on_deliveries(self, deliveries: bytes, vector: Wide) -> bytes:
+        """The masked message, if every share delivered is the one that its dealer committed to."""
+        state, own = self._state, self._secrets("deliveries")
+        if state.phase == "joined":
+            raise ProtocolError(
+                "deliveries were given before a roster: give on_roster the roster first"
+            )
+        roster = Roster.read(state.roster)
+        digest = hashlib.sha256(deliveries).hexdigest()
+        peers, held = state.peers, state.held
+        if state.phase == "shared":
+            peers, held = self._unpacked(roster, own, deliveries)
+        elif digest != state.deliveries:
+            raise EvidenceError(
+                "other deliveries were given for this round before: the server tells different "
+                "things to be one"
+            )
+        header = self._header("masked", roster) | {
+            "deliveries": digest,
+            "length": int(vector.shape[-1]),
+        }
+        body = self._hidden(roster, own, peers, vector).to_bytes()
+        message = messages.sign(header, body, self._key)
+        masked = hashlib.sha256(
+            message[: -len(body)]
+        ).hexdigest()  # its header has the body's digest
+        if state.phase == "masked" and masked != state.masked:
+            raise ProtocolError(
+                "another vector was hidden under the masks of this round before: the two would "
+                "show their difference. Give the "
+                "same vector again, or wait for another round"
+            )
+        self._state = replace(
+            state, phase="masked", deliveries=digest, peers=peers, held=held, masked=masked
+        )
+        self._masked = message
+        return message
+
+    def _unpacked(
+        self, roster: Roster, own: Secrets, deliveries: bytes
+    ) -> tuple[tuple[str, ...], bytes]:
+        """The neighbours whose shares arrived, and the shares."""
+        name, neighbours = self._state.name, roster.neighbours(self._state.name)
+        header, body = messages.read_server_message("deliveries", deliveries)
+        self._require_round(header)
+        if header["client"] != name:
+            raise EvidenceError(f"these deliveries are for {header['client']}, not for {name}")
+        senders = messages.names(header["senders"], "the senders of deliveries")
+        strangers = sorted(set(senders) - set(neighbours))
+        if strangers:
+            raise EvidenceError(
+                f"{', '.join(strangers)} cannot have dealt shares to {name}: they are no "
+                "neighbours of it in this round"
+            )
+        if len(senders) + 1 < roster.plan.threshold:
+            raise EvidenceError(
+                f"{len(senders)} neighbours of {name} are left, too few to open its masks: "
+                f"{roster.plan.threshold} holders are "
+                "needed. Wait for another round"
+            )
+        cipher, shares = Private(own.cipher), list[bytes]()
+        for sender, parcel in zip(
+            senders, parcels(body, len(senders), "the parcels of deliveries"), strict=True
+        ):
+            shares += unpack(roster, cipher, parcel, dealer=sender, holder=name)
+        return senders, b"".join(shares)
+
+    def _hidden(self, roster: Roster, own: Secrets, peers: tuple[str, ...], vector: Wide) -> Masked:
+        """The vector under the self mask and the masks shared with each peer: plus for the first of
+        a pair by name.
+        """
+        name, context = self._state.name, roster.context
+        private, plus, minus = Private(own.mask), [context.self_key(own.seed, name)], list[bytes]()
+        for peer in peers:
+            (plus if name < peer else minus).append(
+                context.pair_key(private, roster.join(peer).mask, name, peer)
+            )
+        return Masked.of(vector, plus, minus)
+
+    # -- survivors -> reveal -----------------------------------------------------------------------
+
+    def on_survivors(self, survivors: bytes) -> bytes:
+        """The message of revealed shares: of the self seeds of survivors, of the mask keys of
+        neighbours that dropped out.
+        """
+        state, digest = self._state, hashlib.sha256(survivors).hexdigest()
+        if state.phase == "revealed":
+            if digest != state.survivors:
+                raise EvidenceError(
+                    "shares were revealed for another list of survivors: with both the server "
+                    "could open a client's own vector"
+                )
+            return state.reveal
+        if state.phase != "masked":
+            raise ProtocolError(
+                "survivors were given before the masked message was made: give on_deliveries the "
+                "deliveries first"
+            )
+        roster = Roster.read(state.roster)
+        alive = self._checked_survivors(roster, survivors)
+        shares = {state.name: own_share(roster, self._secrets("survivors"), state.name)}
+        for peer, pair in zip(state.peers, _cut(state.held, 2 * SHARE_BYTES), strict=True):
+            shares[peer] = pair[:SHARE_BYTES] if peer in alive else pair[SHARE_BYTES:]
+        header = self._header("reveal", roster) | {"survivors": digest}
+        message = messages.sign(
+            header, b"".join(shares[name] for name in sorted(shares)), self._key
+        )
+        self._state = State(
+            state.opening,
+            state.rules,
+            state.name,
+            state.sequence,
+            state.key,
+            join=state.join,
+            phase="revealed",
+            survivors=digest,
+            reveal=message,
+            included=tuple(roster.sequences(sorted(alive))),
+        )
+        self._masked = b""
+        return message
+
+    def _checked_survivors(self, roster: Roster, survivors: bytes) -> frozenset[str]:
+        name, peers, plan = self._state.name, self._state.peers, roster.plan
+        header, body = messages.read_server_message("survivors", survivors)
+        self._require_round(header)
+        messages.pieces(body, 0, 1, "the survivors")
+        alive = frozenset(messages.names(header["clients"], "the survivors"))
+        unknown = sorted(one for one in alive if one not in roster)
+        if unknown:
+            raise EvidenceError(
+                f"{', '.join(unknown)} cannot have survived: they are not in the roster"
+            )
+        if name not in alive:
+            raise EvidenceError(
+                f"{name} is not among the survivors: its vector is not in the sum, so it reveals "
+                "nothing"
+            )
+        risen = sorted(alive.intersection(roster.neighbours(name)) - set(peers))
+        if risen:
+            raise EvidenceError(
+                f"{', '.join(risen)} cannot have survived: their shares never arrived here"
+            )
+        if len(alive) < plan.survivors:
+            raise EvidenceError(
+                f"{len(alive)} of {len(roster.names)} clients survived, fewer than the "
+                f"{plan.survivors} that the rules ask for: "
+                "the sum must not be opened. Wait for another round"
+            )
+        holders = 1 + len(alive.intersection(peers))
+        if holders < plan.threshold:
+            raise EvidenceError(
+                f"{holders} holders of the shares of {name} survived, fewer than the "
+                f"{plan.threshold} that open its mask: the "
+                "round cannot be completed. Wait for another"
+            )
+        return alive
+
+    # -- what all phases share ---------------------------------------------------------------------
+
+    def _secrets(self, what: str) -> Secrets:
+        if self._state.secrets is None:
+            raise ProtocolError(
+                f"{what} came after shares were revealed: this client has no secrets of the round "
+                "any more"
+            )
+        return self._state.secrets
+
+    def _join(self) -> Join:
+        own = self._secrets("a roster")
+        return Join(
+            self._state.name,
+            self._state.sequence,
+            Private(own.cipher).public,
+            Private(own.mask).public,
+        )
+
+    def _header(self, kind: str, roster: Roster) -> dict[str, Any]:
+        opening = self._state.opening
+        who = {
+            "client": self._state.name,
+            "kind": kind,
+            "roster": roster.digest,
+            "sequence": self._state.sequence,
+        }
+        return who | {"federation": opening.federation, "round": opening.round}
+
+    def _require_round(self, header: dict[str, Any]) -> None:
+        state = self._state
+        digest = hashlib.sha256(state.roster).hexdigest()
+        if (header["federation"], header["round"], header["roster"]) != (
+            state.opening.federation,
+            state.opening.round,
+            digest,
+        ):
+            raise EvidenceError(
+                f"the {header['kind']} are not of this round and its roster: they are old, or "
+                "another round's"
+            )
+
+
+def _cut(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]

@@ -1,0 +1,225 @@
+"""The roster: who takes part in a round, with which keys; and all that follows from that for every
+party.
+
+Law: plan, ring and context are functions of the roster's bytes alone, so all who hold the same
+roster agree on them.
+
+Who masks with whom: a ring in random order on which each client's neighbours are those next to it.
+
+Law: every party that holds the same roster has the same graph; being neighbours is mutual; every
+client has `degree` neighbours. The order is by SHA-256(seed, name), which for a seed that nobody
+chose is a uniformly random order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from expunge.crypto import canonical
+from expunge.crypto.keys import SIGNATURE_BYTES, PublicKey
+from expunge.errors import EvidenceError, FormatError, InputError
+from expunge.ridge.spec import Aggregation
+from expunge.secagg.keys import KEY_BYTES, Context, checked_public
+from expunge.secagg.messages import (
+    about,
+    covered,
+    names,
+    opening_of,
+    pieces,
+    read_server_message,
+    rules_of,
+    write_server_message,
+)
+from expunge.secagg.plan import Opening, Plan, plan
+from expunge.wire.schema import checked_integer
+
+
+class Graph:
+    """The neighbours of every client of a round."""
+
+    def __init__(self, seed: bytes, names: Sequence[str], degree: int) -> None:
+        complete = degree == len(names) - 1
+        if not complete and (degree % 2 or not 0 < degree < len(names)):
+            raise InputError(
+                f"{len(names)} clients cannot have {degree} neighbours each: it must be all "
+                "others, or an even number"
+            )
+        self._order = sorted(
+            names, key=lambda name: hashlib.sha256(seed + name.encode("ascii")).digest()
+        )
+        self._place = {name: place for place, name in enumerate(self._order)}
+        self._complete = complete
+        self._reach = degree // 2
+
+    def neighbours(self, name: str) -> tuple[str, ...]:
+        """The neighbours of a client, sorted by name."""
+        place, count = self._place[name], len(self._order)
+        if self._complete:
+            found = self._order[:place] + self._order[place + 1 :]
+        else:
+            steps = range(1, self._reach + 1)
+            found = [self._order[(place + way * step) % count] for step in steps for way in (1, -1)]
+        return tuple(sorted(found))
+
+
+_KEPT = 4  # rosters read lately: in a simulation all clients of a round read the same one
+
+
+@dataclass(frozen=True)
+class Join:
+    """A client that takes part, under the sequence number that the round will use up: with its two
+    public keys.
+    """
+
+    name: str
+    sequence: int
+    cipher: bytes
+    mask: bytes
+
+    def header(self, opening: Opening, rules: Aggregation) -> dict[str, Any]:
+        """The header of its message, without the body's digest."""
+        keys = {"cipher": self.cipher.hex(), "mask": self.mask.hex()}
+        return (
+            about(opening, rules)
+            | keys
+            | {"client": self.name, "kind": "join", "sequence": self.sequence}
+        )
+
+    def covered(self, opening: Opening, rules: Aggregation) -> bytes:
+        """What its signature covers."""
+        nothing = {"body": hashlib.sha256(b"").hexdigest()}
+        return covered(canonical.encode(self.header(opening, rules) | nothing))
+
+    @classmethod
+    def from_header(cls, header: dict[str, Any]) -> Join:
+        """The client of a join's header."""
+        name = header["client"]
+        cipher = checked_public(bytes.fromhex(header["cipher"]), f"the cipher key of {name}")
+        return cls(
+            name,
+            header["sequence"],
+            cipher,
+            checked_public(bytes.fromhex(header["mask"]), f"the mask key of {name}"),
+        )
+
+
+class Roster:
+    """The signed joins of a round, sorted by name.
+
+    Read one with `Roster.read`; `verify` says whose joins they are.
+    """
+
+    def __init__(
+        self, data: bytes, opening: Opening, rules: Aggregation, joins: Sequence[tuple[Join, bytes]]
+    ) -> None:
+        self.data = data
+        self.digest = hashlib.sha256(data).hexdigest()
+        self.opening, self.rules = opening, rules
+        self.context = Context(opening.federation, opening.round, self.digest)
+        self._joins = {join.name: (join, signature) for join, signature in joins}
+        self.names = tuple(self._joins)
+        # Caches: what has been computed or verified of an immutable value once.
+        self._neighbours: dict[str, tuple[str, ...]] = {}
+        self._verified: set[tuple[str, PublicKey]] = set()
+
+    @staticmethod
+    def write(opening: Opening, rules: Aggregation, joins: Sequence[tuple[Join, bytes]]) -> bytes:
+        """The bytes of a roster of these joins and their signatures."""
+        ordered = sorted(joins, key=lambda pair: pair[0].name)
+        clients = [[join.name, join.sequence] for join, _ in ordered]
+        body = b"".join(join.cipher + join.mask + signature for join, signature in ordered)
+        return write_server_message(
+            about(opening, rules) | {"clients": clients, "kind": "roster"}, body
+        )
+
+    @staticmethod
+    def read(data: bytes | memoryview) -> Roster:
+        """The roster of these bytes, with nothing said about signatures; FormatError for what is
+        malformed.
+        """
+        return _read(bytes(data))
+
+    def verify(self, pins: Mapping[str, PublicKey]) -> None:
+        """Raise EvidenceError unless every join is signed by the key that is pinned for its
+        name.
+        """
+        for name, (join, signature) in self._joins.items():
+            key = pins.get(name)
+            if key is None:
+                raise EvidenceError(
+                    f"{name} is in the roster, but no key is pinned for that name: pin the key of "
+                    f"{name} if it is known to be "
+                    "its own, or stay out of rounds with it"
+                )
+            if (name, key) in self._verified:
+                continue
+            try:
+                key.verify(signature, join.covered(self.opening, self.rules))
+            except EvidenceError as problem:
+                raise EvidenceError(
+                    f"the join of {name} in the roster is not signed by the key pinned for it: "
+                    "somebody else speaks in its name, "
+                    f"or its key was changed without this client knowing ({problem})"
+                ) from problem
+            self._verified.add((name, key))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._joins
+
+    def join(self, name: str) -> Join:
+        """The join of a client."""
+        return self._joins[name][0]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Degree and threshold for as many clients."""
+        return plan(self.rules, len(self.names))
+
+    @cached_property
+    def _graph(self) -> Graph:
+        return Graph(self.context.digest(b"", "ring"), self.names, self.plan.degree)
+
+    def neighbours(self, name: str) -> tuple[str, ...]:
+        """The neighbours of a client, sorted."""
+        if name not in self._neighbours:
+            self._neighbours[name] = self._graph.neighbours(name)
+        return self._neighbours[name]
+
+    def holders(self, name: str) -> tuple[str, ...]:
+        """Who holds shares of a client's secrets, sorted: its neighbours, and itself (of its self
+        seed only).
+        """
+        return tuple(sorted((name, *self.neighbours(name))))
+
+    def sequences(self, clients: Sequence[str]) -> list[tuple[str, int]]:
+        """These clients, each with the sequence number that it joined with."""
+        return [(name, self.join(name).sequence) for name in clients]
+
+
+@lru_cache(maxsize=_KEPT)
+def _read(data: bytes) -> Roster:
+    header, body = read_server_message("roster", data)
+    clients = header["clients"]
+    if not isinstance(clients, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 for pair in clients
+    ):
+        raise FormatError("the clients of a roster must be a list of names with sequence numbers")
+    order = names([name for name, _ in clients], "the clients of a roster")
+    joins = []
+    found = pieces(body, len(clients), 2 * KEY_BYTES + SIGNATURE_BYTES, "the keys of a roster")
+    for name, (_, sequence), piece in zip(order, clients, found, strict=True):
+        cipher = checked_public(bytes(piece[:KEY_BYTES]), f"the cipher key of {name}")
+        mask = checked_public(bytes(piece[KEY_BYTES : 2 * KEY_BYTES]), f"the mask key of {name}")
+        joins.append(
+            (
+                Join(
+                    name, checked_integer(sequence, f"the sequence number of {name}"), cipher, mask
+                ),
+                bytes(piece[2 * KEY_BYTES :]),
+            )
+        )
+    return Roster(data, opening_of(header), rules_of(header), joins)

@@ -1,0 +1,244 @@
+"""The door: the service, as an event loop reaches it.
+
+What a client offers is checked in a few threads and then waited for without one, so that hundreds
+of clients can wait for one round. Whatever else is asked runs in threads of its own, since it may
+have to wait for the round to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from expunge.errors import RefusedError, StoreError
+from expunge.evidence import published_head
+from expunge.server.http import preamble
+from expunge.server.http.bodies import Bodies, Receive
+from expunge.server.http.limits import Buckets, Limits
+from expunge.server.http.logs import Note, log_problem
+from expunge.server.http.metrics import Metrics
+from expunge.server.requests import Offer
+from expunge.server.secagg import Standing
+from expunge.server.service import Service
+from expunge.wire.delivery import UNPROVEN, refusals_to
+from expunge.wire.refusals import too_many
+
+Value = TypeVar("Value")
+Headers = Iterable[tuple[bytes, bytes]]
+
+_CHECKING = 4  # threads: more would only take turns
+_ANSWERING = 16
+_READY_SECONDS = 5.0
+_LONGEST_WAIT = 30.0  # seconds
+_UNPROVEN = UNPROVEN | {"too-large", "storage"}  # whoever gets one is not known to be who it says
+
+
+class Gateway:
+    """One service, its limits and its metrics."""
+
+    def __init__(
+        self,
+        service: Service,
+        limits: Limits | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        expires: Callable[[], float] | None = None,
+    ) -> None:
+        self.service = service
+        self.limits = limits or Limits()
+        settings = service.core.settings
+        self.bodies = bodies = Bodies(
+            self.limits, settings.largest_request, settings.most_in_flight
+        )
+        self.metrics = Metrics(
+            service, lambda: float(bodies.proven.held + bodies.unproven.held), expires
+        )
+        self.peers = Buckets(settings.requests_per_minute, clock)
+        self.actors = Buckets(settings.requests_per_minute, clock)
+        self._checks = ThreadPoolExecutor(_CHECKING, "checks")
+        self._answers = ThreadPoolExecutor(_ANSWERING, "answers")
+        self._turns = ThreadPoolExecutor(
+            1, "turns"
+        )  # they take turns anyhow, and one may take seconds
+        self._stopping = False
+        self._published: tuple[bytes, str] = b"", ""  # a cache: a published head, and its digest
+
+    # -- what is offered ---------------------------------------------------------------------------
+
+    async def request(
+        self, note: Note, headers: Headers, receive: Receive
+    ) -> tuple[bytes, dict[str, float]]:
+        """A client's request, answered by its receipt; and how many seconds each phase of it
+        took.
+        """
+        async with self.bodies.message(
+            "request", headers, receive, lambda start: self._prove("request", start)
+        ) as data:
+            offer = await self._in(self._checks, lambda: self._offer(note, data))
+            # A shield, since a wait that is given up must not cancel what the round is going to
+            # answer.
+            answer = await asyncio.shield(asyncio.wrap_future(offer.answer))
+        self.metrics.count_phases(offer.seconds)
+        return answer, offer.seconds
+
+    async def aggregate(self, note: Note, headers: Headers, receive: Receive) -> bytes:
+        """A client's turn in a round of secure aggregation.
+
+        One that only asks may wait until something has changed.
+        """
+        rounds, clock = self.service.aggregations, asyncio.get_running_loop().time
+        async with self.bodies.message(
+            "said", headers, receive, lambda start: self._prove("said", start)
+        ) as data:
+            standing = await self._in(self._turns, lambda: self._turn(note, data))
+            end = clock() + min(standing.wait, _LONGEST_WAIT)
+            while standing.waiting and not self._stopping and (left := end - clock()) > 0.0:
+                change = asyncio.wrap_future(rounds.change_after(standing.version))
+                try:
+                    await asyncio.wait([change], timeout=min(left, standing.due))
+                finally:
+                    change.cancel()
+                standing = await self._in(self._turns, lambda: rounds.turn(data))
+        return standing.data
+
+    def _turn(self, note: Note, data: memoryview) -> Standing:
+        with refusals_to(data):
+            if bytes(data[:1]) == b"{":
+                actor, sequence = preamble.of_envelope("turn", bytes(data))
+            else:
+                introduced = preamble.of_message("said", data)
+                introduced.verify(self.service.core)
+                actor, sequence = introduced.actor, introduced.sequence
+        return self._as(note, actor, sequence, lambda: self.service.aggregations.turn(data))
+
+    async def enrol(self, note: Note, headers: Headers, receive: Receive) -> bytes:
+        """An enrolment."""
+        return await self._speak("enrolment", self.service.enrol, note, headers, receive)
+
+    async def sync(self, note: Note, headers: Headers, receive: Receive) -> bytes:
+        """What is new for an actor."""
+        return await self._speak("question", self.service.sync, note, headers, receive)
+
+    async def command(self, note: Note, headers: Headers, receive: Receive) -> bytes:
+        """A command or a question."""
+        return await self._speak("command", self.service.command, note, headers, receive)
+
+    async def _prove(self, kind: str, start: bytes) -> None:
+        def verify() -> None:
+            introduced = preamble.of_message(kind, start)
+            introduced.verify(self.service.core)
+            self._take(introduced.actor, 0.0)
+
+        await self._in(self._checks, verify)
+
+    def _offer(self, note: Note, data: memoryview) -> Offer:
+        with refusals_to(data):
+            introduced = preamble.of_message("request", data)
+        return self._as(
+            note, introduced.actor, introduced.sequence, lambda: self.service.take(data)
+        )
+
+    async def _speak(
+        self,
+        kind: str,
+        call: Callable[[bytes], bytes],
+        note: Note,
+        headers: Headers,
+        receive: Receive,
+    ) -> bytes:
+        async with self.bodies.envelope(headers, receive) as data:
+
+            def speak() -> bytes:
+                with refusals_to(data):
+                    actor, sequence = preamble.of_envelope(kind, data)
+                return self._as(note, actor, sequence, lambda: call(data))
+
+            return await self._in(self._answers, speak)
+
+    def _as(self, note: Note, actor: str, sequence: int, call: Callable[[], Value]) -> Value:
+        """Do what an actor asks, at that actor's expense if it turns out that it was really asked
+        by it.
+        """
+        self._take(actor, 1.0)
+        try:
+            value = call()
+        except Exception as problem:
+            if isinstance(problem, RefusedError) and problem.code not in _UNPROVEN:
+                note.prove(actor, sequence)
+            else:
+                self.actors.give_back(actor)
+            raise
+        note.prove(actor, sequence)
+        return value
+
+    def _take(self, actor: str, amount: float) -> None:
+        wait = self.actors.take(actor, amount)
+        if wait > 0.0:
+            raise too_many(
+                f"{actor} has asked more often than "
+                f"{self.service.core.settings.requests_per_minute} times a minute",
+                wait,
+            )
+
+    # -- what is fetched ---------------------------------------------------------------------------
+
+    async def fetch(self, call: Callable[[], Value]) -> Value:
+        """What anyone may have."""
+        return await self._in(self._answers, call)
+
+    async def head(self, known: frozenset[str]) -> tuple[bytes | None, str]:
+        """The published head and its digest; no bytes if the digest is among those known ("*" knows
+        them all).
+        """
+
+        def find() -> tuple[bytes | None, str]:
+            first = next(iter(known)) if len(known) == 1 and "*" not in known else None
+            data = self.service.head(first)
+            if data is None:
+                return None, first or ""
+            if self._published[0] is not data:
+                self._published = data, str(published_head.split(data)[0].unverified()["head"])
+            digest = self._published[1]
+            return (None if digest in known or "*" in known else data), digest
+
+        return await self.fetch(find)
+
+    async def readiness(self) -> tuple[bool, str]:
+        """Whether the store answers; and if not, or if there is no head to publish, why."""
+        core = self.service.core
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                await self.fetch(lambda: core.database.value("SELECT round FROM state"))
+        except (RefusedError, TimeoutError):
+            return False, "the store does not answer"
+        return True, core.headless
+
+    # -- threads -----------------------------------------------------------------------------------
+
+    async def _in(self, pool: ThreadPoolExecutor, call: Callable[[], Value]) -> Value:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, call)
+        except (StoreError, sqlite3.Error, OSError) as problem:
+            log_problem("the store does not answer", problem)
+            reason = (
+                "the server's store does not answer: offer the same again later, and tell "
+                "the operator"
+            )
+            raise RefusedError("storage", reason) from problem
+
+    def hurry(self) -> None:
+        """The server is stopping: whoever waits for a round to change is answered with how it
+        stands.
+        """
+        self._stopping = True
+        self.service.aggregations.wake()
+
+    def close(self) -> None:
+        """Wait for what the threads are at. The service is not closed."""
+        self._checks.shutdown()
+        self._answers.shutdown()
+        self._turns.shutdown()

@@ -1,0 +1,408 @@
+"""The ledger: in memory as a solver, at rest as sealed files and a journal.
+
+At rest the ledger is one sealed file and the journal entries after its position; a client's share
+of it (its sub-ledger) is another and that client's journal entries. A request writes its message to
+the journal, sealed under the key of the current generation. `fold` begins a new generation, writes
+the files anew under new keys, drops the entries and destroys the old keys: from then on no copy of
+a folded message, nor of an earlier ledger, can be read, wherever its bytes linger.
+
+The solver is a cache: `reload` makes it from the files and the journal, at start and after anything
+unexpected.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from expunge.errors import ExpungeError, RefusedError, StoreError
+from expunge.ridge.codec import digest_of
+from expunge.ridge.spec import Spec
+from expunge.ridge.statistics import Statistics
+from expunge.ridge.sums import Sums
+from expunge.server.float_ledger import FloatLedger, FloatSums
+from expunge.server.rules import Account
+from expunge.server.storage import ServerFolder
+from expunge.solvers import CholeskySolver, WoodburySolver
+from expunge.solvers.base import ExactSolver
+from expunge.wire import messages
+from expunge.wire.messages import GramPart, Message, Part, RowsPart
+
+SOLVERS: dict[str, type[ExactSolver]] = {"cholesky": CholeskySolver, "woodbury": WoodburySolver}
+EVERYONE = "*"  # in place of a client's name, where only sums over all clients are known
+_LARGE = 1 << 18  # messages beyond this go to a file of their own
+_ACCOUNTS_KEPT = 256
+_NET = ("net", "group")  # kinds of messages that hold what is added minus what is deleted
+_FOREVER = 1 << 62
+_FLOAT = "this federation computes in float64: there is nothing exact to compare with"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A message as it goes to the journal."""
+
+    client: str
+    sequence: int
+    message: Message
+    data: bytes
+
+
+class ServerLedger:
+    """The ledger and every client's share of it."""
+
+    def __init__(self, folder: ServerFolder, spec: Spec, solver: str) -> None:
+        self._folder = folder
+        self._database = folder.database
+        self._vault = folder.vault
+        self.spec = spec
+        if solver not in SOLVERS:
+            raise StoreError(f"there is no solver {solver!r}: choose one of {', '.join(SOLVERS)}")
+        self._method = solver
+        self._accounts: OrderedDict[str, Account] = OrderedDict()  # a cache
+        self._just_written: list[str] = []  # files of the last round's messages
+        self.solver: ExactSolver | FloatLedger
+        self.reload()
+
+    # -- in memory ---------------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """Make the solver anew from what is at rest.
+
+        Nothing is judged again: a round may have been possible only as a whole.
+        """
+        self._accounts.clear()
+        row = self._database.row("SELECT position, slot, file FROM ledger")
+        position, data = 0, None
+        if row is not None:
+            position, slot, file = row
+            data = self._vault.unseal(slot, self._folder.blobs.get(file), b"ledger")
+        places = self._database.rows(
+            "SELECT position FROM journal WHERE position > ? ORDER BY position", (position,)
+        )
+        if not self.spec.is_exact:
+            self.solver = FloatLedger(self.spec, self._method, self._float_sum(data, places))
+        elif data is None and not places:
+            self.solver = SOLVERS[self._method](self.spec)
+        else:
+            self.solver = SOLVERS[self._method](self.spec, self._exact_sum(data, places))
+
+    def _exact_sum(self, data: bytes | None, places: Iterable[tuple[int]]) -> Statistics:
+        """What a sealed file held, and what these places of the journal changed since."""
+        sums = Sums(self.spec)
+        if data is not None:
+            sums.merge(Statistics.from_bytes(self.spec, data))
+        for (place,) in places:
+            change = self._message(place)
+            _change(sums, change.added, 1)
+            _change(sums, change.deleted, -1)
+        return Statistics.snapshot(sums)
+
+    def _float_sum(self, data: bytes | None, places: Iterable[tuple[int]]) -> FloatSums:
+        """The same in float64."""
+        sums = FloatSums(self.spec) if data is None else FloatSums.from_bytes(self.spec, data)
+        for (place,) in places:
+            change = self._message(place)
+            sums.change(change.added, 1)
+            sums.change(change.deleted, -1)
+        return sums
+
+    def apply(self, changes: Sequence[Message]) -> None:
+        """Change the ledger in memory; if one of the messages is impossible, none takes effect."""
+        try:
+            self._apply(changes)
+        except ExpungeError:
+            self.reload()
+            raise
+
+    def _apply(self, changes: Sequence[Message]) -> None:
+        if isinstance(self.solver, FloatLedger):
+            for change in changes:  # one after another: in float64 the order shows
+                self.solver.change(change.added, 1)
+                self.solver.change(change.deleted, -1)
+            return
+        for change in changes:
+            if change.kind in _NET and isinstance(change.added, GramPart):
+                self.solver.delete_statistics(
+                    -change.added.statistics
+                )  # which judges what is left: a net may delete more than it adds
+        changes = [change for change in changes if change.kind not in _NET]
+        for sign, parts in (
+            (1, [one.added for one in changes]),
+            (-1, [one.deleted for one in changes]),
+        ):
+            rows = [part for part in parts if isinstance(part, RowsPart)]
+            if rows:
+                features, targets = _floats(self.spec, rows)
+                if sign > 0:
+                    self.solver.add(features, targets, lost_columns="accept")
+                else:
+                    self.solver.delete(features, targets)
+            for part in parts:
+                if isinstance(part, GramPart):
+                    (self.solver.add_statistics if sign > 0 else self.solver.delete_statistics)(
+                        part.statistics
+                    )
+
+    def replace(self, statistics: Statistics) -> None:
+        """Put another ledger in the place of the one in memory."""
+        self.solver = SOLVERS[self._method](self.spec, statistics)
+        self._accounts.clear()
+
+    def delete_client(self, client: str) -> int:
+        """Delete all that a client added, in memory; returns how many samples that were."""
+        share = self.subledger(client)
+        if isinstance(share, FloatSums):
+            cast("FloatLedger", self.solver).delete_statistics(share)
+        else:
+            cast("ExactSolver", self.solver).delete_statistics(share)
+        return share.count
+
+    def digest(self) -> Callable[[], str]:
+        """A function that hashes the ledger as it is now; to be called before the next change, in
+        any thread.
+        """
+        sums = self.solver.settled()
+        return (lambda: sums.digest) if isinstance(sums, FloatSums) else (lambda: digest_of(sums))
+
+    def amend(self, spec: Spec) -> None:
+        """Go on under another spec; the journal must have been folded if labels were appended."""
+        self.solver.amend(spec)
+        self.spec = spec
+        self._accounts.clear()
+
+    # -- clients -----------------------------------------------------------------------------------
+
+    def account(self, client: str) -> Account:
+        """What the ledger knows of a client."""
+        if client not in self._accounts:
+            row = self._database.row(
+                "SELECT slot, account FROM subledgers WHERE client = ?", (client,)
+            )
+            account = Account.empty(self.spec)
+            if row is not None:
+                account = Account.from_bytes(
+                    self._vault.unseal(row[0], row[1], b"account:" + client.encode())
+                ).under(self.spec)
+            query = "SELECT position FROM journal WHERE client = ? ORDER BY position"
+            for (place,) in self._database.rows(query, (client,)):
+                account = account.after(self._message(place))
+            self.keep_account(client, account)
+        return self._accounts[client]
+
+    def keep_account(self, client: str, account: Account) -> None:
+        """Remember an account that has been committed."""
+        self._accounts[client] = account
+        self._accounts.move_to_end(client)
+        while len(self._accounts) > _ACCOUNTS_KEPT:
+            self._accounts.popitem(last=False)
+
+    def forget_account(self, client: str) -> None:
+        """Nothing is known of a client any more."""
+        self._accounts.pop(client, None)
+
+    def subledger(self, client: str, until: int = _FOREVER) -> Statistics | FloatSums:
+        """A client's share of the ledger, up to a position of the journal."""
+        row = self._database.row("SELECT slot, file FROM subledgers WHERE client = ?", (client,))
+        data = None
+        if row is not None:
+            data = self._vault.unseal(
+                row[0], self._folder.blobs.get(row[1]), b"subledger:" + client.encode()
+            )
+        query = "SELECT position FROM journal WHERE client = ? AND position <= ? ORDER BY position"
+        places = self._database.rows(query, (client, until))
+        return (
+            self._exact_sum(data, places) if self.spec.is_exact else self._float_sum(data, places)
+        )
+
+    def exact_subledger(self, client: str, until: int = _FOREVER) -> Statistics:
+        """The same where the ledger is exact; refused where it is not."""
+        share = self.subledger(client, until)
+        if isinstance(share, FloatSums):
+            raise RefusedError("not-allowed", _FLOAT)
+        return share
+
+    def share_after(self, client: str, changes: Iterable[Message]) -> Statistics:
+        """What a client's share would be after these changes, where the ledger is exact."""
+        sums = Sums(self.spec)
+        sums.merge(self.exact_subledger(client))
+        for change in changes:
+            _change(sums, change.added, 1)
+            _change(sums, change.deleted, -1)
+        return Statistics.snapshot(sums)
+
+    def exact_statistics(self) -> Statistics:
+        """The whole ledger, where it is exact."""
+        statistics = self.solver.statistics
+        if isinstance(statistics, FloatSums):
+            raise RefusedError("not-allowed", _FLOAT)
+        return statistics
+
+    # -- the journal -------------------------------------------------------------------------------
+
+    def record(
+        self,
+        connection: sqlite3.Connection,
+        changes: Iterable[Recorded],
+        generation: int,
+        time: int,
+    ) -> None:
+        """Write messages to the journal within a transaction."""
+        slot = self._slot_of(generation)
+        self._just_written = []
+        for change in changes:
+            sealed: bytes | None = self._vault.seal(
+                slot, change.data, _context(change.client, change.sequence)
+            )
+            file = None
+            if sealed is not None and len(sealed) > _LARGE:
+                file, sealed = self._folder.blobs.put(sealed), None
+                self._just_written.append(file)
+            message = change.message
+            connection.execute(
+                "INSERT INTO journal (generation, client, sequence, kind, added, deleted, time, "
+                "sealed, file)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    generation,
+                    change.client,
+                    change.sequence,
+                    message.kind,
+                    message.added.count if message.added else 0,
+                    message.deleted.count if message.deleted else 0,
+                    time,
+                    sealed,
+                    file,
+                ),
+            )
+
+    def discard(self) -> None:
+        """Remove the files of messages that did not become part of the journal: a full disk must
+        not be filled by failures.
+        """
+        for file in self._just_written:
+            if not self._database.row("SELECT 1 FROM journal WHERE file = ?", (file,)):
+                self._folder.blobs.remove(file)
+        self._just_written = []
+
+    def _message(self, position: int) -> Message:
+        row = self._database.row(
+            "SELECT generation, client, sequence, kind, added, deleted, sealed, file FROM journal "
+            "WHERE position = ?",
+            (position,),
+        )
+        generation, client, sequence, kind, added, deleted, sealed, file = row  # type: ignore[misc]
+        data = sealed if file is None else self._folder.blobs.get(file)
+        opened = self._vault.unseal(self._slot_of(generation), data, _context(client, sequence))
+        return messages.read(self.spec, kind, added, deleted, opened)
+
+    def _slot_of(self, generation: int) -> int:
+        return int(
+            self._database.value("SELECT slot FROM generations WHERE generation = ?", (generation,))
+        )
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def write_ledger(
+        self, statistics: Statistics | FloatSums, position: int
+    ) -> Callable[[sqlite3.Connection], None]:
+        """Seal the ledger into a file; the function returned makes it count, within a
+        transaction.
+        """
+        (slot,) = self._vault.new()
+        file = self._folder.blobs.put(self._vault.seal(slot, statistics.to_bytes(), b"ledger"))
+
+        def count(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT OR REPLACE INTO ledger (one, position, slot, file) VALUES (1, ?, ?, ?)",
+                (position, slot, file),
+            )
+
+        return count
+
+    def fold_client(
+        self, client: str, until: int, share: Statistics | None = None
+    ) -> Callable[[sqlite3.Connection], None]:
+        """Bring a client's journal entries up to `until` into its file, or put `share` in the place
+        of all; as `write_ledger`.
+        """
+        statistics = self.subledger(client, until) if share is None else share
+        account = (
+            Account.of(statistics) if isinstance(statistics, Statistics) else statistics.account()
+        )
+        (slot,) = self._vault.new()
+        name = client.encode()
+        file = self._folder.blobs.put(
+            self._vault.seal(slot, statistics.to_bytes(), b"subledger:" + name)
+        )
+        sealed = self._vault.seal(slot, account.to_bytes(), b"account:" + name)
+
+        def count(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT OR REPLACE INTO subledgers (client, slot, file, account) VALUES (?, ?, ?, "
+                "?)",
+                (client, slot, file, sealed),
+            )
+            connection.execute(
+                "DELETE FROM journal WHERE client = ? AND position <= ?", (client, until)
+            )
+
+        return count
+
+    def position(self) -> int:
+        """The position of the last journal entry there ever was."""
+        return int(
+            self._database.value(
+                "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'journal'"
+            )
+        )
+
+    def unfolded(self, until: int) -> list[str]:
+        """The clients with journal entries up to this position."""
+        query = "SELECT DISTINCT client FROM journal WHERE position <= ? ORDER BY client"
+        return [row[0] for row in self._database.rows(query, (until,))]
+
+    def clean(self) -> None:
+        """Destroy every key and file that the database does not refer to; also after a crash."""
+        database = self._database
+        slots = {
+            row[0]
+            for table in ("ledger", "subledgers", "generations", "orders", "audits")
+            for row in database.rows(f"SELECT slot FROM {table} WHERE slot IS NOT NULL")  # noqa: S608 - our own names
+        }
+        self._vault.keep_only(slots)
+        self.remove_orphans()
+        database.truncate_log()
+
+    def remove_orphans(self) -> None:
+        """Remove every file that the database does not refer to; not while another thread folds."""
+        files = {
+            row[0]
+            for table in ("ledger", "subledgers", "journal")
+            for row in self._database.rows(f"SELECT file FROM {table} WHERE file IS NOT NULL")  # noqa: S608 - our own names
+        }
+        self._folder.blobs.keep_only(files)
+
+
+def _context(client: str, sequence: int) -> bytes:
+    return f"journal:{client}:{sequence}".encode()
+
+
+def _floats(spec: Spec, parts: Sequence[RowsPart]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of integers as the float64 features and targets that they are: exactly."""
+    features = np.concatenate([part.rows.integers[:, : spec.dim] for part in parts])
+    targets = np.concatenate([part.rows.targets.integers for part in parts])
+    return np.ldexp(features, -spec.grid.fraction_bits), np.ldexp(
+        targets, -spec.label_grid.fraction_bits
+    )
+
+
+def _change(sums: Sums, part: Part | None, sign: int) -> None:
+    if isinstance(part, RowsPart):
+        sums.change(part.rows, sign)
+    elif isinstance(part, GramPart):
+        sums.merge(part.statistics, sign)

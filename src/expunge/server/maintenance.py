@@ -1,0 +1,177 @@
+"""Upkeep: folding the journal into the ledger's files, and finishing audits; in the background, one
+thing at a time.
+
+Law of folding: within `erase_within` seconds of a request, no copy of its message, of the ledger
+before it or of the salts of superseded digests can be read any more, because the keys they were
+sealed under are destroyed. The log says so ("erased"). A crash at any point leaves either the old
+files or the new ones in force; what is not in force is destroyed at the next start.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from threading import Event, RLock, Thread
+
+from expunge.ridge.statistics import Statistics
+from expunge.server.audits import Audits
+from expunge.server.float_ledger import FloatSums
+from expunge.server.state import Digests, ServerState
+
+_PAUSE = 0.2  # seconds between looks at what there is to do
+_LONGEST_JOURNAL = 20000  # entries
+
+
+class Maintenance:
+    """What has to be done now and then. `working` is held while files are rewritten."""
+
+    def __init__(
+        self, core: ServerState, audits: Audits, report: Callable[[str, BaseException | None], None]
+    ) -> None:
+        self._core = core
+        self._audits = audits
+        self._report = report
+        self.working = RLock()
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="upkeep", daemon=True)
+        with core.lock:
+            core.books.clean()
+        # When there was first something to fold; how long what an earlier process left has been
+        # there is not known.
+        self._since: float | None = -math.inf if self._pending() else None
+
+    def start(self) -> None:
+        """Begin to look after things."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Come to an end, after what is being done."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PAUSE):
+            try:
+                self.run_due()
+            except Exception as problem:
+                self._report("upkeep failed", problem)
+                self._stop.wait(5.0)
+
+    def run_due(self) -> None:
+        """Do what is due."""
+        if self._is_due():
+            begun = time.monotonic()
+            self.fold()
+            self._since = (
+                begun if self._pending() else None
+            )  # what came in meanwhile has waited since then at the most
+        self.finish_audits()
+
+    def finish_audits(self) -> None:
+        """Compare and log, for every audit that all have answered."""
+        if self._audits.answered():
+            with self.working:  # and look again: somebody else may have finished them meanwhile
+                for audit in self._audits.answered():
+                    self._report(f"audit finished: {self._audits.finish(audit)}", None)
+
+    def _is_due(self) -> bool:
+        """By a clock that cannot be set: half of the time allowed has passed since there was
+        something to fold.
+        """
+        if not self._pending():
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = time.monotonic()
+        waited = time.monotonic() - self._since
+        return bool(
+            self._entries() > _LONGEST_JOURNAL or waited >= self._core.settings.erase_within / 2
+        )
+
+    def _pending(self) -> bool:
+        """Whether there is something to fold, or a fold that failed before it was done."""
+        ended, erased = self._generations()
+        return bool(self._entries()) or ended > erased
+
+    def _entries(self) -> int:
+        return int(self._core.database.value("SELECT count(*) FROM journal"))
+
+    def _generations(self) -> tuple[int, int]:
+        """The last generation that has ended, and the last one that was logged as erased."""
+        erased = self._core.database.value("SELECT coalesce(max(generation), 0) FROM erasures")
+        return int(self._core.state("generation")) - 1, int(erased)
+
+    def fold(self) -> None:
+        """Bring the journal into the files and destroy the keys of all that they replace; take up
+        again what has failed.
+        """
+        core, books = self._core, self._core.books
+        with self.working:
+            with core.lock:
+                core.require_sound()
+                entries, current = self._entries(), core.state("generation")
+                if core.database.row("SELECT 1 FROM journal WHERE generation = ?", (current,)):
+                    self._begin_generation()
+                ended, erased = self._generations()
+                if ended <= erased:
+                    return
+                number, position, statistics = (
+                    core.state("round"),
+                    books.position(),
+                    books.solver.statistics,
+                )
+            try:
+                self._rewrite(position, statistics if entries else None)
+                self._end_generations(ended, number)
+            except BaseException:
+                with core.lock:
+                    books.remove_orphans()
+                    core.database.make_room()
+                raise
+
+    def _rewrite(self, position: int, ledger: Statistics | FloatSums | None) -> None:
+        """New files for the ledger, unless it has not changed, and for every client with entries in
+        the journal.
+        """
+        core, books = self._core, self._core.books
+        if ledger is not None:
+            put_in_force = books.write_ledger(ledger, position)
+            with core.changing() as (connection, _):
+                put_in_force(connection)
+        for client in books.unfolded(position):
+            put_in_force = books.fold_client(client, position)
+            with core.changing() as (connection, _):
+                put_in_force(connection)
+
+    def _begin_generation(self) -> None:
+        """From now on messages are sealed under a new key."""
+        core = self._core
+        (slot,) = core.vault.new()
+        salt = core.salt()
+        with core.changing() as (connection, _):
+            core.begin_generation(
+                connection,
+                slot,
+                Digests(core.state("ledger_digest"), core.state("head_digest"), salt),
+            )
+
+    def _end_generations(self, last: int, number: int) -> None:
+        """Nothing refers to these generations any more: destroy their keys, then say so.
+
+        They end with round `number`.
+        """
+        core = self._core
+        with core.lock:
+            with core.changing() as (connection, _):
+                connection.execute("DELETE FROM generations WHERE generation <= ?", (last,))
+            core.books.clean()
+            with core.changing() as (connection, now):
+                first = self._generations()[1] + 1
+                index = core.append(
+                    connection, "erased", now, first=first, generation=last, round=number
+                )
+                connection.execute(
+                    "INSERT INTO erasures (generation, position) VALUES (?, ?)", (last, index)
+                )

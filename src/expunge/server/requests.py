@@ -1,0 +1,453 @@
+"""Rounds: many requests of clients, applied together in one transaction, answered one by one.
+
+Law: each request is applied once or refused with the reason, as if they had come one after another;
+nothing is answered before it is durable. What all requests of a round share is paid once: the
+transaction, the solution for the head, the digest of the ledger.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from expunge.errors import (
+    CarrierError,
+    EvidenceError,
+    ExpungeError,
+    FormatError,
+    ProtocolError,
+    RefusedError,
+    StoreError,
+)
+from expunge.evidence import Checkpoint, commitments_root, receipt_content
+from expunge.ridge.plausibility import problem_with
+from expunge.server.audits import Audits
+from expunge.server.ledger import Recorded
+from expunge.server.orders import Orders
+from expunge.server.rules import Account, judge, require_next, require_spec, require_standing
+from expunge.server.state import Digests, ServerState
+from expunge.wire import messages, request
+from expunge.wire.messages import Message
+from expunge.wire.request import Request
+from expunge.wire.schema import time_text
+
+_PARAMETERS = 900  # in one query
+_REMEDY = (
+    "delete only what this client added, as it was added. If that is so, another client's "
+    "statistics are false: an audit names it"
+)
+
+
+@dataclass(eq=False)
+class Offer:
+    """A request that was taken in: signed by who it says, and well formed."""
+
+    request: Request
+    size: int
+    message: Message | None  # None if its number has been used: then it is a repetition, or refused
+    answer: Future[bytes] = field(default_factory=Future)
+    seconds: dict[str, float] = field(
+        default_factory=dict
+    )  # how long each phase took: checks, wait, solve, write
+    taken: float = field(default_factory=time.perf_counter)
+
+    @property
+    def client(self) -> str:
+        """Who asks."""
+        return self.request.header.client
+
+    def give(self, answer: bytes | ProtocolError) -> None:
+        """Answer it; whoever asked may have given up waiting."""
+        with suppress(InvalidStateError):
+            if isinstance(answer, bytes):
+                self.answer.set_result(answer)
+            else:
+                self.answer.set_exception(answer)
+
+
+@dataclass
+class _Sheet:
+    """What is known of a client in the course of a round."""
+
+    status: str
+    sequence: int
+    account: Account
+    added: set[bytes] = field(default_factory=set)
+    deleted: set[bytes] = field(default_factory=set)
+    messages: list[Message] = field(default_factory=list)
+    orders: set[str] = field(default_factory=set)  # answered in this round
+
+
+@dataclass(frozen=True)
+class _Judged:
+    offer: Offer
+    message: Message
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What all requests of a round share."""
+
+    number: int
+    generation: int
+    before: str
+    after: Digests
+    now: int
+
+
+class Requests:
+    """Takes offers in (in any thread), and runs rounds of them (in one)."""
+
+    def __init__(self, core: ServerState, orders: Orders, audits: Audits) -> None:
+        self._core = core
+        self._orders = orders
+        self._audits = audits
+
+    # -- taking in ---------------------------------------------------------------------------------
+
+    def take(self, data: bytes | memoryview) -> Offer:
+        """Read a request and check who signed it; RefusedError tells what is wrong with it."""
+        core, begun = self._core, time.perf_counter()
+        if len(data) > core.settings.largest_request:
+            raise RefusedError(
+                "too-large",
+                (
+                    f"a request of {len(data)} bytes is beyond the {core.settings.largest_request} "
+                    "allowed"
+                ),
+            )
+        try:
+            asked = request.read(data)
+        except FormatError as problem:
+            raise RefusedError("malformed", str(problem)) from problem
+        header = asked.header
+        if header.federation != core.federation:
+            raise RefusedError(
+                "wrong-federation",
+                f"the request is for federation {header.federation}, this is {core.federation}",
+            )
+        actor = core.actor(header.client, "client")
+        try:
+            asked.verify(actor.key)
+        except EvidenceError as problem:
+            raise RefusedError(
+                "bad-signature",
+                f"the request is not signed by the key that {header.client} enrolled",
+            ) from problem
+        if header.sequence <= actor.sequence:
+            return Offer(asked, len(data), None, seconds={"checks": time.perf_counter() - begun})
+        require_spec(core.spec, asked)
+        try:
+            message = messages.read(
+                core.spec, header.message, header.added, header.deleted, asked.message
+            )
+        except ExpungeError as problem:
+            raise RefusedError("malformed", str(problem)) from problem
+        return Offer(asked, len(data), message, seconds={"checks": time.perf_counter() - begun})
+
+    # -- rounds ------------------------------------------------------------------------------------
+
+    def run(self, offers: Sequence[Offer]) -> None:
+        """Bring each offer to its end: an answer, or a refusal."""
+        together: list[Offer] = []
+        for offer in offers:
+            if offer.request.header.audits or _may_empty(offer):
+                self._guarded(together)
+                self._guarded([offer])
+                together = []
+            else:
+                together.append(offer)
+        self._guarded(together)
+
+    def _guarded(self, offers: list[Offer]) -> None:
+        if not offers:
+            return
+        with self._core.lock:
+            try:
+                self._core.require_sound()
+                self._run(offers)
+            except Exception as problem:
+                self._after(problem, offers)
+
+    def _run(self, offers: list[Offer]) -> None:
+        sheets: dict[str, _Sheet] = {}
+        judged: list[_Judged] = []
+        digests: dict[tuple[str, int], str] = {}
+        echoes: list[Offer] = []
+        begun = time.perf_counter()
+        for offer in offers:
+            offer.seconds["wait"] = begun - offer.taken
+            header = offer.request.header
+            try:
+                known = digests.get((offer.client, header.sequence))
+                if known == offer.request.digest:
+                    echoes.append(offer)
+                    continue
+                if known is None and self._answered(offer):
+                    continue
+                judged.append(self._judge(offer, sheets))
+                digests[offer.client, header.sequence] = offer.request.digest
+            except RefusedError as refusal:
+                offer.give(refusal)
+        checks = time.perf_counter() - begun
+        for one in judged:
+            one.offer.seconds["checks"] += checks
+        if judged:
+            self._apply(judged, sheets)
+        for offer in echoes:
+            self._run([offer])
+
+    def _answered(self, offer: Offer) -> bool:
+        """Answer a request whose number has been used: by its receipt, or by a refusal if it is
+        another request.
+        """
+        header = offer.request.header
+        row = self._core.database.row(
+            "SELECT request, answer FROM answers WHERE actor = ? AND sequence = ?",
+            (offer.client, header.sequence),
+        )
+        if row is not None and row[0] == offer.request.digest:
+            offer.give(bytes(row[1]))
+            return True
+        return False
+
+    def _judge(self, offer: Offer, sheets: dict[str, _Sheet]) -> _Judged:
+        core, asked, header = self._core, offer.request, offer.request.header
+        sheet = sheets.get(offer.client) or self._sheet(offer.client)
+        require_standing(offer.client, sheet.status, reset=header.reset)
+        require_next(
+            header.sequence - 1
+            if header.reset and header.sequence > sheet.sequence
+            else sheet.sequence,
+            header.sequence,
+        )
+        require_spec(core.spec, asked)  # again: it may have been amended since
+        if offer.message is None:
+            raise RefusedError(
+                "sequence-reused",
+                f"request number {header.sequence} has been used",
+                expected=sheet.sequence + 1,
+            )
+        if header.audits and (header.added or header.deleted):
+            raise RefusedError(
+                "not-allowed", "a request that answers an audit must not change samples as well"
+            )
+        self._orders.require_waiting(offer.client, header.orders, sheet.orders)
+        self._audits.require_waiting(offer.client, header.audits)
+        account = judge(
+            core.spec,
+            sheet.account,
+            asked,
+            offer.message,
+            lambda named: self._live(offer.client, sheet, named),
+        )
+        if core.spec.is_exact and header.deleted and account.count == 0:
+            self._require_nothing_left(offer.client, [*sheet.messages, offer.message])
+        sheet.messages.append(offer.message)
+        sheet.orders |= {answer.order for answer in header.orders}
+        sheet.account, sheet.sequence = account, header.sequence
+        sheet.status = "gone" if header.leave else "active"
+        sheet.added = (sheet.added | set(asked.added)) - set(asked.deleted)
+        sheet.deleted = (sheet.deleted | set(asked.deleted)) - set(asked.added)
+        sheets[offer.client] = sheet
+        return _Judged(offer, offer.message)
+
+    def _sheet(self, client: str) -> _Sheet:
+        actor = self._core.actor(client)
+        return _Sheet(actor.status, actor.sequence, self._core.books.account(client))
+
+    def _live(self, client: str, sheet: _Sheet, named: Sequence[bytes]) -> set[bytes]:
+        found: set[bytes] = set()
+        for start in range(0, len(named), _PARAMETERS):
+            block = named[start : start + _PARAMETERS]
+            marks = ",".join("?" * len(block))
+            query = (
+                "SELECT commitment FROM commitments WHERE client = ? AND commitment "
+                "IN "  # noqa: S608 - marks only
+                f"({marks})"
+            )
+            found |= {bytes(row[0]) for row in self._core.database.rows(query, (client, *block))}
+        return (found - sheet.deleted) | (sheet.added & set(named))
+
+    def _require_nothing_left(self, client: str, changes: Sequence[Message]) -> None:
+        """Without samples there must be no statistics: not in one entry.
+
+        What was added as a Gram may not be what rows open.
+        """
+        share = self._core.books.share_after(client, changes)
+        problem = problem_with(share)
+        if problem is not None:
+            raise RefusedError("impossible", f"{problem}. Nothing was changed: {_REMEDY}")
+
+    # -- taking effect -----------------------------------------------------------------------------
+
+    def _apply(self, judged: list[_Judged], sheets: dict[str, _Sheet]) -> None:
+        core, begun = self._core, time.perf_counter()
+        try:
+            core.books.apply([one.message for one in judged])
+            digests = core.solved()
+        except StoreError:
+            raise
+        except ExpungeError as problem:
+            core.recover()
+            if len(judged) == 1:
+                judged[0].offer.give(
+                    RefusedError("impossible", f"{problem}. Nothing was changed: {_REMEDY}")
+                )
+                return
+            for one in judged:  # find out which of them it is
+                self._run([one.offer])
+            return
+        solved = time.perf_counter()
+        answers = self._commit(judged, sheets, digests)
+        written = time.perf_counter()
+        core.settle_head()
+        for client, sheet in sheets.items():
+            core.books.keep_account(client, sheet.account)
+        for one, answer in zip(judged, answers, strict=True):
+            one.offer.seconds |= {"solve": solved - begun, "write": written - solved}
+            one.offer.give(answer)
+
+    def _commit(
+        self, judged: list[_Judged], sheets: dict[str, _Sheet], digests: Digests
+    ) -> list[bytes]:
+        core = self._core
+        with core.changing() as (connection, now):
+            number, generation, before = core.database.rows(
+                "SELECT round + 1, generation, ledger_digest FROM state"
+            )[0]
+            this = _Round(number, generation, before, digests, now)
+            changes = [
+                Recorded(
+                    one.offer.client,
+                    one.offer.request.header.sequence,
+                    one.message,
+                    bytes(one.offer.request.message),
+                )
+                for one in judged
+                if one.message.kind != "none"
+            ]
+            core.books.record(connection, changes, generation, now)
+            connection.execute("UPDATE state SET round = ?", (number,))
+            core.keep_digests(connection, digests)
+            places = [self._enter(connection, one, this) for one in judged]
+            connection.executemany(
+                "UPDATE actors SET sequence = ?, status = ? WHERE name = ?",
+                [(sheet.sequence, sheet.status, client) for client, sheet in sheets.items()],
+            )
+            checkpoint = core.checkpoint(now)
+            answers = [self._receipt(index, checkpoint) for index in places]
+            connection.executemany(
+                "INSERT INTO answers (actor, sequence, request, answer) VALUES (?, ?, ?, ?)",
+                [
+                    (
+                        one.offer.client,
+                        one.offer.request.header.sequence,
+                        one.offer.request.digest,
+                        answer,
+                    )
+                    for one, answer in zip(judged, answers, strict=True)
+                ],
+            )
+        return answers
+
+    def _receipt(self, index: int, checkpoint: Checkpoint) -> bytes:
+        core, entry = self._core, self._core.log.entry(index)
+        proof = core.log.inclusion(index, checkpoint.size)
+        content = receipt_content(
+            server=core.server_id,
+            entry=entry,
+            index=index,
+            proof=proof,
+            checkpoint=checkpoint,
+            spec=core.spec,
+        )
+        return core.sign("receipt", content).to_bytes()
+
+    def _enter(self, connection: sqlite3.Connection, one: _Judged, this: _Round) -> int:
+        """One request's commitments, log entry and answers to orders and audits."""
+        core, asked, header = self._core, one.offer.request, one.offer.request.header
+        client = header.client
+        connection.executemany(
+            "DELETE FROM commitments WHERE client = ? AND commitment = ?",
+            [(client, gone) for gone in asked.deleted],
+        )
+        connection.executemany(
+            "INSERT INTO commitments (client, commitment) VALUES (?, ?)",
+            [(client, added) for added in asked.added],
+        )
+        index = core.append(
+            connection,
+            "changed",
+            this.now,
+            client=client,
+            sequence=header.sequence,
+            request=asked.digest,
+            message=header.message,
+            added=header.added,
+            deleted=header.deleted,
+            added_commitments=commitments_root(asked.added),
+            deleted_commitments=commitments_root(asked.deleted),
+            leave=header.leave,
+            reset=header.reset,
+            orders=[{"found": answer.found, "order": answer.order} for answer in header.orders],
+            audits=[answer.audit for answer in header.audits],
+            round=this.number,
+            ledger_before=this.before,
+            ledger_after=this.after.ledger,
+            head=this.after.head,
+            spec=core.spec.digest,
+            erased_by=time_text(this.now + core.settings.erase_within),
+            generation=this.generation,
+        )
+        if one.message.log is not None:
+            size, root = one.message.log
+            core.append(
+                connection,
+                "forwarded",
+                this.now,
+                client=client,
+                sequence=header.sequence,
+                size=size,
+                root=root.hex(),
+            )
+        self._orders.answer(connection, client, header.orders, header.sequence, this.now)
+        self._audits.answer(connection, client, header.audits)
+        if header.reset:
+            self._audits.client_joined(connection, client)
+        if header.leave:
+            self._orders.client_is_gone(connection, client, header.sequence, this.now)
+            self._audits.client_is_gone(connection, client)
+        return index
+
+    def _after(self, problem: Exception, offers: list[Offer]) -> None:
+        """Something failed, before or after it was durable: what is at rest decides what each offer
+        is told.
+        """
+        waiting = [offer for offer in offers if not offer.answer.done()]
+        try:
+            self._core.recover()
+            answered = [offer for offer in waiting if self._answered(offer)]
+        except Exception:
+            for offer in waiting:
+                if not offer.answer.done():
+                    offer.give(CarrierError(f"the server cannot read its store: {problem}"))
+            return
+        reason = (
+            f"the server could not store the request ({problem}): nothing was changed, offer "
+            "it again later"
+        )
+        for offer in waiting:
+            if offer not in answered:
+                offer.give(RefusedError("storage", reason))
+
+
+def _may_empty(offer: Offer) -> bool:
+    """Whether only the client's whole sub-ledger can tell that a deletion by statistics leaves
+    nothing behind.
+    """
+    return offer.request.header.message in ("gram", "group") and offer.request.header.deleted > 0

@@ -1,0 +1,521 @@
+"""Rounds of secure aggregation, as the server leads them: who takes part, which phase it is, when
+it is over.
+
+Laws: at most one round is under way. It is in memory only: a server that is killed has applied
+nothing of it, and its clients begin anew. A client's message is answered by how the round stands
+for that client; asking again, or sending the same again, changes nothing. A round that cannot take
+effect any more (the labels were amended, a client of an audit came or went) ends before anything is
+revealed. Whatever fails, a round ends and the next one can begin. Nothing here sleeps: deadlines
+are looked at whenever somebody asks, and whoever waits knows how long at most.
+
+Rebuilds and audits come before changes, but need every client. So that one which is away does not
+hold up everybody's changes, they and changes take turns: a rebuild or an audit that not all have
+joined in the time of a phase gives way for as long.
+
+Turns: what clients say in rounds of secure aggregation, read and checked for who signed it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import secrets
+import sqlite3
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+
+from expunge.crypto import Envelope, canonical
+from expunge.errors import EvidenceError, ExpungeError, RefusedError
+from expunge.ridge.spec import Aggregation
+from expunge.secagg import (
+    Aborted,
+    Collector,
+    Contribution,
+    Opening,
+    Preamble,
+    length,
+    read_preamble,
+)
+from expunge.server.secagg_outcomes import Member, Outcomes
+from expunge.server.state import ServerState
+from expunge.server.writer import Writer
+from expunge.wire import payloads
+from expunge.wire.delivery import answers_bytes
+from expunge.wire.schema import time_text
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a client says: a message of a phase, or only that it asks."""
+
+    client: str
+    aggregation: str  # the round, or empty before it has joined one
+    sequence: int
+    reset: bool
+    message: bytes | memoryview | None
+    digest: str
+    wait: int = 0  # seconds that it would like to wait for a change
+
+
+def read_turn(core: ServerState, data: bytes | memoryview) -> Turn:
+    """Who says what; signed by the key that this client enrolled. RefusedError otherwise."""
+    digest = hashlib.sha256(data).hexdigest()
+    try:
+        if bytes(data[:1]) != b"{":
+            header = read_preamble(data)
+            _require_federation(core, header.federation)
+            _verify(core, header, header.client)
+            return Turn(header.client, header.round, header.sequence, False, data, digest)
+        envelope, content = payloads.open_unverified("turn", bytes(data))
+    except RefusedError:
+        raise
+    except ExpungeError as problem:
+        raise RefusedError("malformed", str(problem)) from problem
+    _require_federation(core, content["federation"])
+    name = content["actor"]
+    _verify(core, envelope, name)
+    return Turn(
+        name,
+        content["aggregation"],
+        content["sequence"],
+        content["reset"],
+        None,
+        digest,
+        content["wait"],
+    )
+
+
+def _verify(core: ServerState, said: Preamble | Envelope, name: str) -> None:
+    try:
+        said.verify(core.actor(name, "client").key)
+    except EvidenceError as problem:
+        raise RefusedError(
+            "bad-signature", f"this is not signed by the key that {name} enrolled"
+        ) from problem
+
+
+def _require_federation(core: ServerState, federation: str) -> None:
+    if federation != core.federation:
+        raise RefusedError(
+            "wrong-federation", f"this is federation {core.federation}, not {federation}"
+        )
+
+
+_ENDED_KEPT = 256
+_FEW = 5  # names in a sentence
+_UNREVEALED = (
+    "joining",
+    "sharing",
+    "masking",
+)  # phases in which nobody has helped to unmask anything
+_UNKNOWN = "the server does not know this round, because it was started anew"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a round stands for one client; `waiting` if there is nothing for it to do before
+    something changes.
+    """
+
+    data: bytes
+    waiting: bool
+    version: int  # changes when there may be something to do for those who wait
+    due: float  # seconds until the round may change by itself
+    wait: int = 0  # seconds that the client would like to wait for a change
+
+
+@dataclass
+class _Round:
+    opening: Opening
+    collector: Collector
+    everyone: (
+        frozenset[str] | None
+    )  # an audit or a rebuild needs all of these; a change needs nobody in particular
+    joined: float  # when the last client joined
+    deadline: float
+    members: dict[str, Member] = field(default_factory=dict)  # by client; those that have joined
+
+
+class SecureAggregation:
+    """The rounds of one federation."""
+
+    def __init__(
+        self,
+        core: ServerState,
+        queue: Writer,
+        conclusions: Outcomes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._core = core
+        self._queue = queue
+        self._conclusions = conclusions
+        self._clock = clock
+        self._lock = RLock()
+        self._round: _Round | None = None
+        self._ended: OrderedDict[str, str] = (
+            OrderedDict()
+        )  # a cache: rounds that have ended, and why if they were aborted
+        self._rejoining: set[str] = (
+            set()
+        )  # clients that said that they begin anew, as a restored server asks them to
+        self.aborted = 0  # rounds that came to nothing since the server was started
+        self._changes = 0  # of all kinds, such as that somebody joined
+        self._version = 0  # of changes that those who wait must hear of
+        self._changes_until = (
+            -math.inf
+        )  # until then changes come first, because an audit or a rebuild lacked somebody
+        self._watching: list[Future[None]] = []
+
+    # -- taking turns ------------------------------------------------------------------------------
+
+    @answers_bytes
+    def turn(self, data: bytes | memoryview) -> Standing:
+        """Take what a client says, and answer with how the round stands for it."""
+        if not self._core.spec.is_masked:
+            raise RefusedError(
+                "not-allowed", "this federation does not use secure aggregation: send requests"
+            )
+        said = read_turn(self._core, data)
+        with self._lock:
+            self._move()
+            if said.message is not None:
+                self._take(said)
+                self._move()
+            return self._standing(said)
+
+    def change_after(self, version: int) -> Future[None]:
+        """Done as soon as anything has changed since that version."""
+        change: Future[None] = Future()
+        with self._lock:
+            if version != self._version:
+                change.set_result(None)
+            else:
+                self._watching = [
+                    one for one in self._watching if not one.done()
+                ]  # some have stopped waiting
+                self._watching.append(change)
+        return change
+
+    def wake(self) -> None:
+        """Have everybody who waits for a change look again."""
+        with self._lock:
+            self._changed()
+
+    def pulse(self) -> tuple[int, float]:
+        """A number that grows with every change, and the seconds until the round may change by
+        itself (0.0 without a round).
+        """
+        with self._lock:
+            return self._changes, self._due(self._round)
+
+    def _take(self, said: Turn) -> None:
+        """A message of a phase.
+
+        One that is late is no mistake: its sender learns how the round ended.
+        """
+        current = self._round
+        if current is None or said.aggregation != current.opening.round or said.message is None:
+            return
+        before = self._heard(current)
+        if current.collector.phase == "joining":
+            member = Member(said.client, said.sequence, said.digest, said.client in self._rejoining)
+            self._conclusions.require_member(member, current.opening.purpose)
+            current.collector.take(said.message)
+            if said.client not in current.members:
+                current.members[said.client], current.joined = member, self._clock()
+        else:
+            current.collector.take(said.message)
+        if self._heard(current) != before:
+            is_enough = (
+                current.collector.phase == "joining" and len(current.members) == self._rules.fewest
+            )
+            self._changed(wake=is_enough)  # from now on the round may go on by itself
+
+    @staticmethod
+    def _heard(current: _Round) -> tuple[int, int]:
+        return len(current.members), len(current.collector.awaited)
+
+    # -- moving on ---------------------------------------------------------------------------------
+
+    def _move(self) -> None:
+        """Bring the round as far as it gets: on to the next phase, to its end, or to an
+        abortion.
+        """
+        while (current := self._round) is not None:
+            try:
+                if current.collector.phase in _UNREVEALED:
+                    self._require_current(current)
+                if not self._is_complete(current):
+                    return
+                if current.collector.phase == "joining" and current.everyone is None:
+                    self._repeat(current)
+                current.collector.advance()
+                if current.collector.phase == "revealing":
+                    self._require_members(current)
+                if current.collector.phase == "done":
+                    self._conclude(current)
+            except (Aborted, RefusedError) as problem:
+                self._end(current, problem.reason)
+            except BaseException as problem:
+                self._end(
+                    current,
+                    f"the server failed in the middle of the round ({problem}): join the next one",
+                )
+                self._changed()
+                raise
+            current.deadline = self._clock() + self._core.settings.phase_for
+            self._changed()
+
+    def _is_complete(self, current: _Round) -> bool:
+        """Whether the phase is over: all have answered, or its time is up."""
+        collector, now = current.collector, self._clock()
+        if collector.phase != "joining":
+            return not collector.awaited or now >= current.deadline
+        joined = set(current.members)
+        if current.everyone is not None:
+            return joined >= current.everyone
+        if len(joined) < self._rules.fewest:
+            return False  # changes wait for a round with enough contributors
+        return now >= current.joined + self._core.settings.gather_for or joined >= set(
+            self._core.clients("active", "must-rejoin")
+        )
+
+    def _repeat(self, current: _Round) -> None:
+        """Leave out whoever would make this round differ by little from one that was aborted when
+        it was to be unmasked.
+
+        Clients that have helped to unmask a sum refuse one which differs from it by few clients,
+        and so shows those. The very same sum shows nothing new.
+        """
+        joined = {(one.client, one.sequence) for one in current.members.values()}
+        for attempt in self._conclusions.attempted():
+            if attempt <= joined:
+                others = {client for client, _ in joined - attempt}
+                current.collector.leave_out(others)
+                for client in others:
+                    del current.members[client]
+                return
+
+    def _require_current(self, current: _Round) -> None:
+        """Before anything is revealed: the round is still about what it was opened for."""
+        opening, spec, now = current.opening, self._core.spec, self._clock()
+        if (opening.data_digest, opening.labels_digest) != (spec.data_digest, spec.labels_digest):
+            raise Aborted("the labels were amended while the round was under way: it begins anew")
+        if current.everyone is None:
+            return
+        others = current.everyone ^ set(self._core.clients("active"))
+        if others:
+            raise Aborted(
+                f"{_named(others)} came or went while a round of all clients was under way: it "
+                "begins anew"
+            )
+        missing = current.everyone - set(current.members)
+        if current.collector.phase == "joining" and missing and now >= current.deadline:
+            self._changes_until = now + self._core.settings.phase_for
+            raise Aborted(
+                f"{_named(missing)} did not join, and {_a(opening.purpose)} needs every client: "
+                "it is tried again later"
+            )
+
+    def _require_members(self, current: _Round) -> None:
+        """Before anything is revealed: the sum lacks nobody that it needs, and the requests in it
+        can still be applied.
+
+        A sum of an audit or a rebuild that lacks a client would show that client, as what the
+        ledger has more.
+        """
+        included = [client for client, _ in current.collector.included]
+        if current.everyone is None:
+            members = [current.members[client] for client in included]
+            for member in members:
+                self._conclusions.require_member(member, current.opening.purpose)
+            try:
+                self._conclusions.attempt(current.opening, members)
+            except (sqlite3.Error, OSError) as problem:
+                raise Aborted(
+                    f"the server could not store whose sum it asks for ({problem}): nothing was "
+                    "changed"
+                ) from problem
+        elif missing := current.everyone.difference(included):
+            raise Aborted(
+                f"{_named(missing)} dropped out, and {_a(current.opening.purpose)} needs every "
+                "client"
+            )
+
+    def _conclude(self, current: _Round) -> None:
+        members = [current.members[client] for client, _ in current.collector.included]
+        try:
+            sum_of = Contribution.from_vector(self._core.spec, current.collector.sum())
+        except ExpungeError as problem:
+            raise Aborted(
+                f"the sum of the round is that of no samples ({problem}): a client's statistics "
+                "are false"
+            ) from problem
+        end = getattr(self._conclusions, current.opening.purpose)
+        try:
+            self._queue.do(lambda: end(current.opening, sum_of, members))
+        except RefusedError:
+            raise
+        except Exception as problem:
+            first = members[0]
+            told = self._conclusions.applied(first.client, first.sequence, current.opening.round)
+            if current.opening.purpose != "change" or told is None:
+                raise Aborted(
+                    f"the server could not store the round ({problem}): nothing was changed"
+                ) from problem
+        self._end(current, "")
+
+    def _end(self, current: _Round, reason: str) -> None:
+        self._round = None
+        self.aborted += bool(reason)
+        self._rejoining -= set(current.members) if not reason else set()
+        self._ended[current.opening.round] = reason
+        while len(self._ended) > _ENDED_KEPT:
+            self._ended.popitem(last=False)
+
+    def _changed(self, *, wake: bool = True) -> None:
+        self._changes += 1
+        if not wake:
+            return
+        self._version += 1
+        watching, self._watching = self._watching, []
+        for change in watching:
+            if change.set_running_or_notify_cancel():
+                change.set_result(None)
+
+    # -- opening -----------------------------------------------------------------------------------
+
+    @property
+    def _rules(self) -> Aggregation:
+        rules = self._core.spec.aggregation
+        if rules is None:
+            raise RefusedError("not-allowed", "this federation does not use secure aggregation")
+        return rules
+
+    def _opened(self) -> _Round:
+        """The round that is under way, or a new one: a rebuild or an audit if one is wanted,
+        otherwise a change.
+        """
+        purpose = self.wanted()
+        if (
+            self._round is not None
+            and self._round.collector.phase == "joining"
+            and self._round.opening.purpose != purpose
+        ):
+            self._end(self._round, f"a round for {_a(purpose)} comes first")
+        if self._round is None:
+            core = self._core
+            spec, now = core.spec, self._clock()
+            opening = Opening(
+                core.federation,
+                secrets.token_hex(16),
+                purpose,
+                spec.data_digest,
+                spec.labels_digest,
+            )
+            everyone = None if purpose == "change" else frozenset(core.clients("active"))
+            collector = Collector(
+                opening,
+                self._rules,
+                lambda name: core.actor(name, "client").key,
+                length=length(spec),
+            )
+            self._round = _Round(opening, collector, everyone, now, now + core.settings.phase_for)
+            self._changed()
+        return self._round
+
+    def wanted(self) -> str:
+        """The purpose of the next round.
+
+        With too few clients for a rebuild or an audit, changes may bring others back.
+        """
+        core, database = self._core, self._core.database
+        rules = core.spec.aggregation
+        if (
+            rules is None
+            or self._clock() < self._changes_until
+            or len(core.clients("active")) < rules.fewest
+        ):
+            return "change"
+        if database.row("SELECT 1 FROM rebuilds"):
+            return "rebuild"
+        return "audit" if database.row("SELECT 1 FROM audits WHERE finished IS NULL") else "change"
+
+    # -- answering ---------------------------------------------------------------------------------
+
+    def _standing(self, said: Turn) -> Standing:
+        aggregation = said.aggregation
+        if not aggregation:
+            (self._rejoining.add if said.reset else self._rejoining.discard)(said.client)
+            current = self._opened()
+            if current.collector.phase == "joining":
+                return self._answer(said, current, "joining", opening=current.opening.to_json())
+            return self._answer(said, current, "closed")
+        current_or_none = self._round
+        if current_or_none is not None and current_or_none.opening.round == aggregation:
+            collector = current_or_none.collector
+            content = collector.say(said.client) if said.client in collector.awaited else None
+            return self._answer(said, current_or_none, collector.phase, content=content)
+        receipt = self._conclusions.applied(said.client, said.sequence, aggregation)
+        if receipt is not None:
+            return self._answer(said, None, "done", receipt=canonical.decode(receipt))
+        reason = self._ended.get(aggregation, _UNKNOWN)
+        return self._answer(said, None, "aborted" if reason else "done", reason=reason)
+
+    def _answer(
+        self,
+        said: Turn,
+        current: _Round | None,
+        phase: str,
+        *,
+        content: bytes | None = None,
+        opening: dict[str, Any] | None = None,
+        receipt: object = None,
+        reason: str = "",
+    ) -> Standing:
+        core = self._core
+        answer = {
+            "actor": said.client,
+            "aggregation": said.aggregation,
+            "content": base64.b64encode(content or b"").decode("ascii"),
+            "federation": core.federation,
+            "fewest": self._rules.fewest,
+            "joined": 0 if current is None else len(current.members),
+            "opening": opening,
+            "phase": phase,
+            "purpose": "" if current is None else current.opening.purpose,
+            "reason": reason,
+            "receipt": receipt,
+            "time": time_text(core.now()),
+            "to": said.digest,
+        }
+        waiting = current is not None and not content and opening is None
+        data = payloads.sign("standing", answer, core.folder.key)
+        return Standing(data, waiting, self._version, self._due(current), said.wait)
+
+    def _due(self, current: _Round | None) -> float:
+        if current is None:
+            return 0.0
+        end = current.deadline
+        if current.collector.phase == "joining":
+            if current.everyone is not None or len(current.members) < self._rules.fewest:
+                return math.inf  # whoever joins changes it, and nothing else does
+            end = current.joined + self._core.settings.gather_for
+        return max(0.0, end - self._clock())
+
+
+def _named(names: Collection[str]) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:_FEW]) + (
+        f" and {len(ordered) - _FEW} more" if len(ordered) > _FEW else ""
+    )
+
+
+def _a(purpose: str) -> str:
+    return "an audit" if purpose == "audit" else f"a {purpose}"

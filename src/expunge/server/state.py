@@ -1,0 +1,282 @@
+"""What all parts of the service share: the folder, the books, the log, the clock, and the one row
+that says where we stand.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any
+
+from expunge.crypto import Envelope, PublicKey, canonical
+from expunge.errors import NotAGramError, RefusedError, SolveError, StoreError
+from expunge.evidence import Checkpoint, Logged, make_entry, salted
+from expunge.ridge.head import Head
+from expunge.ridge.spec import Spec
+from expunge.server.ledger import ServerLedger
+from expunge.server.log import AuditLog
+from expunge.server.storage import ServerFolder
+from expunge.wire.schema import time_text
+
+SALT_BYTES = 32
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an operator may choose; nothing here changes a bit of any head."""
+
+    solver: str = (
+        ""  # woodbury or cholesky, whose heads are the same; empty: as the federation was founded
+    )
+    # Seconds from a request to the destruction of the key that its message was journalled under
+    erase_within: int = 60
+    group_commit: bool = True
+    largest_request: int = 256 << 20  # bytes
+    most_in_flight: int = 256 << 20  # bytes of requests taken in and not yet answered
+    requests_per_minute: int = 6000  # for each actor
+    # Seconds that a round of secure aggregation which has enough clients waits for yet another one
+    gather_for: float = 5.0
+    phase_for: float = (
+        60.0  # seconds that a client has for each phase of a round before it counts as dropped out
+    )
+
+
+@dataclass(frozen=True)
+class Digests:
+    """Salted digests of ledger and head, as logs and receipts show them, and the salt they were
+    made with.
+    """
+
+    ledger: str
+    head: str
+    salt: bytes
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who is enrolled: role, key, status (active, must-rejoin, gone) and last sequence number."""
+
+    role: str
+    key: PublicKey
+    status: str
+    sequence: int
+
+
+class ServerState:
+    """Law: every change of state happens under `lock`, in one transaction of the database."""
+
+    def __init__(self, folder: ServerFolder, settings: Settings, clock: Clock) -> None:
+        self.folder = folder
+        self.database = folder.database
+        self.vault = folder.vault
+        self.settings = settings
+        self.lock = RLock()
+        self.log = AuditLog(folder.database)
+        self._clock = clock
+        self._hashing = ThreadPoolExecutor(1, "digest")
+        row = self.database.row("SELECT federation, spec, solver FROM state")
+        if row is None:
+            raise StoreError(
+                f"the server in {folder.path} was never finished: remove the folder and run "
+                "expunge init again"
+            )
+        self.federation = str(row[0])
+        self.solver_name = settings.solver or str(row[2])
+        self.books = ServerLedger(
+            folder, Spec.from_dict(canonical.decode(row[1].encode())), self.solver_name
+        )
+        self.head: Head | None = None
+        self.headless = ""  # why there is no head, if there is none
+        self._sound = True  # whether memory is what is at rest
+        self.version = 0  # counts changes of what certificates say
+        self.find_head()
+        self.settle_head()
+
+    @property
+    def spec(self) -> Spec:
+        """The federation's current spec."""
+        return self.books.spec
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        """The time in whole seconds; never earlier than what was stamped before, whatever the clock
+        does.
+        """
+        return max(int(self._clock()), int(self.state("time")))
+
+    def state(self, column: str) -> Any:
+        """One column of the state."""
+        return self.database.value(f"SELECT {column} FROM state")  # noqa: S608 - our own names
+
+    @contextmanager
+    def changing(self) -> Iterator[tuple[sqlite3.Connection, int]]:
+        """A transaction, and the time it is stamped with."""
+        with self.lock, self.database.transaction() as connection:
+            now = self.now()
+            connection.execute("UPDATE state SET time = ?", (now,))
+            yield connection, now
+
+    # -- the log -----------------------------------------------------------------------------------
+
+    def append(self, connection: sqlite3.Connection, kind: str, now: int, **content: Any) -> int:
+        """Write an entry to the audit log; returns its index."""
+        return self.log.append(connection, make_entry(kind, time_text(now), **content))
+
+    def checkpoint(self, now: int) -> Checkpoint:
+        """What the log is now."""
+        return self.log.checkpoint(self.federation, time_text(now))
+
+    def logged(self, index: int, checkpoint: Checkpoint) -> Logged:
+        """An entry with its proof."""
+        return self.log.logged(index, checkpoint.size)
+
+    def sign(self, kind: str, content: object) -> Envelope:
+        """An envelope signed by the server's current key."""
+        return Envelope.signed(kind, content, self.folder.key)
+
+    def rotations(self) -> list[Envelope]:
+        """How the key that signs now came from the first one."""
+        rows = self.database.rows("SELECT envelope FROM rotations ORDER BY number")
+        return [Envelope.from_bytes(bytes(row[0]), "rotation") for row in rows]
+
+    @property
+    def server_id(self) -> str:
+        """The id of the key that signs now."""
+        return self.folder.key.public.id
+
+    # -- ledger and head ---------------------------------------------------------------------------
+
+    def find_head(self) -> None:
+        """Solve for the head of the ledger in memory.
+
+        Statistics of no samples are refused; a head may also not be had.
+        """
+        try:
+            self.head, self.headless = self.books.solver.head(), ""
+        except NotAGramError:
+            raise
+        except SolveError as problem:
+            self.head, self.headless = None, str(problem)
+        self.version += 1
+
+    def settle_head(self) -> None:
+        """What the head is of has become durable: from now on it may be spoken of, without waiting
+        for the lock.
+        """
+        self.head_digest = self.head.digest if self.head is not None else ""
+
+    def solved(self) -> Digests:
+        """The head of the ledger in memory, and fresh digests of both; hashing runs beside the
+        solver.
+        """
+        salt = secrets.token_bytes(SALT_BYTES)
+        ledger = self._hashing.submit(self.books.digest())
+        try:
+            self.find_head()
+        finally:
+            digest = ledger.result()
+        return Digests(
+            salted("ledger", salt, digest),
+            salted("head", salt, self.head.digest) if self.head else "",
+            salt,
+        )
+
+    def keep_digests(self, connection: sqlite3.Connection, digests: Digests) -> None:
+        """Make these the current digests; the salt is sealed under the generation's key, and so is
+        erased with it.
+        """
+        generation = self.state("generation")
+        slot = self.database.value(
+            "SELECT slot FROM generations WHERE generation = ?", (generation,)
+        )
+        sealed = self.vault.seal(slot, digests.salt, b"salt")
+        connection.execute(
+            "UPDATE state SET ledger_digest = ?, head_digest = ?, salt = ?",
+            (digests.ledger, digests.head, sealed),
+        )
+
+    def begin_generation(self, connection: sqlite3.Connection, slot: int, digests: Digests) -> None:
+        """From now on messages, and the salt of these digests, are sealed under the key in a new
+        slot.
+        """
+        following = int(self.state("generation")) + 1
+        connection.execute(
+            "INSERT INTO generations (generation, slot) VALUES (?, ?)", (following, slot)
+        )
+        connection.execute("UPDATE state SET generation = ?", (following,))
+        self.keep_digests(connection, digests)
+
+    def salt(self) -> bytes:
+        """The salt of the current digests: for auditors, while it is current."""
+        generation, sealed = self.database.row("SELECT generation, salt FROM state") or (0, b"")
+        slot = self.database.value(
+            "SELECT slot FROM generations WHERE generation = ?", (generation,)
+        )
+        return self.vault.unseal(slot, sealed, b"salt")
+
+    def recover(self) -> None:
+        """After anything unexpected: make the memory what is at rest."""
+        self._sound = False
+        self.database.make_room()
+        self.folder.adopt_key()
+        self.books.spec = Spec.from_dict(canonical.decode(self.state("spec").encode()))
+        self.books.discard()
+        self.books.reload()
+        self.find_head()
+        self.settle_head()
+        self._sound = True
+
+    @contextmanager
+    def mending(self) -> Iterator[None]:
+        """Whatever fails inside, memory is made what is at rest again before anybody else sees
+        it.
+        """
+        with self.lock:
+            try:
+                yield
+            except BaseException:
+                self.recover()
+                raise
+
+    def require_sound(self) -> None:
+        """If memory could not be made what is at rest, try again before anything else is done."""
+        if not self._sound:
+            self.recover()
+
+    # -- actors ------------------------------------------------------------------------------------
+
+    def clients(self, *statuses: str) -> list[str]:
+        """The names of the clients with one of these statuses."""
+        rows = self.database.rows(
+            "SELECT name, status FROM actors WHERE role = 'client' ORDER BY name"
+        )
+        return [name for name, status in rows if status in statuses]
+
+    def actor(self, name: str, *roles: str) -> Actor:
+        """An enrolled actor of one of these roles."""
+        row = self.database.row(
+            "SELECT role, key, status, sequence FROM actors WHERE name = ?", (name,)
+        )
+        if row is None:
+            raise RefusedError(
+                "unknown-actor",
+                f"nobody named {name!r:.80} is enrolled here: ask the operator for a token",
+            )
+        if roles and row[0] not in roles:
+            raise RefusedError(
+                "not-allowed", f"{name} is enrolled as {row[0]}; this is for {' and '.join(roles)}s"
+            )
+        return Actor(row[0], PublicKey.from_text(row[1]), row[2], row[3])
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._hashing.shutdown()
+        self.folder.close()

@@ -1,6 +1,0 @@
-"""Statistics of data that outgrow one machine: shard by shard, on threads, processes, Ray or Dask, with one machine's digest."""
-
-from expunge.shards.listing import Shard, listed
-from expunge.shards.sharded import shard_statistics
-
-__all__ = ["Shard", "listed", "shard_statistics"]

@@ -1,0 +1,229 @@
+"""Both variants in ordinary floating point, as the paper runs them, for comparison.
+
+Nothing here is exact: heads carry no digest and no certificate, only a measured deviation
+(`relative_deviation`). A message is what a client would send: gram and moment (Variant A), or the R
+factor of a thin QR with Q'Y (Variant B). From the latter the moment follows as R'(Q'Y), so that a
+message has r * (dim + columns) numbers where the paper's has r * dim + dim * columns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+from scipy.linalg import blas, lapack
+
+from expunge.errors import NotAGramError, SpecError
+from expunge.ridge.encoding import checked_labels, finite_features
+from expunge.ridge.spec import Spec
+from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class FloatGram:
+    """The message of Variant A: F'F and F'Y of a batch, in float32 or float64."""
+
+    gram: Array
+    moment: Array
+
+
+@dataclass(frozen=True)
+class Factor:
+    """The message of Variant B: R of the thin QR F = Q R, and Q'Y.
+
+    R'R = F'F and R'(Q'Y) = F'Y up to rounding.
+    """
+
+    r: Array
+    coefficients: Array
+
+    @property
+    def moment(self) -> Array:
+        """F'Y, as the paper's message carries it."""
+        return np.asarray(self.r.T @ self.coefficients)
+
+
+class FloatSolver(ABC):
+    """A ridge solver in float32 or float64 with the methods of the exact ones; `weights` instead of
+    a certified head.
+    """
+
+    def __init__(self, spec: Spec, dtype: Any = np.float64) -> None:
+        self.spec = spec
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise SpecError(f"float solvers run in float32 or float64, not in {self.dtype}")
+        self.gram = np.zeros(
+            (spec.width, spec.width), dtype=self.dtype
+        )  # of which only the upper triangle is meaningful
+        self.moment = np.zeros((spec.width, spec.columns), dtype=self.dtype)
+
+    def add(self, features: Any, labels: Any) -> None:
+        """Add samples, as one client's message."""
+        self._apply(*self._float_rows(features, labels), 1)
+
+    def delete(self, features: Any, labels: Any) -> None:
+        """Delete samples, as one client's message."""
+        self._apply(*self._float_rows(features, labels), -1)
+
+    @property
+    @abstractmethod
+    def weights(self) -> Array:
+        """The head's weights in this arithmetic."""
+
+    @abstractmethod
+    def _apply(self, features: Array, targets: Array, sign: int) -> None:
+        """Send and take in one message."""
+
+    def _float_rows(self, features: Any, labels: Any) -> tuple[Array, Array]:
+        """Features with the constant one, and targets, in this solver's arithmetic and on no
+        grid.
+        """
+        array = finite_features(self.spec, features).astype(self.dtype)
+        checked = checked_labels(self.spec, labels, len(array))
+        if self.spec.intercept:
+            array = np.concatenate([array, np.ones((len(array), 1), dtype=self.dtype)], axis=1)
+        if checked.ndim == 2:
+            return array, checked.astype(self.dtype)
+        targets = np.zeros((len(array), self.spec.columns), dtype=self.dtype)
+        targets[np.arange(len(array)), checked] = 1
+        return array, targets
+
+    def _solved(self, right: Array) -> Array:
+        """(S + gamma I)^-1 @ right by Cholesky, from the accumulated gram."""
+        shifted = self.gram.copy()
+        shifted.flat[:: self.spec.width + 1] += self.dtype.type(self.spec.gamma)
+        try:
+            return np.asarray(
+                linalg.cho_solve(
+                    linalg.cho_factor(shifted, overwrite_a=True, check_finite=False), right
+                )
+            )
+        except linalg.LinAlgError as problem:
+            raise NotAGramError(
+                f"S + gamma I is not positive definite in {self.dtype}: {problem}. Use float64, a "
+                "larger gamma, or the exact "
+                "solvers"
+            ) from problem
+
+
+class FloatCholeskySolver(FloatSolver):
+    """Variant A: adds up gram messages and solves by Cholesky."""
+
+    def message(self, features: Any, labels: Any) -> FloatGram:
+        """What a client sends for this batch."""
+        return _gram_message(*self._float_rows(features, labels))
+
+    def apply(self, message: FloatGram, sign: int) -> None:
+        """Take in a client's message: an addition (sign 1) or a deletion (sign -1)."""
+        self.gram += sign * message.gram
+        self.moment += sign * message.moment
+
+    @property
+    def weights(self) -> Array:
+        """(S + gamma I)^-1 G from the accumulated sums."""
+        return self._solved(self.moment)
+
+    def _apply(self, features: Array, targets: Array, sign: int) -> None:
+        self.apply(_gram_message(features, targets), sign)
+
+
+class FloatWoodburySolver(FloatSolver):
+    """Variant B: tracks inverse and head by Sherman-Morrison-Woodbury updates with clients' R
+    factors.
+
+    The sums are kept as well (the paper's algorithm keeps only G, which would make its own reset
+    impossible); when a downdate is infeasible, inverse and head are solved from them anew, and
+    `resets` counts it.
+    """
+
+    def __init__(self, spec: Spec, dtype: Any = np.float64) -> None:
+        super().__init__(spec, dtype)
+        self._inverse = TrackedInverse(
+            np.eye(spec.width, dtype=self.dtype) / self.dtype.type(spec.gamma)
+        )
+        self._weights = np.zeros((spec.width, spec.columns), dtype=self.dtype)
+        routines: Any = blas.get_blas_funcs(("gemm", "syrk"), (self._weights,))
+        self._gemm, self._syrk = routines
+        self.resets = 0
+
+    def message(self, features: Any, labels: Any) -> Factor:
+        """What a client sends for this batch."""
+        return _factor_message(*self._float_rows(features, labels))
+
+    def apply(self, message: Factor, sign: int) -> None:
+        """Take in a client's message: an addition (sign 1) or a deletion (sign -1)."""
+        if not len(message.r):
+            return
+        self._accumulate(message, sign)
+        try:
+            columns = self._inverse.update(message.r, sign)
+        except InfeasibleDowndateError:
+            try:
+                self.reset()
+            except NotAGramError:
+                self._accumulate(message, -sign)
+                raise
+            return
+        error = message.coefficients - self._gemm(1.0, message.r, self._weights)
+        self._weights += sign * self._gemm(1.0, columns, error)
+
+    def _accumulate(self, message: Factor, sign: int) -> None:
+        rows = np.asfortranarray(message.r.T)
+        self.gram = self._syrk(sign, rows, beta=1.0, c=self.gram.T, lower=1, overwrite_c=1).T
+        self.moment += sign * self._gemm(1.0, message.r, message.coefficients, trans_a=1)
+
+    def reset(self) -> None:
+        """Solve inverse and head from the accumulated sums, as Variant A would."""
+        inverse, weights = (
+            self._solved(np.eye(self.spec.width, dtype=self.dtype)),
+            self._solved(self.moment),
+        )
+        self._inverse, self._weights = TrackedInverse(inverse), weights
+        self.resets += 1
+
+    @property
+    def weights(self) -> Array:
+        """The tracked head."""
+        return self._weights
+
+    @property
+    def inverse(self) -> Array:
+        """The tracked inverse of S + gamma I, both triangles of it, as a copy."""
+        upper = np.triu(self._inverse.upper)
+        return upper + np.triu(upper, 1).T
+
+    def _apply(self, features: Array, targets: Array, sign: int) -> None:
+        self.apply(_factor_message(features, targets), sign)
+
+
+def _gram_message(features: Array, targets: Array) -> FloatGram:
+    return FloatGram(features.T @ features, features.T @ targets)
+
+
+def _factor_message(features: Array, targets: Array) -> Factor:
+    """R and Q'Y by Householder reflections; one row is its own factor, and none are none."""
+    if len(features) <= 1:
+        return Factor(features, targets)
+    routines: Any = lapack.get_lapack_funcs(("geqrf", "ormqr"), (features,))
+    geqrf, ormqr = routines
+    rank = min(features.shape)
+    reflections, scales, _, _ = geqrf(features)
+    work = max(1, 64 * targets.shape[1])
+    rotated, _, _ = ormqr("L", "T", reflections[:, :rank], scales, targets, work)
+    return Factor(
+        np.ascontiguousarray(np.triu(reflections[:rank])), np.ascontiguousarray(rotated[:rank])
+    )
+
+
+def relative_deviation(weights: Array, reference: Array) -> float:
+    """||weights - reference||_F / ||reference||_F, in float64."""
+    reference = np.asarray(reference, dtype=np.float64)
+    difference = np.asarray(weights, dtype=np.float64) - reference
+    return float(np.linalg.norm(difference) / np.linalg.norm(reference))

@@ -1,0 +1,94 @@
+"""The ClientApp, ready to be run, and what to add to one that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from expunge.client.samples import Recompute
+from expunge.errors import ExpungeError, InputError
+from expunge.transport.flower.client import attend
+from expunge.transport.flower.messages import NodeSays, ServerSays
+from expunge.transport.flower.records import ACTION, from_records, to_records
+from expunge.wire.token import Token
+
+_LONGEST_PROBLEM = 500
+
+
+def client_app(recompute: Recompute | None = None) -> ClientApp:
+    """A ClientApp that does nothing but attend to Expunge."""
+    app = ClientApp()
+    register(app, recompute)
+    return app
+
+
+def register(app: ClientApp, recompute: Recompute | None = None) -> None:
+    """Let a ClientApp attend to Expunge, beside whatever else it does.
+
+    `recompute` is for stores that keep no features.
+    """
+    app.query(ACTION)(_attending(recompute))
+
+
+def _attending(recompute: Recompute | None) -> Callable[[Message, Context], Message]:
+    def reply(message: Message, context: Context) -> Message:
+        says = ServerSays.read(from_records(message.content))
+        try:
+            path, token = (
+                place(context.node_config, context.run_config),
+                _token(context.node_config),
+            )
+        except ExpungeError as problem:  # the config is wrong, and nothing in it is personal
+            said = NodeSays(
+                says.turn,
+                f"node-{context.node_id}",
+                done=True,
+                problem=str(problem)[:_LONGEST_PROBLEM],
+            )
+        else:
+            said = attend(path, says, token=token, recompute=recompute)
+        return Message(to_records(said.to_parcel()), reply_to=message)
+
+    return reply
+
+
+def place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Path:
+    """The folder of a node's client: `expunge-client` of the node's config, or its partition's
+    share of `expunge-clients`.
+
+    `expunge-clients`, for simulations, is a pattern such as `/data/clients/*`: its folders in the
+    order of their names.
+    """
+    if "expunge-client" in node_config:
+        return Path(str(node_config["expunge-client"]))
+    pattern, partition = run_config.get("expunge-clients"), node_config.get("partition-id")
+    if not isinstance(pattern, str) or not pattern or not isinstance(partition, int):
+        raise InputError(
+            "this node does not know its client: start the SuperNode with --node-config "
+            "'expunge-client=\"PATH\"', or, in a "
+            "simulation, give the run a pattern of folders, --run-config "
+            "'expunge-clients=\"/data/clients/*\"'"
+        )
+    found = sorted(path for path in map(Path, glob(pattern)) if (path / "client.db").is_file())
+    if partition >= len(found):
+        raise InputError(
+            f"node {partition} of the simulation has no client: {pattern!r} has only {len(found)}"
+        )
+    return found[partition]
+
+
+def _token(node_config: Mapping[str, Any]) -> Token | None:
+    """The token by which a client is enrolled, if the node's config names a file with one."""
+    path = node_config.get("expunge-token")
+    if not path:
+        return None
+    try:
+        text = Path(str(path)).read_text(encoding="ascii")
+    except (OSError, UnicodeError) as problem:
+        raise InputError(f"the token in {path!r} cannot be read: {problem}") from problem
+    return Token.from_text(text.strip())

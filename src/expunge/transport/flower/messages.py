@@ -1,0 +1,305 @@
+"""What a server's message and a node's reply say, and their form.
+
+A message has a *turn*, drawn by the server, and names the turn before it in the same conversation
+(`after`; empty for an opening). A reply names the turn that it answers. A node uses the answers of
+a message only if it follows the last turn that the node has seen: so messages that are late,
+repeated or of a conversation that was given up do no harm.
+
+Parcel: what one Flower message holds, as a note in canonical JSON and the bytes that it refers to
+by number.
+
+Law: `unpacked(packed(value))` is the value, for bytes, texts, integers, None and lists of these.
+
+Calls to a server as values: what a client's agent calls and what the server answers, to be carried
+at different times.
+
+Law: a call has one digest, however its arguments are given, and two different calls have different
+ones. The calls are the methods of `Carrier`, whatever they are, but for `close`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+from expunge.crypto import canonical
+from expunge.errors import FormatError, RefusedError
+from expunge.wire import schema
+from expunge.wire.carrier import Carrier
+
+
+@dataclass
+class Parts:
+    """Bytes in the order in which they were found."""
+
+    found: list[bytes] = field(default_factory=list)
+
+    def add(self, data: bytes) -> int:
+        """The number of these bytes."""
+        self.found.append(bytes(data))
+        return len(self.found) - 1
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A note (an object, in canonical JSON) and the bytes that it refers to."""
+
+    note: bytes
+    parts: tuple[bytes, ...] = ()
+
+    def content(self, what: str, keys: frozenset[str]) -> dict[str, Any]:
+        """The note, if it is an object with exactly these keys."""
+        return canonical.decode_object(self.note, what, keys)
+
+
+def packed(value: Any, parts: Parts) -> dict[str, Any]:
+    """A value as JSON, with its bytes among the parts."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"bytes": parts.add(bytes(value))}
+    if isinstance(value, list | tuple):
+        return {"list": [packed(one, parts) for one in value]}
+    return {"value": value}
+
+
+def unpacked(value: Any, parts: Sequence[bytes]) -> Any:
+    """The inverse of `packed`."""
+    match value:
+        case {"bytes": int(number)} if (
+            len(value) == 1 and not isinstance(number, bool) and 0 <= number < len(parts)
+        ):
+            return parts[number]
+        case {"list": list(values)} if len(value) == 1:
+            return [unpacked(one, parts) for one in values]
+        case {"value": None | str() | int()} if len(value) == 1:
+            return value["value"]
+    raise FormatError(
+        f"{value!r:.80} is no value of a message: it was altered, or is of another version"
+    )
+
+
+CALLS = tuple(
+    name
+    for name, value in vars(Carrier).items()
+    if inspect.isfunction(value) and name[0] != "_" and name != "close"
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A method of `Carrier` by name, with all its arguments in order."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, name: str, /, *arguments: Any, **named: Any) -> Call:
+        """A call as it is written: arguments left out have their usual values."""
+        bound = inspect.signature(getattr(Carrier, name)).bind(None, *arguments, **named)
+        bound.apply_defaults()
+        return cls(name, bound.args[1:])
+
+    @property
+    def digest(self) -> str:
+        """What an answer refers to."""
+        parts = Parts()
+        note = canonical.encode([self.name, [packed(value, parts) for value in self.arguments]])
+        digests = [hashlib.sha256(part).digest() for part in parts.found]
+        return hashlib.sha256(b"".join([hashlib.sha256(note).digest(), *digests])).hexdigest()
+
+    def ask(self, carrier: Carrier) -> Any:
+        """Make the call.
+
+        What nobody could have written in a program is refused, as are calls that this carrier
+        lacks.
+        """
+        self.require_sound()
+        if not hasattr(carrier, self.name):
+            raise RefusedError(
+                "malformed", f"this server has no {self.name!r}: it is of an older version"
+            )
+        return getattr(carrier, self.name)(*self.arguments)
+
+    def require_sound(self) -> None:
+        """Raise RefusedError unless this is a call of `Carrier` with arguments of its types."""
+        if self.name not in CALLS:
+            raise RefusedError(
+                "malformed", f"there is no call {self.name!r:.80}; there are {', '.join(CALLS)}"
+            )
+        hints = get_type_hints(getattr(Carrier, self.name))
+        hints.pop("return", None)
+        fit = len(hints) == len(self.arguments) and all(
+            isinstance(value, hint) and not isinstance(value, bool)
+            for value, hint in zip(self.arguments, hints.values(), strict=True)
+        )
+        if not fit:
+            kinds = ", ".join(type(value).__name__ for value in self.arguments)
+            raise RefusedError(
+                "malformed",
+                f"the call {self.name!r} takes {', '.join(hints)}, and not ({kinds:.80})",
+            )
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the server says to the call with this digest: a value, or a refusal."""
+
+    call: str
+    name: str
+    value: Any = None
+    refusal: RefusedError | None = None
+
+    def result(self) -> Any:
+        """The value; a refusal is raised."""
+        if self.refusal is not None:
+            raise RefusedError(self.refusal.code, self.refusal.reason, **self.refusal.details)
+        return self.value
+
+
+VERSION = 1
+_MESSAGE = frozenset({"after", "replies", "turn", "version"})
+_ANSWER = frozenset(
+    {"calls", "client", "done", "head", "problem", "size", "turn", "version", "waiting"}
+)
+_REFUSAL = frozenset({"code", "details", "reason"})
+_TAKEN = frozenset({"code", "reason", "self"})  # no names of details
+
+
+@dataclass(frozen=True)
+class ServerSays:
+    """A message to a node: answers to the calls of its last reply, and to those that it will likely
+    make next.
+    """
+
+    turn: str
+    after: str = ""
+    replies: tuple[Reply, ...] = ()
+
+    def to_parcel(self) -> Parcel:
+        """The parcel that travels."""
+        parts = Parts()
+        replies = [_reply(one, parts) for one in self.replies]
+        note = {"after": self.after, "replies": replies, "turn": self.turn, "version": VERSION}
+        return Parcel(canonical.encode(note), tuple(parts.found))
+
+    @classmethod
+    def read(cls, parcel: Parcel) -> ServerSays:
+        """The inverse of `to_parcel`."""
+        what = "a message of the server"
+        note = parcel.content(what, _MESSAGE)
+        _require_version(note, what)
+        for name, check in (("turn", schema.text), ("after", schema.text), ("replies", _listed)):
+            check(note[name], f"{name!r} of {what}")
+        return cls(
+            note["turn"], note["after"], tuple(_read_reply(one, parcel) for one in note["replies"])
+        )
+
+
+@dataclass(frozen=True)
+class NodeSays:
+    """A node's reply: the calls that its agent made without an answer, in order, and what the
+    client knows.
+
+    `size` of the log as last seen and `head`, the digest of the head in hand, let the server
+    foresee the next calls. `done` says that nothing more is to be said for now; then `problem`
+    tells why, if it was not for want of anything to do, and `waiting` what other clients must do
+    first.
+    """
+
+    turn: str
+    client: str
+    calls: tuple[Call, ...] = ()
+    size: int = 0
+    head: str = ""
+    done: bool = False
+    problem: str = ""
+    waiting: str = ""
+
+    def to_parcel(self) -> Parcel:
+        """The parcel that travels."""
+        parts = Parts()
+        calls = [
+            {"arguments": [packed(one, parts) for one in call.arguments], "name": call.name}
+            for call in self.calls
+        ]
+        note = {
+            "calls": calls,
+            "client": self.client,
+            "done": self.done,
+            "head": self.head,
+            "problem": self.problem,
+            "size": self.size,
+            "turn": self.turn,
+            "version": VERSION,
+            "waiting": self.waiting,
+        }
+        return Parcel(canonical.encode(note), tuple(parts.found))
+
+    @classmethod
+    def read(cls, parcel: Parcel) -> NodeSays:
+        """The inverse of `to_parcel`."""
+        what = "a node's reply"
+        note = parcel.content(what, _ANSWER)
+        _require_version(note, what)
+        checks = dict.fromkeys(("turn", "client", "head", "problem", "waiting"), schema.text)
+        checks |= {"size": schema.count, "done": schema.boolean, "calls": _listed}
+        for name, check in checks.items():
+            check(note[name], f"{name!r} of {what}")
+        calls = tuple(_read_call(one, parcel) for one in note["calls"])
+        told = {
+            name: note[name]
+            for name in ("turn", "client", "size", "head", "done", "problem", "waiting")
+        }
+        return cls(calls=calls, **told)
+
+
+def _listed(value: object, what: str) -> object:
+    if not isinstance(value, list):
+        raise FormatError(f"{what} must be a list, got {value!r:.80}")
+    return value
+
+
+def _require_version(note: dict[str, Any], what: str) -> None:
+    if note["version"] != VERSION:
+        raise FormatError(
+            f"{what} is of version {note['version']!r:.20}, this is version {VERSION}: install "
+            "the same Expunge"
+        )
+
+
+def _reply(reply: Reply, parts: Parts) -> dict[str, Any]:
+    told: dict[str, Any] = {"call": reply.call, "name": reply.name}
+    if reply.refusal is None:
+        return told | {"value": packed(reply.value, parts)}
+    refusal = reply.refusal
+    return told | {
+        "refusal": {"code": refusal.code, "details": refusal.details, "reason": refusal.reason}
+    }
+
+
+def _read_reply(value: Any, parcel: Parcel) -> Reply:
+    match value:
+        case {"call": str(call), "name": str(name), "value": found} if len(value) == 3:
+            return Reply(call, name, unpacked(found, parcel.parts))
+        case {"call": str(call), "name": str(name), "refusal": refusal} if len(value) == 3:
+            told = canonical.require_keys(refusal, "a refusal", _REFUSAL)
+            code, reason, details = told["code"], told["reason"], told["details"]
+            if (
+                isinstance(code, str)
+                and isinstance(reason, str)
+                and isinstance(details, dict)
+                and not _TAKEN & set(details)
+            ):
+                return Reply(call, name, refusal=RefusedError(code, reason, **details))
+    raise FormatError(
+        f"{value!r:.80} is no answer of a server: it was altered, or is of another version"
+    )
+
+
+def _read_call(value: Any, parcel: Parcel) -> Call:
+    match value:
+        case {"arguments": list(arguments), "name": str(name)} if len(value) == 2:
+            return Call(name, tuple(unpacked(one, parcel.parts) for one in arguments))
+    raise FormatError(f"{value!r:.80} is no call: it was altered, or is of another version")

@@ -1,0 +1,420 @@
+"""The ServerApp, ready to be run, and what to call in one that is there already.
+
+How a ServerApp waits: in pauses that grow while nothing happens. (Flower's `send_and_receive`
+always sleeps 3 s).
+
+The loop of a ServerApp: nodes are polled until none has anything to say.
+
+Laws: what a node is told is what the server's own store says, so a run that was killed is carried
+on by any other; one node's fault never holds up the others. The loop sleeps only while no reply is
+there.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from expunge.errors import ExpungeError
+from expunge.server.service import Service
+from expunge.server.state import Settings
+from expunge.transport.flower.config import Plan
+from expunge.transport.flower.messages import NodeSays, ServerSays
+from expunge.transport.flower.records import MESSAGE_TYPE, from_records, to_records
+from expunge.transport.flower.server import Desk
+from expunge.transport.local import LocalCarrier
+
+_SHORTEST, _LONGEST = 0.005, 0.25
+
+Clock = Callable[[], float]
+Sleep = Callable[[float], None]
+
+
+class Pauses:
+    """Pauses that double from 5 ms to the longest, and begin anew when something has happened."""
+
+    def __init__(self, sleep: Sleep, longest: float = _LONGEST) -> None:
+        self._sleep = sleep
+        self._longest = longest
+        self._next = _SHORTEST
+
+    def begin(self) -> None:
+        """Something has happened: the next pause is a short one."""
+        self._next = _SHORTEST
+
+    def take(self) -> None:
+        """Pause."""
+        self._sleep(self._next)
+        self._next = min(2 * self._next, self._longest)
+
+
+def connected(grid: Grid, fewest: int, seconds: float, clock: Clock, sleep: Sleep) -> list[int]:
+    """The nodes, as soon as there are enough of them; after so many seconds, those that are
+    there.
+    """
+    end, pauses = clock() + seconds, Pauses(sleep)
+    while len(nodes := sorted(grid.get_node_ids())) < fewest and clock() < end:
+        pauses.take()
+    return nodes
+
+
+log = logging.getLogger("flwr")
+
+_MOST_TRIES = 5  # conversations with one node that end without its reply, in one poll
+_MOST_AT_ONCE = 16  # replies that are pulled, or answered, at the same time
+_MOST_HELD = 256 << 20  # bytes of replies that wait to be answered together
+
+_CHANCE = secrets.SystemRandom()
+
+Choose = Callable[[Sequence[int], int], list[int]]
+
+
+@dataclass
+class Tally:
+    """What a run has seen: names of the clients that are done, what others could not do or wait
+    for, and nodes left behind.
+    """
+
+    done: set[str] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
+    late: set[int] = field(default_factory=set)
+    waiting: dict[str, str] = field(default_factory=dict)
+    exchanges: int = 0
+
+
+@dataclass(frozen=True)
+class _Sent:
+    node: int
+    turn: str
+    since: float
+    until: float  # when its reply is waited for no longer
+
+
+@dataclass(frozen=True)
+class _Held:
+    node: int
+    said: NodeSays
+    # When its answer waits for the other nodes no longer: after as long as the reply took itself
+    until: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of the calls."""
+        return sum(
+            len(one) for call in self.said.calls for one in call.arguments if isinstance(one, bytes)
+        )
+
+
+class Poll:
+    """One poll: a conversation with each of some nodes.
+
+    `heads` are the digests of the heads with which nodes were done; `waiting` is what clients of
+    nodes wait for.
+    """
+
+    def __init__(
+        self, grid: Grid, desk: Desk, plan: Plan, tally: Tally, clock: Callable[[], float]
+    ) -> None:
+        self._grid = grid
+        self._desk = desk
+        self._plan = plan
+        self._tally = tally
+        self._clock = clock
+        self._waiting: dict[str, _Sent] = {}  # by the message that waits for a reply
+        self._held: list[_Held] = []  # what nodes have said, to be answered together
+        self._absent: dict[
+            int, float
+        ] = {}  # nodes that are not connected, and how long they are waited for
+        self._tries: dict[int, int] = {}
+        self.heads: dict[int, str] = {}
+        self.waiting: dict[int, str] = {}
+
+    def run(self, nodes: Iterable[int], end: float, sleep: Callable[[float], None]) -> None:
+        """Talk to these nodes until all are done, or the end has come."""
+        pauses = Pauses(sleep)
+        with ThreadPoolExecutor(_MOST_AT_ONCE, "desk") as pool:
+            self._push((node, self._desk.opening()) for node in nodes)
+            while (self._waiting or self._absent or self._held) and self._clock() < end:
+                heard = self._tally.exchanges
+                silent = [*self._overdue(), *self._returned(), *self._listen()]
+                held = self._due()
+                if heard == self._tally.exchanges and not silent and not held:
+                    pauses.take()
+                    continue
+                pauses.begin()
+                answers = self._desk.answer_all([one.said for one in held], pool.map)
+                self._push(zip([one.node for one in held], answers, strict=True))
+                self._push((node, self._desk.opening()) for node in silent if self._is_there(node))
+        late = (
+            {sent.node for sent in self._waiting.values()}
+            | {one.node for one in self._held}
+            | set(self._absent)
+        )
+        for node in sorted(late):
+            self._leave(node, "the deadline has come")
+
+    def _listen(self) -> list[int]:
+        """Take in the replies that are there, as far as memory allows; the nodes that did not
+        reply.
+        """
+        waiting = list(self._waiting)
+        silent: list[int] = []
+        for place in range(0, len(waiting), _MOST_AT_ONCE):
+            if self._is_full():
+                break
+            replies = self._grid.pull_messages(waiting[place : place + _MOST_AT_ONCE])
+            silent += [node for node in map(self._hear, replies) if node is not None]
+        return silent
+
+    def _is_full(self) -> bool:
+        return sum(one.size for one in self._held) > _MOST_HELD
+
+    def _due(self) -> list[_Held]:
+        """What is to be answered now: all that nodes have said, once everybody has, or once
+        somebody has waited for long enough.
+
+        Answered together, requests share a round, and nobody gets a head that is not the newest.
+        """
+        now = self._clock()
+        if self._waiting and all(one.until >= now for one in self._held) and not self._is_full():
+            return []
+        held, self._held = self._held, []
+        return held
+
+    def _push(self, messages: Iterable[tuple[int, ServerSays]]) -> None:
+        for node, says in messages:
+            message = Message(
+                to_records(says.to_parcel()), node, MESSAGE_TYPE, ttl=self._plan.reply_seconds
+            )
+            for identity in self._grid.push_messages([message]):
+                if identity:
+                    now = self._clock()
+                    self._waiting[identity] = _Sent(
+                        node, says.turn, now, now + self._plan.reply_seconds
+                    )
+                else:
+                    self._leave(node, "the message to it could not be sent")
+
+    def _overdue(self) -> list[int]:
+        """Nodes whose reply has not come in time; their messages are given up."""
+        now = self._clock()
+        overdue = [identity for identity, sent in self._waiting.items() if sent.until <= now]
+        return [self._waiting.pop(identity).node for identity in overdue]
+
+    def _hear(self, reply: Message) -> int | None:
+        """Take a reply in. If it is none, its node."""
+        sent = self._waiting.pop(reply.metadata.reply_to_message_id, None)
+        if sent is None:
+            return None
+        if reply.has_error():
+            log.warning("Expunge: node %s did not reply: %s", sent.node, reply.error.reason)
+            return sent.node
+        self._tally.exchanges += 1
+        try:
+            said = NodeSays.read(from_records(reply.content))
+        except ExpungeError as problem:
+            self._tally.problems[f"node {sent.node}"] = str(problem)
+            log.warning("Expunge: node %s says what cannot be understood: %s", sent.node, problem)
+            return None
+        if said.turn != sent.turn:
+            return sent.node
+        if not self._is_done(sent.node, said):
+            now = self._clock()
+            self._held.append(_Held(sent.node, said, now + (now - sent.since)))
+        return None
+
+    def _is_done(self, node: int, said: NodeSays) -> bool:
+        if not said.done:
+            return False
+        self._tally.late.discard(node)
+        if said.problem:
+            self._tally.problems[said.client] = said.problem
+            log.warning("Expunge: the client %s could not go on: %s", said.client, said.problem)
+        else:
+            self._tally.done.add(said.client)
+            self._tally.problems.pop(said.client, None)
+            self._tally.waiting.pop(said.client, None)
+            self.heads[node] = said.head
+        if said.waiting:
+            self._tally.waiting[said.client] = self.waiting[node] = said.waiting
+        return True
+
+    def _is_there(self, node: int) -> bool:
+        """Whether to begin anew, now, with a node that did not reply.
+
+        One that is not connected is waited for.
+        """
+        if self._tries.get(node, 0) == _MOST_TRIES:
+            self._leave(node, "it does not reply")
+            return False
+        if node not in set(self._grid.get_node_ids()):
+            self._absent.setdefault(node, self._clock() + self._plan.reply_seconds)
+            return False
+        self._tries[node] = self._tries.get(node, 0) + 1
+        return True
+
+    def _returned(self) -> list[int]:
+        """Nodes that are connected again; those that have been away for too long are left
+        behind.
+        """
+        if not self._absent:
+            return []
+        connected, now = set(self._grid.get_node_ids()), self._clock()
+        returned = [node for node in self._absent if node in connected]
+        gone = [
+            node for node, until in self._absent.items() if until <= now and node not in connected
+        ]
+        for node in (*returned, *gone):
+            del self._absent[node]
+        for node in gone:
+            self._leave(node, "it is not connected")
+        return returned
+
+    def _leave(self, node: int, why: str) -> None:
+        self._tally.late.add(node)
+        log.warning(
+            "Expunge: node %s is left behind: %s. Nothing is lost; its client goes on with the "
+            "next run",
+            node,
+            why,
+        )
+
+
+def converse(
+    grid: Grid,
+    desk: Desk,
+    plan: Plan,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    choose: Choose = _CHANCE.sample,
+) -> Tally:
+    """Poll nodes as the plan says, until all are idle and have the newest head, or without end;
+    what was seen.
+    """
+    tally = Tally()
+    while True:
+        nodes = _connected(grid, plan, clock, sleep)
+        chosen = choose(nodes, max(1, round(plan.fraction * len(nodes)))) if nodes else []
+        end = clock() + plan.deadline_seconds
+        patience = _Patience(plan.round_seconds, clock, sleep)
+        while chosen and clock() < end:
+            poll = Poll(grid, desk, plan, tally, clock)
+            poll.run(chosen, end, sleep)
+            # Those that were done early do not know what came of the others' requests. If there is
+            # another poll, that tells them.
+            stale = {
+                node
+                for node, head in poll.heads.items()
+                if plan.until == "idle" and not desk.is_newest(head)
+            }
+            waiting = set(poll.waiting) if patience.lasts(poll.waiting) else set()
+            chosen = sorted(stale | waiting)
+        if plan.until == "idle":
+            return tally
+        sleep(plan.poll_seconds)
+
+
+class _Patience:
+    """Asks clients that wait for others again, more and more slowly, until nothing has changed for
+    some time.
+    """
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._last: dict[int, str] = {}
+        self._since = clock()
+        self._pauses = Pauses(sleep)
+
+    def lasts(self, waiting: dict[int, str]) -> bool:
+        """Whether to ask again; pauses if nothing has changed."""
+        if not waiting:
+            return False
+        if waiting != self._last:
+            self._last, self._since = waiting, self._clock()
+            self._pauses.begin()
+            return True
+        if self._clock() - self._since >= self._seconds:
+            return False
+        self._pauses.take()
+        return True
+
+
+def _connected(
+    grid: Grid, plan: Plan, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> list[int]:
+    """The nodes, as soon as there are enough of them; none if there are not before the deadline."""
+    nodes = connected(grid, plan.fewest_nodes, plan.deadline_seconds, clock, sleep)
+    if len(nodes) >= plan.fewest_nodes:
+        return nodes
+    log.warning(
+        "Expunge: %d nodes are connected, %d are needed: nothing is done",
+        len(nodes),
+        plan.fewest_nodes,
+    )
+    return []
+
+
+_LOCK_PATIENCE = 60.0  # seconds that a run which was killed may still hold the server's folder
+
+
+def server_app(settings: Settings | None = None) -> ServerApp:
+    """A ServerApp that does nothing but serve the federation of its run's config."""
+    app = ServerApp()
+
+    def main(grid: Grid, context: Context) -> None:
+        serve(grid, context, settings=settings)
+
+    app.main()(main)
+    return app
+
+
+def serve(grid: Grid, context: Context, *, settings: Settings | None = None) -> Tally:
+    """Open the server's folder, poll the nodes as the run's config says, and leave the folder
+    folded. For the main of any app.
+    """
+    plan = Plan.of(context.run_config)
+    began = time.monotonic()
+    carrier = LocalCarrier(plan.server, settings=settings, timeout=_LOCK_PATIENCE)
+    try:
+        before = _applied(carrier.service)
+        desk = Desk(carrier, lambda what, problem: log.error("Expunge: %s", what, exc_info=problem))
+        tally = converse(grid, desk, plan)
+        log.info(
+            "Expunge: %d samples, head %s; %d requests applied, %d clients seen, %d with "
+            "problems, %d waiting for "
+            "others, %d nodes late; %d exchanges in %.2f s",
+            carrier.service.status()["samples"],
+            carrier.service.head_digest() or "none",
+            _applied(carrier.service) - before,
+            len(tally.done | set(tally.problems)),
+            len(tally.problems),
+            len(tally.waiting),
+            len(tally.late),
+            tally.exchanges,
+            time.monotonic() - began,
+        )
+    finally:
+        carrier.close()
+    return tally
+
+
+def _applied(service: Service) -> int:
+    """How many requests of clients have been applied, by messages of their own or by rounds of
+    secure aggregation.
+    """
+    return int(
+        service.core.database.value(
+            "SELECT coalesce(sum(sequence), 0) FROM actors WHERE role = 'client'"
+        )
+    )

@@ -1,0 +1,231 @@
+"""Names, times, nonces and digests as they stand in what is signed.
+
+Checks of single fields of evidence. Each returns the value, or raises FormatError naming the field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from expunge.crypto import PublicKey, canonical
+from expunge.errors import FormatError
+
+Check = Callable[[Any, str], Any]
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FEDERATION = re.compile(r"[0-9a-f]{32}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_SPEC_KEYS = frozenset({"data", "labels", "head", "policy"})
+_LONGEST_TEXT = 1000
+
+
+def _matching(pattern: re.Pattern[str], meaning: str) -> Check:
+    def check(value: Any, what: str) -> Any:
+        if not isinstance(value, str) or pattern.fullmatch(value) is None:
+            raise FormatError(f"{what} must be {meaning}, got {value!r:.80}")
+        return value
+
+    return check
+
+
+digest = _matching(_DIGEST, "a digest: 64 lower-case hexadecimal digits")
+federation = _matching(_FEDERATION, "the id of a federation: 32 lower-case hexadecimal digits")
+name = _matching(_NAME, "a name: 1 to 64 of a-z 0-9 - _ ., beginning with a letter or digit")
+identifier = _matching(_IDENTIFIER, "an identifier: 1 to 128 of A-Z a-z 0-9 - _ . :")
+_timely = _matching(_TIME, "a time in UTC such as 2026-11-15T09:30:00Z")
+
+
+def time(value: Any, what: str) -> Any:
+    """A time in UTC to the second. Times of this form are ordered as their texts are."""
+    _timely(value, what)
+    try:
+        # Only to learn whether the calendar has it: no clock is read.
+        datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError as problem:
+        raise FormatError(f"{what} is no time of the calendar: {value!r}") from problem
+    return value
+
+
+def text(value: Any, what: str) -> Any:
+    """A string that is not absurdly long."""
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        raise FormatError(f"{what} must be a string of at most {_LONGEST_TEXT} characters")
+    return value
+
+
+def count(value: Any, what: str) -> Any:
+    """An integer, not negative."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise FormatError(f"{what} must be an integer, not negative, got {value!r:.80}")
+    return value
+
+
+# What a client says it found under secure aggregation, where counts of single clients stay hidden
+UNDISCLOSED = -1
+
+
+def found(value: Any, what: str) -> Any:
+    """How many samples a client found for an order: a count, or that it is not disclosed."""
+    return value if value == UNDISCLOSED and not isinstance(value, bool) else count(value, what)
+
+
+def boolean(value: Any, what: str) -> Any:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise FormatError(f"{what} must be true or false, got {value!r:.80}")
+    return value
+
+
+def key_text(value: Any, what: str) -> Any:
+    """A public key in base64."""
+    try:
+        PublicKey.from_text(value)
+    except FormatError as problem:
+        raise FormatError(f"{what} must be a public key in base64: {problem}") from problem
+    return value
+
+
+def spec_digests(value: Any, what: str) -> Any:
+    """The four digests of a spec."""
+    return objects(dict.fromkeys(_SPEC_KEYS, digest))(value, what)
+
+
+def or_empty(check: Check) -> Check:
+    """What `check` takes, or the empty string."""
+    return lambda value, what: value if isinstance(value, str) and not value else check(value, what)
+
+
+def or_null(check: Check) -> Check:
+    """What `check` takes, or None."""
+    return lambda value, what: None if value is None else check(value, what)
+
+
+def one_of(*choices: str) -> Check:
+    """One of these strings."""
+
+    def check(value: Any, what: str) -> Any:
+        if not isinstance(value, str) or value not in choices:
+            raise FormatError(
+                f"{what} must be one of {', '.join(map(repr, choices))}, got {value!r:.80}"
+            )
+        return value
+
+    return check
+
+
+def lists(check: Check) -> Check:
+    """A list of what `check` takes."""
+
+    def check_all(value: Any, what: str) -> Any:
+        if not isinstance(value, list):
+            raise FormatError(f"{what} must be a list, got {value!r:.80}")
+        for place, item in enumerate(value):
+            check(item, f"item {place} of {what}")
+        return value
+
+    return check_all
+
+
+def objects(checks: dict[str, Check]) -> Check:
+    """An object with exactly these keys, each as its check takes it."""
+    keys = frozenset(checks)
+
+    def check(value: Any, what: str) -> Any:
+        canonical.require_keys(value, what, keys)
+        for key, item in value.items():
+            checks[key](item, f"{key!r} of {what}")
+        return value
+
+    return check
+
+
+def mapping(check_key: Check, check_value: Check) -> Check:
+    """An object with any keys that `check_key` takes."""
+
+    def check(value: Any, what: str) -> Any:
+        if not isinstance(value, dict):
+            raise FormatError(f"{what} must be an object, got {value!r:.80}")
+        for key, item in value.items():
+            check_key(key, f"a key of {what}")
+            check_value(item, f"{key!r:.80} of {what}")
+        return value
+
+    return check
+
+
+def envelope_json(value: Any, what: str) -> Any:
+    """The JSON value of an envelope; its kind and signatures are for whoever reads it."""
+    return canonical.require_keys(value, what, frozenset({"payload", "payloadType", "signatures"}))
+
+
+def version(value: Any, what: str) -> Any:
+    """Version 1, the only one there is."""
+    if isinstance(value, bool) or value != 1:
+        raise FormatError(
+            f"{what} must be 1, got {value!r:.80}: written by a newer Expunge, or altered"
+        )
+    return value
+
+
+ROLES = ("client", "officer", "operator")
+
+_HEX = re.compile(r"[0-9a-f]*")
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+FEDERATION_DIGITS = 32
+DIGEST_DIGITS = 64
+AGGREGATION_DIGITS = 32
+
+
+def checked_name(value: object) -> str:
+    """A name of an actor: of an institution or an office, for it is written to the log."""
+    return str(name(value, "the name"))
+
+
+def checked_role(role: object) -> str:
+    """One of the three roles."""
+    if role not in ROLES:
+        raise FormatError(f"the role {role!r:.40} must be one of {', '.join(ROLES)}")
+    return str(role)
+
+
+def checked_hex(value: object, digits: int, what: str) -> str:
+    """A string of so many hexadecimal digits in lower case."""
+    if not isinstance(value, str) or len(value) != digits or not _HEX.fullmatch(value):
+        raise FormatError(
+            f"{what} must be {digits} hexadecimal digits in lower case, got {value!r:.80}"
+        )
+    return value
+
+
+def checked_digest(value: object, what: str) -> str:
+    """A SHA-256 in hexadecimal."""
+    return str(digest(value, what))
+
+
+def checked_integer(value: object, what: str, least: int = 0) -> int:
+    """An integer that is not a boolean, and not below `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise FormatError(f"{what} must be an integer, {least} or more, got {value!r:.40}")
+    return value
+
+
+def checked_flag(value: object, what: str) -> bool:
+    """True or False."""
+    return bool(boolean(value, what))
+
+
+def time_text(seconds: float) -> str:
+    """A time in seconds since 1970 as text, to the second below."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime(_TIME_FORMAT)
+
+
+def time_seconds(text: object) -> int:
+    """The inverse of `time_text`."""
+    return int(
+        datetime.strptime(time(text, "a time"), _TIME_FORMAT).replace(tzinfo=UTC).timestamp()
+    )

@@ -1,0 +1,108 @@
+"""Enrolment tokens: one line of text that an operator passes to a new client, officer or operator.
+
+A token says where the server is and which key it signs with, so that nothing has to be trusted on
+first use, and carries a secret that enrols once. The server keeps the secret's SHA-256 only.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+
+from expunge.crypto import PublicKey, canonical
+from expunge.errors import FormatError
+from expunge.wire.schema import (
+    DIGEST_DIGITS,
+    FEDERATION_DIGITS,
+    checked_hex,
+    checked_name,
+    checked_role,
+)
+
+_PREFIX = "expunge-token-1."
+_KEYS = frozenset({"ca", "federation", "name", "role", "secret", "server", "urls"})
+
+
+@dataclass(frozen=True)
+class Token:
+    """Who may enrol, at which server.
+
+    `ca` is the PEM of a private certificate authority, or empty.
+    """
+
+    federation: str
+    name: str
+    role: str
+    secret: str
+    server: PublicKey
+    urls: tuple[str, ...]
+    ca: str = ""
+
+    @property
+    def secret_digest(self) -> str:
+        """What the server keeps of the secret."""
+        return secret_digest(self.secret)
+
+    def to_text(self) -> str:
+        """The line of text."""
+        content = {
+            "ca": self.ca,
+            "federation": self.federation,
+            "name": self.name,
+            "role": self.role,
+            "secret": self.secret,
+            "server": self.server.text,
+            "urls": list(self.urls),
+        }
+        return _PREFIX + base64.urlsafe_b64encode(canonical.encode(content)).decode("ascii").rstrip(
+            "="
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Token:
+        """The inverse of `to_text`; white space around it does no harm."""
+        stripped = text.strip()
+        if not stripped.startswith(_PREFIX):
+            raise FormatError(
+                f"an enrolment token begins with {_PREFIX!r}; ask the operator for one: expunge "
+                "server token"
+            )
+        try:
+            return cls._from_encoded(stripped[len(_PREFIX) :])
+        except (FormatError, UnicodeError) as problem:
+            raise FormatError(
+                f"the enrolment token is damaged: copy it again, whole ({problem})"
+            ) from problem
+
+    @classmethod
+    def _from_encoded(cls, encoded: str) -> Token:
+        try:
+            data = base64.b64decode(
+                encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True
+            )
+        except (binascii.Error, ValueError) as problem:
+            raise FormatError(str(problem)) from problem
+        content = canonical.decode_object(data, "the enrolment token", _KEYS)
+        urls, ca = content["urls"], content["ca"]
+        if (
+            not isinstance(urls, list)
+            or not all(isinstance(url, str) for url in urls)
+            or not isinstance(ca, str)
+        ):
+            raise FormatError("its addresses must be a list of texts")
+        return cls(
+            checked_hex(content["federation"], FEDERATION_DIGITS, "the federation"),
+            checked_name(content["name"]),
+            checked_role(content["role"]),
+            checked_hex(content["secret"], DIGEST_DIGITS, "the secret"),
+            PublicKey.from_text(content["server"]),
+            tuple(urls),
+            ca,
+        )
+
+
+def secret_digest(secret: str) -> str:
+    """SHA-256 of a token's secret."""
+    return hashlib.sha256(b"expunge\x00token\x00\x01" + bytes.fromhex(secret)).hexdigest()

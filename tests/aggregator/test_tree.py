@@ -1,0 +1,378 @@
+"""Trees of aggregators: the root's ledger is that of retraining on all leaves, and evidence reaches
+down to each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+
+import pytest
+
+from expunge import Aggregation, Spec, aggregator
+from expunge.aggregator import Aggregator, Forwarder
+from expunge.crypto import canonical
+from expunge.errors import (
+    CarrierError,
+    EvidenceError,
+    FormatError,
+    RefusedError,
+    SpecError,
+    StoreError,
+)
+from expunge.evidence import read_entry, verify
+from expunge.federation import Federation
+from support.aggregators import Tree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    planted = Tree.planted(tmp_path)
+    yield planted
+    planted.close()
+
+
+def fill(tree: Tree) -> None:
+    for group, client in tree.held:
+        tree.add(group, client)
+    tree.sync()
+
+
+def entries(tree: Tree, kind: str) -> list[dict[str, object]]:
+    carrier = tree.root.carrier
+    found = carrier.entries(0, carrier.service.core.log.size)
+    return [entry for entry in map(read_entry, found) if entry["kind"] == kind]
+
+
+def test_the_root_is_retrained_on_all_leaves(tree: Tree) -> None:
+    fill(tree)
+    tree.check()
+    ids = tree.add("region-0", "client-1", 2)
+    tree.sync()
+    tree.check()
+    tree.forget("region-0", "client-1", ids[:1])
+    tree.sync()
+    tree.check()
+    last = entries(tree, "changed")[-1]
+    assert (last["client"], last["message"], last["added"], last["deleted"]) == (
+        "region-0",
+        "group",
+        0,
+        1,
+    )
+
+
+def test_nothing_new_is_not_forwarded(tree: Tree) -> None:
+    fill(tree)
+    size = tree.root.carrier.service.core.log.size
+    tree.sync()
+    assert tree.root.carrier.service.core.log.size == size
+
+
+def test_several_requests_of_a_group_are_one_above(tree: Tree) -> None:
+    fill(tree)
+    before = len(entries(tree, "changed"))
+    for _ in range(3):
+        tree.add("region-1", "client-0", 1)
+        tree.groups["region-1"].group.sync()
+    tree.groups["region-1"].sync()
+    tree.check()
+    assert len(entries(tree, "changed")) == before + 1
+
+
+def test_groups_of_groups(tmp_path: Path) -> None:
+    tree = Tree.planted(tmp_path, groups=0)
+    try:
+        middle = Aggregator.found(
+            tmp_path / "country",
+            tree.root.token("country"),
+            tree.root.carrier,
+            messages=("gram", "group", "rows"),
+        )
+        tree.groups["town"] = Aggregator.found(
+            tmp_path / "town", middle.group.token("town"), middle.group.carrier
+        )
+        tree.groups["town"].group.client("client-0")
+        tree.held["town", "client-0"] = {}
+        tree.groups["country"] = middle
+        tree.add("town", "client-0", 4)
+        tree.sync()
+        tree.check()
+    finally:
+        tree.close()
+
+
+def test_secure_aggregation_within_each_group(tmp_path: Path) -> None:
+    tree = Tree.planted(
+        tmp_path, clients=3, messages=("masked",), aggregation=Aggregation(fewest=3)
+    )
+    try:
+        fill(tree)
+        tree.check()
+        order = tree.root.order("ann")
+        tree.sync()
+        tree.sync()
+        shown = tree.root.office.ask("show-order", {"order": order})
+        assert shown["state"] == "complete"
+        assert {one["found"] for one in shown["answers"]} == {-1}
+    finally:
+        tree.close()
+
+
+def test_a_passage_is_checked_with_the_key_of_the_root_alone(tree: Tree) -> None:
+    fill(tree)
+    group, key = tree.groups["region-0"], tree.root.carrier.service.core.folder.key.public
+    data = group.passage("client-1", 1)
+    finding = verify(data, key)
+    assert finding.kind == "passage"
+    assert dict(finding.facts)["Aggregator"] == "region-0"
+    content = canonical.decode(data.strip())
+    for name, value in (("client", "client-0"), ("sequence", 2)):
+        other = {"passage": content["passage"] | {name: value}}
+        with pytest.raises(EvidenceError):
+            verify(canonical.encode(other), key)
+    for place in range(0, len(data) - 1, 97):
+        altered = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        with pytest.raises((EvidenceError, FormatError)):
+            verify(altered, key)
+    with pytest.raises(EvidenceError):
+        verify(data, group.group.carrier.service.core.folder.key.public)
+
+
+def test_what_is_not_forwarded_has_no_passage(tree: Tree) -> None:
+    fill(tree)
+    tree.add("region-0", "client-0", 1)
+    group = tree.groups["region-0"]
+    group.group.sync()
+    with pytest.raises(StoreError, match="not been forwarded yet"):
+        group.passage("client-0", 2)
+    with pytest.raises(StoreError, match="no request 9 of client-0"):
+        group.passage("client-0", 9)
+    group.sync()
+    group.passage("client-0", 2)
+
+
+def test_orders_go_down_and_answers_come_up(tree: Tree) -> None:
+    fill(tree)
+    ids = tree.add("region-1", "client-0", 2, subject="ann")
+    tree.sync()
+    order = tree.root.order("ann")
+    for group in tree.groups.values():
+        group.sync()  # learns of it
+    assert tree.root.office.ask("show-order", {"order": order})["state"] == "open"
+    for one in ids:
+        del tree.held["region-1", "client-0"][one]
+    tree.sync()  # the clients carry it out, the aggregators answer
+    tree.check()
+    shown = tree.root.office.ask("show-order", {"order": order})
+    assert shown["state"] == "complete"
+    assert {one["client"]: one["found"] for one in shown["answers"]} == {
+        "region-0": 0,
+        "region-1": 2,
+    }
+    verify(tree.root.bundle(order), tree.root.carrier.service.core.folder.key.public)
+
+
+def test_an_answer_may_come_after_the_deletion_was_forwarded(tree: Tree) -> None:
+    fill(tree)
+    ids = tree.add("region-0", "client-0", 2, subject="ann")
+    tree.sync()
+    order = tree.root.order("ann")
+    group = tree.groups["region-0"]
+    group.sync()
+    group.group.client("client-0").sync()  # deletes; client-1 has not answered yet
+    for one in ids:
+        del tree.held["region-0", "client-0"][one]
+    group.sync()
+    assert tree.root.office.ask("show-order", {"order": order})["state"] == "open"
+    tree.sync()
+    tree.check()
+    shown = tree.root.office.ask("show-order", {"order": order})
+    assert {one["client"]: one["found"] for one in shown["answers"]}["region-0"] == 2
+    verify(tree.root.bundle(order), tree.root.carrier.service.core.folder.key.public)
+
+
+def test_audits_compare_what_was_forwarded(tree: Tree) -> None:
+    fill(tree)
+    audit = tree.root.office.do("audit", {})["audit"]
+    tree.sync()
+    tree.root.carrier.service.upkeep.finish_audits()
+    assert tree.root.office.ask("show-audit", {"audit": audit})["result"] == "equal"
+
+
+def test_amendments_go_down(tree: Tree) -> None:
+    fill(tree)
+    tree.root.office.do("amend", {"gamma": (2.0).hex(), "labels": ["no", "yes", "perhaps"]})
+    tree.sync()
+    for group in tree.groups.values():
+        assert group.group.carrier.service.core.spec.gamma == 2.0
+    tree.add("region-0", "client-0", 1)
+    tree.sync()
+    tree.sync()
+    tree.check()
+
+
+def test_a_forward_is_made_once_whatever_is_lost(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tree)
+    group, carrier = tree.groups["region-0"], tree.root.carrier
+    tree.add("region-0", "client-0", 2)
+    group.group.sync()
+    real = carrier.request
+
+    def lost(data: bytes) -> bytes:
+        real(data)
+        raise CarrierError("the answer was lost")
+
+    monkeypatch.setattr(carrier, "request", lost)
+    monkeypatch.setattr(group._agent, "_sleep", lambda _: None)
+    with pytest.raises(CarrierError):
+        group.sync()
+    tree.add("region-0", "client-1", 1)  # the group goes on meanwhile
+    group.group.sync()
+    monkeypatch.setattr(carrier, "request", real)
+    group.close()
+    tree.groups["region-0"] = Aggregator(tree.folder / "region-0", carrier)
+    for client in ("client-0", "client-1"):
+        tree.groups["region-0"].group.client(client)
+    tree.sync()
+    tree.check()
+
+
+def test_a_number_that_was_abandoned_does_not_count_as_forwarded(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tree)
+    group, carrier = tree.groups["region-0"], tree.root.carrier
+    tree.add("region-0", "client-0", 2)
+    group.group.sync()
+    real = carrier.request
+    refusals = [RefusedError("impossible", "a test")]
+
+    def refused(data: bytes) -> bytes:
+        if refusals:
+            raise refusals.pop()
+        return real(data)
+
+    monkeypatch.setattr(carrier, "request", refused)
+    with pytest.raises(RefusedError):
+        group.sync()
+    tree.root.office.do("audit", {})
+    tree.sync()  # an answer to an audit uses the number, or the forward does
+    tree.sync()
+    tree.check()
+
+
+def test_a_root_that_lost_its_ledger_gets_everything_again(tree: Tree) -> None:
+    fill(tree)
+    core = tree.root.carrier.service.core
+    with core.changing() as (connection, _):  # as a server is that was restored from a backup
+        connection.execute("UPDATE actors SET status = 'must-rejoin' WHERE role = 'client'")
+        for table in ("ledger", "subledgers", "journal"):
+            connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
+    core.recover()
+    tree.sync()
+    tree.check()
+    tree.add("region-1", "client-1", 1)
+    tree.sync()
+    tree.check()
+
+
+def test_only_where_the_spec_allows_it(tmp_path: Path) -> None:
+    root = Federation.found(tmp_path / "root", Spec(dim=4, labels=("no", "yes")))
+    try:
+        token = root.token("region")
+        with pytest.raises(SpecError, match="group"):
+            Aggregator.found(tmp_path / "region", token, root.carrier)
+        assert [file.name for file in tmp_path.iterdir()] == ["root"]
+    finally:
+        root.close()
+
+
+def test_a_federation_of_its_own_is_no_group(tree: Tree, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="federation of its own"):
+        Aggregator(tmp_path / "root", tree.root.carrier)
+
+
+def test_an_interrupted_founding_is_finished(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tree.root.token("region-9")
+
+    def power_cut(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for step in ("found_federation", "Federation", "Office"):
+        with monkeypatch.context() as patch:
+            patch.setattr(aggregator, step, power_cut)
+            if step == "Office":
+                patch.setattr(aggregator, step, SimpleNamespace(enrol=power_cut))
+            with pytest.raises(KeyboardInterrupt):
+                Aggregator.found(tmp_path / "region-9", token, tree.root.carrier)
+    Aggregator.found(tmp_path / "region-9", token, tree.root.carrier).close()
+    assert not (tmp_path / "region-9.upstream").exists()
+
+
+def test_bad_choices_are_refused_before_the_token_is_used(tree: Tree, tmp_path: Path) -> None:
+    token = tree.root.token("region-9")
+    with pytest.raises(SpecError, match="stand alone"):
+        Aggregator.found(
+            tmp_path / "region-9", token, tree.root.carrier, messages=("masked", "rows")
+        )
+    with pytest.raises(StoreError, match="not empty"):
+        Aggregator.found(tmp_path / "root", token, tree.root.carrier)
+    Aggregator.found(tmp_path / "region-9", token, tree.root.carrier).close()
+
+
+def test_a_forwarder_keeps_in_step(tree: Tree) -> None:
+    told: list[tuple[str, BaseException | None]] = []
+    heard = Event()
+
+    def report(what: str, problem: BaseException | None) -> None:
+        told.append((what, problem))
+        heard.set()
+
+    fill(tree)
+    tree.add("region-0", "client-0", 1)
+    tree.groups["region-0"].group.sync()
+    forwarder = Forwarder(tree.groups["region-0"], 0.05, report)
+    forwarder.start()
+    try:
+        assert heard.wait(10.0)
+    finally:
+        forwarder.stop()
+    assert [problem for _, problem in told] == [None] * len(told)
+    tree.check()
+
+
+def test_a_forwarder_outlives_a_server_that_does_not_answer(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[BaseException | None] = []
+    heard = Event()
+
+    def report(_: str, problem: BaseException | None) -> None:
+        told.append(problem)
+        if problem is None:
+            heard.set()
+
+    def silent(_: bytes) -> bytes:
+        if len(told) > 1:
+            monkeypatch.undo()
+        raise CarrierError("no answer")
+
+    tree.add("region-0", "client-0", 1)
+    tree.groups["region-0"].group.sync()
+    monkeypatch.setattr(tree.groups["region-0"]._agent, "_attempts", 1)
+    monkeypatch.setattr(tree.root.carrier, "sync", silent)
+    forwarder = Forwarder(tree.groups["region-0"], 0.01, report)
+    forwarder.start()
+    try:
+        assert heard.wait(10.0)
+    finally:
+        forwarder.stop()
+    assert isinstance(told[0], CarrierError)
+    tree.check()

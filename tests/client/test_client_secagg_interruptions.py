@@ -1,0 +1,224 @@
+"""What may happen meanwhile: amendments, rotations, two agents on one store, lost messages, and
+others that are late.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from expunge.client import Agent, Synced
+from expunge.errors import CarrierError, EvidenceError, RefusedError
+from support.masked_round import Circle, drawn
+
+PHASES = ("joining", "sharing", "masking", "revealing")
+
+
+@pytest.fixture
+def circle() -> Iterator[Circle]:
+    with drawn() as one:
+        yield one
+
+
+# -- amendments and rotations ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_gamma_is_amended_in_the_middle_of_a_round(circle: Circle, phase: str) -> None:
+    circle.everybody_adds()
+    circle.until(phase)
+    circle.federation.operator.command("amend", gamma=(0.75).hex())
+    circle.go()
+    assert circle.spec.gamma == 0.75
+    circle.check_whole()
+    assert len(circle.entries("aggregated")) == 1  # it is the same data: the round goes on
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_labels_are_appended_in_the_middle_of_a_round(circle: Circle, phase: str) -> None:
+    """The round begins anew, under the new labels; what was masked before goes out as it was."""
+    circle.everybody_adds()
+    circle.until(phase)
+    circle.federation.operator.command("amend", labels=["no", "yes", "perhaps"])
+    told = circle.pass_round()
+    assert any("labels" in one.waiting for one in told.values()) or not circle.entries("aggregated")
+    circle.go()
+    circle.check_whole()
+    assert len(circle.entries("aggregated")) == 1
+    assert {store.spec.labels for store in circle.stores.values()} == {("no", "yes", "perhaps")}
+
+
+def test_labels_are_appended_between_a_clients_question_and_its_turn(circle: Circle) -> None:
+    """It learns at its next sync that they were."""
+    circle.everybody_adds()
+    circle.pass_round("c0", "c1")
+
+    def amend(name: str) -> str:
+        if name == "aggregate":
+            circle.way.lose = lambda _: ""
+            circle.federation.operator.command("amend", labels=["no", "yes", "perhaps"])
+        return ""
+
+    circle.way.lose = amend
+    assert "the labels have been amended: sync again" in circle.sync("c2").waiting
+    circle.go()
+    circle.check_whole()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_server_rotates_its_key_in_the_middle_of_a_round(circle: Circle, phase: str) -> None:
+    circle.everybody_adds()
+    circle.until(phase)
+    circle.federation.operator.command("rotate-key")
+    done = circle.go()
+    circle.check_whole()
+    assert len(circle.entries("aggregated")) == 1
+    assert {receipt.server for one in done.values() for receipt in one.receipts} == {
+        circle.service.core.server_id
+    }
+
+
+def test_an_answer_by_a_retired_key_is_not_believed(circle: Circle) -> None:
+    circle.everybody_adds()
+    circle.sync("c0")
+    old = circle.federation.server_key
+    circle.federation.operator.command("rotate-key")
+    circle.sync("c0")
+    from expunge.crypto import Envelope  # noqa: PLC0415 - of a forger who has the old key
+
+    circle.way.change["aggregate"] = lambda data: Envelope.signed(
+        "standing", Envelope.from_bytes(data, "standing").unverified(), old
+    ).to_bytes()
+    with pytest.raises(EvidenceError):
+        circle.sync("c0")
+    circle.way.change.clear()
+    circle.go()
+    circle.check_whole()
+
+
+# -- two agents ------------------------------------------------------------------------------------
+
+
+def test_two_agents_on_one_store_take_turns_in_any_order(circle: Circle) -> None:
+    circle.everybody_adds()
+    twins = {name: [circle.agent(name), circle.agent(name)] for name in circle.names}
+    for step in range(12):
+        for name, agents in twins.items():
+            agents[step % 2].sync()
+            agents[(step // 2) % 2].sync()
+            circle.offered.setdefault((name, 1), dict(circle.held[name]))
+    circle.check_whole()
+    assert len(circle.entries("aggregated")) == 1
+
+
+def test_two_agents_on_every_store_in_threads(circle: Circle) -> None:
+    circle.everybody_adds()
+    for name in circle.names:
+        circle.offered[name, 1] = dict(circle.held[name])
+    problems: list[BaseException] = []
+    done: list[Synced] = []
+
+    def sync(agent: Agent) -> None:
+        try:
+            done.append(agent.sync())
+        except BaseException as problem:  # told to the test
+            problems.append(problem)
+
+    agents = [
+        circle.agent(name, patience=10.0, sleep=time.sleep)
+        for name in circle.names
+        for _ in range(2)
+    ]
+    threads = [threading.Thread(target=sync, args=(agent,)) for agent in agents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert problems == []
+    circle.pass_round()
+    circle.check_whole()
+    assert len(circle.entries("aggregated")) == 1
+
+
+# -- patience --------------------------------------------------------------------------------------
+
+
+def test_a_client_that_finds_a_round_under_way_waits_for_the_next_one_if_it_has_patience(
+    circle: Circle,
+) -> None:
+    circle.everybody_adds()
+    for name in ("c0", "c1", "c2"):
+        circle.sync(name)
+    circle.wait(10.0)
+    circle.sync("c0")
+    assert circle.phase == "sharing"
+    assert "another round is under way: this client joins the next one" in circle.sync("c3").waiting
+    steps = iter(range(40))
+
+    def meanwhile(_: float) -> None:
+        if next(steps) == 2:
+            circle.everybody_adds("c0", "c1")
+        circle.go("c0", "c1", "c2", passes=2)
+        circle.wait(10.0)
+
+    circle.offered["c3", 1] = dict(circle.held["c3"])
+    agent = circle.agent("c3", patience=0.5, sleep=meanwhile)
+    agent._masking._contributor._clock = lambda: 0.0  # so that only the steps above end it
+    assert agent.sync().receipts
+    circle.go()
+    circle.check_whole()
+
+
+def test_a_lost_message_is_sent_again_at_once(circle: Circle) -> None:
+    circle.everybody_adds()
+    lost = iter(["there", "back"] * 3)
+    circle.way.lose = lambda name: next(lost, "") if name == "aggregate" else ""
+    pauses: list[float] = []
+    assert circle.sync("c0", attempts=8, sleep=pauses.append).waiting
+    assert pauses
+    circle.way.lose = lambda _: ""
+    circle.go()
+    circle.check_whole()
+
+
+def test_without_a_way_to_the_server_the_error_is_the_carriers(circle: Circle) -> None:
+    circle.everybody_adds()
+    circle.until("masking")
+    with circle.losing("aggregate", "there"), pytest.raises(CarrierError):
+        circle.sync("c0")
+    circle.go()
+    circle.check_whole()
+
+
+def test_what_a_refused_join_leaves_behind_is_nothing(circle: Circle) -> None:
+    circle.everybody_adds()
+    with circle.service.core.changing() as (connection, _):
+        connection.execute("UPDATE actors SET sequence = 7 WHERE name = 'c0'")
+    agent = circle.agent("c0")
+    with pytest.raises(RefusedError) as problem:
+        agent.push()
+    assert problem.value.code == "sequence-reused"
+    assert circle.stores["c0"].participation.kept() is None
+
+
+def test_only_wanted_messages_wake_those_who_wait(circle: Circle) -> None:
+    """Or n clients that join one after another would have the server look n times for each of
+    them.
+    """
+    rounds = circle.service.aggregations
+    circle.everybody_adds()
+    circle.sync("c0")
+    standing = rounds.turn(
+        next(data for who, data in circle.way.said if who == "said" and data[:1] != b"{")
+    )
+    change = rounds.change_after(standing.version)
+    circle.sync("c1")
+    assert not change.done()
+    circle.sync("c2")  # now there are enough, and the round may go on by itself
+    assert change.done()
+    for _ in range(50):
+        rounds.change_after(rounds.turn(circle.way.said[0][1]).version).cancel()
+    assert len(rounds._watching) <= 1  # nothing is kept for those who have stopped waiting

@@ -1,0 +1,185 @@
+"""Degree and threshold: the smallest that the rules allow, by formulas that are held against chance
+itself.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from expunge.errors import InputError
+from expunge.ridge.spec import Aggregation
+from expunge.secagg import Plan, plan
+from expunge.secagg.plan import completion_failure, security_failure, share_of, tails
+
+
+def exact_tail(others: int, marked: int, degree: int, x: int) -> Fraction:
+    ways = sum(
+        math.comb(marked, hit) * math.comb(others - marked, degree - hit)
+        for hit in range(x, degree + 1)
+    )
+    return Fraction(ways, math.comb(others, degree))
+
+
+@given(st.data())
+def test_tails_are_the_exact_ones_rounded_up(data: st.DataObject) -> None:
+    others = data.draw(st.integers(1, 60))
+    marked, degree = data.draw(st.integers(0, others)), data.draw(st.integers(1, others))
+    found = tails(others, marked, degree)
+    assert len(found) == degree + 1
+    for x, chance in enumerate(found):
+        exact = exact_tail(others, marked, degree, x)
+        assert exact <= Fraction(chance) <= min(Fraction(1), exact * (1 + Fraction(1, 10**30)))
+
+
+def test_the_degree_grows_as_the_logarithm() -> None:
+    degrees = [plan(Aggregation(), 10**power).degree for power in (2, 3, 4, 5, 6)]
+    assert degrees == sorted(degrees)
+    assert degrees[0] < 40
+    assert degrees[-1] < 150
+    steps = np.diff(
+        degrees[1:]
+    )  # from a thousand clients on, each factor of ten costs the same few neighbours, or fewer
+    assert steps.max() <= 25
+    assert steps.min() >= 5
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Aggregation(),
+        Aggregation(dropouts=50, colluding=5),
+        Aggregation(security_bits=3, completion_bits=3),
+    ],
+)
+@pytest.mark.parametrize("clients", [30, 100, 1000])
+def test_a_plan_keeps_both_promises_and_no_smaller_degree_does(
+    rules: Aggregation, clients: int
+) -> None:
+    found = plan(rules, clients)
+    dropped, colluding = share_of(rules.dropouts, clients), share_of(rules.colluding, clients)
+
+    def keeps(degree: int, threshold: int) -> bool:
+        completes = completion_failure(clients, degree, threshold, dropped) <= Fraction(
+            1, 2**rules.completion_bits
+        )
+        failure = security_failure(clients, degree, threshold, dropped, colluding)
+        return bool(completes and failure <= Fraction(1, 2**rules.security_bits))
+
+    assert found.survivors == clients - dropped
+    assert found.colluders == colluding
+    assert keeps(found.degree, found.threshold)
+    assert not keeps(found.degree, found.threshold + 1)
+    assert not any(keeps(found.degree - 2, threshold) for threshold in range(1, found.degree))
+
+
+@pytest.mark.parametrize(
+    ("clients", "expected"),
+    [
+        (
+            2,
+            Plan(degree=1, threshold=1, survivors=2, colluders=0),
+        ),  # each of two knows the other's part from the sum anyway
+        (3, Plan(degree=2, threshold=2, survivors=2, colluders=1)),
+        (4, Plan(degree=3, threshold=2, survivors=2, colluders=1)),
+        (5, Plan(degree=4, threshold=3, survivors=3, colluders=1)),
+    ],
+)
+def test_few_clients_all_mask_with_one_another(clients: int, expected: Plan) -> None:
+    assert plan(Aggregation(fewest=2), clients) == expected
+
+
+@given(st.integers(2, 40), st.integers(0, 60), st.integers(0, 39))
+def test_every_number_of_clients_has_a_plan(clients: int, dropouts: int, colluding: int) -> None:
+    rules = Aggregation(dropouts=dropouts, colluding=colluding)
+    found = plan(rules, clients)
+    assert 1 <= found.threshold <= found.degree <= clients - 1
+    assert found.degree == clients - 1 or found.degree % 2 == 0
+    assert found.survivors >= max(rules.fewest, clients - share_of(dropouts, clients))
+    assert found.colluders < found.threshold or found.degree < clients - 1
+
+
+def test_harsh_rules_end_in_the_complete_graph_or_near_it() -> None:
+    assert plan(Aggregation(dropouts=60, colluding=39), 60) == Plan(
+        degree=59, threshold=24, survivors=24, colluders=23
+    )
+    assert 512 < plan(Aggregation(dropouts=60, colluding=30), 3000).degree < 2999
+
+
+def test_one_client_is_no_round() -> None:
+    with pytest.raises(InputError, match="two at least"):
+        plan(Aggregation(), 1)
+
+
+# -- chance itself ---------------------------------------------------------------------------------
+
+
+def neighbourhood(clients: int, degree: int) -> np.ndarray:
+    """Who neighbours whom on the ring."""
+    apart = np.abs(np.subtract.outer(np.arange(clients), np.arange(clients)))
+    apart = np.minimum(apart, clients - apart)
+    return (apart > 0) & (apart <= degree // 2)
+
+
+def connected(near: np.ndarray, alive: np.ndarray) -> bool:
+    reached = np.zeros_like(alive)
+    reached[np.flatnonzero(alive)[:1]] = True
+    while True:
+        more = (near[:, reached].any(axis=1) | reached) & alive
+        if (more == reached).all():
+            return bool((reached == alive).all())
+        reached = more
+
+
+def draws(
+    clients: int, dropped: int, colluding: int, trials: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(20200923)
+    found = []
+    for _ in range(trials):
+        order = rng.permutation(clients)
+        out, bad = np.zeros(clients, dtype=bool), np.zeros(clients, dtype=bool)
+        out[order[:dropped]] = True
+        bad[order[dropped : dropped + colluding]] = True
+        found.append((out, bad))
+    return found
+
+
+def test_the_formulas_count_what_chance_does() -> None:
+    clients, degree, threshold, dropped, colluding, trials = 30, 6, 3, 9, 6, 4000
+    near = neighbourhood(clients, degree)
+    lacking, opened, parted = [], [], []
+    for out, bad in draws(clients, dropped, colluding, trials):
+        holders = (near & ~out).sum(axis=1) + ~out
+        lacking.append((holders < threshold).sum())
+        opened.append(((near & bad).sum(axis=1) >= threshold)[~bad].sum())
+        parted.append(not connected(near, ~out & ~bad))
+    expected = [
+        float(completion_failure(clients, degree, threshold, dropped)),
+        (clients - colluding) * float(exact_tail(clients - 1, colluding, degree, threshold)),
+    ]
+    for counts, mean in zip(
+        (lacking, opened), expected, strict=True
+    ):  # union bounds are expected numbers, which are exact
+        assert abs(np.mean(counts) - mean) < 5 * np.std(counts) / math.sqrt(trials)
+    bound = float(security_failure(clients, degree, degree + 1, dropped, colluding))
+    assert 0 < np.mean(parted) < bound
+
+
+def test_a_plan_of_few_bits_fails_as_seldom_as_it_promises() -> None:
+    rules, clients, trials = Aggregation(security_bits=3, completion_bits=3), 60, 1500
+    found = plan(rules, clients)
+    near = neighbourhood(clients, found.degree)
+    stuck = learnt = 0
+    for out, bad in draws(clients, share_of(30, clients), share_of(10, clients), trials):
+        stuck += bool(((near & ~out).sum(axis=1) + ~out < found.threshold).any())
+        opened = ((near & bad).sum(axis=1) >= found.threshold)[~bad].any()
+        learnt += bool(opened or not connected(near, ~out & ~bad))
+    most = trials / 8 + 4 * math.sqrt(trials / 8)
+    assert 0 < stuck < most
+    assert learnt < most

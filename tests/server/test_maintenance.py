@@ -1,0 +1,251 @@
+"""Folding happens in time whatever the clock does, and times in the log never go back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from expunge.errors import RefusedError, StoreError
+from expunge.server import maintenance as module
+from expunge.server.state import Settings
+from expunge.wire.schema import time_text
+from support.federation import NOW, Clock, Federation
+
+YEAR = 365 * 86400
+
+
+class Stopwatch:
+    """In place of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
+    watch = Stopwatch()
+    monkeypatch.setattr(module, "time", watch)
+    return watch
+
+
+@pytest.fixture
+def federation(tmp_path: Path):
+    with Federation(
+        tmp_path / "server", clock=Clock(), settings=Settings(erase_within=60)
+    ) as federation:
+        federation.enrol("clinic").send(federation.draw(3))
+        federation.fold()
+        yield federation
+
+
+def journal(federation: Federation) -> int:
+    return int(federation.service.status()["journal"])
+
+
+def set_clock(federation: Federation, now: float) -> None:
+    assert isinstance(federation.clock, Clock)
+    federation.clock.now = now
+
+
+def times(federation: Federation) -> list[str]:
+    return [entry["time"] for entry in federation.entries()]
+
+
+def test_a_fold_is_due_after_half_of_the_time_allowed(
+    federation: Federation, watch: Stopwatch
+) -> None:
+    run_due, client = federation.service.upkeep.run_due, federation.clients["clinic"]
+    run_due()
+    watch.now += 1000
+    client.send((), client.retained[:1])
+    run_due()  # the first look
+    watch.now += 29
+    client.send(federation.draw(1))
+    run_due()
+    assert journal(federation) == 2
+    watch.now += 1
+    run_due()
+    assert journal(federation) == 0
+    client.send(federation.draw(1))
+    run_due()
+    assert journal(federation) == 1
+    federation.check()
+
+
+def test_what_an_earlier_process_left_is_folded_at_once(
+    federation: Federation, watch: Stopwatch
+) -> None:
+    """How long it has been there is not known: a server that is restarted again and again must fold
+    as well.
+    """
+    federation.clients["clinic"].send(federation.draw(1))
+    federation.reopen()
+    federation.service.upkeep.run_due()
+    assert journal(federation) == 0
+    federation.check()
+
+
+@pytest.mark.parametrize("jump", [-10 * YEAR, -3600, 3600, 10 * YEAR])
+def test_a_clock_that_jumps(federation: Federation, watch: Stopwatch, jump: int) -> None:
+    client, run_due = federation.clients["clinic"], federation.service.upkeep.run_due
+    set_clock(federation, NOW + 100)
+    first = client.send(federation.draw(1)).logged.entry["time"]
+    set_clock(federation, NOW + 100 + jump)
+    second = client.send(federation.draw(1)).logged.entry
+    set_clock(federation, NOW + 200)
+    third = client.send((), client.retained[:1]).logged.entry["time"]
+    assert first == time_text(NOW + 100)
+    assert second["time"] == time_text(NOW + 100 + max(0, jump))
+    assert second["erased_by"] == time_text(NOW + 160 + max(0, jump))
+    assert third == time_text(NOW + 200) if jump < 0 else third == second["time"]
+    run_due()
+    watch.now += 30
+    run_due()
+    assert journal(federation) == 0
+    federation.operator.command("order", subject="somebody")
+    federation.operator.command("audit")
+    assert times(federation) == sorted(times(federation))
+    heard = client.sync()
+    assert heard["time"] >= max(times(federation))
+    federation.reopen()
+    federation.check()
+    client.send(federation.draw(1))
+    assert times(federation) == sorted(times(federation))
+
+
+@pytest.mark.parametrize("now", [1e12, 1e300, float("inf"), float("nan")])
+def test_a_clock_that_has_gone_mad_changes_nothing(federation: Federation, now: float) -> None:
+    client = federation.clients["clinic"]
+    before, sample = federation.dump(), federation.draw(1)
+    data = client.request(sample)
+    set_clock(federation, now)
+    with pytest.raises(RefusedError) as refusal:
+        federation.service.request(data)
+    assert refusal.value.code == "storage"
+    with pytest.raises(RefusedError):
+        federation.operator.command("audit")
+    set_clock(federation, NOW + 1)
+    assert federation.dump() == before
+    client.settled(federation.service.request(data), sample)
+    federation.check()
+
+
+def test_a_fold_that_failed_is_due_until_it_is_done(
+    federation: Federation, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when all that is missing is the destruction of the keys, and the journal is empty
+    already.
+    """
+    client, core = federation.clients["clinic"], federation.service.core
+    client.send((), client.retained[:1])
+    live, logged = core.vault.live(), len(federation.entries("erased"))
+    run_due, shred = federation.service.upkeep.run_due, core.vault.shred
+
+    def failing(_: object) -> None:
+        raise StoreError("made to fail")
+
+    run_due()
+    watch.now += 30
+    monkeypatch.setattr(core.vault, "shred", failing)
+    with pytest.raises(StoreError, match="made to fail"):
+        run_due()
+    assert journal(federation) == 0
+    assert core.vault.live() > live
+    assert len(federation.entries("erased")) == logged
+    monkeypatch.setattr(core.vault, "shred", shred)
+    run_due()
+    assert len(federation.entries("erased")) == logged + 1
+    assert len(core.vault.live()) == len(live)
+    watch.now += 1000
+    before = federation.dump()
+    run_due()
+    assert federation.dump() == before
+
+
+def test_a_very_long_journal_is_folded_early(
+    federation: Federation, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LONGEST_JOURNAL", 3)
+    client, run_due = federation.clients["clinic"], federation.service.upkeep.run_due
+    run_due()
+    for expected in (1, 2, 3, 0):
+        client.send(federation.draw(1))
+        run_due()
+        assert journal(federation) == expected
+    federation.check()
+
+
+def test_the_server_looks_after_itself(tmp_path: Path) -> None:
+    with Federation(
+        tmp_path / "server", settings=Settings(erase_within=0), upkeep=True
+    ) as federation:
+        client = federation.enrol("clinic")
+        client.send(federation.draw(3))
+        audit = federation.operator.command("audit")["audit"]
+        client.answer_audits()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            if (
+                not journal(federation)
+                and federation.operator.ask("show-audit", audit=audit)["result"] != "under way"
+            ):
+                break
+        assert federation.operator.ask("show-audit", audit=audit)["result"] == "equal"
+        assert journal(federation) == 0
+        federation.check()
+
+
+def test_folds_and_requests_at_the_same_time(tmp_path: Path) -> None:
+    with Federation(tmp_path / "server") as federation:
+        clients = [federation.enrol(name) for name in ("clinic", "lab")]
+        done, failures = threading.Event(), []
+
+        def fold_for_ever() -> None:
+            try:
+                while not done.is_set():
+                    federation.fold()
+            except BaseException as problem:
+                failures.append(problem)
+                raise
+
+        folding = threading.Thread(target=fold_for_ever)
+        folding.start()
+        try:
+            for number in range(25):
+                client = clients[number % 2]
+                client.send(
+                    federation.draw(2), client.retained[:1], "gram" if number % 3 else "rows"
+                )
+        finally:
+            done.set()
+            folding.join()
+        assert not failures
+        assert len(federation.entries("erased")) > 1
+        federation.check()
+        federation.reopen()
+        federation.check()
+
+
+def test_a_fold_of_nothing_changes_nothing(federation: Federation) -> None:
+    before = federation.dump()
+    federation.fold()
+    assert federation.dump() == before
+    federation.service.close(fold=True)
+    federation.service = federation.opened()
+    assert federation.dump() == before
+
+
+def test_closing_with_a_fold_erases_first(federation: Federation) -> None:
+    client = federation.clients["clinic"]
+    client.send((), client.retained[:1])
+    federation.service.close(fold=True)
+    federation.service = federation.opened()
+    assert journal(federation) == 0
+    federation.check()

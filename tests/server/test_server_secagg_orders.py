@@ -1,0 +1,296 @@
+"""Erasure orders, farewells and restored servers under secure aggregation."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from expunge.client import ClientStore
+from expunge.crypto import Envelope
+from expunge.errors import EvidenceError
+from expunge.evidence import render_bundle, verify
+from expunge.server.backup import restore
+from expunge.wire.schema import UNDISCLOSED
+from support.masked_round import PHASE, Circle, drawn
+
+SUBJECT = "subject-17"
+
+
+@pytest.fixture
+def circle() -> Iterator[Circle]:
+    with drawn() as one:
+        one.everybody_adds()
+        one.go()
+        yield one
+
+
+def order(circle: Circle) -> str:
+    return str(circle.federation.operator.command("order", subject=SUBJECT)["order"])
+
+
+def erased(circle: Circle, name: str, ids: list[str]) -> None:
+    """The order has been carried out at a client."""
+    for one in ids:
+        del circle.held[name][one]
+
+
+def test_an_order_is_carried_out_in_a_round_and_completes(circle: Circle) -> None:
+    ids = circle.add("c0", 3, SUBJECT)
+    circle.everybody_adds("c1", "c2")
+    circle.go()
+    number = order(circle)
+    circle.everybody_adds("c1", "c2")
+    erased(circle, "c0", ids)
+    circle.go()
+    circle.check_whole()
+    told = circle.federation.operator.ask("show-order", order=number)
+    assert told["state"] == "complete"
+    assert {(answer["client"], answer["found"]) for answer in told["answers"]} == {
+        (name, UNDISCLOSED) for name in circle.names
+    }
+    log = circle.federation.entries()
+    answered = next(
+        place
+        for place, entry in enumerate(log)
+        if entry["kind"] == "answered" and entry["client"] == "c0"
+    )
+    deleted = max(place for place, entry in enumerate(log) if entry["kind"] == "aggregated")
+    assert answered > deleted  # a client says that it holds nothing any more once that is so
+
+
+def test_an_order_waits_for_a_round_with_enough_contributors(circle: Circle) -> None:
+    ids = circle.add("c0", 1, SUBJECT)
+    circle.everybody_adds("c1", "c2")
+    circle.go()
+    number = order(circle)
+    erased(circle, "c0", ids)
+    done = circle.pass_round()
+    assert "waits for 2 more clients" in done["c0"].waiting
+    told = circle.federation.operator.ask("show-order", order=number)
+    assert (told["state"], told["waiting"]) == ("open", ["c0"])
+    circle.everybody_adds("c1", "c3")
+    circle.go()
+    circle.check_whole()
+    assert circle.federation.operator.ask("show-order", order=number)["state"] == "complete"
+
+
+def seen_by_the_server(found: bool) -> tuple[list[Any], list[tuple[str, str]]]:
+    """What log, tables and exchanges show of c0, which has an addition pending, and three samples
+    of the subject or none.
+    """
+    with drawn(seed=5) as circle:
+        ids = circle.add("c0", 3, SUBJECT if found else "somebody else")
+        circle.everybody_adds("c1", "c2")
+        circle.go()
+        number = order(circle)
+        circle.everybody_adds("c0", "c1", "c2")
+        if found:
+            erased(circle, "c0", ids)
+        said = len(circle.way.said)
+        circle.go()
+        circle.check_whole()
+        exchanges = [
+            (who, str(len(data))) for who, data in circle.way.said[said:] if b"{" not in data[:1]
+        ]
+        log = []
+        for entry in circle.federation.entries():
+            about = [member for member in entry.get("clients", []) if isinstance(member, dict)] or [
+                entry
+            ]
+            log += [
+                (
+                    entry["kind"],
+                    one.get("sequence"),
+                    entry.get("found"),
+                    entry.get("message"),
+                    entry.get("round"),
+                )
+                for one in about
+                if one.get("client") == "c0"
+            ]
+        answers = circle.federation.operator.ask("show-order", order=number)["answers"]
+        log += [(one["client"], one["found"], one["sequence"]) for one in answers]
+        tables = circle.federation.dump()
+        log += [(name, len(rows)) for name, rows in sorted(tables.items())]
+        return log, exchanges
+
+
+def test_whether_something_was_found_does_not_show_at_the_server() -> None:
+    """With something else to change in the same round, all that is stored and said of the client is
+    the same.
+    """
+    (log, exchanges), (other, others) = seen_by_the_server(True), seen_by_the_server(False)
+    assert log == other
+    assert exchanges == others
+    assert any(kind[0] == "answered" and kind[2] == UNDISCLOSED for kind in log if len(kind) == 5)
+
+
+def test_the_bundle_of_an_order_verifies_offline(circle: Circle) -> None:
+    ids = circle.add("c0", 2, SUBJECT)
+    circle.everybody_adds("c1", "c2")
+    circle.go()
+    number = order(circle)
+    circle.everybody_adds("c1", "c2")
+    erased(circle, "c0", ids)
+    circle.go()
+    circle.federation.fold()
+    page = render_bundle(
+        Envelope.from_json(circle.federation.operator.ask("bundle", order=number), "bundle")
+    )
+    finding = verify(page, circle.federation.first_key.public)
+    assert ("State", "complete") in finding.facts
+    assert any(
+        "How many samples each of them deleted is disclosed to nobody" in sentence
+        for sentence in finding.proved
+    )
+    with pytest.raises(EvidenceError):
+        verify(page.replace(b"complete", b"complet3"), circle.federation.first_key.public)
+
+
+# -- leaving ---------------------------------------------------------------------------------------
+
+
+def test_a_client_that_leaves_deletes_in_a_round_and_says_farewell_afterwards(
+    circle: Circle,
+) -> None:
+    circle.stores["c3"].leave()
+    circle.held["c3"].clear()
+    assert "waits for 2 more clients" in circle.sync("c3").waiting
+    circle.everybody_adds("c0", "c1")
+    circle.go()
+    circle.check_whole()
+    left = [entry for entry in circle.entries("changed") if entry["leave"]]
+    assert [(entry["client"], entry["deleted"]) for entry in left] == [("c3", 0)]
+    assert circle.service.core.actor("c3").status == "gone"
+    circle.stores.pop("c3").close()
+    circle.everybody_adds()
+    circle.go()
+    circle.check_whole()
+
+
+# -- restored servers ------------------------------------------------------------------------------
+
+
+def restored(circle: Circle, backup: str) -> None:
+    """The server is lost, and comes back from a backup."""
+    federation = circle.federation
+    key, vault = federation.server_key, federation.path / "server.vault"
+    federation.close()
+    place = federation.path.parent / "restored"
+    restore(place, federation.path / "backups" / backup, key, vault=vault, clock=federation.clock)
+    federation.path = place
+    federation.service = federation.opened()
+    federation.operator.sequence = federation.service.core.actor("operator").sequence
+
+
+def test_clients_rejoin_a_restored_server_by_a_round_with_resets(circle: Circle) -> None:
+    circle.federation.operator.command("backup", name="first")
+    circle.everybody_adds()
+    circle.forget("c0", list(circle.held["c0"])[:1])
+    circle.go()
+    circle.add("c2")  # pending when the server is lost
+    restored(circle, "first")
+    assert circle.service.core.books.exact_statistics().count == 0
+    done: dict[str, Any] = {}
+    for _ in range(8):
+        for name in circle.names:
+            done[name] = circle.sync(name, accept_restored=True)
+    circle.check_whole()
+    assert {circle.service.core.actor(name).status for name in circle.names} == {"active"}
+    entry = circle.entries("aggregated")[-1]
+    assert [member["client"] for member in entry["clients"]] == circle.names
+    circle.everybody_adds()
+    circle.go()
+    circle.check_whole()
+
+
+@pytest.mark.parametrize("phase", ["joining", "sharing", "masking", "revealing"])
+def test_a_server_that_is_lost_in_the_middle_of_a_round_is_restored(
+    circle: Circle, phase: str
+) -> None:
+    circle.federation.operator.command("backup", name="first")
+    circle.everybody_adds()
+    circle.until(phase)
+    restored(circle, "first")
+    for _ in range(12):
+        for name in circle.names:
+            circle.sync(name, accept_restored=True)
+    circle.check_whole()
+
+
+@pytest.mark.parametrize("what", ["audit", "rebuild"])
+def test_what_was_wanted_before_the_server_was_lost_does_not_keep_clients_from_rejoining(
+    circle: Circle, what: str
+) -> None:
+    if what == "audit":
+        circle.federation.operator.command("audit")
+    else:
+        circle.federation.operator.command("forget-client", client="c3")
+        circle.stores.pop("c3").close()
+        circle.held.pop("c3")
+    circle.federation.operator.command("backup", name="first")
+    circle.pass_round()
+    restored(circle, "first")
+    for _ in range(12):
+        for name in circle.names:
+            circle.sync(name, accept_restored=True)
+        circle.wait(1.0)
+    circle.check_whole()
+    circle.federation.operator.command("audit")
+    circle.go(passes=30)
+    assert circle.entries("audited")[-1]["result"] == "equal"
+
+
+def test_one_that_comes_back_late_rejoins_with_others_that_change(circle: Circle) -> None:
+    circle.federation.operator.command("backup", name="first")
+    restored(circle, "first")
+    for _ in range(8):
+        for name in ("c0", "c1", "c2"):
+            circle.sync(name, accept_restored=True)
+        circle.wait(2.0)
+    circle.everybody_adds("c0", "c1")
+    for _ in range(8):
+        for name in circle.names:
+            circle.sync(name, accept_restored=True)
+        circle.wait(2.0)
+    circle.check_whole()
+
+
+def test_a_client_with_nothing_left_rejoins_without_a_round(circle: Circle) -> None:
+    """Also if it had asked for a round before, when it still had something."""
+    circle.federation.operator.command("backup", name="first")
+    restored(circle, "first")
+    circle.sync("c3", accept_restored=True)
+    circle.forget("c3", list(circle.held["c3"]))
+    assert circle.sync("c3").status == "active"
+    for _ in range(10):
+        for name in circle.names:
+            circle.sync(name, accept_restored=True)
+        circle.wait(PHASE / 4)
+    circle.check_whole()
+    circle.everybody_adds()
+    circle.go()
+    circle.check_whole()
+
+
+def test_an_old_copy_of_a_store_forgets_the_round_it_was_in(circle: Circle) -> None:
+    """The copy was made in the middle of a round, whose secrets have been destroyed since."""
+    circle.everybody_adds()
+    circle.until("sharing")
+    store = circle.stores["c0"]
+    with closing(sqlite3.connect(circle.path / "copy.db")) as copy:
+        store._database._connection.backup(copy)
+    circle.wait(PHASE)
+    circle.sync("c0")  # the round is aborted
+    store.close()
+    (circle.path / "copy.db").replace(store.path / "client.db")
+    for name in ("client.db-wal", "client.db-shm"):
+        (store.path / name).unlink(missing_ok=True)
+    circle.stores["c0"] = ClientStore.open(store.path, restored=True)
+    assert circle.stores["c0"].participation.kept() is None
+    circle.go()
+    circle.check_whole()

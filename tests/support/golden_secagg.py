@@ -1,0 +1,178 @@
+"""The golden vectors of a round of secure aggregation: three clients, of which one drops out after
+it has dealt its shares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from expunge import Aggregation, Spec, Statistics
+from expunge.crypto import SigningKey
+from expunge.exact import wide
+from expunge.secagg import Collector, Contribution, Opening, Participant
+from expunge.secagg.keys import Private
+from expunge.secagg.messages import read_client_message
+from expunge.secagg.parcels import share_digest, unpack
+from expunge.secagg.roster import Roster
+from expunge.wire import payloads
+
+RULES = Aggregation(fewest=2, dropouts=30, colluding=0)
+SPEC = Spec(dim=1, labels=("no", "yes"), gamma=0.5, messages=("masked",), aggregation=RULES)
+OPENING = Opening(
+    "0123456789abcdef" * 2, "fedcba9876543210" * 2, "change", SPEC.data_digest, SPEC.labels_digest
+)
+NAMES = ("hospital-a", "hospital-b", "hospital-c")
+KEYS = {name: SigningKey(bytes([number]) * 32) for number, name in enumerate(NAMES, start=1)}
+SEQUENCES = {"hospital-a": 1, "hospital-b": 4, "hospital-c": 2}
+GONE = "hospital-c"
+
+
+def secrets_of(name: str) -> list[bytes]:
+    """The four secrets that a client draws, in this order: cipher key, mask key, self seed, dealing
+    seed.
+    """
+    return [
+        hashlib.sha256(f"{what} of {name}".encode()).digest()
+        for what in ("cipher", "mask", "seed", "dealing")
+    ]
+
+
+def contribution_of(name: str) -> Contribution:
+    """Each client adds two samples; the second also deletes one."""
+    number = NAMES.index(name)
+    added = Statistics.of(SPEC, np.array([[0.5 + number], [-1.25]]), np.array([1, 0]))
+    deleted = (
+        Statistics.of(SPEC, np.array([[2.0]]), np.array([1])) if name == "hospital-b" else None
+    )
+    return Contribution.of(added, deleted, SPEC)
+
+
+def joined(name: str) -> Participant:
+    drawn = iter(secrets_of(name))
+    return Participant.join(
+        OPENING,
+        RULES,
+        name=name,
+        sequence=SEQUENCES[name],
+        key=KEYS[name],
+        random=lambda _: next(drawn),
+    )
+
+
+def numbers(vector: wide.Wide) -> list[str]:
+    """Entries modulo 2^128, as signed integers."""
+    return [str(one) for one in wide.to_ints(vector)]
+
+
+def aggregation() -> dict[str, Any]:
+    clients = {name: joined(name) for name in NAMES}
+    pins = {name: key.public for name, key in KEYS.items()}
+    collector = Collector(OPENING, RULES, pins.__getitem__)
+    said: dict[str, dict[str, str]] = {name: {} for name in NAMES}
+    told: dict[str, Any] = {}
+
+    def hear(name: str, data: bytes) -> None:
+        said[name][read_client_message(data).kind] = data.hex()
+        collector.take(data)
+
+    for name in NAMES:
+        hear(name, clients[name].message)
+    collector.advance()
+    roster = Roster.read(collector.say("hospital-a") or b"")
+    told["roster"] = roster.data.hex()
+    for name in NAMES:
+        hear(name, clients[name].on_roster(roster.data, pins))
+    collector.advance()
+    told["deliveries"] = {name: (collector.say(name) or b"").hex() for name in NAMES}
+    for name in NAMES:
+        if name != GONE:
+            hear(
+                name,
+                clients[name].on_deliveries(
+                    collector.say(name) or b"", contribution_of(name).vector()
+                ),
+            )
+    collector.advance()
+    survivors = collector.say("hospital-a") or b""
+    told["survivors"] = survivors.hex()
+    for name in NAMES:
+        if name != GONE:
+            hear(name, clients[name].on_survivors(survivors))
+    collector.advance()
+    turn = {
+        "actor": "hospital-a",
+        "aggregation": OPENING.round,
+        "federation": OPENING.federation,
+        "reset": False,
+        "sequence": SEQUENCES["hospital-a"],
+        "wait": 20,
+    }
+    return {
+        "shows": (
+            "a whole round of secure aggregation: hospital-c drops out after it has dealt "
+            "its shares, and is not in the sum"
+        ),
+        "spec": SPEC.to_dict(),
+        "opening": OPENING.to_json(),
+        "identity_seeds": {
+            name: (bytes([number]) * 32).hex() for number, name in enumerate(NAMES, start=1)
+        },
+        "sequences": SEQUENCES,
+        "secrets": {
+            name: dict(
+                zip(
+                    ("cipher", "mask", "seed", "dealing"),
+                    (one.hex() for one in secrets_of(name)),
+                    strict=True,
+                )
+            )
+            for name in NAMES
+        },
+        "plan": {
+            "degree": roster.plan.degree,
+            "threshold": roster.plan.threshold,
+            "survivors": roster.plan.survivors,
+        },
+        "vectors": {name: numbers(contribution_of(name).vector()) for name in NAMES},
+        "derived": _derived(roster, collector),
+        "said": said,
+        "told": told,
+        "turn": payloads.sign("turn", turn, KEYS["hospital-a"]).decode(),
+        "included": collector.included,
+        "sum": numbers(collector.sum()),
+    }
+
+
+def _derived(roster: Roster, collector: Collector) -> dict[str, Any]:
+    """Keys and digests between hospital-a and hospital-b, to find out at which step another
+    implementation differs.
+    """
+    context, own = roster.context, secrets_of("hospital-a")
+    other = roster.join("hospital-b")
+    cipher, mask = Private(own[0]), Private(own[1])
+    parcel = collector._dealt["hospital-a"].parcels[
+        roster.neighbours("hospital-a").index("hospital-b")
+    ]
+    holder = Private(secrets_of("hospital-b")[0])
+    seed_share, mask_share = unpack(
+        roster, holder, parcel, dealer="hospital-a", holder="hospital-b"
+    )
+    return {
+        "roster_digest": roster.digest,
+        "holders_of_hospital_a": list(roster.holders("hospital-a")),
+        "agreed_by_cipher_keys": cipher.agreed(other.cipher, "hospital-b").hex(),
+        "parcel_key_a_to_b": context.key(
+            cipher.agreed(other.cipher, "hospital-b"), "parcel", "hospital-a", "hospital-b"
+        ).hex(),
+        "pair_mask_key_a_b": context.pair_key(mask, other.mask, "hospital-a", "hospital-b").hex(),
+        "self_mask_key_a": context.self_key(own[2], "hospital-a").hex(),
+        "seed_commitment_a": context.digest(own[2], "seed", "hospital-a").hex(),
+        "seed_share_of_a_for_b": seed_share.hex(),
+        "mask_share_of_a_for_b": mask_share.hex(),
+        "digest_of_that_seed_share": share_digest(
+            context, True, "hospital-a", "hospital-b", seed_share
+        ).hex(),
+    }

@@ -1,0 +1,330 @@
+"""Circles: a server and clients under secure aggregation, any of which may stop, come back, or lose
+a message at any step.
+
+Time moves when a test says so. What the server must hold is known at every moment: of each client
+what it held when the last request of it that a round has applied was composed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from expunge import Aggregation, Spec, Statistics, solve
+from expunge.client import Agent, ClientStore, Selection, Synced, enrol
+from expunge.errors import CarrierError
+from expunge.server.service import Service
+from expunge.server.state import Settings
+from expunge.transport.local import LocalCarrier
+from expunge.wire.token import Token
+from support.federation import NOW, Clock, Federation, scratch
+
+RULES = Aggregation(fewest=3)
+SPEC = Spec(dim=3, labels=("no", "yes"), gamma=0.5, messages=("masked",), aggregation=RULES)
+GATHER, PHASE = 5.0, 60.0
+
+Held = dict[str, tuple[np.ndarray, int]]  # by id: feature and label
+
+
+class Timed(Federation):
+    """A federation whose rounds go by a clock that stands still until it is moved."""
+
+    def __init__(self, path: Path, spec: Spec, **options: Any) -> None:
+        self.seconds = options.pop("seconds", None) or Clock(1000.0)
+        settings = options.pop("settings", None) or Settings(
+            gather_for=GATHER, phase_for=PHASE, erase_within=3600
+        )
+        super().__init__(path, spec, settings=settings, **options)
+
+    def opened(self) -> Service:
+        return Service.open(
+            self.path,
+            settings=self.settings,
+            clock=self.clock,
+            seconds=self.seconds,
+            hook=self.hook,
+            upkeep=self.upkeep,
+        )
+
+
+class Way:
+    """The way to the server as it is now.
+
+    `lose` is asked before each exchange: "", or what is lost, "there" or "back", or only "cut
+    there" or "cut back".
+    """
+
+    def __init__(self, circle: Circle) -> None:
+        self._circle = circle
+        self.lose: Callable[[str], str] = lambda _: ""
+        self.change: dict[
+            str, Callable[[Any], Any]
+        ] = {}  # by what is called: what becomes of its answer
+        self.said: list[
+            tuple[str, bytes]
+        ] = []  # every message and answer of rounds, as the server sees them
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def carry(*arguments: Any) -> Any:
+            lost = self.lose(name)
+            if lost == "there":
+                raise CarrierError("lost on the way: offer it again")
+            carrier = LocalCarrier(self._circle.federation.service)
+            if lost == "cut there":
+                return getattr(carrier, name)(_halved(arguments[0]), *arguments[1:])
+            answer = getattr(carrier, name)(*arguments)
+            if lost == "cut back":
+                return _halved(answer)
+            if name == "aggregate":
+                self.said += [("said", bytes(arguments[0])), ("told", answer)]
+            if lost == "back":
+                raise CarrierError("no answer came: offer it again")
+            return self.change.get(name, lambda value: value)(answer)
+
+        return carry
+
+
+def _halved(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+class Circle:
+    """A masked federation, and what each client holds, has offered, and is counted for."""
+
+    def __init__(
+        self, path: Path, clients: int = 4, *, spec: Spec = SPEC, seed: int = 0, **options: Any
+    ) -> None:
+        self.path = path
+        self.federation = Timed(path / "server", spec, **options)
+        self.way = Way(self)
+        self.stores: dict[str, ClientStore] = {}
+        self.held: dict[str, Held] = {}
+        self.offered: dict[tuple[str, int], Held] = {}  # by client and sequence number
+        self.rng = np.random.default_rng(seed)
+        self.number = 0
+        for place in range(clients):
+            self.enrol(f"c{place}")
+
+    # -- clients -----------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> Spec:
+        return self.federation.service.core.spec
+
+    @property
+    def service(self) -> Service:
+        return self.federation.service
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.stores)
+
+    def token(self, name: str) -> Token:
+        federation = self.federation
+        return Token(
+            federation.id,
+            name,
+            "client",
+            federation.token(name),
+            federation.first_key.public,
+            ("https://x",),
+        )
+
+    def enrol(self, name: str) -> None:
+        self.stores[name] = enrol(self.path / name, self.token(name), self.way)
+        self.held[name] = {}
+
+    def add(self, name: str, count: int = 2, subject: str | None = None) -> list[str]:
+        ids = [f"{name}-{self.number + place}" for place in range(count)]
+        self.number += count
+        rows = self.rng.standard_normal((count, self.spec.dim))
+        labels = [int(one) for one in self.rng.integers(2, size=count)]
+        self.stores[name].add(ids, rows, labels, subjects=[subject] * count, now=NOW)
+        self.held[name] |= {
+            one: (row, label) for one, row, label in zip(ids, rows, labels, strict=True)
+        }
+        return ids
+
+    def everybody_adds(self, *names: str) -> None:
+        for name in names or self.names:
+            self.add(name)
+
+    def forget(self, name: str, ids: list[str]) -> None:
+        self.stores[name].forget(Selection(ids=ids))
+        for one in ids:
+            del self.held[name][one]
+
+    def correct(self, name: str, sample: str) -> None:
+        row, label = self.rng.standard_normal(self.spec.dim), int(self.rng.integers(2))
+        self.stores[name].correct(sample, feature=row, label=label)
+        self.held[name][sample] = (row, label)
+
+    def sync(self, name: str, *, accept_restored: bool = False, **options: Any) -> Synced:
+        """One sync of a client.
+
+        What it masks now, and did not mask before, is of what it holds now.
+        """
+        store = self.stores[name]
+        receipts, composed = set(store.documents("receipt")), store.composed()
+        is_bound = composed is not None and store.recall("masked") == str(composed.sequence)
+        try:
+            return self.agent(name, **options).sync(accept_restored=accept_restored)
+        finally:
+            outstanding = store.composed()
+            for sequence in {
+                *store.documents("receipt"),
+                *([] if outstanding is None else [outstanding.sequence]),
+            } - receipts:
+                if not is_bound or composed is None or sequence != composed.sequence:
+                    self.offered[name, sequence] = dict(self.held[name])
+
+    def agent(self, name: str, **options: Any) -> Agent:
+        return Agent(
+            self.stores[name], self.way, **({"sleep": lambda _: None, "attempts": 1} | options)
+        )
+
+    def pass_round(self, *names: str) -> dict[str, Synced]:
+        """One sync of each, in this order."""
+        return {name: self.sync(name) for name in names or self.names}
+
+    def go(self, *names: str, passes: int = 12) -> dict[str, Synced]:
+        """Sync these, and none else, until none of them waits; those away drop out when time is
+        up.
+        """
+        done = self.pass_round(*names)
+        for _ in range(passes):
+            if not any(one.waiting for one in done.values()):
+                break
+            before, due = self.service.aggregations.pulse()
+            done = {
+                name: done[name].followed_by(one) for name, one in self.pass_round(*names).items()
+            }
+            if self.service.aggregations.pulse()[0] == before:
+                self.wait(due if due < 1e9 else PHASE)
+        return done
+
+    def until(self, phase: str, *names: str) -> None:
+        """Bring a round to this phase, of which nobody has heard yet but the one that brought it
+        there.
+        """
+        for _ in range(10):
+            for name in names or self.names:
+                if self.phase == phase:
+                    return
+                self.sync(name)
+            if self.phase != phase and self.phase == "joining":
+                self.wait(GATHER)
+        raise AssertionError(f"the round is at {self.phase!r}, not at {phase}")
+
+    @property
+    def phase(self) -> str:
+        current = self.service.aggregations._round
+        return "" if current is None else current.collector.phase
+
+    # -- what may happen ---------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        self.federation.seconds.now += seconds
+
+    def restart_client(self, name: str) -> None:
+        self.stores[name].close()
+        self.stores[name] = ClientStore.open(self.path / name)
+
+    def restart_server(self) -> None:
+        self.federation.reopen()
+
+    @contextmanager
+    def losing(self, what: str, which: str) -> Iterator[None]:
+        """Meanwhile what is called so is lost: there, or back."""
+        self.way.lose = lambda name: which if name == what else ""
+        try:
+            yield
+        finally:
+            self.way.lose = lambda _: ""
+
+    def close(self) -> None:
+        for store in self.stores.values():
+            store.close()
+        with suppress(Exception):
+            self.federation.close()
+
+    def __enter__(self) -> Circle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the law -----------------------------------------------------------------------------------
+
+    def entries(self, kind: str) -> list[dict[str, Any]]:
+        return self.federation.entries(kind)
+
+    def counted(self) -> dict[str, Held]:
+        """What the log says that the server counts of each client. No request is in it twice."""
+        found: dict[str, Held] = {}
+        last: dict[str, int] = {}
+        for entry in self.entries("aggregated"):
+            for member in entry["clients"]:
+                client, sequence = member["client"], member["sequence"]
+                assert sequence > last.get(client, 0), (
+                    f"request {sequence} of {client} was applied twice"
+                )
+                last[client], found[client] = sequence, self.offered[client, sequence]
+        return {client: held for client, held in found.items() if client in self.stores}
+
+    def statistics(self, held: dict[str, Held]) -> Statistics:
+        spec = replace(self.spec)
+        rows = [one for samples in held.values() for one in samples.values()]
+        if not rows:
+            return Statistics.zero(spec)
+        return Statistics.of(
+            spec,
+            np.stack([row for row, _ in rows]),
+            [label for _, label in rows],
+            lost_columns="accept",
+        )
+
+    def check(self, held: dict[str, Held] | None = None) -> None:
+        """Ledger and head are those of retraining on this, which is what the log says that the
+        server counts.
+        """
+        core = self.service.core
+        expected = self.statistics(self.counted() if held is None else held)
+        assert core.books.exact_statistics().digest == expected.digest
+        assert core.head is not None
+        assert core.head.digest == solve(expected).digest
+
+    def check_whole(self) -> None:
+        """The same, and nothing is pending anywhere: the server counts what the clients hold, all
+        of it.
+        """
+        for name, store in self.stores.items():
+            status = store.status()
+            assert (status.adding, status.deleting, status.live) == (0, 0, len(self.held[name])), (
+                name
+            )
+            assert store.participation.kept() is None, name
+        self.check({name: held for name, held in self.held.items() if name in self.stores})
+
+    def ledger(self) -> tuple[str, int, str]:
+        """What must stay as it is when a round comes to nothing."""
+        core = self.service.core
+        head = core.head.digest if core.head is not None else core.headless
+        return core.books.exact_statistics().digest, core.state("round"), head
+
+
+@contextmanager
+def drawn(clients: int = 4, **options: Any) -> Iterator[Circle]:
+    """A circle in a folder that is gone afterwards."""
+    path = scratch()
+    try:
+        with Circle(path, clients, **options) as circle:
+            yield circle
+    finally:
+        shutil.rmtree(path)
