@@ -1,4 +1,4 @@
-"""One direction: a module imports only from its own room and from rooms further left.
+"""One direction: a module imports only from its own layer and from those before it.
 
 Reads the source; runs none of it.
 """
@@ -14,53 +14,36 @@ import pytest
 import expunge
 import expunge_experiments
 
-ROOMS = (
+LAYERS = (
     "errors",
-    "exact",
     "_version",
-    "canonical",
-    "aggregation",
-    "spec",
-    "targets",
-    "rows",
-    "sums",
-    "codec",
-    "batches",
-    "statistics",
-    "scores",
-    "head",
-    "plausibility",
+    "exact",
+    "ridge",
     "solvers",
-    "approximation",
+    "approximate",
     "posterior",
     "export",
-    "choice",
-    "estimator",
-    "signing",
+    "estimators",
+    "storage",
+    "crypto",
+    "wire",
     "evidence",
-    "protocol",
-    "privacy",
-    "ledger",
-    "files",
-    "sqlite",
-    "vault",
+    "secagg",
+    "data",
     "backbones",
     "client",
     "office",
     "server",
-    "carriers",
-    "embedded",
-    "tree",
-    "shards",
-    # The front door: it shows what is in the rooms; only the command line goes through it
-    "__init__",
+    "transport",
+    "federation",
+    "aggregator",
+    "__init__",  # the front door: only the command line goes through it
     "cli",
     "__main__",  # `python -m expunge`
 )
 FOR_THE_COMMAND_LINE_ONLY = {"argparse", "random", "sys", "time"}
-WITH_A_CLOCK = ROOMS[
-    ROOMS.index("files") :
-]  # rooms with files and networks may also look at the time
+# Layers with files and networks may also look at the time.
+WITH_A_CLOCK = {"storage", "crypto", *LAYERS[LAYERS.index("data") :]}
 
 SOURCE = Path(expunge.__file__).parent
 EXPERIMENTS = Path(expunge_experiments.__file__).parent
@@ -107,25 +90,27 @@ def arrows(root: Path) -> dict[str, set[str]]:
     return {name: imported(name, tree, set(parsed), packages) for name, tree in parsed.items()}
 
 
-def room(module: str) -> str:
+def layer(module: str) -> str:
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
 
 
 def misplaced(own: dict[str, set[str]]) -> list[str]:
-    """Rooms that have no place yet, and arrows that point to the right."""
+    """Layers that have no place yet, and imports from later ones."""
     found = []
     for name, targets in own.items():
-        unknown = sorted({room(name), *map(room, targets)} - set(ROOMS))
+        unknown = sorted({layer(name), *map(layer, targets)} - set(LAYERS))
         known = sorted(
-            target for target in targets if room(name) in ROOMS and room(target) in ROOMS
+            target for target in targets if layer(name) in LAYERS and layer(target) in LAYERS
         )
-        right = [target for target in known if ROOMS.index(room(target)) > ROOMS.index(room(name))]
+        right = [
+            target for target in known if LAYERS.index(layer(target)) > LAYERS.index(layer(name))
+        ]
         found += [
-            f"{name}: the room {place!r} has no place in ROOMS; put it where it belongs"
+            f"{name}: the layer {place!r} has no place in LAYERS; put it where it belongs"
             for place in unknown
         ]
-        found += [f"{name} imports {target}, which is further right" for target in right]
+        found += [f"{name} imports {target}, which is a later layer" for target in right]
     return found
 
 
@@ -141,7 +126,7 @@ def reserved(name: str, tree: ast.Module, targets: set[str], allowed: set[str]) 
 
 
 def problems(root: Path) -> list[str]:
-    """Everything in which the source breaks the rules of the house."""
+    """Everything in which the source breaks the rules."""
     graph = arrows(root)
     own = {
         name: {target for target in targets if target.split(".")[0] == root.name}
@@ -149,8 +134,8 @@ def problems(root: Path) -> list[str]:
     }
     found = misplaced(own)
     for name, tree in trees(root).items():
-        allowed = {"time"} if room(name) in WITH_A_CLOCK else set()
-        found += [] if room(name) == "cli" else reserved(name, tree, graph[name], allowed)
+        allowed = {"time"} if layer(name) in WITH_A_CLOCK else set()
+        found += [] if layer(name) == "cli" else reserved(name, tree, graph[name], allowed)
     return found + cycles(own)
 
 
@@ -170,7 +155,7 @@ def experiment_problems(root: Path, runtime: Path) -> list[str]:
     graph = arrows(root)
     found = []
     for name, tree in trees(root).items():
-        at_the_command_line = room(name) == "cli"
+        at_the_command_line = layer(name) == "cli"
         found += [] if at_the_command_line else reserved(name, tree, graph[name], {"time"})
         for target in sorted(graph[name]):
             top, *rest = target.split(".")
@@ -210,27 +195,27 @@ def test_the_source_is_really_read() -> None:
     assert "expunge.errors" in arrows(EXPERIMENTS)["expunge_experiments.runner"]
 
 
-def house(tmp_path: Path, sources: dict[str, str]) -> Path:
-    """A small house of the same rooms, with these modules in it."""
+def source_tree(tmp_path: Path, sources: dict[str, str]) -> Path:
+    """A small source tree of the same layers, with these modules in it."""
     root = tmp_path / "expunge"
-    rooms = ("__init__", "errors", "exact/__init__", "exact/wide", "spec")
-    for name, text in (dict.fromkeys(rooms, "") | sources).items():
+    modules = ("__init__", "errors", "exact/__init__", "exact/wide", "ridge/__init__", "ridge/spec")
+    for name, text in (dict.fromkeys(modules, "") | sources).items():
         file = root / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return root
 
 
-def test_a_good_house_has_no_problems(tmp_path: Path) -> None:
+def test_a_good_source_has_no_problems(tmp_path: Path) -> None:
     sources = {
         "exact/wide": "import numpy\nfrom expunge.errors import X\nfrom . import grid\n",
         "exact/grid": "from ..errors import X",
-        "spec": "from expunge.exact import wide",
-        "__init__": "from expunge import spec",
+        "ridge/spec": "from expunge.exact import wide",
+        "__init__": "from expunge.ridge import spec",
         "cli/__init__": "import sys, argparse, expunge\nfrom expunge.cli import demo\nprint(1)",
         "cli/demo": "import time, random",
     }
-    assert problems(house(tmp_path, sources)) == []
+    assert problems(source_tree(tmp_path, sources)) == []
 
 
 @pytest.mark.parametrize(
@@ -239,78 +224,82 @@ def test_a_good_house_has_no_problems(tmp_path: Path) -> None:
         (
             "exact/wide",
             "from expunge.ridge.spec import Spec",
-            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
+            "expunge.exact.wide imports expunge.ridge.spec, which is a later layer",
         ),
         (
             "exact/wide",
-            "from expunge import spec",
-            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
+            "from expunge.ridge import spec",
+            "expunge.exact.wide imports expunge.ridge.spec, which is a later layer",
         ),
         (
             "exact/wide",
             "import expunge.ridge.spec as other",
-            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
+            "expunge.exact.wide imports expunge.ridge.spec, which is a later layer",
         ),
         (
             "exact/wide",
-            "from ..spec import Spec",
-            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
+            "from ..ridge.spec import Spec",
+            "expunge.exact.wide imports expunge.ridge.spec, which is a later layer",
         ),
         (
             "exact/wide",
-            "from .. import spec",
-            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
+            "from ..ridge import spec",
+            "expunge.exact.wide imports expunge.ridge.spec, which is a later layer",
         ),
         (
             "exact/wide",
             "def f():\n    from expunge.ridge.spec import Spec",
-            "expunge.exact.wide imports expunge.ridge.spec, which is further right",
+            "expunge.exact.wide imports expunge.ridge.spec, which is a later layer",
         ),
         (
             "errors",
             "from expunge.exact import Grid",
-            "expunge.errors imports expunge.exact, which is further right",
+            "expunge.errors imports expunge.exact, which is a later layer",
         ),
-        ("spec", "import expunge", "expunge.ridge.spec imports expunge, which is further right"),
         (
-            "spec",
+            "ridge/spec",
+            "import expunge",
+            "expunge.ridge.spec imports expunge, which is a later layer",
+        ),
+        (
+            "ridge/spec",
             "from expunge import Grid",
-            "expunge.ridge.spec imports expunge, which is further right",
+            "expunge.ridge.spec imports expunge, which is a later layer",
         ),
         (
             "solvers/float",
             "from expunge.posterior import P",
-            "expunge.solvers.float imports expunge.posterior, which is further right",
+            "expunge.solvers.float imports expunge.posterior, which is a later layer",
         ),
         (
             "__init__",
             "from expunge.cli import main",
-            "expunge imports expunge.cli, which is further right",
+            "expunge imports expunge.cli, which is a later layer",
         ),
         (
             "attic",
             "",
-            "expunge.attic: the room 'attic' has no place in ROOMS; put it where it belongs",
+            "expunge.attic: the layer 'attic' has no place in LAYERS; put it where it belongs",
         ),
         (
-            "spec",
+            "ridge/spec",
             "from expunge.attic import x",
-            "expunge.ridge.spec: the room 'attic' has no place in ROOMS; put it where it belongs",
+            "expunge.ridge.spec: the layer 'attic' has no place in LAYERS; put it where it belongs",
         ),
         (
-            "spec",
+            "ridge/spec",
             "import sys",
             "expunge.ridge.spec imports sys, which is for the command line only",
         ),
         (
-            "spec",
+            "ridge/spec",
             "from time import sleep",
             "expunge.ridge.spec imports time, which is for the command line only",
         ),
         (
-            "ledger",
+            "wire/request",
             "import time",
-            "expunge.server.rules imports time, which is for the command line only",
+            "expunge.wire.request imports time, which is for the command line only",
         ),
         ("server/clock", "import time", None),
         (
@@ -319,7 +308,7 @@ def test_a_good_house_has_no_problems(tmp_path: Path) -> None:
             "expunge.server.clock imports random, which is for the command line only",
         ),
         (
-            "spec",
+            "ridge/spec",
             "def f():\n    import random",
             "expunge.ridge.spec imports random, which is for the command line only",
         ),
@@ -335,11 +324,13 @@ def test_a_good_house_has_no_problems(tmp_path: Path) -> None:
 def test_each_rule_is_seen_to_be_broken(
     tmp_path: Path, module: str, text: str, expected: str | None
 ) -> None:
-    assert problems(house(tmp_path, {module: text})) == ([] if expected is None else [expected])
+    assert problems(source_tree(tmp_path, {module: text})) == (
+        [] if expected is None else [expected]
+    )
 
 
-def test_a_cycle_within_a_room_is_found(tmp_path: Path) -> None:
-    root = house(
+def test_a_cycle_within_a_layer_is_found(tmp_path: Path) -> None:
+    root = source_tree(
         tmp_path,
         {"exact/wide": "from expunge.exact.grid import Grid", "exact/grid": "from . import wide"},
     )
@@ -396,7 +387,7 @@ def test_a_cycle_within_a_room_is_found(tmp_path: Path) -> None:
             "expunge_experiments.runner imports random, which is for the command line only",
         ),
         (
-            "../expunge/spec",
+            "../expunge/ridge/spec",
             "from expunge_experiments.runner import Runner",
             "expunge.ridge.spec imports expunge_experiments.runner, which is of the experiments",
         ),
@@ -406,7 +397,7 @@ def test_a_cycle_within_a_room_is_found(tmp_path: Path) -> None:
 def test_each_rule_of_the_experiments_is_seen_to_be_broken(
     tmp_path: Path, module: str, text: str, expected: str | None
 ) -> None:
-    runtime = house(tmp_path, {})
+    runtime = source_tree(tmp_path, {})
     root = tmp_path / "expunge_experiments"
     for name, content in {"__init__": "", "runner": "", "cli/__init__": "", module: text}.items():
         file = root / f"{name}.py"

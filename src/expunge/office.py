@@ -12,10 +12,13 @@ Laws:
 
 The office's folder.
 
-office.key       the Ed25519 key that signs commands (PEM). Truth; may not be lost: a new key needs a new enrolment
-office.json      who this is, the server's pinned key, where the server is, the number of the last command answered
+office.key       the Ed25519 key that signs commands (PEM). Truth; may not be lost: a new key needs
+                 a new enrolment
+office.json      who this is, the server's pinned key, where the server is, the number of the last
+                 command answered
 command          the command that is under way; absent if none is
-orders           the ids of the orders that this office has filed and not closed; not whom they are about
+orders           the ids of the orders that this office has filed and not closed; not whom they are
+                 about
 lock             held by the process at work
 """
 

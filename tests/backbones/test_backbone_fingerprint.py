@@ -50,7 +50,8 @@ def test_fingerprints_are_equal_exactly_if_all_that_they_cover_is(
 
 
 def test_the_form_is_pinned_because_specs_hold_it() -> None:
-    text = b'expunge/backbone/1\n{"kind":"k","settings":{"mean":["0x1.0000000000000p-1"],"size":3},"weights":{"a":"ff"}}'
+    text = b'expunge/backbone/1\n{"kind":"k","settings":{"mean":["0x1.0000000000000p-1"],"size":3},'
+    text += b'"weights":{"a":"ff"}}'
     expected = f"sha256:{hashlib.sha256(text).hexdigest()}"
     assert (
         fingerprint_of("k", weights={"a": "ff"}, settings={"size": 3, "mean": (0.5,)}) == expected

@@ -22,10 +22,11 @@ from expunge import Statistics
 from expunge.client import ClientStore, Selection
 from expunge.crypto.vault import Vault
 from expunge.errors import ShreddedError, StoreError
+from support import killable_client
 from support.clients import NOW, SPEC, Server, deliver, features, found_in, ids, make_store, traces
 from support.killable_client import REPEATED, Accepting, attempt, check, count_down_in, steps
 
-RUNNER = Path(__file__).with_name("crash_runner.py")
+RUNNER = Path(killable_client.__file__)
 
 
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_applied_twice(tmp_path: Path) -> None:

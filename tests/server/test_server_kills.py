@@ -10,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-RUNNER = Path(__file__).with_name("kill_runner.py")
+from support import killable_service
+
+RUNNER = Path(killable_service.__file__)
 RUNS = 12
 
 

@@ -25,7 +25,7 @@ from expunge.server.http.tls import make_tls
 
 HOST = "127.0.0.1"
 BIN = Path(sys.executable).parent
-APP = Path(__file__).parents[3] / "packaging" / "flower-app"
+APP = Path(__file__).parents[2] / "packaging" / "flower-app"
 _MARK = "EXPUNGE_TEST_OF_FLOWER"
 _SUBREAPER = (
     36  # PR_SET_CHILD_SUBREAPER of Linux: orphans become our children, so that they can be reaped

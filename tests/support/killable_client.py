@@ -1,7 +1,7 @@
 """Kills a client at a chosen point, or at a random time, then opens its store again and brings the
 work to its end.
 
-Run as a program: `crash_runner.py FOLDER SEED RUNS`. It forks, so it must have one thread. The
+Run as a program: `killable_client.py FOLDER SEED RUNS`. It forks, so it must have one thread. The
 server is a folder of the requests that it has accepted: whatever happens to the client, what is
 there has been accepted.
 """

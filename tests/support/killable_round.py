@@ -1,8 +1,8 @@
 """A server and a client under secure aggregation in processes of their own, which kill themselves
 with signal 9. As a program:
 
-masked_mortals.py serve FOLDER PORT PHASE     serves FOLDER/server until a round has come to this phase ("done", "never")
-masked_mortals.py sync STORE URL CA KIND      syncs until it has sent its message of this kind, whose answer it never sees
+killable_round.py serve FOLDER PORT PHASE     serves FOLDER/server until a round is at this phase
+killable_round.py sync STORE URL CA KIND      syncs until its message of this kind is sent
 """
 
 from __future__ import annotations

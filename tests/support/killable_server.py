@@ -1,7 +1,7 @@
 """A server and clients in processes of their own, made to be killed. Run as a program:
 
-mortals.py serve FOLDER PORT         serves FOLDER/server by the certificate in FOLDER/tls, until it is killed
-mortals.py work STORE URL CA SEED    adds, corrects and forgets samples at random and brings them, until it is killed
+killable_server.py serve FOLDER PORT         serves FOLDER/server by the certificate in FOLDER/tls
+killable_server.py work STORE URL CA SEED    adds, corrects and forgets samples at random
 """
 
 from __future__ import annotations

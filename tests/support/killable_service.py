@@ -1,7 +1,7 @@
 """Kills a server with signal 9 at a chosen write, or at a random time, in the middle of requests
 and folds; opens it again, and compares with what was acknowledged.
 
-Run as a program: `kill_runner.py FOLDER SEED RUNS`. It forks, so it must have one thread whenever
+Run as a program: `killable_service.py FOLDER SEED RUNS`. It forks, so it has one thread whenever
 it does.
 """
 

@@ -169,8 +169,8 @@ def test_only_this_folder_imports_flower() -> None:
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(name.split(".")[0] in ("flwr", "ray") for name in names):
                 found.add(file.relative_to(root).as_posix())
-    allowed = ("clientapp", "exchange", "inprocess", "serverapp", "serving", "waiting", "wire")
-    assert found == {f"carriers/flower/{name}.py" for name in allowed}
+    allowed = ("client_app", "inprocess", "records", "server_app")
+    assert found == {f"transport/flower/{name}.py" for name in allowed}
 
 
 # -- conversations ---------------------------------------------------------------------------------

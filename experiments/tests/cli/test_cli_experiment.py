@@ -144,7 +144,8 @@ def test_all_makes_a_page(toy: Toy, place: Path, monkeypatch: pytest.MonkeyPatch
 
 
 FAKE = """#!{python}
-# Another Python as far as the command can tell: it has a Flower of its own, and knows the experiment.
+# Another Python as far as the command can tell: it has a Flower of its own and knows the
+# experiment.
 import sys
 sys.path[:0] = [{tests!r}, {flower!r}]
 from experiment_cases import Toy

@@ -40,7 +40,8 @@ def python2(values: dict[str, Any]) -> bytes:
             + b"".join(b"J" + struct.pack("<i", length) for length in value.shape)
             + b"\x86"
         )
-        out += b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        out += b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN"
+        out += b"J\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
         out += b"\x89T" + struct.pack("<i", value.nbytes) + value.tobytes() + b"tb"
     return out + b"u."
 

@@ -12,12 +12,14 @@ Theorem (inverse). T_ap - T_ex <= a / (m (m + a)) I and T_ex - T_ap <= min(b / (
 gamma) I, the former of the two only if b < m. Proof: H_ap - b I <= H_ex <= H_ap + a I, inversion
 reverses the order, and x -> 1/x - 1/(x + a) falls.
 
-Theorem (weights). For any W, with N = G_ex - G_ap + (G_ap - H_ap W) and W_ex = T_ex G_ex, in any unitarily invariant norm:
+Theorem (weights). For any W, with N = G_ex - G_ap + (G_ap - H_ap W) and W_ex = T_ex G_ex, in any
+unitarily invariant norm:
 W_ex - W = T_ex (N - E W), hence
   (1) ||W_ex - W|| <= (||N|| + max(a, b) ||W||) / mu, and
   (2) if b < m: ||W_ex - W|| <= (||N|| + b ||W||) / mu + (a + b) ||W|| / sqrt(mu (m + a)).
-Proof of (2): E = P - b I with 0 <= P <= (a + b) I, and H_ex >= (m - b) I + P. So ||T_ex^(1/2) P^(1/2)||^2 =
-||P^(1/2) T_ex P^(1/2)|| <= (a + b) / (m + a), and T_ex P W = T_ex^(1/2) (T_ex^(1/2) P^(1/2)) P^(1/2) W. For additions alone b is
+Proof of (2): E = P - b I with 0 <= P <= (a + b) I, and H_ex >= (m - b) I + P. So
+||T_ex^(1/2) P^(1/2)||^2 = ||P^(1/2) T_ex P^(1/2)|| <= (a + b) / (m + a), and
+T_ex P W = T_ex^(1/2) (T_ex^(1/2) P^(1/2)) P^(1/2) W. For additions alone b is
 about 0, and (2) grows with the square root of a / m where (1) grows with a / m.
 
 Interval: how far a symmetric matrix may lie from another, as a pair of proven bounds.

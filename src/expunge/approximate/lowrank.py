@@ -236,8 +236,9 @@ def allowed_error(deviation: float, gamma: float, norm: float, *, sign: int = 1)
     """How large a message's error may be for one update of an exact ledger to keep the head within
     `deviation`.
 
-    `norm` is the norm of the current weights (spectral or Frobenius, as is the deviation's). For an addition (sign 1) whose
-    error lies between 0 and eps, the head moves by at most eps / sqrt(gamma (gamma + eps)) * norm; for a deletion by eps / gamma
+    `norm` is the norm of the current weights (spectral or Frobenius, as is the deviation's).
+    For an addition (sign 1) whose error lies between 0 and eps, the head moves by at most
+    eps / sqrt(gamma (gamma + eps)) * norm; for a deletion by eps / gamma
     * norm. The head after the update has a norm of its own, so this is a choice made beforehand:
       the ledger says what holds.
     """

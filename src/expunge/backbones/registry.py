@@ -4,7 +4,8 @@ them back.
     hf:FOLDER?pooling=cls|mean|pooler&modality=image|text&max_length=N&threads=N&together=yes
     timm:ARCHITECTURE?weights=FILE&pooling=avg|token|...     timm:FOLDER
     onnx:MODEL?output=NAME&pooling=none|cls|mean&external=A;B&dim=N&threads=N&together=yes
-         for images also: size=H,W&resize=shortest|stretch|none&resize_to=N&interpolation=bicubic|...&mean=A,B,C&std=A,B,C
+         for images also: size=H,W&resize=shortest|stretch|none&resize_to=N
+         &interpolation=bicubic|...&mean=A,B,C&std=A,B,C
                           &channels=RGB|BGR|L&layout=NCHW|NHWC
     callable:MODULE:FUNCTION?name=...&version=...&dim=N&weights=A;B&dtype=float32|float64&together=yes
     callable:MODULE:NAME                                     NAME being a Backbone

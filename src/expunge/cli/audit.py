@@ -237,7 +237,8 @@ def _shown(made: Rebuilt, directory: Path) -> list[Any]:
         "equal": ("The head is, bit for bit, the last one that the clients held.", GOOD),
         "changed": (
             (
-                "Something has changed since the last head that the clients held, or not all clients "
+                "Something has changed since the last head that the clients held, or not all "
+                "clients "
                 "are back."
             ),
             WAITS,

@@ -255,10 +255,8 @@ def _round_in_words(told: dict[str, Any]) -> str:
         if told["pins"]
         else "keys from the log (expunge client peers)"
     )
-    return (
-        f"{'a round is under way: sync goes on with it' if told['in_round'] else 'no round is under way'}; "
-        f"{pins}"
-    )
+    under_way = "a round is under way: sync goes on with it"
+    return f"{under_way if told['in_round'] else 'no round is under way'}; {pins}"
 
 
 @client.command("list")

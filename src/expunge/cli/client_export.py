@@ -16,8 +16,8 @@ from expunge.cli._connect import looked
 from expunge.cli._options import client_option, output_option, selection_of, selection_options
 from expunge.cli._output import GOOD, Screen, count, facts, line, next_steps, typed, unwrapped
 from expunge.client import ClientStore
+from expunge.client.export import Held, file_of, require_form
 from expunge.client.samples import counted
-from expunge.data.writers import Held, file_of, require_form
 from expunge.errors import InputError, UnknownSampleError
 from expunge.storage.files import write_whole
 

@@ -17,10 +17,12 @@ _SHORT = 8  # rows of a table of options that may stand here twice
 _HEAD = """\
 # The command line
 
-Made from the commands' own help by `python -m expunge.cli.reference`; a test compares. Every command takes `--json` (one JSON
-object on standard output, and nothing else; errors as `{"error": {"kind", "message"}}`; numbers that secure aggregation does not
-disclose as `null`) and `-h`. Colours are left out where `NO_COLOR` is set or nobody is watching. A first walk through is
-[first-federation.md](../how-to/first-federation.md); with masks, [secure-aggregation.md](../how-to/secure-aggregation.md).
+Made from the commands' own help by `python -m expunge.cli.reference`; a test compares. Every
+command takes `--json` (one JSON object on standard output, and nothing else; errors as
+`{"error": {"kind", "message"}}`; numbers that secure aggregation does not disclose as `null`) and
+`-h`. Colours are left out where `NO_COLOR` is set or nobody is watching. A first walk through is
+[first-federation.md](../how-to/first-federation.md); with masks,
+[secure-aggregation.md](../how-to/secure-aggregation.md).
 
 | variable | meaning |
 |---|---|

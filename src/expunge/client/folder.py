@@ -2,7 +2,8 @@
 only glance at it.
 
 client.db        SQLite: samples (sealed), what is pending, receipts. Truth; may not be lost
-client.vault     the keys that samples are sealed under; may be mirrored to another disk. Truth; may not be lost
+client.vault     the keys that samples are sealed under; may be mirrored to another disk. Truth;
+                 may not be lost
 client.key       the Ed25519 key that signs requests (PEM)
 head             the newest published head with its certificate. A copy; may be lost
 lock             held by the process at work
@@ -281,10 +282,8 @@ def _vault_of(path: Path, mirrors: Sequence[Path]) -> Vault:
         return Vault.open(path, mirrors)
     except StoreError as problem:
         places = ", ".join(str(place) for place in mirrors)
-        raise StoreError(
-            f"{problem}. "
-            f"{f'Its mirrors are {places}: copy a whole one of them to {path}' if mirrors else 'It has no mirror'}"
-        ) from problem
+        remedy = f"Its mirrors are {places}: copy a whole one of them to {path}"
+        raise StoreError(f"{problem}. {remedy if mirrors else 'It has no mirror'}") from problem
 
 
 def names_context(id_tag: bytes) -> bytes:

@@ -8,14 +8,17 @@ none does.
     adding     N         added by request N, whose receipt is not here yet
     live       -         the server counts it
     live       N         the server is told of it again by request N, which is a reset
-    withdrawn  N         as `adding N` or `live N`, and then forgotten: request N goes out unchanged, a later one will delete it
+    withdrawn  N         as `adding N` or `live N`, and then forgotten: request N goes out
+                         unchanged, a later one will delete it
     deleting   -         pending: the server still counts it
-    deleting   N         deleted by request N (or left out of it, if that is a reset), whose receipt is not here yet
+    deleting   N         deleted by request N (or left out of it, if that is a reset), whose receipt
+                         is not here yet
 
     forget                      settle N                    abandon N
     adding -     gone           adding N     live -         adding N     adding -
     adding N     withdrawn N    live N       live -         live N       live -
-    live -       deleting -     withdrawn N  deleting -     withdrawn N  deleting - if the server holds it, otherwise gone
+    live -       deleting -     withdrawn N  deleting -     withdrawn N  deleting - if the server
+                                                                         holds it, else gone
     live N       withdrawn N    deleting N   gone           deleting N   deleting -
 
 `freeze N` puts N where `-` is: on samples that are adding or deleting; for a reset on live ones

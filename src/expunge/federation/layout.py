@@ -1,11 +1,13 @@
 """A federation's folder on the machine of its server, as `expunge init` lays it out.
 
 server/            the server's own folder (expunge.server.storage)
-operator/          the first operator's office; move it to the operator's own machine if that is another one
+operator/          the first operator's office; move it to the operator's own machine if that
+                   is another one
 tls/               the certificate authority, and the server's certificate
 server.pub         the server's public key: what `expunge verify --key` takes
 rotation-N.json    the N-th rotation of that key: what `expunge verify --rotation` takes
-federation.json    where the server can be reached, the mirrors of its vault, and whether it was rebuilt from its clients
+federation.json    where the server can be reached, the mirrors of its vault, and whether it was
+                   rebuilt from its clients
 """
 
 from __future__ import annotations

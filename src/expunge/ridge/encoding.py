@@ -161,10 +161,11 @@ def _indices_of_names(spec: Spec, array: NDArray[Any], first_row: int) -> NDArra
         index = position.get(name) if isinstance(name, str) else None
         if index is None:
             known = ", ".join(repr(label) for label in (spec.labels or ())[:8])
+            remedy = "Label names are strings: mend or drop that sample"
             raise UnknownLabelError(
                 f"the label of row {first_row + row} is not in the spec, which has {known}"
                 f"{', ...' if spec.columns > 8 else ''}. "
-                f"{_GROW if isinstance(name, str) else 'Label names are strings: mend or drop that sample'}"
+                f"{_GROW if isinstance(name, str) else remedy}"
             )
         result[row] = index
     return result

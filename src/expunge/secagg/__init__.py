@@ -9,7 +9,7 @@ rounding and no noise: the sum's digest is that of the plain sum.
 
     client                                  server
     Participant.join  -- join -->           Collector.take, .advance
-    .on_roster        <- roster --          all joins; each client checks their keys against its pins
+    .on_roster        <- roster --          all joins; each client checks their keys by its pins
                       -- shares -->         sealed shares of its two secrets for each neighbour
     .on_deliveries    <- deliveries --      its neighbours' shares
                       -- masked -->         the vector under all masks

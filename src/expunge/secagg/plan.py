@@ -16,7 +16,8 @@ Write X(m) for the number of marked clients among k drawn from n - 1 of which m 
 (hypergeometric). A degree k < n - 1 is taken if there is a t such that
 
     completion:  (n - d) P[X(d) >= k + 2 - t]  +  d P[X(d-1) >= k + 1 - t]  <=  2^-completion_bits
-    security:    (n - c) P[X(c) >= t]  +  n(n-1)/2 · (c+d)(c+d-1)···(c+d-k+1) / n(n-1)···(n-k+1)  <=  2^-security_bits
+    security:    (n - c) P[X(c) >= t]  +  n(n-1)/2 · (c+d)(c+d-1)···(c+d-k+1) / n(n-1)···(n-k+1)
+                 <=  2^-security_bits
 
 and the plan is the smallest even k of that kind with its largest t, or else the complete graph.
 (Beyond 512 neighbours, which sane rules do not ask for, degrees a hundredth apart are searched by

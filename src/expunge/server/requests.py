@@ -265,11 +265,8 @@ class Requests:
         for start in range(0, len(named), _PARAMETERS):
             block = named[start : start + _PARAMETERS]
             marks = ",".join("?" * len(block))
-            query = (
-                "SELECT commitment FROM commitments WHERE client = ? AND commitment "
-                "IN "  # noqa: S608 - marks only
-                f"({marks})"
-            )
+            named_ones = f"client = ? AND commitment IN ({marks})"
+            query = f"SELECT commitment FROM commitments WHERE {named_ones}"  # noqa: S608 - marks only
             found |= {bytes(row[0]) for row in self._core.database.rows(query, (client, *block))}
         return (found - sheet.deleted) | (sheet.added & set(named))
 

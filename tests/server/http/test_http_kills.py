@@ -25,9 +25,10 @@ from expunge.server.http.tls import make_tls
 from expunge.server.service import Service
 from expunge.transport.local import LocalCarrier
 from expunge.wire.token import Token
+from support import killable_server
 
 SPEC = Spec(dim=3, labels=("no", "yes"))
-MORTALS = Path(__file__).with_name("mortals.py")
+RUNNER = Path(killable_server.__file__)
 SECONDS = 8.0
 
 
@@ -48,7 +49,7 @@ def seconds_until_listening(port: int) -> float:
 
 
 def start(*arguments: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(MORTALS), *map(str, arguments)]
+    command = [sys.executable, str(RUNNER), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our own program
 
 

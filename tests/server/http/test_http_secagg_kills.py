@@ -19,15 +19,16 @@ from test_http_kills import free_port
 from expunge.client import Agent, ClientStore
 from expunge.server.http.tls import make_tls
 from expunge.transport.http import HttpCarrier
+from support import killable_round
 from support.federation import scratch
 from support.masked_round import Circle
 
-MORTALS = Path(__file__).with_name("masked_mortals.py")
+RUNNER = Path(killable_round.__file__)
 PHASES = ("joining", "sharing", "masking", "revealing", "done")
 
 
 def start(*arguments: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(MORTALS), *map(str, arguments)]
+    command = [sys.executable, str(RUNNER), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our own program
 
 

@@ -21,11 +21,13 @@ from expunge.server.http.routes import router
 from expunge.wire.refusals import MEDIA_TYPE, body_of, headers_of, status_of
 
 _DESCRIPTION = """\
-Exact, checkable unlearning: clients add and delete samples, the server answers with signed receipts.
+Exact, checkable unlearning: clients add and delete samples, the server answers with signed
+receipts.
 
-Every body is signed; the bytes are those of docs/protocol.md, whatever carries them, and the content type of what is sent is not
-looked at. A refusal is JSON with `code`, `reason` and `details`, and has changed nothing. Any other answer than those described
-here (such as one of a proxy) leaves open whether a request took effect: offer the same bytes again.
+Every body is signed; the bytes are those of docs/protocol.md, whatever carries them, and the
+content type of what is sent is not looked at. A refusal is JSON with `code`, `reason` and
+`details`, and has changed nothing. Any other answer than those described here (such as one of a
+proxy) leaves open whether a request took effect: offer the same bytes again.
 """
 _TAGS = [
     {"name": "actors", "description": "Clients, officers and operators."},

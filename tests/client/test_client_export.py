@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from expunge import Grid, Spec
 from expunge.client import ClientStore, Selection, load
-from expunge.data.writers import file_of
+from expunge.client.export import file_of
 from expunge.errors import InputError, MissingExtraError
 from support.clients import NOW, SPEC, Server, deliver, features, ids, make_store
 
