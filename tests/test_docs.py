@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -30,7 +29,32 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_contributing_names_files_that_exist() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    named = re.findall(r"`((?:src|tests|docs|benchmarks|experiments)/[\w./-]*)`", text)
-    assert len(named) > 20
-    assert [name for name in named if not os.path.exists(ROOT / name)] == []
+    rows = [row for row in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if row[:1] == "|"]
+    named = re.findall(r"`([\w-]+(?:/[\w./-]*|\.py))`", "\n".join(rows))
+    assert len(named) > 60
+    # Source files are named as they are called in src/expunge.
+    places = (ROOT, ROOT / "src" / "expunge")
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
+def files_drawn(page: str) -> set[str]:
+    """The files of the tree in docs/architecture.md, from their indentation."""
+    tree = page.split("```\nsrc/expunge/\n")[1].split("```", maxsplit=1)[0]
+    folders: list[str] = []
+    files = set()
+    for line in tree.splitlines():
+        name = line.split()[0]
+        del folders[(len(line) - len(line.lstrip())) // 2 - 1 :]
+        if name.endswith("/"):
+            folders.append(name)
+        else:
+            files.add("".join([*folders, name]))
+    return files
+
+
+def test_architecture_draws_every_file() -> None:
+    source = ROOT / "src" / "expunge"
+    drawn = files_drawn((ROOT / "docs" / "architecture.md").read_text())
+    there = {file.relative_to(source).as_posix() for file in source.rglob("*.py")}
+    # A package's __init__ stands for the package; only the first one has a line of its own.
+    assert drawn == {file for file in there if not file.endswith("/__init__.py")}
