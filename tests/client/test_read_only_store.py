@@ -16,8 +16,8 @@ from expunge.client import ClientStore, Selection
 from expunge.client import database as client_database
 from expunge.client.database import Snapshot
 from expunge.client.folder import ClientFolder
-from expunge.client.read_only_vault import Keys
 from expunge.client.schema import MIGRATIONS
+from expunge.crypto.vault import ReadOnlyVault
 from expunge.errors import ShreddedError, StoreBusyError, StoreError
 from support.clients import NOW, SERVER, SPEC, Server, deliver, features, ids, make_store
 
@@ -43,7 +43,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_glance_sees_what_the_store_says(store: ClientStore) -> None:
-    with ClientStore.glance(store.path) as glance:
+    with ClientStore.open_read_only(store.path) as glance:
         assert glance.status() == store.status()
         assert glance.listed(EVERYTHING) == store.listed(EVERYTHING)
         assert glance.listed(Selection(subject="ann")) == store.listed(Selection(subject="ann"))
@@ -60,11 +60,11 @@ def test_a_change_is_seen_whole_or_not_at_all(store: ClientStore) -> None:
     seen: list[int] = []
 
     def look(_: int) -> None:
-        with ClientStore.glance(store.path) as glance:
+        with ClientStore.open_read_only(store.path) as glance:
             seen.append(glance.status().adding)
 
     look(0)
-    with ClientStore.glance(store.path) as early:
+    with ClientStore.open_read_only(store.path) as early:
         store.add(ids(1200, "new"), features(1200), [0] * 1200, now=NOW, progress=look)
         assert early.status().adding == 1  # still: nothing changes under a glance
         assert len(early.listed(EVERYTHING)) == 3
@@ -74,7 +74,7 @@ def test_a_change_is_seen_whole_or_not_at_all(store: ClientStore) -> None:
 
 def test_nothing_can_be_changed_by_a_glance(store: ClientStore) -> None:
     before = contents(store.path)
-    with ClientStore.glance(store.path) as glance:
+    with ClientStore.open_read_only(store.path) as glance:
         changes: list[Callable[[], object]] = [
             lambda: glance.add(["x"], features(1), [0], now=NOW),
             lambda: glance.correct("sample-0", label=1),
@@ -106,7 +106,7 @@ def test_the_request_under_way_cannot_be_changed_by_a_glance(store: ClientStore)
     composition = store.compose()
     assert composition is not None
     before = contents(store.path)
-    with ClientStore.glance(store.path) as glance:
+    with ClientStore.open_read_only(store.path) as glance:
         assert glance.composed() == composition
         refused(lambda: glance.doubt(2))
         refused(lambda: glance.settle(2, b"receipt"))
@@ -122,19 +122,21 @@ def refused(change: Callable[[], object]) -> None:
 def test_a_glance_lets_others_work_and_two_agents_are_kept_apart_as_before(
     store: ClientStore,
 ) -> None:
-    with ClientStore.glance(store.path), ClientStore.glance(store.path):
+    with ClientStore.open_read_only(store.path), ClientStore.open_read_only(store.path):
         with pytest.raises(StoreBusyError, match="is in use by process"):
             ClientStore.open(store.path)
         store.add(["one-more"], features(1), [0], now=NOW)
     store.close()
-    with ClientStore.glance(store.path) as glance:  # nobody works on it any more: that is fine too
+    with ClientStore.open_read_only(
+        store.path
+    ) as glance:  # nobody works on it any more: that is fine too
         assert glance.status().adding == 2
     with ClientStore.open(store.path) as after:
         assert after.status().adding == 2
 
 
 def test_an_erasure_waits_for_a_glance_to_end(store: ClientStore) -> None:
-    glance = ClientStore.glance(store.path)
+    glance = ClientStore.open_read_only(store.path)
     ending = Timer(0.1, glance.close)
     ending.start()
     store.forget(Selection(ids=["later"]))
@@ -156,7 +158,9 @@ def test_what_was_deleted_while_one_looked_is_not_shown(store: ClientStore) -> N
         if refill:
             store.add(["another"], features(1), [0], now=NOW)
         glance = ClientStore(
-            ClientFolder(store.path, None, database, Keys(store.path / "client.vault"), store.key)
+            ClientFolder(
+                store.path, None, database, ReadOnlyVault(store.path / "client.vault"), store.key
+            )
         )
         assert glance.status().adding == 1
         with pytest.raises(ShreddedError):
@@ -166,7 +170,7 @@ def test_what_was_deleted_while_one_looked_is_not_shown(store: ClientStore) -> N
     assert (
         store.path / "client.db-wal"
     ).stat().st_size == 0  # what could not be done then is done now
-    with ClientStore.glance(store.path) as now:
+    with ClientStore.open_read_only(store.path) as now:
         assert [one.names.id for one in now.listed(EVERYTHING)] == ["sample-0", "sample-1"]
 
 
@@ -180,19 +184,20 @@ def test_what_cannot_be_read_beside_its_process_is_busy(
         other.execute("PRAGMA locking_mode=EXCLUSIVE")  # as earlier versions did
         other.execute("UPDATE settings SET value = 'x' WHERE name = 'refusal'")
         with pytest.raises(StoreBusyError, match="cannot be read beside it"):
-            ClientStore.glance(path)
+            ClientStore.open_read_only(path)
     with closing(sqlite3.connect(path / "client.db", isolation_level=None)) as other:
         other.execute("PRAGMA user_version=99")
     with pytest.raises(StoreBusyError, match="of version 99"):
-        ClientStore.glance(path)
+        ClientStore.open_read_only(path)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not a vault"),
-        (b"expunge\0vault\0", "is not a vault"),
-        (b"expunge\0vault\0\x02" + bytes(49), "another version"),
+        (b"", "truncated"),
+        (b"expunge\0vault\0", "truncated"),
+        (b"another\0vault\0\x01" + bytes(49), "is not a vault"),
+        (b"expunge\0vault\0\x02" + bytes(49), "of version 2"),
         (b"expunge\0vault\0\x01" + bytes(8), "truncated"),
         (b"expunge\0vault\0\x01" + bytes(16) + b"\x02" + bytes(48), "truncated"),
     ],
@@ -200,16 +205,16 @@ def test_what_cannot_be_read_beside_its_process_is_busy(
 def test_a_damaged_vault_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "client.vault").write_bytes(content)
     with pytest.raises(StoreError, match=message):
-        Keys(tmp_path / "client.vault")
-    with pytest.raises(StoreError, match="cannot be read"):
-        Keys(tmp_path / "nothing")
+        ReadOnlyVault(tmp_path / "client.vault")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        ReadOnlyVault(tmp_path / "nothing")
 
 
 def test_a_growth_of_the_vault_that_is_under_way_is_not_disturbed(store: ClientStore) -> None:
     vault = store.path / "client.vault"
     whole = vault.read_bytes() + bytes(4096)  # as it is before the header says so
     vault.write_bytes(whole)
-    with ClientStore.glance(store.path) as glance:
+    with ClientStore.open_read_only(store.path) as glance:
         assert len(glance.listed(EVERYTHING)) == 3
         assert glance._folder.vault.live() == store._folder.vault.live()
     assert vault.read_bytes() == whole

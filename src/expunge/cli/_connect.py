@@ -268,7 +268,7 @@ def looked(folder: Path, ask: Callable[[ClientStore], _T]) -> tuple[_T, bool]:
         return ask(store), False
     for _ in range(_LOOKS):
         with (
-            ClientStore.glance(folder) as store,
+            ClientStore.open_read_only(folder) as store,
             suppress(ShreddedError),
         ):  # something went while we looked: look again
             found = ask(store)

@@ -24,10 +24,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from expunge.client.database import Database, Snapshot
-from expunge.client.read_only_vault import Keys
 from expunge.client.schema import MIGRATIONS
 from expunge.crypto import SigningKey, canonical
-from expunge.crypto.vault import Vault
+from expunge.crypto.vault import ReadOnlyVault, Vault
 from expunge.errors import ShreddedError, StoreError
 from expunge.storage.files import FolderLock, erase_drafts, sync_folder, write_whole
 
@@ -38,7 +37,7 @@ STORE_SLOT = 0  # of the key that makes tags
 class ClientFolder:
     """Whoever holds one is alone in changing these files.
 
-    One without a lock is a glance, by which nothing can be changed.
+    One without a lock is read-only: nothing can be changed by it.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class ClientFolder:
         return folder
 
     @classmethod
-    def glance(cls, path: Path) -> ClientFolder:
+    def open_read_only(cls, path: Path) -> ClientFolder:
         """The folder as it is at this moment, beside the process that works on it.
 
         Nothing in it can be changed by this.
@@ -139,7 +138,7 @@ class ClientFolder:
                 path,
                 None,
                 database,
-                Keys(path / _VAULT),
+                ReadOnlyVault(path / _VAULT),
                 SigningKey.from_pem((path / _KEY).read_bytes()),
             )
         except BaseException:

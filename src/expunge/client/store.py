@@ -13,7 +13,7 @@ which have had their day cannot be read again.
 
 Where a client stands, at a glance.
 
-What can be asked of a client's store. Nothing here changes anything, so it can be asked of a glance
+What can be asked of a client's store. Nothing here changes anything, so it can be asked of a store that is open for reading only
 too.
 """
 
@@ -244,7 +244,7 @@ class _UnchangedError(Exception):
 class ClientStore(Looking):
     """A client's samples and outbox in a folder.
 
-    Any thread may use it; one process at a time, while others may glance at it.
+    Any thread may use it; one process at a time, while others may read it.
     """
 
     def __init__(self, folder: ClientFolder) -> None:
@@ -311,12 +311,12 @@ class ClientStore(Looking):
         return cls(ClientFolder.open(Path(path), timeout=timeout, restored=restored))
 
     @classmethod
-    def glance(cls, path: Path) -> ClientStore:
+    def open_read_only(cls, path: Path) -> ClientStore:
         """The store as it is at this moment, beside the process that works on it; for looking only.
 
-        See `Folder.glance`.
+        See `ClientFolder.open_read_only`.
         """
-        return cls(ClientFolder.glance(Path(path)))
+        return cls(ClientFolder.open_read_only(Path(path)))
 
     def __enter__(self) -> ClientStore:
         return self

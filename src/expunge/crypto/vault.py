@@ -31,6 +31,7 @@ import struct
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -85,9 +86,10 @@ class _File:
         return file
 
     @classmethod
-    def open(cls, path: Path) -> tuple[_File, bytearray]:
+    def open(cls, path: Path, *, read_only: bool = False) -> tuple[_File, bytearray]:
+        mode = os.O_RDONLY if read_only else os.O_RDWR
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(path, mode | os.O_CLOEXEC)
         except OSError as problem:
             raise StoreError(
                 f"the vault {path} cannot be opened: {problem.strerror}. Without it nothing that "
@@ -96,12 +98,12 @@ class _File:
             ) from problem
         file = cls(path, descriptor)
         try:
-            return file, file._read()
+            return file, file._read(read_only)
         except BaseException:
             file.close()
             raise
 
-    def _read(self) -> bytearray:
+    def _read(self, read_only: bool) -> bytearray:
         content = bytearray()
         try:
             while part := os.pread(self._descriptor, 1 << 24, len(content)):
@@ -129,7 +131,9 @@ class _File:
                 f"the vault {self.path} is truncated: {self.slots} slots need {end} bytes, it has "
                 f"{len(content)}"
             )
-        if len(content) > end:  # a growth that was interrupted: nothing refers to what it left
+        if len(content) > end and not read_only:
+            # A growth that was interrupted: nothing refers to what it left. (While somebody else
+            # works on the file, it may be under way.)
             os.ftruncate(self._descriptor, end)
         return content[_START:end]
 
@@ -375,6 +379,31 @@ class Vault:
     def _require_open(self) -> None:
         if self._closed:
             raise StoreError(f"the vault {self._files[-1].path} is closed")
+
+
+class ReadOnlyVault(Vault):
+    """The keys as they are at one moment, read beside the process that works on the vault.
+
+    Law: no file is ever written. A key that was being written at that moment is as good as
+    destroyed: what is sealed under it is not opened wrongly, but not at all.
+    """
+
+    def __init__(self, path: Path) -> None:
+        file, keys = _File.open(path, read_only=True)
+        super().__init__([file], keys)
+
+    def add_mirror(self, path: Path) -> NoReturn:  # noqa: ARG002 - as a vault has it
+        """Refused."""
+        self._refuse()
+
+    def _write(self, slots: int, changed: list[int], keys: bytes) -> NoReturn:  # noqa: ARG002 - as a vault has it
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise StoreError(
+            f"the vault {self._files[-1].path} is open for reading only, beside the process that "
+            "works on it"
+        )
 
 
 def _runs(slots: list[int], keys: bytes) -> Iterable[tuple[int, bytes]]:
