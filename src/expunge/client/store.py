@@ -11,10 +11,7 @@ what it has forwarded.
 Law: each `keep` replaces what was kept under the name before and destroys its key, so that secrets
 which have had their day cannot be read again.
 
-Where a client stands, at a glance.
-
-What can be asked of a client's store. Nothing here changes anything, so it can be asked of a store that is open for reading only
-too.
+What only reads can also be asked of a store that is open for reading only.
 """
 
 from __future__ import annotations
@@ -56,8 +53,8 @@ from expunge.wire.request import AuditAnswer, OrderAnswer
 from expunge.wire.schema import FEDERATION_DIGITS, checked_hex, checked_name
 
 
-class Kept:
-    """One thing, under its name."""
+class SealedValue:
+    """One value that a client keeps between two steps, sealed under a key of its own."""
 
     def __init__(self, folder: ClientFolder, name: str) -> None:
         self._folder = folder
@@ -135,12 +132,99 @@ class Status:
     gone: bool
 
 
-class Looking(ClientSettings):
-    """Samples, and where the client stands."""
+MODES = ("cached", "recompute")
+KINDS = ("rows", "gram", "factor", "masked", "group")
+
+
+class _UnchangedError(Exception):
+    """A correction that corrects nothing: its transaction is undone."""
+
+
+class ClientStore(ClientSettings):
+    """A client's samples and outbox in a folder.
+
+    Any thread may use it; one process at a time, while others may read it.
+    """
 
     def __init__(self, folder: ClientFolder) -> None:
         super().__init__(folder)
         self._samples = Samples(folder)
+        self._outbox = Outbox(folder, self._samples)
+        self.participation = SealedValue(folder, "participation")
+        self.forwarded = SealedValue(folder, "forwarded")
+        self.forwarding = SealedValue(folder, "forwarding")
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        federation: str,
+        name: str,
+        server: PublicKey,
+        spec: Spec,
+        key: SigningKey | None = None,
+        address: str = "",
+        ca: str = "",
+        enrolled: bool = True,
+        mode: str = "cached",
+        message: str = "rows",
+        mirrors: Sequence[Path] = (),
+    ) -> ClientStore:
+        """A new store, for a client of this name in this federation, whose server signs with this
+        key.
+        """
+        if mode not in MODES:
+            raise InputError(
+                f"mode={mode!r} must be 'cached' (features are kept) or 'recompute' (they are "
+                "computed again)"
+            )
+        if message not in KINDS or message not in spec.messages:
+            raise SpecError(
+                f"message={message!r} must be one of {', '.join(KINDS)}, and the spec allows "
+                f"{', '.join(spec.messages)}"
+            )
+        settings = {
+            "federation": checked_hex(federation, FEDERATION_DIGITS, "the federation"),
+            "name": checked_name(name),
+            "server": server.text,
+            "spec": spec_text(spec),
+            "address": address,
+            "ca": ca,
+            "enrolled": "1" if enrolled else "",
+            "mode": mode,
+            "message": message,
+            "sequence": "0",
+            "checkpoint": checkpoint_text(0, b""),
+        }
+        key = SigningKey(secrets.token_bytes(32)) if key is None else key
+        return cls(
+            ClientFolder.create(Path(path), key, settings, [Path(place) for place in mirrors])
+        )
+
+    @classmethod
+    def open(cls, path: Path, *, timeout: float = 0.0, restored: bool = False) -> ClientStore:
+        """The store in a folder; waits for another process up to `timeout` seconds.
+
+        For `restored` see `Folder.open`.
+        """
+        return cls(ClientFolder.open(Path(path), timeout=timeout, restored=restored))
+
+    @classmethod
+    def open_read_only(cls, path: Path) -> ClientStore:
+        """The store as it is at this moment, beside the process that works on it; for looking only.
+
+        See `ClientFolder.open_read_only`.
+        """
+        return cls(ClientFolder.open_read_only(Path(path)))
+
+    def __enter__(self) -> ClientStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- reading -----------------------------------------------------------------------------------
 
     @alone
     def listed(self, selection: Selection) -> list[Found]:
@@ -231,98 +315,6 @@ class Looking(ClientSettings):
             left=self.recall("left") == "1",
             gone=self.gone and self.recall("left") != "1",
         )
-
-
-MODES = ("cached", "recompute")
-KINDS = ("rows", "gram", "factor", "masked", "group")
-
-
-class _UnchangedError(Exception):
-    """A correction that corrects nothing: its transaction is undone."""
-
-
-class ClientStore(Looking):
-    """A client's samples and outbox in a folder.
-
-    Any thread may use it; one process at a time, while others may read it.
-    """
-
-    def __init__(self, folder: ClientFolder) -> None:
-        super().__init__(folder)
-        self._outbox = Outbox(folder, self._samples)
-        self.participation = Kept(folder, "participation")
-        self.forwarded = Kept(folder, "forwarded")
-        self.forwarding = Kept(folder, "forwarding")
-
-    @classmethod
-    def create(
-        cls,
-        path: Path,
-        *,
-        federation: str,
-        name: str,
-        server: PublicKey,
-        spec: Spec,
-        key: SigningKey | None = None,
-        address: str = "",
-        ca: str = "",
-        enrolled: bool = True,
-        mode: str = "cached",
-        message: str = "rows",
-        mirrors: Sequence[Path] = (),
-    ) -> ClientStore:
-        """A new store, for a client of this name in this federation, whose server signs with this
-        key.
-        """
-        if mode not in MODES:
-            raise InputError(
-                f"mode={mode!r} must be 'cached' (features are kept) or 'recompute' (they are "
-                "computed again)"
-            )
-        if message not in KINDS or message not in spec.messages:
-            raise SpecError(
-                f"message={message!r} must be one of {', '.join(KINDS)}, and the spec allows "
-                f"{', '.join(spec.messages)}"
-            )
-        settings = {
-            "federation": checked_hex(federation, FEDERATION_DIGITS, "the federation"),
-            "name": checked_name(name),
-            "server": server.text,
-            "spec": spec_text(spec),
-            "address": address,
-            "ca": ca,
-            "enrolled": "1" if enrolled else "",
-            "mode": mode,
-            "message": message,
-            "sequence": "0",
-            "checkpoint": checkpoint_text(0, b""),
-        }
-        key = SigningKey(secrets.token_bytes(32)) if key is None else key
-        return cls(
-            ClientFolder.create(Path(path), key, settings, [Path(place) for place in mirrors])
-        )
-
-    @classmethod
-    def open(cls, path: Path, *, timeout: float = 0.0, restored: bool = False) -> ClientStore:
-        """The store in a folder; waits for another process up to `timeout` seconds.
-
-        For `restored` see `Folder.open`.
-        """
-        return cls(ClientFolder.open(Path(path), timeout=timeout, restored=restored))
-
-    @classmethod
-    def open_read_only(cls, path: Path) -> ClientStore:
-        """The store as it is at this moment, beside the process that works on it; for looking only.
-
-        See `ClientFolder.open_read_only`.
-        """
-        return cls(ClientFolder.open_read_only(Path(path)))
-
-    def __enter__(self) -> ClientStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- adding and correcting ---------------------------------------------------------------------
 
