@@ -11,10 +11,12 @@ TORCHVISION := $(VENV)/torchvision
 FLOWER := $(VENV)/flower
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 EXPERIMENT = EXPUNGE_FLOWER_PYTHON=$(abspath $(FLOWER)/bin/python) $(BIN)/expunge experiment
+LIGHT := "not data and not extras"
+MINUTES ?= 60
 SHARED_DATA := $(abspath ../shared/data)
 export EXPUNGE_DATA ?= $(if $(wildcard $(SHARED_DATA)),$(SHARED_DATA),)
 
-.PHONY: demo test test-extras test-data lint bench results clean
+.PHONY: demo test test-random test-extras test-data lint bench results clean
 .DELETE_ON_ERROR:
 
 $(CORE): pyproject.toml constraints.txt
@@ -39,7 +41,11 @@ lint: $(STAMP)
 
 # One BLAS thread for each test process: with more, their threads would fight over the cores.
 test: lint
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not data and not extras"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m $(LIGHT)
+
+# The same tests again and again, each time with a fresh seed, until one fails or time is up.
+test-random: $(STAMP)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/random_runs.py $(MINUTES) -n 2 -m $(LIGHT)
 
 $(EXTRAS): $(STAMP) constraints-extras.txt
 	@echo "Adding torch, transformers, timm, a model, Ray and Dask (once; about a minute and 1.3 GB) ..."

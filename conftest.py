@@ -1,16 +1,16 @@
-"""What all tests share: one Hypothesis profile, and surroundings that differ from test to test.
+"""What all tests share: one seed, one Hypothesis profile, surroundings that differ between tests.
+
+EXPUNGE_SEED is the seed of whatever is drawn (`tests/support/seeds.py`).
 
 No test may depend on the length of the temporary path, or on the terminal's width or colours. So
 each test has surroundings of its own: a narrow or a wide terminal, and a temporary folder whose
-path is short or long. They are drawn from the test's name and the seed of pytest-randomly, so that
-the same seed draws the same ones again, and each test meets all of them in the course of time.
+path is short or long. They are drawn from the test's name and the seed, so that the same seed draws
+the same ones again, and each test meets all of them in the course of time.
 `--surroundings narrow-long` has all tests run in these.
 """
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,17 +19,11 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# No deadline, because the machine is shared; the blob replays a failure anywhere.
-settings.register_profile(
-    "expunge",
-    deadline=None,
-    print_blob=True,
-    max_examples=50,
-    derandomize="CI" in os.environ,
-)
-settings.load_profile("expunge")
+from support import seeds
+
+seeds.rule_secrets()
 
 _COLUMNS = {"narrow": 40, "wide": 200}
 _SURROUNDINGS = [f"{width}-{folder}" for width, folder in product(_COLUMNS, ("short", "long"))]
@@ -52,11 +46,69 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# -- the seed --------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)  # before the plugins that draw look at their options
+def pytest_configure(config: pytest.Config) -> None:
+    """One seed for Hypothesis, pytest-randomly and all that is drawn by hand."""
+    try:
+        seeds.settle()
+    except ValueError as problem:
+        raise pytest.UsageError(str(problem)) from problem
+    number = seeds.given()
+    if getattr(config.option, "randomly_seed", None) == "default":
+        config.option.randomly_seed = seeds.seed()
+    if number is not None and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(number)
+    # What the machine's speed decides is left out, for it is shared: deadlines, one health check.
+    # So are examples of earlier runs. The blob replays a failure anywhere.
+    settings.register_profile(
+        "expunge",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        database=None,
+        print_blob=True,
+        max_examples=50,
+        derandomize=config.option.hypothesis_seed is None,
+    )
+    settings.load_profile("expunge")
+
+
+def pytest_report_header() -> str:
+    """The seed, or that it is the usual one."""
+    number = seeds.given()
+    return f"{seeds.VARIABLE}: {'unset, so the same for every run' if number is None else number}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How to replay what has failed, where that takes a seed."""
+    number, stats = seeds.given(), terminalreporter.stats
+    failed = [*stats.get("failed", []), *stats.get("error", [])]
+    if number is not None and failed:
+        names = " ".join(dict.fromkeys(f"'{report.nodeid}'" for report in failed[:10]))
+        terminalreporter.write_line(f"Replay: {seeds.VARIABLE}={number} pytest {names}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """What a module draws when it is imported."""
+    seeds.begin(collector.nodeid)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What a test draws."""
+    seeds.begin(item.nodeid)
+
+
+# -- surroundings ----------------------------------------------------------------------------------
+
+
 @pytest.fixture
 def surroundings(request: pytest.FixtureRequest) -> Surroundings:
     """The surroundings of one test; a failing one says which."""
-    seed = request.config.getoption("randomly_seed", 0)
-    drawn = random.Random(f"{seed} {request.node.nodeid}").choice(_SURROUNDINGS)  # noqa: S311 - no secret
+    drawn = seeds.chance(request.node.nodeid).choice(_SURROUNDINGS)
     name = request.config.getoption("surroundings") or drawn
     request.node.add_report_section("setup", "surroundings", name)
     width, folder = name.split("-")

@@ -4,7 +4,6 @@ and its JSON.
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from expunge import Spec, Statistics, solve
 from expunge.client import ClientStore
+from support import seeds
 from support.cli import ROWS_A, ROWS_B, Federation, features_of, run, value
 
 SPEC = Spec(dim=3, labels=("cat", "dog"))
@@ -267,7 +267,7 @@ def test_killed_at_any_moment_a_forget_is_finished_by_the_same_command(place: Fe
         "p1",
         "--yes",
     ]
-    delay = random.SystemRandom().uniform(0.5, 1.0)  # about when it writes
+    delay = seeds.chance().uniform(0.5, 1.0)  # about when it writes
     process = subprocess.Popen(  # noqa: S603 - our own program
         [*command, "--dir", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

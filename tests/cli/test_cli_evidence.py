@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import random
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from expunge import Spec, Statistics, solve
 from expunge.crypto import PublicKey, SigningKey
 from expunge.export import load_onnx, load_safetensors
+from support import seeds
 from support.cli import ROWS_A, ROWS_B, Federation, features_of, run, value
 
 SPEC = Spec(dim=3, labels=("cat", "dog"))
@@ -48,7 +48,7 @@ def test_evidence_holds_and_any_altered_byte_is_found(
     assert told["holds"] is True
     assert told["proved"]
     data = (place.path / name).read_bytes()
-    draw = random.Random(0)  # noqa: S311 - places to alter
+    draw = seeds.chance(name)  # places to alter
     altered = tmp_path / name
     for position in draw.sample(range(len(data)), 8):
         altered.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])

@@ -6,7 +6,6 @@ And the law of erasure, by a scan of raw bytes.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import sqlite3
 import subprocess
@@ -22,7 +21,7 @@ from expunge import Statistics
 from expunge.client import ClientStore, Selection
 from expunge.crypto.vault import Vault
 from expunge.errors import ShreddedError, StoreError
-from support import killable_client
+from support import killable_client, seeds
 from support.clients import NOW, SPEC, Server, deliver, features, found_in, ids, make_store, traces
 from support.killable_client import REPEATED, Accepting, attempt, check, count_down_in, steps
 
@@ -30,15 +29,14 @@ RUNNER = Path(killable_client.__file__)
 
 
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_applied_twice(tmp_path: Path) -> None:
-    seed = int(os.environ.get("EXPUNGE_SEED", secrets.randbelow(1 << 30)))
-    command = [sys.executable, str(RUNNER), str(tmp_path), str(seed), "14"]
+    command = [sys.executable, str(RUNNER), str(tmp_path), str(seeds.seed()), "14"]
     environment = {
         **os.environ,
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603 - our own program
-    assert run.returncode == 0, f"EXPUNGE_SEED={seed}\n{run.stderr}"
+    assert run.returncode == 0, run.stderr
     assert len(run.stdout.split()) == 14
 
 
@@ -49,7 +47,7 @@ def test_a_write_that_fails_leaves_a_store_that_goes_on(
     """Each write fails once, before or after it took effect; the store is used on without being
     opened again.
     """
-    point = start + secrets.randbelow(10)
+    point = start + seeds.chance(start).randrange(10)
     make_store(tmp_path).close()
     left = [point]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import shutil
 import sqlite3
 import subprocess
@@ -29,6 +28,7 @@ from expunge.server import backup, ledger, storage
 from expunge.storage.files import write_whole
 from expunge.wire.request import OrderAnswer
 from expunge.wire.token import secret_digest
+from support import seeds
 from support.federation import Client, Federation, Party, Ticking, make_key, scratch, together
 from support.raw_bytes import nothing_lingers
 from support.samples import Sample
@@ -295,7 +295,7 @@ def test_a_write_that_fails_loses_nothing_and_repeats_nothing(
     """Every other write is followed by opening the server anew; which of them, is drawn by the
     run's seed.
     """
-    fail_at, places, turn = 1, set(), random.getrandbits(1)
+    fail_at, places, turn = 1, set(), seeds.chance(name).getrandbits(1)
     while tell(STORIES[name], base, faults, fail_at, reopens=bool(fail_at // 2 % 2 ^ turn)):
         places.add(faults.struck)
         fail_at += 1

@@ -5,30 +5,26 @@ twice.
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 from pathlib import Path
 
-from support import killable_service
+from support import killable_service, seeds
 
 RUNNER = Path(killable_service.__file__)
 RUNS = 12
 
 
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_applied_twice(tmp_path: Path) -> None:
-    seed = int(os.environ.get("EXPUNGE_SEED", secrets.randbelow(1 << 30)))
-    command = [sys.executable, str(RUNNER), str(tmp_path), str(seed), str(RUNS)]
+    command = [sys.executable, str(RUNNER), str(tmp_path), str(seeds.seed()), str(RUNS)]
     environment = {
         **os.environ,
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603 - our own program
-    assert run.returncode == 0, f"EXPUNGE_SEED={seed}\n{run.stderr}"
+    assert run.returncode == 0, run.stderr
     done = [int(number) for number in run.stdout.split()]
     assert len(done) == RUNS
     assert done == sorted(done)
-    assert done[-1] > 0, (
-        f"EXPUNGE_SEED={seed}: the server was always killed before it had done anything"
-    )
+    assert done[-1] > 0, "the server was always killed before it had done anything"

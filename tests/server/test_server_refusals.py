@@ -4,7 +4,6 @@ next good request works.
 
 from __future__ import annotations
 
-import random
 import secrets
 import struct
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from expunge.exact.blas import packed_diagonal
 from expunge.server.state import Settings
 from expunge.wire.messages import GramPart, Message
 from expunge.wire.request import AuditAnswer, OrderAnswer
+from support import seeds
 from support.federation import Client, Federation, make_key
 from support.samples import SPEC, Sample, commitments_of, part_of, rows_of, statistics_of
 
@@ -260,7 +260,7 @@ BAD: dict[str, tuple[str, Bad]] = {
     ),
     "garbage for rows": (
         "malformed",
-        lambda s: s.clinic.request(s.draw(1), message=random.Random(1).randbytes(32 + 8 * 4 + 5)),  # noqa: S311 - no secret
+        lambda s: s.clinic.request(s.draw(1), message=seeds.chance().randbytes(32 + 8 * 4 + 5)),
     ),
     "bytes left over": (
         "malformed",
@@ -449,7 +449,7 @@ def test_a_request_cut_off_at_any_byte_is_malformed(federation: Federation) -> N
 
 
 def test_a_request_with_any_byte_altered_is_refused(federation: Federation) -> None:
-    client, rng = federation.clients["clinic"], random.Random(7)  # noqa: S311 - no secret
+    client, rng = federation.clients["clinic"], seeds.chance()
     before, codes = federation.dump(), set()
     data = client.request(federation.draw(1), client.retained[:1])
     for place in range(len(data)):
@@ -485,7 +485,7 @@ def test_a_client_that_has_left_is_gone(federation: Federation) -> None:
 @pytest.mark.parametrize("place", ["request", "enrol", "sync", "command"])
 def test_every_way_in_refuses_garbage(federation: Federation, place: str) -> None:
     before = federation.dump()
-    rng = random.Random(3)  # noqa: S311 - no secret
+    rng = seeds.chance(place)
     for data in (
         b"",
         b"{}",

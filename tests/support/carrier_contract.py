@@ -15,9 +15,6 @@ and the audit log has each request of each client once, in order.
 
 from __future__ import annotations
 
-import os
-import random
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +38,7 @@ from expunge.evidence import (
 )
 from expunge.server.state import Settings
 from expunge.wire import payloads
+from support import seeds
 from support.carriers import ATTEMPTS, FAULTS, CallingLane, Fault, Lane
 from support.federation import make_key
 from support.samples import SPEC, statistics_of
@@ -162,9 +160,7 @@ class Contract:
 
     def test_a_long_story(self, story: Story) -> None:
         """Changes, restarts and several faults in each sync, all drawn from one seed."""
-        lane, seed = story.lane, int(os.environ.get("EXPUNGE_SEED") or secrets.randbelow(2**32))
-        print(f"EXPUNGE_SEED={seed}")  # noqa: T201 - pytest shows it if the test fails
-        chance = random.Random(seed)  # noqa: S311 - a failure must be repeatable
+        lane, chance = story.lane, seeds.chance()
         for _ in range(self.steps):
             name = chance.choice(("north", "south"))
             for _ in range(chance.randrange(1, 4)):

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import resource
+import secrets
 import socket
 import ssl
 import time
@@ -53,7 +53,7 @@ def client(server: Served) -> Iterator[HandClient]:
     Whatever the test says: nothing changes, nothing stays held, and a good request is taken
     afterwards.
     """
-    name = f"client-{os.urandom(4).hex()}"
+    name = f"client-{secrets.token_hex(4)}"
     one, another = server.site.client(name, 2), server.site.client(f"{name}-b", 2)
     before = server.site.standing()
     yield one

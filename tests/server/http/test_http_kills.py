@@ -7,8 +7,6 @@ hold, and an audit finds every client's own samples equal to what the server hol
 
 from __future__ import annotations
 
-import os
-import random
 import secrets
 import socket
 import subprocess
@@ -25,7 +23,7 @@ from expunge.server.http.tls import make_tls
 from expunge.server.service import Service
 from expunge.transport.local import LocalCarrier
 from expunge.wire.token import Token
-from support import killable_server
+from support import killable_server, seeds
 
 SPEC = Spec(dim=3, labels=("no", "yes"))
 RUNNER = Path(killable_server.__file__)
@@ -54,9 +52,7 @@ def start(*arguments: object) -> subprocess.Popen[bytes]:
 
 
 def test_everything_is_killed_again_and_again(tmp_path: Path) -> None:
-    seed = int(os.environ.get("EXPUNGE_SEED") or secrets.randbelow(2**32))
-    print(f"EXPUNGE_SEED={seed}")  # noqa: T201 - pytest shows it if the test fails
-    chance = random.Random(seed)  # noqa: S311 - a failure must be repeatable
+    chance = seeds.chance()
     operator, key = SigningKey(secrets.token_bytes(32)), SigningKey(secrets.token_bytes(32))
     found(tmp_path / "server", SPEC, operator.public, key=key)
     ca = make_tls(tmp_path / "tls", ["127.0.0.1"]).ca
