@@ -26,7 +26,7 @@ from expunge.client.folder import ClientFolder
 from expunge.client.samples import Block, Recompute, Samples
 from expunge.crypto import canonical
 from expunge.errors import FormatError, InputError, ProtocolError, StoreError
-from expunge.ridge.encoding import Rows, Targets
+from expunge.ridge.encoding import Rows
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
@@ -50,12 +50,7 @@ def part_of(spec: Spec, kind: str, blocks: Iterable[Block]) -> Part:
 
 
 def _rows(blocks: list[Block]) -> RowsPart:
-    targets = Targets(
-        np.concatenate([block.rows.targets.integers for block in blocks]),
-        np.sum([block.rows.targets.class_counts for block in blocks], axis=0),
-    )
-    integers = np.concatenate([block.rows.integers for block in blocks])
-    rows = Rows(integers, max(block.rows.largest for block in blocks), targets)
+    rows = Rows.joined([block.rows for block in blocks])
     return RowsPart(rows, tuple(salt for block in blocks for salt in block.salts))
 
 

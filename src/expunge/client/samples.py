@@ -45,6 +45,7 @@ from expunge.ridge.encoding import (
     as_array,
     checked_features,
     checked_labels,
+    hard_labels,
     integer_rows,
     put_features,
     targets_of,
@@ -331,14 +332,8 @@ class Batch:
         checked = checked_labels(spec, self.labels, len(self))
         if checked.ndim == 1:
             return rows, [int(label) for label in checked]
-        integers = rows.targets.integers
-        one = 2.0**spec.label_grid.fraction_bits
-        hard = (
-            spec.is_classification
-            & (np.count_nonzero(integers, axis=1) == 1)
-            & (integers.max(axis=1, initial=0.0) == one)
-        )
-        indices = integers.argmax(axis=1)
+        hard = hard_labels(spec, rows.targets.integers)
+        indices = rows.targets.integers.argmax(axis=1)
         return rows, [
             int(indices[place]) if hard[place] else np.ascontiguousarray(checked[place])
             for place in range(len(self))

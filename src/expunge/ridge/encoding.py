@@ -8,6 +8,7 @@ index, as a label name or as a one-hot row; so the same label gives the same int
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,22 @@ class Targets:
 
     integers: Float
     class_counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, spec: Spec, integers: Float) -> Targets:
+        """These integers, counted."""
+        hard = hard_labels(spec, integers)
+        classes = spec.columns if spec.is_classification else 0
+        return cls(integers, np.bincount(integers[hard].argmax(axis=1), minlength=classes))
+
+
+def hard_labels(spec: Spec, integers: Float) -> NDArray[np.bool_]:
+    """Which rows of integer targets are the hard label of a class: 1 there, and 0 elsewhere."""
+    one = 2.0**spec.label_grid.fraction_bits
+    single = np.count_nonzero(integers, axis=1) == 1
+    return np.asarray(
+        spec.is_classification & single & (integers.max(axis=1, initial=0.0) == one), dtype=bool
+    )
 
 
 def as_array(values: Any, what: str) -> NDArray[Any]:
@@ -107,20 +124,12 @@ def checked_labels(spec: Spec, labels: Any, rows: int, first_row: int = 0) -> ND
 
 def targets_of(spec: Spec, labels: NDArray[Any], first_row: int = 0) -> Targets:
     """Integer targets of labels that `checked_labels` returned (or of a slice of them)."""
-    counts = np.zeros(spec.columns if spec.is_classification else 0, dtype=np.int64)
     integers = np.zeros((len(labels), spec.columns))
-    one = 2.0**spec.label_grid.fraction_bits
     if labels.ndim == 1:
-        integers[np.arange(len(labels)), labels] = one
-        counts += np.bincount(labels, minlength=len(counts))
-        return Targets(integers, counts)
+        integers[np.arange(len(labels)), labels] = 2.0**spec.label_grid.fraction_bits
+        return Targets(integers, np.bincount(labels, minlength=spec.columns))
     spec.label_grid.put(labels, integers, what="labels", first_row=first_row)
-    if spec.is_classification:
-        hard = (np.count_nonzero(integers, axis=1) == 1) & (
-            integers.max(axis=1, initial=0.0) == one
-        )
-        counts += np.bincount(integers[hard].argmax(axis=1), minlength=len(counts))
-    return Targets(integers, counts)
+    return Targets.of(spec, integers)
 
 
 def _real(spec: Spec, array: NDArray[Any]) -> NDArray[Any]:
@@ -183,6 +192,27 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.integers)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of one or more parts under one spec, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        targets = [part.targets for part in parts]
+        return cls(
+            np.concatenate([part.integers for part in parts]),
+            max(part.largest for part in parts),
+            Targets(
+                np.concatenate([target.integers for target in targets]),
+                np.sum([target.class_counts for target in targets], axis=0),
+            ),
+        )
+
+    def part(self, spec: Spec, places: slice) -> Rows:
+        """Some of the rows, which follow one another; nothing is copied."""
+        return Rows(
+            self.integers[places], self.largest, Targets.of(spec, self.targets.integers[places])
+        )
 
 
 def checked_features(spec: Spec, features: Any) -> NDArray[Any]:

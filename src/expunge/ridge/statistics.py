@@ -18,9 +18,17 @@ from expunge.errors import InputError, SpecMismatchError
 from expunge.exact import blas, wide
 from expunge.ridge import codec
 from expunge.ridge.codec import Parts
-from expunge.ridge.encoding import ColumnWatch, check_lost_columns
+from expunge.ridge.encoding import ColumnWatch, Rows, check_lost_columns
 from expunge.ridge.spec import Spec
-from expunge.ridge.sums import Progress, Sums, add_batch, batches, embedded, require_room
+from expunge.ridge.sums import (
+    Progress,
+    Sums,
+    add_batch,
+    add_rows,
+    batches,
+    embedded,
+    require_room,
+)
 
 Float = NDArray[np.float64]
 
@@ -129,6 +137,14 @@ class Statistics:
             add_batch(sums, watch, batch_features, batch_labels, progress)
         if lost_columns == "refuse":
             watch.require_none_lost(living)
+        sums.settle()
+        return cls._make(sums, by_construction=True)
+
+    @classmethod
+    def of_rows(cls, spec: Spec, rows: Rows) -> Statistics:
+        """The statistics of samples that are integers already, as a message has them."""
+        sums = Sums(spec)
+        add_rows(sums, rows)
         sums.settle()
         return cls._make(sums, by_construction=True)
 

@@ -157,34 +157,62 @@ def add_batch(
     sums: Sums, watch: ColumnWatch, features: Any, labels: Any, progress: Progress | None
 ) -> None:
     """Add one batch, block by block; large ones by one thread a core, each with sums of its own."""
-    spec = sums.spec
+    spec, before = sums.spec, sums.count
     array = checked_features(spec, features)
-    checked = checked_labels(spec, labels, len(array), sums.count)
-    require_room(sums.count + len(array))
-    shared = array.size >= _WORTH_SHARING and spec.width <= _SHARED_WIDTH
+    checked = checked_labels(spec, labels, len(array), before)
+
+    def on_the_grid(block: slice, buffer: Float, seen: ColumnWatch) -> Rows:
+        integers = buffer[: block.stop - block.start]
+        first = before + block.start
+        largest = put_features(spec, array[block], integers, first)
+        seen.see(array[block], integers[:, : spec.dim], largest)
+        return Rows(integers, largest, targets_of(spec, checked[block], first))
+
+    _add_blocks(sums, watch, len(array), on_the_grid, progress)
+
+
+def add_rows(sums: Sums, rows: Rows) -> None:
+    """Add rows, block by block and shared out as `add_batch` does."""
+    spec = sums.spec
+
+    def as_they_are(block: slice, _: Float, __: ColumnWatch) -> Rows:
+        return rows.part(spec, block)
+
+    _add_blocks(sums, ColumnWatch(spec), len(rows), as_they_are, None)
+
+
+def _add_blocks(
+    sums: Sums,
+    watch: ColumnWatch,
+    count: int,
+    rows_of: Callable[[slice, Float, ColumnWatch], Rows],
+    progress: Progress | None,
+) -> None:
+    """Add `count` rows, of which `rows_of` gives a block, perhaps in the memory that it is
+    handed.
+    """
+    spec, before = sums.spec, sums.count
+    require_room(before + count)
+    shared = count * spec.dim >= _WORTH_SHARING and spec.width <= _SHARED_WIDTH
     workers = threads.cores() if shared else 1
     parts = [(sums, watch)] + [(Sums(spec), ColumnWatch(spec)) for _ in range(workers - 1)]
-    before = sums.count
 
     def work(worker: int, share: slice) -> None:
         own, seen = parts[worker]
         buffer = np.empty((min(_BLOCK_ROWS, share.stop - share.start), spec.width))
         for start in range(share.start, share.stop, _BLOCK_ROWS):
             block = slice(start, min(start + _BLOCK_ROWS, share.stop))
-            integers = buffer[: block.stop - block.start]
-            largest = put_features(spec, array[block], integers, before + start)
-            seen.see(array[block], integers[:, : spec.dim], largest)
-            own.change(Rows(integers, largest, targets_of(spec, checked[block], before + start)), 1)
+            own.change(rows_of(block, buffer, seen), 1)
             if progress is not None and worker == 0:
-                progress(before + (start - share.start + len(integers)) * workers)
+                progress(before + (block.stop - share.start) * workers)
 
     if workers == 1:
         with threads.one_blas_thread() if spec.width <= _NARROW else nullcontext():
-            work(0, slice(0, len(array)))
+            work(0, slice(0, count))
     else:
-        threads.share_out(len(array), workers, work)
+        threads.share_out(count, workers, work)
     for own, seen in parts[1:]:
         sums.merge(own)
         watch.merge(seen)
     if progress is not None:
-        progress(before + len(array))
+        progress(before + count)

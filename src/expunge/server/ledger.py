@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
-
 from expunge.errors import ExpungeError, RefusedError, StoreError
 from expunge.ridge.codec import digest_of
+from expunge.ridge.encoding import Rows
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
@@ -135,13 +134,9 @@ class ServerLedger:
             (1, [one.added for one in changes]),
             (-1, [one.deleted for one in changes]),
         ):
-            rows = [part for part in parts if isinstance(part, RowsPart)]
+            rows = [part.rows for part in parts if isinstance(part, RowsPart)]
             if rows:
-                features, targets = _floats(self.spec, rows)
-                if sign > 0:
-                    self.solver.add(features, targets, lost_columns="accept")
-                else:
-                    self.solver.delete(features, targets)
+                (self.solver.add_rows if sign > 0 else self.solver.delete_rows)(Rows.joined(rows))
             for part in parts:
                 if isinstance(part, GramPart):
                     (self.solver.add_statistics if sign > 0 else self.solver.delete_statistics)(
@@ -390,15 +385,6 @@ class ServerLedger:
 
 def _context(client: str, sequence: int) -> bytes:
     return f"journal:{client}:{sequence}".encode()
-
-
-def _floats(spec: Spec, parts: Sequence[RowsPart]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of integers as the float64 features and targets that they are: exactly."""
-    features = np.concatenate([part.rows.integers[:, : spec.dim] for part in parts])
-    targets = np.concatenate([part.rows.targets.integers for part in parts])
-    return np.ldexp(features, -spec.grid.fraction_bits), np.ldexp(
-        targets, -spec.label_grid.fraction_bits
-    )
 
 
 def _change(sums: Sums, part: Part | None, sign: int) -> None:

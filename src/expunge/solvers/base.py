@@ -24,6 +24,7 @@ from expunge.errors import (
     InputError,
     InterruptedChangeError,
     NotAGramError,
+    ShapeError,
     SpecMismatchError,
 )
 from expunge.exact import blas, wide
@@ -184,12 +185,25 @@ class ExactSolver(ABC):
             )
             return
         rows = integer_rows(self.spec, array, labels)
-        if not len(rows):
-            return
         if lost_columns == "refuse":
             watch = seen_columns(self.spec, array, rows)
             if watch.any_lost:
                 watch.require_none_lost(self._living)
+        self.add_rows(rows)
+
+    @exclusive
+    def add_rows(self, rows: Rows) -> None:
+        """Add samples that are integers already, as `integer_rows` or a message gives them.
+
+        Law: `add` of the same samples, without a look at lost columns: integers have lost what
+        they have.
+        """
+        self._require_rows(rows)
+        if len(rows) > self._most_rows:
+            self.add_statistics(Statistics.of_rows(self.spec, rows))
+            return
+        if not len(rows):
+            return
         change = Change(self.spec, rows)
         with self._changing():
             self._changed()
@@ -204,14 +218,22 @@ class ExactSolver(ABC):
         if len(array) > self._most_rows or not is_well_conditioned(self.spec, self._trace):
             self.delete_statistics(Statistics.of(self.spec, array, labels, lost_columns="accept"))
             return
-        rows = integer_rows(self.spec, array, labels)
+        self.delete_rows(integer_rows(self.spec, array, labels))
+
+    @exclusive
+    def delete_rows(self, rows: Rows) -> None:
+        """Delete samples that are integers already. Law: `delete` of the same samples."""
+        self._require_rows(rows)
+        if len(rows) > self._most_rows or not is_well_conditioned(self.spec, self._trace):
+            self.delete_statistics(Statistics.of_rows(self.spec, rows))
+            return
         if not len(rows):
             return
         counts = self._sums.class_counts - rows.targets.class_counts
         problem = count_problem(self.spec, self._sums.count - len(rows), counts.tolist())
         if problem is not None:
             raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
-        self._delete_rows(rows)
+        self._delete_unless_impossible(rows)
 
     @exclusive
     def add_statistics(self, statistics: Statistics) -> None:
@@ -308,6 +330,18 @@ class ExactSolver(ABC):
         self._sums.settle()
         diagonal = self._sums.gram[:, blas.packed_diagonal(self.spec.width)[: self.spec.dim]]
         return np.asarray(diagonal.any(axis=0))
+
+    def _require_rows(self, rows: Rows) -> None:
+        if not isinstance(rows, Rows):
+            raise InputError(f"a solver takes Rows, got {type(rows).__name__}")
+        shapes = rows.integers.shape, rows.targets.integers.shape
+        needed = (len(rows), self.spec.width), (len(rows), self.spec.columns)
+        if shapes != needed:
+            raise ShapeError(
+                f"integer features of shape {shapes[0]} with targets of shape {shapes[1]} were "
+                f"given where the solver's spec has shapes {needed[0]} and {needed[1]}. Make them "
+                "under the solver's spec"
+            )
 
     def _require_spec(self, statistics: Statistics) -> None:
         if not isinstance(statistics, Statistics):
@@ -415,7 +449,7 @@ class ExactSolver(ABC):
                 f"what is left would not be positive definite; {_REMEDY}"
             ) from refusal
 
-    def _delete_rows(self, rows: Rows) -> None:
+    def _delete_unless_impossible(self, rows: Rows) -> None:
         """Delete rows whose counts allow it, unless minors or the factorisation prove that
         impossible.
         """

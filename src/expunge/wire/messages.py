@@ -248,16 +248,14 @@ def _rows(spec: Spec, count: int, reader: _Reader) -> RowsPart | None:
 def _targets(spec: Spec, count: int, reader: _Reader) -> Targets:
     (form,) = reader.take(1, "the form of the targets")
     integers = np.zeros((count, spec.columns))
-    counts = np.zeros(spec.columns if spec.is_classification else 0, dtype=np.int64)
-    one = 2.0**spec.label_grid.fraction_bits
     if form == _HARD and spec.is_classification:
         indices = np.asarray(reader.numbers("<u4", (count,), "the labels")).astype(np.int64)
         if (indices >= spec.columns).any():
             raise FormatError(
                 f"class index {indices.max()} is beyond the spec's {spec.columns} labels"
             )
-        integers[np.arange(count), indices] = one
-        return Targets(integers, counts + np.bincount(indices, minlength=spec.columns))
+        integers[np.arange(count), indices] = 2.0**spec.label_grid.fraction_bits
+        return Targets(integers, np.bincount(indices, minlength=spec.columns))
     if form != _REAL:
         raise FormatError(f"targets of form {form} are unknown here")
     values = reader.numbers("<i8", (count, spec.columns), "the targets")
@@ -265,12 +263,7 @@ def _targets(spec: Spec, count: int, reader: _Reader) -> Targets:
     if values.max() >= limit or values.min() <= -limit:
         raise FormatError(f"a target is beyond the label grid, whose limit is {limit} units")
     integers[:] = values
-    if spec.is_classification:
-        hard = (np.count_nonzero(integers, axis=1) == 1) & (
-            integers.max(axis=1, initial=0.0) == one
-        )
-        counts = counts + np.bincount(integers[hard].argmax(axis=1), minlength=spec.columns)
-    return Targets(integers, counts)
+    return Targets.of(spec, integers)
 
 
 def _factor(spec: Spec, count: int, reader: _Reader) -> FactorPart | None:
