@@ -1,7 +1,7 @@
 """Communication-efficient updates: Gram messages of low rank, each with a proven bound, and a
 ledger that adds the bounds up.
 
-A ledger of this room is a type of its own. It holds no exact S, so it has no digest, and no
+A ledger of this package is a type of its own. It holds no exact S, so it has no digest, and no
 certificate can be of its heads.
 """
 

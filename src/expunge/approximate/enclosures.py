@@ -174,8 +174,8 @@ def _aims(estimate: float, hint: float, most: float) -> Iterator[float]:
 
 
 def _start(width: int) -> Float:
-    """A fixed vector of length 1 with no pattern: estimates need a start, and this room has no
-    randomness of its own.
+    """A fixed vector of length 1 with no pattern: estimates need a start, and proofs draw
+    nothing at random.
     """
     vector = np.sin(np.arange(1, width + 1, dtype=np.float64) ** 2)
     return np.asarray(vector / blas.norm(vector))

@@ -1,1 +1,1 @@
-"""The command line `expunge`: one file for each group of commands. The only room that prints."""
+"""The command line `expunge`: one file for each group of commands. The only layer that prints."""

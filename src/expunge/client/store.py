@@ -206,7 +206,7 @@ class ClientStore(ClientSettings):
     def open(cls, path: Path, *, timeout: float = 0.0, restored: bool = False) -> ClientStore:
         """The store in a folder; waits for another process up to `timeout` seconds.
 
-        For `restored` see `Folder.open`.
+        For `restored` see `ClientFolder.open`.
         """
         return cls(ClientFolder.open(Path(path), timeout=timeout, restored=restored))
 

@@ -1,4 +1,4 @@
-"""Keys and signed envelopes: who said what."""
+"""Ed25519 keys and signed envelopes, canonical JSON, and vaults whose keys can be destroyed."""
 
 from expunge.crypto.envelope import Envelope
 from expunge.crypto.keys import PublicKey, SigningKey

@@ -1,5 +1,7 @@
-"""Statistics of data that outgrow one machine: shard by shard, on threads, processes, Ray or Dask,
-with one machine's digest.
+"""Samples from files, and statistics of data that outgrow one machine.
+
+`readers` reads .npz, .npy, .csv and .parquet. `shard_statistics` adds up many files on threads,
+processes, Ray or Dask, with the digest that one machine would give.
 """
 
 from expunge.data.shards import Shard, listed, shard_statistics

@@ -1,7 +1,7 @@
 """Compared systems on Flower: a job is described as data, done by two apps, and what came of it is
 read from a file.
 
-Importing this needs no Flower: only `apps` does, through `carriers.flower`.
+Importing this needs no Flower: only `apps` does, through `expunge.transport.flower`.
 """
 
 from expunge_experiments.flower.job import Job, Outcome, Request
