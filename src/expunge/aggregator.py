@@ -9,17 +9,13 @@ to a client that its request is in the ledger at the root (expunge.evidence.forw
 Within the group there may be secure aggregation: then the aggregator sees sums, and the server
 above sums of sums.
 
-What an aggregator has forwarded, and what is on its way: the group's ledger at a place of the
-group's log.
+`Forwarding` keeps what was forwarded, and what is on its way: the group's ledger at a position of
+the group's log. Law: what counts as forwarded is what the server above has receipted, also after a
+crash at any point. Each state is sealed and its predecessor's key destroyed: the difference of two
+of them is what the group has deleted.
 
-Law: what counts as forwarded is what the server above has receipted, also after a crash at any
-point. Each state is sealed and its predecessor's key destroyed: the difference of two of them is
-what the group has deleted.
-
-The agent of an aggregator: what it forwards is its group's ledger, and whom it asks is its group.
-
-The forwarder: keeps an aggregator in step with the server above, in a thread of its own, while its
-group is served.
+`GroupAgent` is the client's agent with the group's ledger for its samples, and the group to pass
+orders on to. `Forwarder` syncs in a thread of its own while the group is served.
 """
 
 from __future__ import annotations

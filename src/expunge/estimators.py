@@ -12,17 +12,13 @@ What differs from scikit-learn's Ridge and RidgeClassifier:
   appended.
 - A classifier has one column of 0 and 1 for each class (two for two classes), where RidgeClassifier
   has -1 and 1.
-- Values are put on a fixed-point grid. With `grid=None` it is chosen from the first batch and
-  reported as `grid_`: such an estimator remembers the magnitude of that batch even after forgetting
-  it, and its laws hold relative to that grid. Only a given grid earns a certificate. A later value
-  beyond the grid is refused, never clipped.
+- Values are put on a fixed-point grid. With `grid=None` it is chosen from the first batch
+  (`chosen_grid`) and reported as `grid_`: such an estimator remembers the magnitude of that batch
+  even after forgetting it, and its laws hold relative to that grid. Only a given grid, as a
+  federation agrees on beforehand, earns a certificate. A later value beyond the grid is refused,
+  never clipped.
 - There is no `sample_weight`: a head is a function of a set of samples. An integer weight is a
   repeated row.
-
-Choosing grids from a first batch, and what a grid may lose of the samples put on it.
-
-For estimators, whose users need not know of grids. A federation agrees on its grid beforehand
-instead.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Laws:
   signed it, for this question and no other; the result of a command must also stand in the audit
   log.
 
-The office's folder.
+Its folder (`OfficeFolder`):
 
 office.key       the Ed25519 key that signs commands (PEM). Truth; may not be lost: a new key needs
                  a new enrolment

@@ -1,7 +1,7 @@
 """ApproximateLedger: sums of approximate messages, with everything that is known of their error.
 
-ApproximateHead: weights with proven bounds on how far they are from the exact ones. It is no Head,
-and never has a digest.
+Its head is an `ApproximateHead`: weights with proven bounds on how far they are from the exact
+ones. It is no `Head`, and never has a digest.
 """
 
 from __future__ import annotations

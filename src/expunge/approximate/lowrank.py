@@ -1,13 +1,11 @@
-"""Gram matrices of low rank that are closest to F'F, or nearly so.
+"""Gram matrices of low rank close to F'F, and messages made of them.
 
-Both lie below F'F, up to rounding errors.
-
-Sketches: few rows whose Gram is close to that of many. Frequent directions, and random projections.
-
-compress: a batch of samples as an approximate message, by any of the methods, with its error
-proven.
-
-rank_for: the smallest rank that keeps an error within what is wanted.
+- `truncated` and `randomized`: of a given rank, closest to F'F or nearly so. Both lie below F'F, up
+  to rounding errors.
+- Sketches, few rows whose Gram is close to that of many: frequent directions and random projections
+  (`gaussian`, `sparse_sign`).
+- `compress`: a batch as an approximate message by any of these methods, with its error proven.
+- `rank_for`: the smallest rank that keeps an error within what is wanted.
 """
 
 from __future__ import annotations

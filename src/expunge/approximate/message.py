@@ -2,10 +2,8 @@
 from them.
 
 Laws: `ApproximateMessage.from_bytes(spec, message.to_bytes())` is the message, bit for bit; altered
-bytes are refused.
-
-Batch: samples as the real numbers that the exact statistics are sums of, in float64 and without any
-error.
+bytes are refused. A `Batch` is samples as the real numbers that the exact statistics are sums of,
+in float64 and without any error.
 """
 
 from __future__ import annotations

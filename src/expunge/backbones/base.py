@@ -12,9 +12,8 @@ Laws, for every backbone `b`:
 - With `together=True` the samples of a batch go through at once; then `b.independent` is False and
   only the first two laws hold.
 
-Optional libraries, imported only when a backbone needs them.
-
-A check that any backbone can be put through, ours or a user's own.
+`check_backbone` puts any backbone to the test, ours or a user's own. Optional libraries are
+imported only when a backbone needs them (`needed`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""ImagePreprocessing: every step from a picture to the array that a network sees, as one value.
+"""Images and texts, read or refused, and what is done to an image before a network sees it.
 
-Raw samples: images and texts, read or refused.
+`ImagePreprocessing` is every step from a picture to the array that a network sees, as one value.
 """
 
 from __future__ import annotations

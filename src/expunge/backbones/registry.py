@@ -7,16 +7,16 @@ them back.
          for images also: size=H,W&resize=shortest|stretch|none&resize_to=N
          &interpolation=bicubic|...&mean=A,B,C&std=A,B,C
                           &channels=RGB|BGR|L&layout=NCHW|NHWC
-    callable:MODULE:FUNCTION?name=...&version=...&dim=N&weights=A;B&dtype=float32|float64&together=yes
+    callable:MODULE:FUNCTION?name=...&version=...&dim=N&weights=A;B
+         &dtype=float32|float64&together=yes
     callable:MODULE:NAME                                     NAME being a Backbone
     precomputed:FINGERPRINT?dim=N&dtype=float64|float32
 
 A description runs what it names: `callable` imports a module. Open only descriptions that you wrote
 yourself.
 
-CallableBackbone: any Python function, with a name and a version that its author answers for.
-
-PrecomputedBackbone: features that were computed elsewhere.
+The two kinds that need no library are here: `CallableBackbone`, any Python function with a name and
+a version that its author answers for, and `PrecomputedBackbone`, features computed elsewhere.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Features, labels, ids and subjects from files: .npz, .npy, .csv and .parquet.
 
-Nothing that could run code is read: arrays of Python objects, which would have to be unpickled, are
-refused. Where a file has no ids, they are made of its name and the row's number, so that loading it
-again gives the same ones.
-
-Tables of samples: CSV by the standard library, Parquet by pyarrow.
+CSV is read by the standard library, Parquet by pyarrow. Nothing that could run code is read: arrays
+of Python objects, which would have to be unpickled, are refused. Where a file has no ids, they are
+made of its name and the row's number, so that loading it again gives the same ones.
 """
 
 from __future__ import annotations

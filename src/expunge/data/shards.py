@@ -5,14 +5,10 @@ Law: the digest is that of `Statistics.of` over all samples on one machine, what
 their order, the number of workers and what they run on; for statistics are a commutative group, and
 every worker's integers are exact.
 
-Which files are shards, and which two .npy files belong together.
-
-Parquet block by block, by pyarrow; every refusal names the row.
-
-A shard block by block: its features and labels in the order of its rows, never more than a block of
-them in memory.
-
-Nothing that could run code is read: arrays of Python objects are refused.
+`listed` says which files are shards, and which two .npy files belong together. A shard is read
+block by block, in the order of its rows, with never more than a block in memory (Parquet by
+pyarrow); every refusal names the row. Nothing that could run code is read: arrays of Python objects
+are refused.
 """
 
 from __future__ import annotations

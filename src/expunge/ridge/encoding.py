@@ -1,6 +1,7 @@
-"""Rows: features and labels of some samples, as the integers that enter the statistics.
+"""Features and labels as the integers that enter the statistics.
 
-Labels, in all the forms people have them, as integers on the label grid.
+`Rows` are those of some samples, with features on the feature grid and labels, in all the forms
+people have them, on the label grid.
 
 Law: a hard label is the integer 2^(label fraction bits) in its column whether it came as a class
 index, as a label name or as a one-hot row; so the same label gives the same integers on every path.

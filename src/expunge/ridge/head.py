@@ -1,7 +1,7 @@
 """Head: the immutable published ridge weights, with their digest.
 
-Scores and labels that weights give: what every kind of head predicts by, in ordinary float64
-arithmetic.
+What every kind of head predicts by is here too: scores and labels from weights, in ordinary float64
+arithmetic (`scores_of`, `predictions_of`).
 """
 
 from __future__ import annotations

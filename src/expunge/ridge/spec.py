@@ -1,9 +1,8 @@
 """Spec: what every party of a federation must agree on, with its digests.
 
-Aggregation: the rules of exact secure aggregation that every party of a federation agrees on.
-
-Degree and threshold of a round follow from these rules and the number of its clients
-(`privacy/aggregation/plan.py`); nobody is told them by the server.
+`Aggregation` is the part of it that has the rules of exact secure aggregation. Degree and threshold
+of a round follow from these rules and the number of its clients (expunge.secagg.plan); nobody is
+told them by the server.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 `Statistics` is the immutable value; this is the workshop in which one is made, or kept up to date
 row by row. A change is undone exactly by the opposite change, which is how a refused deletion
-leaves no trace.
-
-Samples that come as arrays or in batches, added to sums block by block.
+leaves no trace. `add_batch` takes samples that come as arrays or in batches, block by block.
 """
 
 from __future__ import annotations

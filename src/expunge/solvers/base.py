@@ -1,9 +1,8 @@
 """ExactSolver: what Variant A and Variant B share: the ledger of sums, its exact system, the proof
 behind the bound.
 
-One caller at a time: a solver's sums, caches and scratch memory change together.
-
-Change: rows to be added or deleted, in the forms that a solver's caches follow.
+A solver's sums, caches and scratch memory change together, so it takes one caller at a time
+(`exclusive`). A `Change` is rows to be added or deleted, in the forms that its caches follow.
 """
 
 from __future__ import annotations

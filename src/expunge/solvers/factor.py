@@ -1,15 +1,13 @@
-"""CholeskyFactor: a float64 factor of H, used as a preconditioner, and the proof that H is positive
-definite.
+"""A Cholesky factor of H, what it proves, and whether rows can be deleted.
 
-Both are caches: they are made from the float64 copy of S, and nothing published depends on their
-rounding errors.
+`CholeskyFactor` is a float64 factor, used as a preconditioner; `Proof` says that H is positive
+definite. Both are caches: they are made from the float64 copy of S, and nothing published depends
+on their rounding errors.
 
-Whether rows can be deleted: the downdate lemma with its rounding errors bounded, and a screen for
-the 2x2 minors.
-
-H - U'U is positive definite exactly if M = I - U H^-1 U' is; and then ||(H - U'U)^-1|| <= ||H^-1||
-+ ||H^-1 U'||^2 / lambda_min(M), so a proven bound on the smallest eigenvalue is carried from one
-deletion to the next without a factorisation.
+`downdate` is the downdate lemma with its rounding errors bounded: H - U'U is positive definite
+exactly if M = I - U H^-1 U' is; and then ||(H - U'U)^-1|| <= ||H^-1|| + ||H^-1 U'||^2 /
+lambda_min(M), so a proven bound on the smallest eigenvalue is carried from one deletion to the next
+without a factorisation. `minors_are_safe` screens the 2x2 minors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""WoodburySolver: Variant B. The inverse of H is tracked by Sherman-Morrison-Woodbury updates.
+"""The two exact solvers, which publish the same heads bit for bit.
 
-CholeskySolver: Variant A. The ledger is solved by a Cholesky factor of H.
+`CholeskySolver` is Variant A: the ledger is solved by a Cholesky factor of H. `WoodburySolver` is
+Variant B: the inverse of H is tracked by Sherman-Morrison-Woodbury updates.
 """
 
 from __future__ import annotations

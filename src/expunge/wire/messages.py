@@ -3,12 +3,9 @@
 A group message is an aggregator's: what its whole group adds minus what it deletes. A net message
 is the sum of a round of masked ones, and travels nowhere.
 
-Law: `read(spec, kind, added, deleted, write(...)) ` gives back what was written; what is left over,
-missing, or not what the numbers say is refused.
-
-How many bytes a request has, before it is made.
-
-Law: `request_bytes` is never less than what the request turns out to be.
+Laws: `read(spec, kind, added, deleted, write(...))` gives back what was written; what is left over,
+missing, or not what the numbers say is refused. `request_bytes`, the size of a request before it is
+made, is never less than what the request turns out to be.
 """
 
 from __future__ import annotations

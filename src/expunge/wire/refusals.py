@@ -1,10 +1,10 @@
-"""What a refusal says about a request that may have been offered before.
+"""Refusal codes: what each says about earlier attempts, and how HTTP tells it.
 
 A refusal says that this attempt changed nothing. Whether an earlier one did, whose answer was lost,
 it says only if it was given after the number of the request was looked up: an applied request would
 have been answered by its receipt.
 
-Refusals as HTTP tells them: a status for each code of docs/protocol.md, and a JSON body.
+Over HTTP, every code of docs/protocol.md has a status, and the body is JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Names, times, nonces and digests as they stand in what is signed.
+"""Checks of single fields: names, times, nonces, digests, and objects made of them.
 
-Checks of single fields of evidence. Each returns the value, or raises FormatError naming the field.
+Each returns the value, or raises FormatError naming the field. What is signed has one form only, so
+these checks are the same for what parties send and for evidence.
 """
 
 from __future__ import annotations
