@@ -219,6 +219,7 @@ class OfficeFolder:
 
 
 _KEY_BYTES = 32
+_TOKEN_BYTES = 32
 _NONCE_BYTES = 32
 _OUT_OF_STEP = ("sequence-gap", "sequence-reused")
 # Refusals of an enrolment that are given once it was read and looked up: this attempt has not taken
@@ -418,6 +419,28 @@ class Office:
         return self
 
     # -- speaking ----------------------------------------------------------------------------------
+
+    def token(
+        self, name: str, role: str, urls: tuple[str, ...], *, days: int = 7, ca: str = ""
+    ) -> tuple[Token, str]:
+        """A one-time token that the server knows of, and when it expires.
+
+        `ca` is the authority of its addresses, where that is nearer than the office's.
+        """
+        has_tls = any(url.startswith("https://") for url in urls)
+        token = Token(
+            self.federation,
+            name,
+            role,
+            secrets.token_hex(_TOKEN_BYTES),
+            self.chain.newest,
+            urls,
+            (ca or self.ca) if has_tls else "",
+        )
+        value = self.do(
+            "token", {"name": name, "role": role, "secret": token.secret_digest, "days": days}
+        )
+        return token, str(value["expires"])
 
     def do(self, action: str, arguments: Mapping[str, Any]) -> Any:
         """Have a command carried out, once; the value of its result.

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from expunge.cli._connect import ROUND, how_it_stands, watched
-from expunge.cli._sync import sync_together
 from expunge.client import Synced
+from expunge.client.sync import patience, sync_all
 from expunge.crypto import SigningKey
 from expunge.wire import payloads
 from support.masked_federation import Masked
@@ -42,8 +42,8 @@ def told(*waiting: str) -> Callable[[], Synced]:
 
 def test_clients_that_need_not_wait_sync_once() -> None:
     clock = Clock()
-    done = sync_together(
-        {"a": told("", "never"), "b": told("", "never")}, clock=clock, sleep=clock.sleep
+    done = sync_all(
+        {"a": told("", "never"), "b": told("", "never")}, patience(clock=clock, sleep=clock.sleep)
     )
     assert [one.audits for one in done.values()] == [("audit",), ("audit",)]
     assert clock.now == 0.0
@@ -51,10 +51,9 @@ def test_clients_that_need_not_wait_sync_once() -> None:
 
 def test_they_go_on_while_anything_changes_and_keep_what_was_done() -> None:
     clock = Clock()
-    done = sync_together(
+    done = sync_all(
         {"a": told("joining", "sharing", ""), "b": told("", "sharing", "")},
-        clock=clock,
-        sleep=clock.sleep,
+        patience(clock=clock, sleep=clock.sleep),
     )
     assert {name: (one.waiting, one.audits) for name, one in done.items()} == {
         "a": ("", ("audit",)),
@@ -64,8 +63,9 @@ def test_they_go_on_while_anything_changes_and_keep_what_was_done() -> None:
 
 def test_a_round_that_waits_for_clients_elsewhere_is_left() -> None:
     clock = Clock()
-    done = sync_together(
-        {"a": told("joining"), "b": told("joining")}, still=2.0, clock=clock, sleep=clock.sleep
+    done = sync_all(
+        {"a": told("joining"), "b": told("joining")},
+        patience(2.0, clock=clock, sleep=clock.sleep),
     )
     assert {one.waiting for one in done.values()} == {"joining"}
     assert 2.0 <= clock.now < 2.5
@@ -111,9 +111,8 @@ def test_whoever_watches_sees_the_round_go_on(tmp_path: Path) -> None:
         client.store, watched(client.store, federation.carrier, lambda what, *_: seen.append(what))
     )
     others = [federation.client(f"client-{number}").sync for number in (1, 2)]
-    sync_together(
-        {"client-0": agent.sync, **{str(number): sync for number, sync in enumerate(others)}}
-    )
+    syncs = {"client-0": agent.sync, **{str(number): sync for number, sync in enumerate(others)}}
+    sync_all(syncs, patience())
     federation.close()
     phases = [what.removeprefix(f"{ROUND}: ") for what in dict.fromkeys(seen)]
     assert phases == [

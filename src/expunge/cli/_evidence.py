@@ -77,11 +77,6 @@ def store_head(store: ClientStore) -> tuple[bytes, Head, Certificate] | None:
     )
 
 
-def newest(chain: KeyChain) -> PublicKey:
-    """The key that the server signs with, as far as the chain knows."""
-    return chain.rotations[-1].new if chain.rotations else chain.pinned
-
-
 def head_from(path: Path, chains: Sequence[KeyChain]) -> Head:
     """The head in a file: a published one, whose certificate one of the chains must have signed, or
     an export.

@@ -22,9 +22,9 @@ from expunge.cli._connect import ATTEMPTS, Reached, backbone_of, carrier_to, off
 from expunge.cli._evidence import store_head
 from expunge.cli._output import Screen
 from expunge.cli._samples import recomputing
-from expunge.cli._sync import new_token, sync_together
 from expunge.client import Agent, ClientStore, Synced
 from expunge.client.enrolment import rejoin
+from expunge.client.sync import patience, sync_all
 from expunge.crypto import SigningKey
 from expunge.errors import InputError, SpecMismatchError
 from expunge.evidence import Certificate
@@ -101,7 +101,7 @@ def _enrol(place: Layout, stores: Sequence[ClientStore]) -> None:
         for store in stores:
             if store.federation == reached.office.federation and store.name in known:
                 continue
-            token, _ = new_token(reached, store.name, "client", (str(place.path),))
+            token, _ = reached.office.token(store.name, "client", (str(place.path),))
             rejoin(store, token, reached.carrier, str(place.path))
 
 
@@ -167,9 +167,8 @@ def _sync(place: Layout, stores: Sequence[ClientStore]) -> None:
             progress(len(sent))
             return done
 
-        for name, done in sync_together(
-            {store.name: partial(send, store) for store in stores}
-        ).items():
+        sends = {store.name: partial(send, store) for store in stores}
+        for name, done in sync_all(sends, patience()).items():
             if done.waiting:
                 Screen.current().note(f"{name} has not sent what it holds: {done.waiting}")
 

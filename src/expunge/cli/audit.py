@@ -19,8 +19,8 @@ from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import FOLDER, office_options
 from expunge.cli._output import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, unwrapped
 from expunge.cli._rebuild import Rebuilt, rebuild_server
-from expunge.cli._sync import sync_together
 from expunge.client import Synced
+from expunge.client.sync import patience, sync_all
 from expunge.errors import EvidenceError, ExpungeError
 from expunge.evidence.wording import moment
 from expunge.ridge.spec import Spec
@@ -117,7 +117,7 @@ def _let_answer(reached: Reached, folders: tuple[Path, ...]) -> dict[str, str]:
             problems[str(folder)] = str(problem)
             return Synced("active")
 
-    done = sync_together({str(folder): partial(answer, folder) for folder in folders})
+    done = sync_all({str(folder): partial(answer, folder) for folder in folders}, patience())
     return problems | {folder: one.waiting for folder, one in done.items() if one.waiting}
 
 

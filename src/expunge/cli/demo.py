@@ -30,8 +30,8 @@ from expunge.cli._connect import Reached
 from expunge.cli._format import receipt_in_words, receipt_value
 from expunge.cli._options import FOLDER
 from expunge.cli._output import BAD, GOOD, QUIET, Screen, count, facts, line, next_steps, table
-from expunge.cli._sync import new_token, sync_together
 from expunge.client import Agent, ClientStore, Synced, enrol
+from expunge.client.sync import patience, sync_all
 from expunge.crypto import Envelope, PublicKey
 from expunge.errors import EvidenceError, FormatError, StoreError
 from expunge.evidence import Finding, Receipt, published_head, render_bundle, verify
@@ -292,7 +292,7 @@ def _tell(story: Story) -> dict[str, Any]:
 
 def _enrolled(story: Story, reached: Reached, place: Layout, number: int) -> ClientStore:
     name = f"clinic-{number}"
-    token, _ = new_token(reached, name, "client", (str(place.path),))
+    token, _ = reached.office.token(name, "client", (str(place.path),))
     return enrol(story.folder / name, token, reached.carrier, address=str(place.path))
 
 
@@ -304,7 +304,7 @@ def _way(story: Story, carrier: Carrier, store: ClientStore) -> Carrier:
 
 def _sync(agents: Sequence[Agent]) -> list[Synced]:
     """Sync all, in as many turns as it takes them."""
-    return list(sync_together({agent.store.name: agent.sync for agent in agents}).values())
+    return list(sync_all({agent.store.name: agent.sync for agent in agents}, patience()).values())
 
 
 def _train(story: Story, agents: Sequence[Agent]) -> Head:

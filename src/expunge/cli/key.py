@@ -8,7 +8,7 @@ import click
 from rich.text import Text
 
 from expunge.cli._command import command
-from expunge.cli._evidence import chains_from, newest
+from expunge.cli._evidence import chains_from
 from expunge.cli._options import FOLDER, output_option
 from expunge.cli._output import Screen, unwrapped
 from expunge.storage.files import write_whole
@@ -30,7 +30,7 @@ def key(directory: Path, output: Path | None) -> None:
       expunge verify order.html --key server.pub
     """
     chain = chains_from(directory)[0]
-    public = newest(chain)
+    public = chain.newest
     pem = public.pem.decode("ascii")
     if output is not None:
         write_whole(output, public.pem, mode=0o644)

@@ -33,7 +33,6 @@ from expunge.cli._output import (
     unwrapped,
 )
 from expunge.cli._samples import backbone_argument
-from expunge.cli._sync import new_token
 from expunge.cli.server_backup import backup, renew_certificate, restore, rotate_key
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
@@ -113,12 +112,11 @@ def token(
     with office_at(office, at) as reached:
         place = place_at_hand(reached)
         agreed = Spec.from_dict(reached.office.federation_content()["spec"])
-        made = new_token(
-            reached,
+        made = reached.office.token(
             name,
             role,
             urls or _addresses(reached, place),
-            days,
+            days=days,
             ca="" if place is None else place.ca,
         )
         rejoin = " --rejoin" if role == "client" and place is not None and place.rebuilt else ""

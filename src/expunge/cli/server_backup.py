@@ -12,7 +12,6 @@ import click
 
 from expunge.cli._command import command
 from expunge.cli._connect import Reached, office_at, place_at_hand
-from expunge.cli._evidence import newest
 from expunge.cli._options import FILE, FOLDER, PATH, office_options, output_option, yes_option
 from expunge.cli._output import GOOD, Screen, facts, line, next_steps, place, title, unwrapped
 from expunge.crypto import Envelope, SigningKey
@@ -59,7 +58,7 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
         title("The server has a new key"),
         facts(
             [
-                ("Key", f"{newest(reached.office.chain).id[:16]}…"),
+                ("Key", f"{reached.office.chain.newest.id[:16]}…"),
                 (
                     "Rotation",
                     unwrapped(shown)
@@ -97,7 +96,7 @@ def _write_keys(reached: Reached, found: Layout | None) -> Path | None:
     ordered = sorted(
         chain.envelopes, key=lambda one: int(one.unverified()["index"])
     )  # the chain has verified each
-    return found.write_keys(newest(chain), ordered)[-1]
+    return found.write_keys(chain.newest, ordered)[-1]
 
 
 @command()

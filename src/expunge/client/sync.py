@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -116,6 +116,63 @@ class Synced:
             new_head=self.new_head or later.new_head,
             rejoined=self.rejoined or later.rejoined,
         )
+
+
+def sync_all(
+    syncs: Mapping[str, Callable[[], Synced]], go_on: Callable[[bool], bool]
+) -> dict[str, Synced]:
+    """Sync each client, again and again while rounds of secure aggregation go on: a round is
+    complete only when its clients have taken turns.
+
+    Law: where nobody has to wait, each syncs once.
+
+    Parameters
+    ----------
+    syncs : mapping
+        The clients by name, each as a function that syncs it.
+    go_on : callable
+        Told whether the last turn changed anything, it may pause, and says whether another turn
+        is worth trying.
+
+    Returns
+    -------
+    dict
+        What each has done, and what it still waits for, if for anything.
+    """
+    done = {name: sync() for name, sync in syncs.items()}
+    changed = True
+    while any(synced.waiting for synced in done.values()) and go_on(changed):
+        again = {name: sync() for name, sync in syncs.items()}
+        changed = any(
+            synced.receipts or synced.audits or synced.waiting != done[name].waiting
+            for name, synced in again.items()
+        )
+        done = {name: done[name].followed_by(synced) for name, synced in again.items()}
+    return done
+
+
+def patience(
+    still: float = 8.0,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Callable[[bool], bool]:
+    """For `sync_all`: go on until nothing has changed for `still` seconds, which is more than a
+    round gathers for; then it waits for clients that are not at hand.
+    """
+    changed_at = clock()
+
+    def go_on(changed: bool) -> bool:
+        nonlocal changed_at
+        if changed:
+            changed_at = clock()
+        elif clock() - changed_at >= still:
+            return False
+        else:
+            sleep(_PAUSE)
+        return True
+
+    return go_on
 
 
 class Asking:
@@ -222,6 +279,7 @@ _LARGEST = (
     64 << 20
 )  # bytes of a request, whatever the server would take: memory is bounded on both sides
 _LONGEST_PAUSE = 60.0
+_PAUSE = 0.1  # seconds between turns of clients that wait for one another
 
 
 class Agent:

@@ -93,6 +93,11 @@ class KeyChain:
         for key, since, until in zip(keys, times[:-1], times[1:], strict=True):
             self._trusted[key.id] = _Trusted(key, since, until)
 
+    @property
+    def newest(self) -> PublicKey:
+        """The key that the server signs with, as far as this chain knows."""
+        return self.rotations[-1].new if self.rotations else self.pinned
+
     def verify(self, envelope: Envelope, claims: Callable[[Any], tuple[str, str]]) -> Any:
         """The content, if one key of the chain signed it at a time when it might; otherwise
         EvidenceError.

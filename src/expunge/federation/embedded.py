@@ -8,13 +8,13 @@ Nothing is left out: requests are signed, journalled, logged and receipted as ov
 from __future__ import annotations
 
 import math
-import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from expunge.client import Agent, ClientStore, Preview, Selection, Synced, enrol
+from expunge.client.sync import sync_all
 from expunge.crypto import Envelope
 from expunge.errors import StoreError
 from expunge.evidence import Certificate, Receipt, published_head, render_bundle
@@ -28,7 +28,6 @@ from expunge.server.state import Settings
 from expunge.transport.local import LocalCarrier
 from expunge.wire.token import Token
 
-_SECRET_BYTES = 32
 _GATHER_FOR = 0.2  # seconds: the clients here join one right after another
 _MOST_ABORTED = (
     2  # rounds in one sync: whatever aborts more of them will abort the next one as well
@@ -148,17 +147,7 @@ class Federation:
         """A token by which somebody of this name enrols: a client with a store elsewhere, an
         aggregator, an officer.
         """
-        office, address = self.office, str(self.place.path)
-        token = Token(
-            office.federation,
-            name,
-            role,
-            secrets.token_hex(_SECRET_BYTES),
-            office.server,
-            (address,),
-        )
-        office.do("token", {"name": name, "role": role, "secret": token.secret_digest})
-        return token
+        return self.office.token(name, role, (str(self.place.path),))[0]
 
     def sync(self) -> dict[str, Synced]:
         """Sync every client that is open here; under secure aggregation, as often as the rounds
@@ -167,20 +156,26 @@ class Federation:
         If rounds come to nothing several times, or wait for clients elsewhere, each client's
         `waiting` says so.
         """
+        syncs = {name: client.sync for name, client in self._clients.items()}
+        return sync_all(syncs, self._while_rounds_move())
+
+    def _while_rounds_move(self) -> Callable[[bool], bool]:
         rounds = self.carrier.service.aggregations
-        aborted = rounds.aborted
-        done = {name: client.sync() for name, client in self._clients.items()}
-        while (
-            any(one.waiting for one in done.values()) and rounds.aborted <= aborted + _MOST_ABORTED
-        ):
-            before, due = rounds.pulse()
-            again = {name: client.sync() for name, client in self._clients.items()}
-            done = {name: done[name].followed_by(one) for name, one in again.items()}
-            if rounds.pulse()[0] == before:
+        limit = rounds.aborted + _MOST_ABORTED
+        seen: int | None = None
+
+        def go_on(_: bool) -> bool:
+            nonlocal seen
+            before, (seen, due) = seen, rounds.pulse()
+            if rounds.aborted > limit:
+                return False
+            if seen == before:
                 if not math.isfinite(due):
-                    break  # the round waits for clients that are not here
+                    return False  # the round waits for clients that are not here
                 time.sleep(due)
-        return done
+            return True
+
+        return go_on
 
     # -- the head ----------------------------------------------------------------------------------
 
