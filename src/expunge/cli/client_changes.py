@@ -233,14 +233,8 @@ def _put(store: ClientStore, batch: Samples) -> int:
 
 
 def _put_whole(store: ClientStore, batch: Samples) -> int:
-    if store.pending_again(batch.ids, batch.features, batch.labels, subjects=batch.subjects):
-        Screen.current().note(
-            f"{count(len(batch), 'sample')} added before, and pending: expunge client sync sends "
-            "them"
-        )
-        return 0
     with Screen.current().progress("Adding samples", len(batch)) as progress:
-        return store.add(
+        added = store.add(
             batch.ids,
             batch.features,
             batch.labels,
@@ -248,7 +242,14 @@ def _put_whole(store: ClientStore, batch: Samples) -> int:
             sources=batch.sources,
             now=time.time(),
             progress=progress,
+            ignore_pending=True,
         )
+    if len(batch) and not added:
+        Screen.current().note(
+            f"{count(len(batch), 'sample')} added before, and pending: expunge client sync sends "
+            "them"
+        )
+    return added
 
 
 @command()

@@ -329,11 +329,11 @@ class Batch:
             rows = integer_rows(spec, self.features, self.labels)
         except InputError as problem:
             raise self._by_row(spec, problem) from problem
-        checked = checked_labels(spec, self.labels, len(self))
-        if checked.ndim == 1:
-            return rows, [int(label) for label in checked]
         hard = hard_labels(spec, rows.targets.integers)
         indices = rows.targets.integers.argmax(axis=1)
+        if hard.all():
+            return rows, [int(index) for index in indices]
+        checked = checked_labels(spec, self.labels, len(self))
         return rows, [
             int(indices[place]) if hard[place] else np.ascontiguousarray(checked[place])
             for place in range(len(self))
@@ -474,13 +474,10 @@ class Samples:
             if progress is not None:
                 progress(start + len(part))
 
-    def is_committed(self, spec: Spec, old: Opened, new: Content) -> bool:
-        """Whether a sample with this content is the one that was committed to: the same
+    def is_committed(self, spec: Spec, old: Opened, rows: Rows) -> bool:
+        """Whether the sample of this one row is the one that was committed to: the same
         integers.
         """
-        if new.feature is None:
-            return False
-        rows = rows_of(spec, [new.feature], [new.target])
         return commitments(spec, [old.content.salt], rows) == [old.commitment]
 
     def insert_one(
@@ -489,18 +486,15 @@ class Samples:
         slot: int,
         names: Names,
         content: Content,
+        rows: Rows,
         *,
         now: int,
         replaces: int | None,
     ) -> None:
         """Put a corrected sample in, in place of one that is to be deleted or has just been
-        removed.
+        removed; `rows` is its content as integers.
         """
-        if content.feature is None:
-            raise InputError("the sample has no feature to be added")
-        (commitment,) = commitments(
-            spec, [content.salt], rows_of(spec, [content.feature], [content.target])
-        )
+        (commitment,) = commitments(spec, [content.salt], rows)
         self._database.run(_INSERT, self._sealed(slot, names, content, commitment, now))
         self._database.run("UPDATE samples SET replaces = ? WHERE slot = ?", (replaces, slot))
 

@@ -329,13 +329,21 @@ class ClientStore(ClientSettings):
         sources: Any = None,
         now: float,
         progress: Progress | None = None,
+        ignore_pending: bool = False,
     ) -> int:
         """Add samples, pending until the receipt; how many.
 
-        If one of them cannot be taken, it is named and none is added.
+        If one of them cannot be taken, it is named and none is added. With `ignore_pending`, 0 if
+        these very samples were added before and some of them are yet to be receipted: a sync
+        finishes that.
         """
-        self._require_staying()
+        if not ignore_pending:
+            self._require_staying()
         batch = Batch.of(self._spec, ids, features, labels, subjects=subjects, sources=sources)
+        if ignore_pending:
+            if self._samples.pending_again(self._spec, batch):
+                return 0
+            self._require_staying()
         if self.mode == "recompute" and None in batch.sources:
             raise InputError(
                 "this store keeps no features: give sources=, from which each can be computed again"
@@ -349,15 +357,6 @@ class ClientStore(ClientSettings):
             self._folder.drop(slots)
             raise
         return len(batch)
-
-    @alone
-    def pending_again(self, ids: Any, features: Any, labels: Any, *, subjects: Any = None) -> bool:
-        """Whether these very samples were added before, and some of them are yet to be receipted: a
-        sync finishes that.
-        """
-        return self._samples.pending_again(
-            self._spec, Batch.of(self._spec, ids, features, labels, subjects=subjects)
-        )
 
     @alone
     def correct(
@@ -393,7 +392,7 @@ class ClientStore(ClientSettings):
                 batch = Batch.of(
                     self._spec, [sample], features, self._label(old.content.target, label)
                 )
-                _, (target,) = batch.rows(self._spec)
+                rows, (target,) = batch.rows(self._spec)
                 content = replace(
                     old.content,
                     salt=secrets.token_bytes(SALT_BYTES),
@@ -401,13 +400,13 @@ class ClientStore(ClientSettings):
                     target=target,
                 )
                 names = replace(old.names, source=old.names.source if source is None else source)
-                if names == old.names and self._samples.is_committed(self._spec, old, content):
+                if names == old.names and self._samples.is_committed(self._spec, old, rows):
                     raise _UnchangedError
                 earlier = changes.value("SELECT replaces FROM samples WHERE slot = ?", (slot,))
                 gone = states.forget(changes, [slot], None)
                 replaces = earlier if unsent else slot
                 self._samples.insert_one(
-                    self._spec, fresh, names, content, now=added, replaces=replaces
+                    self._spec, fresh, names, content, rows, now=added, replaces=replaces
                 )
         except BaseException as problem:
             self._folder.drop([fresh])
