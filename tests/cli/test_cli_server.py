@@ -196,6 +196,12 @@ def test_a_token_file_is_for_its_owner_alone_and_not_shown(place: Federation) ->
     )
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "expunge-token-1" in run("server", "token", "clinic-b", "--office", place.office).stdout
+    printed = run(
+        "server", "token", "clinic-c", "-o", place.path / "c", "--office", place.office, "--json"
+    ).stdout
+    assert "expunge-token-1" not in printed
+    assert json.loads(printed)["token"] is None
+    assert json.loads(printed)["file"] == str(place.path / "c")
 
 
 def test_the_role_in_the_token_decides_what_is_made(place: Federation) -> None:

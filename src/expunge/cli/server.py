@@ -128,7 +128,7 @@ def token(
         "role": role,
         "expires": made[1],
         "urls": list(made[0].urls),
-        "token": text,
+        "token": text if output is None else None,  # a secret in a file is not shown
     }
     where = str(output or "TOKEN")
     more = rejoin or (backbone_argument(agreed) if role == "client" else "")
