@@ -1,5 +1,7 @@
 """Bounds on an approximate head, from what is known of the error of its Gram. Formulas only.
 
+An `Interval` is how far a symmetric matrix may lie from another, as a pair of proven bounds.
+
 Notation: H_ap = S_ap + gamma I is what the ledger holds, H_ex = S + gamma I with S the true Gram, E
 = H_ex - H_ap with -b I <= E <= a I; T is the inverse of H. Let m > 0 with H_ap >= m I (proven), and
 mu = max(gamma, m - b), so that H_ex >= mu I.
@@ -21,8 +23,6 @@ Proof of (2): E = P - b I with 0 <= P <= (a + b) I, and H_ex >= (m - b) I + P. S
 ||T_ex^(1/2) P^(1/2)||^2 = ||P^(1/2) T_ex P^(1/2)|| <= (a + b) / (m + a), and
 T_ex P W = T_ex^(1/2) (T_ex^(1/2) P^(1/2)) P^(1/2) W. For additions alone b is
 about 0, and (2) grows with the square root of a / m where (1) grows with a / m.
-
-Interval: how far a symmetric matrix may lie from another, as a pair of proven bounds.
 """
 
 from __future__ import annotations

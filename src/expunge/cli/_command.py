@@ -1,8 +1,7 @@
 """How our commands are made: each takes --json and -h, has its own screen, and help whose examples
 keep their lines.
 
-What an error means to whoever called: a message with its remedy, and an exit code that a script can
-act on.
+An error becomes a message with its remedy, and an exit code that a script can act on.
 """
 
 from __future__ import annotations

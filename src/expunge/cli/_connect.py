@@ -4,8 +4,8 @@ An address is a URL, or the folder of a federation on this machine. With a folde
 opened within this process (the local carrier); if a server process has it open, that process is
 spoken to at the URL it serves.
 
-How far an agent has come: what it has sent, what it waits for, what it has recomputed; for bars
-that people watch.
+A carrier may be watched: progress bars show what an agent has sent, what it waits for and what it
+has recomputed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Secure aggregation on the command line: its rules as options and in words, waiting for others,
-what is not disclosed.
+"""Options that several commands share, and what is read from them.
 
-Options that several commands share, and what is read from them.
-
-Which samples are meant, from what was typed: the options that forget and export share.
+Where the output goes and whose office it is; which samples are meant (forget and export share it);
+the rules of secure aggregation as options and in words, how long to wait for others, and what is
+not disclosed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """`expunge demo`: the whole story on real handwritten digits, by the local carrier.
 
 Nothing is staged: the same server, stores, signatures and files as `expunge serve` and `expunge
-client` have, in one process.
-
-What a server sees of one client under secure aggregation, beside what that client really sent; for
-the demo.
+client` have, in one process. Under secure aggregation it shows what a server sees of one client
+beside what that client really sent (`Overheard`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a client comes to be: a store, a key, and an enrolment by a one-time token.
+"""How a client begins: a store, a key, and an enrolment by a one-time token.
 
-Taking a client's store to the server that was rebuilt in the place of a lost one.
+`rejoin` takes a store to the server that was rebuilt in the place of a lost one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The client's folder: database, vault and signing key, opened together by one process; others may
-only glance at it.
+only read it.
 
 client.db        SQLite: samples (sealed), what is pending, receipts. Truth; may not be lost
 client.vault     the keys that samples are sealed under; may be mirrored to another disk. Truth;

@@ -4,12 +4,12 @@ Laws: at most one request is composed at a time; `encode` gives the same bytes w
 between `compose` and `settle`, also after a crash; `settle` and `abandon` each happen whole or not
 at all. What `settle` removes cannot be read afterwards.
 
-Samples as one part of a message: as rows, as exact statistics, or as a factor in float64.
+`Choosing` decides which of the pending samples the next request takes, and which orders it can
+answer. Laws: nothing changes by choosing; what an order deletes is never divided; a corrected
+sample travels with what it replaces.
 
-Choosing: which of the pending samples the next request takes, and which orders it can answer.
-
-Laws: nothing changes by choosing; what an order deletes is never divided; a corrected sample
-travels with what it replaces.
+`part_of` makes samples one part of a message: as rows, as exact statistics, or as a factor in
+float64.
 """
 
 from __future__ import annotations

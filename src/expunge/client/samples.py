@@ -1,20 +1,15 @@
-"""The samples of a client's store: put in, found, opened.
+"""The samples of a client's store: checked, sealed, selected, opened.
 
-Law: what `add` took, `blocks` gives back as the same integers under the same commitments, or
-raises: a row that was damaged or exchanged is never passed on.
+Laws:
+- What `add` took, `blocks` gives back as the same integers under the same commitments, or raises: a
+  row that was damaged or exchanged is never passed on.
+- `Names.from_bytes(n.to_bytes()) == n`, and the same for `Content`, whose feature keeps the very
+  bytes and type that it came with. `rows_of` gives the integers that
+  `expunge.ridge.encoding.integer_rows` gives for the same features and labels.
 
-Which samples are meant, and what forgetting them would do.
-
-Samples as they are sealed: what they are called, and what they are.
-
-Laws: `Names.from_bytes(n.to_bytes()) == n`, and the same for `Content`, whose feature keeps the
-very bytes and type that it came with. `rows_of` gives the integers that
-`expunge.ridge.encoding.integer_rows` gives for the same features and labels.
-
-A batch of samples as people give it, checked: what cannot be taken is refused by the number of its
-row.
-
-Ids, subjects and labels may be personal, so no message shows them.
+A `Batch` is samples as people give them, checked: what cannot be taken is refused by the number of
+its row. Ids, subjects and labels may be personal, so no message shows them. A `Selection` says
+which samples are meant, a `Preview` what forgetting them would do.
 """
 
 from __future__ import annotations

@@ -1,23 +1,21 @@
-"""Masking: what an agent brings by rounds of secure aggregation, and how it takes part in audits
-and rebuilds.
+"""A client's side of rounds of secure aggregation.
 
-Law: a client is in one round at a time, and stays in it until it knows how it ended; whatever else
-is due waits for that.
+`Masking`: what an agent brings by rounds, and how it takes part in audits and rebuilds. Law: a
+client is in one round at a time, and stays in it until it knows how it ended; whatever else is due
+waits for that.
 
-Caution: what a client demands of a round of secure aggregation before it deals shares, before it
-reveals any, and of receipts.
+`Contributor`: one round, turn by turn. Laws: everything that must survive is in the store before it
+is said, so a client that is killed goes on where it was, or learns how the round ended before it
+offers anything again. A sequence number stands for one content: what was masked under it once goes
+out under it unchanged, however many rounds that takes. Shares are revealed once for each round, and
+never so that two sums which were asked for differ by some clients, but by fewer than the rules ask
+for in a round.
 
-Law: the server is believed for who drops out and for nothing else. Keys come from the log or from
-pins; an audit or a rebuild must be of all clients that the log shows; and two sums that this client
-helps to unmask differ by nobody, or by at least as many clients as the rules ask for in a round.
-
-The contributor: a client's side of rounds of secure aggregation, turn by turn.
-
-Laws: everything that must survive is in the store before it is said, so a client that is killed
-goes on where it was, or learns how the round ended before it offers anything again. A sequence
-number stands for one content: what was masked under it once goes out under it unchanged, however
-many rounds that takes. Shares are revealed once for each round, and never so that two sums which
-were asked for differ by some clients, but by fewer than the rules ask for in a round (`Caution`).
+`Caution`: what a client demands of a round before it deals shares, before it reveals any, and of
+receipts. Law: the server is believed for who drops out and for nothing else. Keys come from the log
+or from pins; an audit or a rebuild must be of all clients that the log shows; and two sums that
+this client helps to unmask differ by nobody, or by at least as many clients as the rules ask for in
+a round.
 """
 
 from __future__ import annotations

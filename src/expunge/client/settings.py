@@ -1,5 +1,5 @@
-"""Where a client stands with its federation: who it is, the spec, the server's key, the log as last
-seen, documents, the head.
+"""A client's settings: who it is, the spec, the server's key, the log as last seen, documents, the
+head.
 """
 
 from __future__ import annotations

@@ -5,13 +5,12 @@ computed. Each operation is one transaction: it takes effect whole or not at all
 are pending until the receipt is in hand (the states are described in `expunge.client.states`); then
 what was deleted is physically gone.
 
-Things that a client keeps between two steps, sealed: its part in a round of secure aggregation,
-what it has forwarded.
+What a client keeps between two steps (its part in a round of secure aggregation, what it has
+forwarded) is sealed, too. Law: each `keep` replaces what was kept under the name before and
+destroys its key, so that secrets which have had their day cannot be read again.
 
-Law: each `keep` replaces what was kept under the name before and destroys its key, so that secrets
-which have had their day cannot be read again.
-
-What only reads can also be asked of a store that is open for reading only.
+A store may be opened read-only, beside the process that works on it: a snapshot that changes
+nothing.
 """
 
 from __future__ import annotations

@@ -2,17 +2,13 @@
 
 Laws: a request is offered, the very same bytes, until its receipt is in hand and verified, and only
 then settled. A refusal says that this attempt changed nothing; the request is put back, so that the
-cause can be mended, only if no earlier attempt of it can have taken effect either. The server is
-believed only as far as `Trust` goes.
+cause can be mended, only if no earlier attempt of it can have taken effect either. What the server
+answers (spec, rotations, checkpoint) is taken on only as far as `Trust` goes; otherwise the client
+stays where it stood.
 
-Whether a client's store and the server are in step, by what each says of the other's requests.
-
-What a sync has done.
-
-Asking: a client's question to the server, and what it believes of the answer.
-
-Law: what the answer brings (spec, rotations, checkpoint) is taken on only as far as `Trust` goes;
-otherwise the client stays where it stood.
+`Asking` is a client's question to the server, and what it believes of the answer;
+`require_in_step` compares what store and server say of each other's requests; `Synced` is what a
+sync has done.
 """
 
 from __future__ import annotations

@@ -4,15 +4,12 @@ has signed; one log; no more.
 Law: nothing is written to the store by these checks but rotations, which prove themselves. A check
 that fails raises EvidenceError and leaves the client where it stood.
 
-Peers: the keys of the other clients, as the audit log shows them to everybody, or as they were
-pinned by hand.
-
-A server that could give each client other keys could put itself in the middle of a round of secure
-aggregation. So a client takes keys from the log only: it reads every entry, and its own reckoning
-of the root must be that of the checkpoint that it follows, which receipts, certificates and other
-clients' checkpoints are compared with. A name has one key for ever.
-
-Pins are stronger: keys compared out of band. Where there are pins, nobody else is accepted.
+`Peers` are the keys of the other clients, as the audit log shows them to everybody, or as they were
+pinned by hand. A server that could give each client other keys could put itself in the middle of a
+round of secure aggregation. So a client takes keys from the log only: it reads every entry, and its
+own reckoning of the root must be that of the checkpoint that it follows, which receipts,
+certificates and other clients' checkpoints are compared with. A name has one key for ever. Pins are
+stronger: keys compared out of band. Where there are pins, nobody else is accepted.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""What a bundle holds: all the evidence of one erasure order, under one signature.
+"""Bundle: all the evidence of one erasure order, under one signature.
 
 Law: `Bundle.read` takes a bundle only if every signature and every inclusion proof in it holds, and
 what it says of the order is what the log says.
 
-An erasure order as a bundle tells it. All but the subject's names and the reference follows from
-the audit log.
-
-A client has settled an order when it answered (found so many samples and deleted them, or found
-none), or when, after the order, it left or was forgotten with all that it held. The log may then
-have an answer of 0 in its place.
+An `Order` is the erasure order as a bundle tells it. All but the subject's names and the reference
+follows from the audit log. A client has settled an order when it answered (found so many samples
+and deleted them, or found none), or when, after the order, it left or was forgotten with all that
+it held. The log may then have an answer of 0 in its place.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
-"""An entry of the audit log together with the proof that it is there.
+"""The audit log as evidence: entries, checkpoints, and the proof that an entry is there.
 
-Checkpoints: what the audit log is, at one moment, in 32 bytes.
+An entry is a canonical JSON object of a kind that has exactly its own fields. Entries hold digests,
+counts, names of institutions and times; never statistics, features, subjects or samples' ids. Law:
+`make_entry(**read_entry(data)) == data` for every `data` that `read_entry` takes.
 
-The frontier of a log: the roots of its complete subtrees, which is all that is needed to append and
-to know the root.
-
-Law: `Frontier().extended(entries)` has the root of RFC 9162 over those entries, whatever they were
-appended in between.
-
-Entries of the audit log: canonical JSON objects, each of a kind that has exactly its own fields.
-
-Entries hold digests, counts, names of institutions and times; never statistics, features, subjects
-or samples' ids. Law: `entry(**read(data)) == data` for every `data` that `read` takes.
+A `Checkpoint` is what the log is, at one moment, in 32 bytes. `Logged` is an entry together with
+the proof that it is there. A `Frontier` is the roots of a log's complete subtrees, which is all
+that is needed to append and to know the root. Law: `Frontier().extended(entries)` has the root of
+RFC 9162 over those entries, in however many steps they were appended.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """The page of a bundle, templates 1 and 2: one self-contained HTML file, made to be read and
-printed by people.
-
-The page is a pure function of the bundle and of the envelope's bytes, on every platform and in
-every version: verification makes it again and compares. So a template never changes; another page
-is another template. Template 2 is template 1 with the order's reference, for orders that have one.
-Both are pure ASCII (other characters are written as references); they run and load nothing.
-
-Bundles: all the evidence of one erasure order in one HTML file, for whoever has to be shown that it
-was carried out.
+printed by whoever has to be shown that an erasure order was carried out.
 
 The file is a page for people with a signed envelope inside. The page is a pure function of the
-envelope, so no byte of the file can be altered unseen. Law: `read(render(envelope)) == envelope`,
-and `render(read(data)) == data` for `data` that `read` takes.
+bundle and of the envelope's bytes, on every platform and in every version: verification makes it
+again and compares, so no byte of the file can be altered unseen. Law:
+`read_bundle(render_bundle(envelope)) == envelope`, and `render_bundle(read_bundle(data)) == data`
+for `data` that `read_bundle` takes.
+
+So a template never changes; another page is another template. Template 2 is template 1 with the
+order's reference, for orders that have one. Both are pure ASCII (other characters are written as
+references); they run and load nothing.
 """
 
 from __future__ import annotations

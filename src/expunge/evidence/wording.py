@@ -1,14 +1,8 @@
-"""How evidence is put into words: times, and text of unknown origin made harmless to show.
+"""What evidence shows, what that rests on, and what it does not show, in plain words.
 
-What a file of evidence says, in plain words.
-
-What evidence shows, what that rests on, and what it does not show: in sentences, for the page of a
-bundle and for `verify`.
-
-The sentences of bundles are part of the page: whoever changes one that template 1 uses makes a
-template 2.
-
-What the receipt of a round of secure aggregation shows, in words.
+The sentences are for the page of a bundle and for `verify`; a `Finding` is what a file of evidence
+says. The sentences of bundles are part of the page: whoever changes one that template 1 uses makes
+a template 2. Text of unknown origin is made harmless before it is shown (`shown`).
 """
 
 from __future__ import annotations

@@ -5,18 +5,16 @@ Its phases: joining, sharing, masking, revealing, done. In each, `take` hears wh
 advance is for the caller, who has a clock.
 
 Laws: a message that is refused changes nothing, and one that was taken before is taken again
-without effect; an `advance` that raises Aborted changes nothing either, so that the caller may wait
-for more. Of the masked vectors only their sum is kept. `sum()` is the exact sum of the vectors of
-`included`, and there is none of fewer clients than the rules ask for.
+without effect; an `advance` that raises Aborted (the end of a round without a sum) changes nothing
+either, so that the caller may wait for more. Of the masked vectors only their sum is kept. `sum()`
+is the exact sum of the vectors of `included`, and there is none of fewer clients than the rules ask
+for.
 
-The end of a round without a sum.
-
-Which masks are left in the sum of masked vectors, from the shares that clients revealed.
-
-Law: with the shares that honest clients reveal, and of each client at least the threshold of
-holders, what is left in the sum over the survivors is the self mask of every survivor, and the
-pairwise masks between survivors and neighbours that dealt shares and then dropped out. Pairs of
-survivors have cancelled; who dropped out before dealing has no masks in anything.
+`masks_left` says which masks are left in the sum, from the shares that clients revealed. Law: with
+the shares that honest clients reveal, and of each client at least the threshold of holders, what is
+left in the sum over the survivors is the self mask of every survivor, and the pairwise masks
+between survivors and neighbours that dealt shares and then dropped out. Pairs of survivors have
+cancelled; who dropped out before dealing has no masks in anything.
 """
 
 from __future__ import annotations

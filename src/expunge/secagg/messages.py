@@ -47,8 +47,8 @@ names:
 - `seed share`, `mask share`, dealer and holder: digest of a share.
 
 The holders of a client's shares are the client and its neighbours, sorted by name and numbered from
-1 (shamir.py). The ring of neighbours (graph.py) has the seed SHA-256 of the context with use `ring`
-and no names; degree and threshold are those of plan.py.
+1 (shamir.py). The ring of neighbours (roster.py) has the seed SHA-256 of the context with use
+`ring` and no names; degree and threshold are those of plan.py.
 """
 
 from __future__ import annotations

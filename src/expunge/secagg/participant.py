@@ -1,6 +1,6 @@
 """Participant: one client in one round of secure aggregation.
 
-It hears bytes, says bytes, and does no more.
+It takes bytes, gives bytes, and does no more.
 
 Its phases: joined, shared, masked, revealed. Laws:
 
@@ -14,14 +14,11 @@ Its phases: joined, shared, masked, revealed. Laws:
   clients as the rules ask for.
 - For no client does it reveal both a share of the self seed and one of the mask key. Once it has
   revealed shares, its state holds no secrets.
+- What it keeps between messages is a `State`, secret and whole: `State.from_bytes(state.to_bytes())
+  == state`, and any altered byte is refused.
 
 What the server told wrongly is an EvidenceError (FormatError where it cannot even be read); a call
 out of turn is a ProtocolError.
-
-What a participant keeps between messages: secret, and whole.
-
-Law: `State.from_bytes(state.to_bytes()) == state`; any altered byte is refused. Once shares are
-revealed, nothing secret is left in it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Every party computes the plan from the rules and the number n of clients in the 
 = ceil(dropouts% of n) may drop out at any phase, and c = ceil(colluding% of n) may show the server
 all that they know.
 
-Clients stand on a ring in random order (graph.py); the neighbours of a client are the k/2 next to
+Clients stand on a ring in random order (roster.py); the neighbours of a client are the k/2 next to
 it on either side, or all others when k = n - 1. A client's self seed is shared among its k
 neighbours and itself, its mask key among its k neighbours; t shares open either. A share of its own
 seed tells nobody anything before the client itself gives it away among the survivors; it makes a
@@ -47,7 +47,7 @@ part in any case.
 All probabilities are computed by decimal arithmetic that rounds up, which is the same on every
 machine.
 
-Opening: what a round of secure aggregation is, before anybody has joined it.
+An `Opening` is what a round is before anybody has joined it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""The roster: who takes part in a round, with which keys; and all that follows from that for every
-party.
+"""The roster: who takes part in a round, with which keys; and who masks with whom.
 
 Law: plan, ring and context are functions of the roster's bytes alone, so all who hold the same
 roster agree on them.
 
-Who masks with whom: a ring in random order on which each client's neighbours are those next to it.
-
-Law: every party that holds the same roster has the same graph; being neighbours is mutual; every
-client has `degree` neighbours. The order is by SHA-256(seed, name), which for a seed that nobody
-chose is a uniformly random order.
+The graph is a ring in random order on which each client's neighbours are those next to it: being
+neighbours is mutual, and every client has `degree` neighbours. The order is by SHA-256(seed, name),
+which for a seed that nobody chose is a uniformly random order.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Backups that hold nothing to forget, and servers restored from them.
+"""Servers that begin: founded, or restored from backups that hold nothing to forget.
 
 A backup is a copy of the database without ledger, sub-ledgers, journal and commitments: who is
 enrolled, what was answered, the audit log, the orders (whose subjects stay sealed under keys of the
 vault, which is not part of it). A restored server therefore begins with an empty ledger; every
 client, at its next sync, sends what it holds *now*. So whatever was deleted since the backup was
 made is not restored, and what a client that does not come back had is not there.
-
-How a server begins: a federation founded, or restored from a backup.
 """
 
 from __future__ import annotations

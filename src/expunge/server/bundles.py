@@ -1,6 +1,5 @@
-"""The evidence of one erasure order, gathered from log, receipts and certificate.
-
-The certificate of the current head.
+"""Evidence that the server gathers: the bundle of one erasure order, from log, receipts and
+certificate; and the certificate of the current head.
 """
 
 from __future__ import annotations

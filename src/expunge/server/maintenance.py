@@ -1,5 +1,5 @@
-"""Upkeep: folding the journal into the ledger's files, and finishing audits; in the background, one
-thing at a time.
+"""Maintenance: folding the journal into the ledger's files, and finishing audits; in the
+background, one thing at a time.
 
 Law of folding: within `erase_within` seconds of a request, no copy of its message, of the ledger
 before it or of the salts of superseded digests can be read any more, because the keys they were

@@ -1,4 +1,4 @@
-"""Rounds: many requests of clients, applied together in one transaction, answered one by one.
+"""Requests of clients: many are applied together in one transaction, and answered one by one.
 
 Law: each request is applied once or refused with the reason, as if they had come one after another;
 nothing is answered before it is durable. What all requests of a round share is paid once: the

@@ -12,7 +12,7 @@ Rebuilds and audits come before changes, but need every client. So that one whic
 hold up everybody's changes, they and changes take turns: a rebuild or an audit that not all have
 joined in the time of a phase gives way for as long.
 
-Turns: what clients say in rounds of secure aggregation, read and checked for who signed it.
+A `Turn` is what a client says in a round, read and checked for who signed it.
 """
 
 from __future__ import annotations

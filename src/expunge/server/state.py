@@ -1,5 +1,5 @@
-"""What all parts of the service share: the folder, the books, the log, the clock, and the one row
-that says where we stand.
+"""What all parts of the service share: the folder, the ledger, the log, the clock, the head, and
+the one row of state.
 """
 
 from __future__ import annotations

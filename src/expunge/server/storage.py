@@ -7,13 +7,12 @@ server.vault     the keys they are sealed under; may be mirrored to another disk
 server.key       the Ed25519 key that signs receipts (PEM); keep a copy in a safe
 lock             held by the process at work
 
-One SQLite database, used by one process: transactions that are durable when they return.
+`Database`: one SQLite database, used by one process, with transactions that are durable when they
+return (write-ahead log, full synchronous, secure delete). `hook` is called by name around every
+commit; tests make it fail there.
 
-Write-ahead log, full synchronous, secure delete. `hook` is called by name around every commit;
-tests make it fail there.
-
-Sealed files: what is too large for the database. A file is written whole and durable before
-anything refers to it.
+`Blobs`: sealed files, for what is too large for the database. A file is written whole and durable
+before anything refers to it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The application: routes, and how refusals and errors are told.
-
-The OpenAPI description of the routes, as docs/openapi.json keeps it.
+"""The application: routes, how refusals and errors are told, and the OpenAPI description of it all
+as docs/openapi.json keeps it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The door: the service, as an event loop reaches it.
+"""Gateway: the service, as an event loop reaches it.
 
 What a client offers is checked in a few threads and then waited for without one, so that hundreds
 of clients can wait for one round. Whatever else is asked runs in threads of its own, since it may

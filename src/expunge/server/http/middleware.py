@@ -1,5 +1,5 @@
-"""The watch at the door: counts, times and logs every request, limits each address, and ends what
-was refused half-read.
+"""Middleware: counts, times and logs every request, limits each address, and ends what was
+refused half-read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"
 
 @dataclass
 class _Exchange:
-    """One request and its answer, as they pass the watch."""
+    """One request and its answer, as they pass the middleware."""
 
     note: Note
     receive: Receive

@@ -4,11 +4,9 @@ brings.
 Nothing is lost between messages: everything durable is in the client's store, and a request has the
 same bytes each time. What the conversation itself needs is a setting of the store (`relay`).
 
-The relay: a carrier whose answers are those at hand; what they do not answer is noted, to be
-carried later.
-
-Laws: an answer is given once, as over a network; a call without an answer is noted, once, and
-raises NotYet.
+The `Relay` is a carrier whose answers are those at hand; what they do not answer is noted, to be
+carried later. Laws: an answer is given once, as over a network; a call without an answer is noted,
+once, and raises NotYet.
 """
 
 from __future__ import annotations

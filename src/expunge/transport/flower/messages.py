@@ -5,16 +5,14 @@ A message has a *turn*, drawn by the server, and names the turn before it in the
 a message only if it follows the last turn that the node has seen: so messages that are late,
 repeated or of a conversation that was given up do no harm.
 
-Parcel: what one Flower message holds, as a note in canonical JSON and the bytes that it refers to
-by number.
+A `Call` is what a client's agent calls, a `Reply` what the server answers: values, to be carried at
+different times. Law: a call has one digest, however its arguments are given, and two different
+calls have different ones. The calls are the methods of `Carrier`, whatever they are, but for
+`close`.
 
-Law: `unpacked(packed(value))` is the value, for bytes, texts, integers, None and lists of these.
-
-Calls to a server as values: what a client's agent calls and what the server answers, to be carried
-at different times.
-
-Law: a call has one digest, however its arguments are given, and two different calls have different
-ones. The calls are the methods of `Carrier`, whatever they are, but for `close`.
+A `Parcel` is what one Flower message holds: a note in canonical JSON, and the bytes that it refers
+to by number. Law: `unpacked(packed(value))` is the value, for bytes, texts, integers, None and
+lists of these.
 """
 
 from __future__ import annotations

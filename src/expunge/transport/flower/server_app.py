@@ -1,13 +1,9 @@
 """The ServerApp, ready to be run, and what to call in one that is there already.
 
-How a ServerApp waits: in pauses that grow while nothing happens. (Flower's `send_and_receive`
-always sleeps 3 s).
-
-The loop of a ServerApp: nodes are polled until none has anything to say.
-
-Laws: what a node is told is what the server's own store says, so a run that was killed is carried
-on by any other; one node's fault never holds up the others. The loop sleeps only while no reply is
-there.
+Its loop polls nodes until none has anything to say. Laws: what a node is told is what the server's
+own store says, so a run that was killed is carried on by any other; one node's fault never holds up
+the others. The loop sleeps only while no reply is there, in pauses that grow while nothing happens.
+(Flower's `send_and_receive` always sleeps 3 s.)
 """
 
 from __future__ import annotations
