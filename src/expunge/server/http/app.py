@@ -37,7 +37,7 @@ _LATE = 408
 
 
 def make_app(door: Gateway | None = None) -> FastAPI:
-    """The application for a door; without one it can only be described."""
+    """The application for a gateway; without one it can only be described."""
     app = FastAPI(
         title="Expunge",
         version=__version__,
