@@ -35,7 +35,14 @@ from typing import Any
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import EvidenceError, ProtocolError, RefusedError, StoreError
 from expunge.evidence import KeyChain, Result
-from expunge.storage.files import FolderLock, erase, erase_drafts, sync_folder, write_whole
+from expunge.storage.files import (
+    FolderLock,
+    erase,
+    erase_drafts,
+    make_folder,
+    sync_folder,
+    write_whole,
+)
 from expunge.wire import payloads
 from expunge.wire.carrier import Carrier
 from expunge.wire.delivery import CheckedCarrier
@@ -139,9 +146,7 @@ class OfficeFolder:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise StoreError(f"{path} is not empty: choose another folder for the office")
         draft = path.with_name(path.name + ".new")
-        draft.mkdir(
-            mode=0o700, parents=True, exist_ok=True
-        )  # one that was left by an interrupted creation is written over
+        make_folder(draft)  # one that was left by an interrupted creation is written over
         write_whole(draft / _KEY, key.pem)
         write_whole(draft / _STATE, state.to_bytes())
         os.replace(draft, path)

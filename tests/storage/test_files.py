@@ -33,6 +33,16 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["key"]
 
 
+def test_a_draft_that_others_could_read_is_not_written_to(tmp_path: Path) -> None:
+    draft = tmp_path / "key.part"
+    draft.write_bytes(b"left by a crash")
+    draft.chmod(0o644)
+    with draft.open("rb") as read_by_others:
+        write_whole(tmp_path / "key", b"secret")
+        assert read_by_others.read() == b"left by a crash"
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+
+
 @pytest.mark.parametrize("step", ["write", "fsync"])
 def test_a_write_that_fails_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

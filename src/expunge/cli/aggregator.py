@@ -236,7 +236,7 @@ def passage(*, directory: Path, client: str, sequence: str, output: Path, at: st
         known = [Identifier(str(number)) for number in one.sequences(client)]
         number = int(resolve(sequence, known, "request", abbreviated=False))
         data, name = one.passage(client, number), one.name
-    write_whole(output, data, mode=0o644)
+    write_whole(output, data)
     Screen.current().result(
         {"file": str(output), "client": client, "sequence": number, "aggregator": name},
         unwrapped(

@@ -48,7 +48,7 @@ from expunge.crypto import Envelope
 from expunge.errors import UnknownSampleError
 from expunge.evidence import Receipt
 from expunge.ridge.spec import Label, Spec
-from expunge.storage.files import write_whole
+from expunge.storage.files import make_folder, write_whole
 from expunge.wire.schema import time_text
 
 
@@ -465,12 +465,12 @@ def _receipts(store: ClientStore, given: str | None) -> dict[int, Receipt]:
 def _write(output: Path, data: dict[int, bytes], *, alone: bool) -> list[Path]:
     if alone:
         (content,) = data.values()
-        write_whole(output, content, mode=0o644)
+        write_whole(output, content)
         return [output]
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     paths = [output / f"receipt-{sequence}.json" for sequence in data]
     for path, content in zip(paths, data.values(), strict=True):
-        write_whole(path, content, mode=0o644)
+        write_whole(path, content)
     return paths
 
 

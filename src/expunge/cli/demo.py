@@ -45,7 +45,7 @@ from expunge.secagg import Contribution, Masked
 from expunge.secagg.messages import read_client_message, read_preamble
 from expunge.server.state import Settings
 from expunge.solvers import solve
-from expunge.storage.files import write_whole
+from expunge.storage.files import make_folder, write_whole
 from expunge.transport.local import LocalCarrier
 from expunge.wire.carrier import Carrier
 
@@ -231,7 +231,7 @@ def demo(keep: Path | None, secure_aggregation: bool) -> None:
             if keep is not None
             else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="expunge-demo-")))
         )
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         messages = ("masked",) if secure_aggregation else ("gram", "rows")
         spec = Spec(dim=64, labels=tuple(range(10)), gamma=1.0, messages=messages)
         story = Story(folder, Screen.current(), Digits.load(), spec)

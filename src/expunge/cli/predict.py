@@ -96,7 +96,7 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
     found = [_scores(head, path, one) for path, one in zip(files, inputs, strict=True)]
     rows = _rows(head, inputs, found, scores=scores)
     if output is not None:
-        write_whole(output, _csv(head, rows, scores=scores), mode=0o644)
+        write_whole(output, _csv(head, rows, scores=scores))
     accuracy = _accuracy(head, inputs, found)
     names = _columns(head, scores=scores)
     told: list[Any] = [("Head", f"{head.digest[:16]}…"), ("Predicted", count(len(rows), "input"))]

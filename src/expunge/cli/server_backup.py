@@ -4,7 +4,6 @@ restore, renew-certificate.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from expunge.crypto import Envelope, SigningKey
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
 from expunge.federation.layout import LOCAL_NAMES, Layout, url_of
-from expunge.storage.files import write_whole
+from expunge.storage.files import make_folder, write_whole
 from expunge.wire.schema import time_text
 
 
@@ -216,7 +215,7 @@ def restore(
     )
     authority = _authority(old, tls)
     made = not target.path.exists()
-    target.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(target.path)
     try:
         waiting = restored(
             target.server, _backup_file(source, old), signing, vault=vault, mirrors=mirrors
@@ -293,12 +292,10 @@ def _bring_tls(target: Layout, authority: Path | None, hosts: Sequence[str]) -> 
     if authority is None:
         make_tls(target.tls, tuple(dict.fromkeys((*hosts, *LOCAL_NAMES))))
         return True
-    target.tls.mkdir(mode=0o700, exist_ok=True)
+    make_folder(target.tls)
     for file in sorted(authority.iterdir()):
         if file.is_file():
-            shutil.copy(
-                file, target.tls / file.name
-            )  # with its mode: keys are for their owner alone
+            write_whole(target.tls / file.name, file.read_bytes())
     return False
 
 

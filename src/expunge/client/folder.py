@@ -28,7 +28,7 @@ from expunge.client.schema import MIGRATIONS
 from expunge.crypto import SigningKey, canonical
 from expunge.crypto.vault import ReadOnlyVault, Vault
 from expunge.errors import ShreddedError, StoreError
-from expunge.storage.files import FolderLock, erase_drafts, sync_folder, write_whole
+from expunge.storage.files import FolderLock, erase_drafts, make_folder, sync_folder, write_whole
 
 _DATABASE, _VAULT, _KEY, _HEAD = "client.db", "client.vault", "client.key", "head"
 STORE_SLOT = 0  # of the key that makes tags
@@ -64,7 +64,7 @@ class ClientFolder:
         draft = path.with_name(path.name + ".new")
         if draft.exists():  # left by a creation that was interrupted; nothing was ever in it
             shutil.rmtree(draft)
-        draft.mkdir(mode=0o700, parents=True)
+        make_folder(draft)
         try:
             vault = Vault.create(draft / _VAULT, mirrors)
         except BaseException:
@@ -230,7 +230,7 @@ class ClientFolder:
     def write_head(self, data: bytes) -> None:
         """Replace the head, whole."""
         self._require_held()
-        write_whole(self.path / _HEAD, data, mode=0o644)
+        write_whole(self.path / _HEAD, data)
 
     def drop_head(self) -> None:
         """Remove the head."""
@@ -303,7 +303,6 @@ def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
         database.truncate_log()
     finally:
         database.close()
-    path.chmod(0o600)
 
 
 def _list_text(values: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.server.service import Service
 from expunge.server.state import Settings
+from expunge.storage.files import make_folder
 from expunge.transport.local import LocalCarrier
 from expunge.wire.token import Token
 
@@ -138,7 +139,7 @@ class Federation:
         return self._clients[name]
 
     def _enrolled(self, name: str, folder: Path, message: str) -> ClientStore:
-        folder.parent.mkdir(exist_ok=True)
+        make_folder(folder.parent)
         return enrol(
             folder, self.token(name), self.carrier, address=str(self.place.path), message=message
         )

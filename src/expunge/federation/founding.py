@@ -14,7 +14,7 @@ from expunge.office import Office
 from expunge.ridge.spec import Spec
 from expunge.server.backup import found
 from expunge.server.http.tls import make_tls
-from expunge.storage.files import sync_folder, write_whole
+from expunge.storage.files import make_folder, sync_folder, write_whole
 from expunge.transport.local import LocalCarrier
 
 _KEY_BYTES = 32
@@ -39,7 +39,7 @@ def found_federation(
     draft = Layout(place.path.with_name(place.path.name + ".new"))
     if draft.path.exists():  # left by a founding that was interrupted; nobody has ever heard of it
         shutil.rmtree(draft.path)
-    draft.path.mkdir(mode=0o700, parents=True)
+    make_folder(draft.path)
     try:
         make_tls(draft.tls, tuple(dict.fromkeys((*hosts, *LOCAL_NAMES))))
         draft.write_settings(urls=urls, mirrors=mirrors)

@@ -23,7 +23,7 @@ from expunge.server.ledger import SOLVERS
 from expunge.server.orders import drop_unreadable
 from expunge.server.state import Clock, ServerState, Settings
 from expunge.server.storage import ServerFolder
-from expunge.storage.files import sync_folder, write_whole
+from expunge.storage.files import make_folder, sync_folder, write_whole
 
 _EMPTIED = ("ledger", "subledgers", "journal", "commitments", "generations", "tokens")
 
@@ -33,7 +33,7 @@ def write_backup(folder: ServerFolder, name: str) -> Path:
     a file there is replaced.
     """
     backups = folder.path / "backups"
-    backups.mkdir(mode=0o700, exist_ok=True)
+    make_folder(backups)
     target, draft = backups / name, backups / f".{secrets.token_hex(8)}"
     try:
         folder.database.copy_to(draft)
@@ -63,7 +63,7 @@ def restore_files(
         raise StoreError(f"there is no backup {backup}")
     if path.exists() and any(path.iterdir()):
         raise StoreError(f"{path} is not empty: a server is restored into a new folder")
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path)
     connection = sqlite3.connect(f"file:{backup}?mode=ro", uri=True)
     try:
         row = connection.execute("SELECT key FROM state").fetchone()

@@ -30,7 +30,14 @@ from expunge.crypto import SigningKey
 from expunge.crypto.vault import Vault
 from expunge.errors import StoreError
 from expunge.server.schema import MIGRATIONS
-from expunge.storage.files import FolderLock, erase_drafts, sync_folder, write_whole
+from expunge.storage.files import (
+    FolderLock,
+    erase_drafts,
+    make_file,
+    make_folder,
+    sync_folder,
+    write_whole,
+)
 from expunge.storage.sqlite import open_database, roll_back
 
 Hook = Callable[[str], None]
@@ -95,6 +102,7 @@ class Database:
 
     def copy_to(self, path: Path) -> None:
         """A consistent copy, made while others go on."""
+        make_file(path)
         target = sqlite3.connect(path, isolation_level=None)
         try:
             with self._lock:
@@ -118,7 +126,7 @@ class Blobs:
     def __init__(self, folder: Path, hook: Hook = no_hook) -> None:
         self._folder = folder
         self._hook = hook
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(folder)
 
     def put(self, data: bytes) -> str:
         """Write a new file; when this returns it is on disk.
@@ -191,7 +199,7 @@ class ServerFolder:
         cls, path: Path, key: SigningKey, mirrors: Sequence[Path] = (), hook: Hook = no_hook
     ) -> ServerFolder:
         """A new folder; one that holds a server already is refused."""
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path)
         if (path / _DATABASE).exists() or (path / _KEY).exists():
             raise StoreError(f"{path} holds a server already: choose another folder")
         lock = FolderLock(path)

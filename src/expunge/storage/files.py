@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from expunge.errors import StoreBusyError, StoreError
 
 _DRAFT = ".part"
+_OTHERS = 0o077  # the modes of whoever is not the owner
 
 
 def sync_folder(folder: Path) -> None:
@@ -21,10 +24,32 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone.
+
+    One that is there stays as it is.
+    """
+    missing = [folder for folder in path.parents if not folder.exists()]
+    for folder in (*reversed(missing), path):
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def make_file(path: Path) -> None:
+    """Make an empty file for its owner alone, or close one that is there to others.
+
+    So whatever is written to it later is for the owner alone from the start.
+    """
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    if stat.S_IMODE(path.stat().st_mode) & _OTHERS:
+        with suppress(PermissionError):  # some file systems have no modes
+            path.chmod(0o600)
+
+
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file: after a crash it is the old one or the new one, never a part of either."""
     draft = path.with_name(path.name + _DRAFT)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    draft.unlink(missing_ok=True)  # one that was left by a crash may have another mode
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         view = memoryview(data)
         while view:

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from expunge.errors import StoreError
+from expunge.storage.files import make_file
 
+_BESIDE = ("-wal", "-shm")
 _ALWAYS = {
     "journal_mode": "WAL",
     "synchronous": "FULL",
@@ -27,11 +29,15 @@ def open_database(
     A database of version n has had the first n of the migrations; the others are carried out, each
     whole or not at all. One of a version that is not known yet is refused.
     """
+    beside = (path.with_name(path.name + end) for end in _BESIDE)
     try:
+        # SQLite gives the files that it makes beside a database the mode of the database.
+        for file in (path, *(one for one in beside if one.exists())):
+            make_file(file)
         connection = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, timeout=30.0
         )
-    except sqlite3.Error as problem:
+    except (sqlite3.Error, OSError) as problem:
         raise StoreError(f"the database {path} cannot be opened: {problem}") from problem
     try:
         for name, value in {**settings, **_ALWAYS}.items():

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from expunge.errors import FormatError, StoreError
-from expunge.storage.files import write_whole
+from expunge.storage.files import make_folder, write_whole
 
 CA, CA_KEY, CERTIFICATE, KEY = "ca.pem", "ca.key", "tls.pem", "tls.key"
 _AUTHORITY_DAYS = 3650
@@ -75,7 +75,7 @@ def make_tls(
         x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
     )
     authority = builder.sign(key, hashes.SHA256())
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     _write_certificate(folder, authority, key, alternatives, when)
     write_whole(folder / CA_KEY, _key_pem(key))
     write_whole(folder / CA, authority.public_bytes(serialization.Encoding.PEM))
