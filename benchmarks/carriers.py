@@ -25,13 +25,13 @@ import numpy as np
 
 from benchmarks.data import Data
 from benchmarks.grid import add_one
+from benchmarks.local import TimedCarrier
 from benchmarks.measure import Row, progress, seconds
 from expunge import Aggregation, Spec
 from expunge.client import Agent, ClientStore, Selection
 from expunge.federation import Federation
 from expunge.server.state import Settings
 from expunge.transport.http import HttpCarrier
-from expunge.transport.local import LocalCarrier
 from expunge.wire.carrier import Carrier
 
 _CLIENTS = 100
@@ -118,9 +118,8 @@ class Place:
     @contextmanager
     def local(self, timing: Callable[[dict[str, float]], None]) -> Iterator[Carrier]:
         """The service in this process."""
-        carrier = LocalCarrier(
-            self.folder / "server", settings=Settings(erase_within=_LATER), timing=timing
-        )
+        carrier = TimedCarrier.open(self.folder / "server", settings=Settings(erase_within=_LATER))
+        carrier.timing = timing
         try:
             yield carrier
         finally:

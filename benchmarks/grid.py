@@ -57,7 +57,7 @@ def measured(server: Path, clients: Path, first: int, single: int, rounds: int) 
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     folders = sorted(path for path in clients.iterdir() if (path / "client.db").exists())
-    carrier = LocalCarrier(server, settings=Settings(erase_within=3600))
+    carrier = LocalCarrier.open(server, settings=Settings(erase_within=3600))
     found: dict[str, Any] = {"request": [], "idle": [], "round": [], "messages": []}
 
     def poll(folders: list[Path]) -> tuple[float, int]:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from benchmarks.data import Data
+from benchmarks.local import TimedCarrier
 from benchmarks.measure import PAUSE, Row, at_least, progress, seconds
 from expunge import Spec
 from expunge.client.enrolment import enrol
@@ -97,8 +98,8 @@ class Federation:
         self._enrol(operator)
 
     def _enrol(self, operator: SigningKey) -> None:
-        carrier = LocalCarrier(self.folder / "server")
-        federation = carrier.service.core.federation
+        carrier = LocalCarrier.open(self.folder / "server")
+        federation = carrier.core.federation
         office = Office.create(
             self.folder / "office",
             name="operator",
@@ -371,7 +372,8 @@ def report(data: Data) -> tuple[str, list[Row]]:
 
 @contextmanager
 def _local(federation: Federation, timing: dict[str, float]) -> Iterator[LocalCarrier]:
-    carrier = LocalCarrier(federation.folder / "server", timing=timing.update)
+    carrier = TimedCarrier.open(federation.folder / "server")
+    carrier.timing = timing.update
     try:
         yield carrier
     finally:

@@ -57,7 +57,7 @@ class _Root:
 
     def __init__(self, folder: Path, spec: Spec) -> None:
         self.federation = Federation.found(folder, spec)
-        self.service = self.federation.carrier.service
+        self.service = self.federation.carrier
         self._keys: list[tuple[str, SigningKey]] = []
 
     def enrol(self, count: int) -> None:

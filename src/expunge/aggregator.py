@@ -317,7 +317,7 @@ class Aggregator:
             raise
         self._trust = Trust(self.upstream, carrier)
         self._agent = GroupAgent(
-            self.upstream, carrier, self.group.carrier.service, self.group.office, **options
+            self.upstream, carrier, self.group.carrier, self.group.office, **options
         )
 
     @classmethod
@@ -373,7 +373,7 @@ class Aggregator:
 
     def sequences(self, client: str) -> range:
         """The numbers of the requests that a client of the group has made, the newest last."""
-        return range(1, self.group.carrier.service.core.actor(client).sequence + 1)
+        return range(1, self.group.carrier.core.actor(client).sequence + 1)
 
     def passage(self, client: str, sequence: int) -> bytes:
         """The proof that a request of a client of the group has been forwarded, and stands in the
@@ -404,7 +404,7 @@ class Aggregator:
 
     def _entry(self, client: str, sequence: int) -> tuple[int, bytes]:
         """The entry of a client's request in the group's log."""
-        core = self.group.carrier.service.core
+        core = self.group.carrier.core
         row = core.database.row(
             "SELECT position FROM members WHERE client = ? AND sequence = ?", (client, sequence)
         )

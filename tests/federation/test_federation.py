@@ -13,6 +13,8 @@ from expunge import Spec, Statistics, solve
 from expunge.errors import RefusedError, StoreBusyError, StoreError
 from expunge.evidence import verify
 from expunge.federation import Federation
+from expunge.federation.layout import Layout
+from expunge.server.service import Service
 from support.printed import run
 
 SPEC = Spec(dim=4, labels=("cat", "dog"))
@@ -64,6 +66,20 @@ def test_it_goes_on_where_it_was_left(tmp_path: Path) -> None:
         assert (gone.ids, len(receipts)) == (("s0",), 1)
         assert federation.client("north") is federation.client("north")
         assert federation.published()[0].digest == trained(np.arange(1, 12))
+
+
+def test_a_service_that_is_given_is_not_closed(tmp_path: Path) -> None:
+    filled(tmp_path / "federation").close()
+    service = Service.open(tmp_path / "federation" / "server")
+    try:
+        with Federation(Layout.at(tmp_path / "federation"), service=service) as federation:
+            federation.client("north").forget(ids=["s0"])
+        with pytest.raises(StoreError):
+            Federation(Layout.at(tmp_path / "federation"), service=service, office=tmp_path)
+        assert service.status()["samples"] == 11
+        assert service.status()["journal"] == 1  # nor folded
+    finally:
+        service.close()
 
 
 def test_the_command_line_works_on_the_same_folders(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def test_a_writer_is_forgotten_by_an_order(tmp_path: Path) -> None:
     spec = Spec(dim=features.shape[1], labels=tuple(range(10)), gamma=10.0)
     key, operator = SigningKey(secrets.token_bytes(32)), SigningKey(secrets.token_bytes(32))
     found(tmp_path / "server", spec, operator.public, key=key)
-    carrier = LocalCarrier(tmp_path / "server")
-    federation = carrier.service.core.federation
+    carrier = LocalCarrier.open(tmp_path / "server")
+    federation = carrier.core.federation
     office = Office.create(
         tmp_path / "office",
         name="operator",
@@ -86,7 +86,7 @@ def test_a_writer_is_forgotten_by_an_order(tmp_path: Path) -> None:
         Agent(store, carrier).sync()
         stores.append(store)
     trained = solve(Statistics.of(spec, features, labels))
-    assert carrier.service.head_digest() == trained.digest
+    assert carrier.head_digest() == trained.digest
 
     gone = writers == writers[0]
     order = office.do("order", {"subject": f"writer {writers[0]}", "subjects": {}, "days": 30})[
@@ -97,7 +97,7 @@ def test_a_writer_is_forgotten_by_an_order(tmp_path: Path) -> None:
     shown = office.ask("show-order", {"order": order})
     assert shown["state"] == "complete"
     assert sum(answer["found"] for answer in shown["answers"]) == int(gone.sum())
-    carrier.service.upkeep.fold()
+    carrier.upkeep.fold()
 
     retrained = solve(Statistics.of(spec, features[~gone], labels[~gone]))
     data = carrier.head()
@@ -111,7 +111,7 @@ def test_a_writer_is_forgotten_by_an_order(tmp_path: Path) -> None:
     audit = office.do("audit", {})["audit"]
     for store in stores:
         Agent(store, carrier).sync()
-    carrier.service.upkeep.run_due()
+    carrier.upkeep.run_due()
     assert office.ask("show-audit", {"audit": audit})["result"] == "equal"
 
     for store in stores:

@@ -18,14 +18,13 @@ from expunge.errors import (
     RefusedError,
 )
 from expunge.server.state import Settings
-from expunge.transport.local import LocalCarrier
 from expunge.wire.token import Token
 from support.clients import features, ids
 from support.federation import NOW, SPEC, Federation
 
 
 class Way:
-    """The local carrier, which can be told to lose, refuse or change what it carries.
+    """The way to the service, which can be told to lose, refuse or change what it carries.
 
     Follows the federation when it reopens.
     """
@@ -48,7 +47,7 @@ class Way:
             lose = self.lost.pop(0) if self.lost else ""
             if lose == "before":
                 raise CarrierError("lost on the way: offer it again")
-            answer = getattr(LocalCarrier(self.federation_.service), name)(*arguments)
+            answer = getattr(self.federation_.service, name)(*arguments)
             if lose == "after":
                 raise CarrierError("no answer came: offer it again")
             return self.change.get(name, lambda value: value)(answer)

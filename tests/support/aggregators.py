@@ -69,7 +69,7 @@ class Tree:
             group.sync()
 
     def expected(self) -> Statistics:
-        spec = self.root.carrier.service.core.spec
+        spec = self.root.carrier.core.spec
         total = Statistics.zero(spec)
         for samples in self.held.values():
             for feature, label in samples.values():
@@ -82,7 +82,7 @@ class Tree:
         """The root's ledger and head are those of retraining on all that is retained anywhere, bit
         for bit.
         """
-        core, expected = self.root.carrier.service.core, self.expected()
+        core, expected = self.root.carrier.core, self.expected()
         assert core.books.exact_statistics().digest == expected.digest
         assert core.head is not None
         assert core.head.digest == solve(expected).digest

@@ -38,7 +38,6 @@ from expunge.server.http.run import Listening, serve
 from expunge.server.http.tls import make_tls
 from expunge.server.state import Settings
 from expunge.transport.http import HttpCarrier
-from expunge.transport.local import LocalCarrier
 from expunge.wire.carrier import Carrier
 from expunge.wire.token import Token
 from support.federation import Federation
@@ -288,7 +287,7 @@ class LocalLane(CallingLane):
 
     @property
     def carrier(self) -> Carrier:
-        return LocalCarrier(self.federation.service)
+        return self.federation.service
 
 
 class HttpLane(CallingLane):

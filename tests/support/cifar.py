@@ -55,7 +55,7 @@ class Cifar:
         bit.
         """
         central = Statistics.of(spec, self.features[self.retained], self.labels[self.retained])
-        assert federation.carrier.service.core.books.exact_statistics().digest == central.digest
+        assert federation.carrier.core.books.exact_statistics().digest == central.digest
         assert federation.published()[0].digest == solve(central).digest
 
 

@@ -64,9 +64,7 @@ class Clinics:
         )
 
     def enrol(self, name: str, **options: Any) -> None:
-        enrol(
-            self.folder(name), self.token(name), LocalCarrier(self.federation.service), **options
-        ).close()
+        enrol(self.folder(name), self.token(name), self.federation.service, **options).close()
         self.retained[name] = {}
 
     # -- what clients do at home -------------------------------------------------------------------
@@ -184,7 +182,7 @@ class Exchanges:
 def desk_of(clinics: Clinics) -> Iterator[Exchanges]:
     """A desk on the clinics' server."""
     problems: list[str] = []
-    carrier = LocalCarrier(clinics.server)
+    carrier = LocalCarrier.open(clinics.server)
     try:
         yield Exchanges(
             clinics, Desk(carrier, lambda what, problem: problems.append(f"{what}: {problem!r}"))

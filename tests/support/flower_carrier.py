@@ -22,7 +22,6 @@ from expunge.office import Office
 from expunge.transport.flower.client import NotYet, Relay, respond
 from expunge.transport.flower.messages import Call, NodeSays, Parcel, ServerSays
 from expunge.transport.flower.server import Desk
-from expunge.transport.local import LocalCarrier
 from expunge.wire.token import Token
 from support.carriers import ATTEMPTS, Died, Fault, Lane
 from support.samples import SPEC
@@ -40,7 +39,7 @@ class FlowerLane(Lane):
     @property
     def desk(self) -> Desk:
         """As a ServerApp has it that begins now."""
-        return Desk(LocalCarrier(self.federation.service), _fail)
+        return Desk(self.federation.service, _fail)
 
     def enrolled(self, path: Path, token: Token, message: str) -> ClientStore:
         says = self.desk.opening()
@@ -135,7 +134,7 @@ class FlowerLane(Lane):
     def office(self) -> Office:
         if self._office is not None:
             self._office.close()
-        carrier = LocalCarrier(self.federation.service)
+        carrier = self.federation.service
         path = self.path / "officer"
         self._office = (
             Office.open(path, carrier)

@@ -22,7 +22,6 @@ import numpy as np
 from expunge.crypto import vault
 from expunge.server.service import Service
 from expunge.server.state import Settings
-from expunge.transport.local import LocalCarrier
 from support.federation import Client, Federation
 from support.samples import Sample
 
@@ -90,7 +89,6 @@ def serve(federation: Federation, plan: list[Planned], writing: int, after: int 
     service = Service.open(
         federation.path, settings=Settings(erase_within=1), clock=federation.clock, hook=mortal
     )
-    carrier = LocalCarrier(service)
 
     def fold_for_ever() -> None:
         while True:
@@ -99,7 +97,7 @@ def serve(federation: Federation, plan: list[Planned], writing: int, after: int 
     threading.Thread(target=fold_for_ever, daemon=True).start()
     for number, one in enumerate(plan):
         if one.sequence > one.client.sequence:
-            carrier.request(one.data)
+            service.request(one.data)
             os.write(writing, number.to_bytes(2, "little"))
     time.sleep(60)  # until it is killed
     os._exit(1)

@@ -38,7 +38,7 @@ class Masked:
 
     @property
     def spec(self) -> Spec:
-        return self.federation.carrier.service.core.spec
+        return self.federation.carrier.core.spec
 
     def enrol(self, name: str) -> None:
         self.federation.client(name)
@@ -87,7 +87,7 @@ class Masked:
         """The ledger is that of retraining on what these clients hold, bit for bit; so is the
         head.
         """
-        core = self.federation.carrier.service.core
+        core = self.federation.carrier.core
         expected = self.expected(names)
         assert core.books.exact_statistics().digest == expected.digest
         assert core.head is not None

@@ -21,7 +21,6 @@ from expunge.client import Agent, ClientStore, Selection, Synced, enrol
 from expunge.errors import CarrierError
 from expunge.server.service import Service
 from expunge.server.state import Settings
-from expunge.transport.local import LocalCarrier
 from expunge.wire.token import Token
 from support.federation import NOW, Clock, Federation, scratch
 
@@ -75,7 +74,7 @@ class Way:
             lost = self.lose(name)
             if lost == "there":
                 raise CarrierError("lost on the way: offer it again")
-            carrier = LocalCarrier(self._circle.federation.service)
+            carrier = self._circle.federation.service
             if lost == "cut there":
                 return getattr(carrier, name)(_halved(arguments[0]), *arguments[1:])
             answer = getattr(carrier, name)(*arguments)

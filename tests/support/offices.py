@@ -15,20 +15,20 @@ from expunge.errors import CarrierError, RefusedError
 from expunge.office import Office
 from expunge.server.backup import found
 from expunge.server.service import Service
-from expunge.transport.local import LocalCarrier
+from expunge.wire.carrier import Carrier
 from expunge.wire.token import Token
 
 SPEC = Spec(dim=3, labels=("a", "b"))
 
 
 class Losing:
-    """The local carrier, which loses what it is told to: the request (`before`) or the answer
+    """The service, which loses what it is told to: the request (`before`) or the answer
     (`after`).
 
     `cut` says which of the two is cut short instead: `there` or `back`.
     """
 
-    def __init__(self, carrier: LocalCarrier) -> None:
+    def __init__(self, carrier: Carrier) -> None:
         self.carrier = carrier
         self.lose = ""
         self.cut = ""
@@ -70,7 +70,7 @@ class Place:
         )
         found(path / "server", SPEC, self.operator_key.public, key=self.server_key)
         self.service = Service.open(path / "server", upkeep=False)
-        self.carrier = Losing(LocalCarrier(self.service))
+        self.carrier = Losing(self.service)
         self.office = Office.create(
             path / "operator",
             name="operator",

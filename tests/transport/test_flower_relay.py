@@ -397,7 +397,7 @@ def test_a_fault_of_the_server_is_reported_and_refused(
 
     monkeypatch.setattr(LocalCarrier, "sync", broken)
     reports: list[str] = []
-    carrier = LocalCarrier(clinics.server)
+    carrier = LocalCarrier.open(clinics.server)
     desk = Desk(carrier, lambda what, problem: reports.append(f"{what}: {problem}"))
     says = desk.answer(NodeSays("t", "clinic-00", (Call.of("sync", b"?"),)))
     carrier.close()

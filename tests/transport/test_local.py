@@ -26,18 +26,18 @@ def federation(tmp_path: Path) -> Federation:
 
 def test_it_opens_a_folder_and_leaves_it_folded(federation: Federation) -> None:
     client, samples = federation.clients["clinic"], federation.draw(2)
-    carrier: Carrier = LocalCarrier(federation.path, settings=Settings(erase_within=3600))
+    carrier: Carrier = LocalCarrier.open(federation.path, settings=Settings(erase_within=3600))
     data = client.request(samples, client.retained[:1])
     answer = carrier.request(data)
     assert carrier.request(data) == answer
-    federation.service = carrier.service  # type: ignore[attr-defined]
+    federation.service = carrier
     client.settled(answer, samples, client.retained[:1])
     head, certificate = published_head.read(carrier.head() or b"", federation.chain())
     assert carrier.head(head.digest) is None
     assert certificate.count == 4
     federation.check()
     with pytest.raises(StoreBusyError):
-        LocalCarrier(federation.path, timeout=0.0)
+        LocalCarrier.open(federation.path, timeout=0.0)
     carrier.close()
     federation.service = federation.opened()
     assert federation.service.status()["journal"] == 0
@@ -45,11 +45,10 @@ def test_it_opens_a_folder_and_leaves_it_folded(federation: Federation) -> None:
     federation.close()
 
 
-def test_a_service_that_is_given_is_not_closed(federation: Federation) -> None:
+def test_a_service_is_a_carrier(federation: Federation) -> None:
     federation.service = federation.opened()
-    carrier = LocalCarrier(federation.service)
+    carrier: Carrier = federation.service
     client, samples = federation.clients["clinic"], federation.draw(1)
     client.settled(carrier.request(client.request(samples)), samples)
-    carrier.close()
     assert federation.service.status()["samples"] == 4
     federation.close()

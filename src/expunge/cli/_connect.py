@@ -181,7 +181,7 @@ def _local(address: str) -> Carrier:
 
     place = _federation_at(address)
     try:
-        return LocalCarrier(
+        return LocalCarrier.open(
             place.server, mirrors=place.mirrors, timeout=0.0 if place.serving() else PATIENCE
         )
     except StoreBusyError as problem:

@@ -180,7 +180,7 @@ def sync(directory: Path, at: str | None) -> None:
       expunge aggregator sync region-north
     """
     with opened(directory, at) as one:
-        done, samples = one.sync(), one.group.carrier.service.core.books.solver.count
+        done, samples = one.sync(), one.group.carrier.core.books.solver.count
         name = one.name
     told = [
         (

@@ -255,7 +255,7 @@ def _tell(story: Story) -> dict[str, Any]:
     with ExitStack() as stack:
         with story.step("found", "Found a federation and enrol ten clients"):
             place = found_federation(story.folder / "federation", story.spec)
-            carrier = LocalCarrier(place.server, settings=Settings(gather_for=_GATHER_FOR))
+            carrier = LocalCarrier.open(place.server, settings=Settings(gather_for=_GATHER_FOR))
             stack.callback(carrier.close)
             office = stack.enter_context(Office.open(place.operator)).connect(carrier)
             reached = Reached(office, carrier, office.address)

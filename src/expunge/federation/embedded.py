@@ -87,12 +87,15 @@ class Federation:
         """
         self.place = place
         chosen = settings or Settings(gather_for=_GATHER_FOR)
-        self.carrier = LocalCarrier(service or place.server, mirrors=place.mirrors, settings=chosen)
+        self._is_given = service is not None
+        self.carrier: Service = service or LocalCarrier.open(
+            place.server, mirrors=place.mirrors, settings=chosen
+        )
         self._clients: dict[str, Client] = {}
         try:
             self.office = Office.open(office or place.operator, self.carrier)
         except BaseException:
-            self.carrier.close()
+            self._let_go()
             raise
 
     @classmethod
@@ -115,7 +118,7 @@ class Federation:
     @property
     def spec(self) -> Spec:
         """The current spec, with all amendments."""
-        return self.carrier.service.core.spec
+        return self.carrier.core.spec
 
     # -- clients -----------------------------------------------------------------------------------
 
@@ -161,7 +164,7 @@ class Federation:
         return sync_all(syncs, self._while_rounds_move())
 
     def _while_rounds_move(self) -> Callable[[bool], bool]:
-        rounds = self.carrier.service.aggregations
+        rounds = self.carrier.aggregations
         limit = rounds.aborted + _MOST_ABORTED
         seen: int | None = None
 
@@ -213,7 +216,7 @@ class Federation:
         """
         audit = self.office.do("audit", {})["audit"]
         self.sync()
-        self.carrier.service.upkeep.finish_audits()
+        self.carrier.upkeep.finish_audits()
         told: dict[str, Any] = self.office.ask("show-audit", {"audit": audit})
         return told
 
@@ -223,7 +226,12 @@ class Federation:
             client.store.close()
         self._clients.clear()
         self.office.close()
-        self.carrier.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the service, unless it is somebody else's."""
+        if not self._is_given:
+            self.carrier.close()
 
     def __enter__(self) -> Federation:
         return self

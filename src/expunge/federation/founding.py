@@ -59,9 +59,9 @@ def _fill(draft: Layout, address: str, spec: Spec, solver: str) -> None:
     operator, server = (SigningKey(secrets.token_bytes(_KEY_BYTES)) for _ in range(2))
     found(draft.server, spec, operator.public, solver=solver, key=server, mirrors=draft.mirrors)
     write_whole(draft.public_key, server.public.pem, mode=0o644)
-    carrier = LocalCarrier(draft.server, mirrors=draft.mirrors)
+    carrier = LocalCarrier.open(draft.server, mirrors=draft.mirrors)
     try:
-        federation = carrier.service.core.federation
+        federation = carrier.core.federation
     finally:
         carrier.close()
     Office.create(

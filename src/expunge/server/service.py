@@ -1,7 +1,7 @@
 """The service: everything that can be said to the server, whoever carries it.
 
-Bytes in, bytes out; each answer is signed, each refusal a RefusedError that changed nothing. Every
-carrier calls this same object.
+Bytes in, bytes out; each answer is signed, each refusal a RefusedError that changed nothing. It is
+a carrier (`expunge.wire.carrier`) for whoever is in its process; every other carrier calls it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import hashlib
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import EvidenceError, ExpungeError, RefusedError, StoreError
@@ -85,7 +85,7 @@ class Service:
         hook: Hook = no_hook,
         upkeep: bool = True,
         timeout: float = 0.0,
-    ) -> Service:
+    ) -> Self:
         """The server in this folder, as it was left.
 
         `clock` says what time it is, `seconds` how long something takes.
@@ -169,9 +169,16 @@ class Service:
 
     def aggregate(self, data: bytes) -> bytes:
         """A client's turn in a round of secure aggregation, answered by how the round stands for
-        it; without waiting.
+        it; one that only asks may wait until something has changed.
         """
-        return self.aggregations.turn(data).data
+        standing = self.aggregations.turn(data)
+        end = time.monotonic() + standing.wait
+        while standing.waiting and (left := end - time.monotonic()) > 0.0:
+            change = self.aggregations.change_after(standing.version)
+            wait([change], timeout=min(left, standing.due))
+            change.cancel()
+            standing = self.aggregations.turn(data)
+        return standing.data
 
     @answers_bytes
     def sync(self, data: bytes) -> bytes:

@@ -84,7 +84,7 @@ def test_everything_is_killed_again_and_again(tmp_path: Path) -> None:
 
 
 def enrolled(folder: Path, operator: SigningKey, key: SigningKey) -> None:
-    carrier = LocalCarrier(folder / "server")
+    carrier = LocalCarrier.open(folder / "server")
     office = office_of(folder, operator, key, carrier)
     for name in ("north", "south"):
         token = Token(office.federation, name, "client", secrets.token_hex(32), key.public, ())
@@ -94,10 +94,10 @@ def enrolled(folder: Path, operator: SigningKey, key: SigningKey) -> None:
     carrier.close()
 
 
-def office_of(folder: Path, operator: SigningKey, key: SigningKey, carrier: LocalCarrier) -> Office:
+def office_of(folder: Path, operator: SigningKey, key: SigningKey, carrier: Service) -> Office:
     if (folder / "office").exists():
         return Office.open(folder / "office", carrier)
-    federation = carrier.service.core.federation
+    federation = carrier.core.federation
     return Office.create(
         folder / "office",
         name="operator",
@@ -115,14 +115,13 @@ def check(folder: Path, operator: SigningKey, key: SigningKey) -> None:
     assert (
         service.status()["round"] > 0
     )  # over the network, before anybody was asked to come to an end
-    carrier = LocalCarrier(service)
-    office = office_of(folder, operator, key, carrier)
+    office = office_of(folder, operator, key, service)
     stores = [ClientStore.open(folder / name, timeout=20.0) for name in ("north", "south")]
     for store in stores:
-        Agent(store, carrier).sync()
+        Agent(store, service).sync()
     audit = office.do("audit", {})["audit"]
     for store in stores:
-        Agent(store, carrier).sync()
+        Agent(store, service).sync()
     service.upkeep.finish_audits()
     retained = sum(store.statistics() for store in stores)
     told = office.ask("show-audit", {"audit": audit})

@@ -256,7 +256,7 @@ def test_a_slow_node_is_waited_for_but_not_for_long(
         return pulled([one for one in identities if one not in slow or len(pull) > 4])
 
     grid.pull_messages = slowly
-    carrier = LocalCarrier(clinics.server)
+    carrier = LocalCarrier.open(clinics.server)
     desk = module("desk").Desk(carrier, lambda what, problem: pytest.fail(f"{what}: {problem}"))
     plan = module("plan").Plan(clinics.server)
     tally = module("serving").converse(grid, desk, plan, clock=lambda: now[0], sleep=lambda _: None)
@@ -278,7 +278,7 @@ def test_a_server_that_polls_forever_sees_what_comes_later(tmp_path: Path) -> No
     clinics = Clinics(tmp_path, 2)
     serving, plan = module("serving"), module("plan")
     grid = Grids(clinics).grid()
-    carrier = LocalCarrier(clinics.server)
+    carrier = LocalCarrier.open(clinics.server)
 
     def sleep(seconds: float) -> None:
         assert seconds == 7.0

@@ -381,18 +381,18 @@ def serve(grid: Grid, context: Context, *, settings: Settings | None = None) -> 
     """
     plan = Plan.of(context.run_config)
     began = time.monotonic()
-    carrier = LocalCarrier(plan.server, settings=settings, timeout=_LOCK_PATIENCE)
+    carrier = LocalCarrier.open(plan.server, settings=settings, timeout=_LOCK_PATIENCE)
     try:
-        before = _applied(carrier.service)
+        before = _applied(carrier)
         desk = Desk(carrier, lambda what, problem: log.error("Expunge: %s", what, exc_info=problem))
         tally = converse(grid, desk, plan)
         log.info(
             "Expunge: %d samples, head %s; %d requests applied, %d clients seen, %d with "
             "problems, %d waiting for "
             "others, %d nodes late; %d exchanges in %.2f s",
-            carrier.service.status()["samples"],
-            carrier.service.head_digest() or "none",
-            _applied(carrier.service) - before,
+            carrier.status()["samples"],
+            carrier.head_digest() or "none",
+            _applied(carrier) - before,
             len(tally.done | set(tally.problems)),
             len(tally.problems),
             len(tally.waiting),
