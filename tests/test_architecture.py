@@ -16,6 +16,7 @@ import expunge_experiments
 
 LAYERS = (
     "errors",
+    "_lazy",
     "_version",
     "exact",
     "ridge",

@@ -7,20 +7,21 @@
 The head after a deletion is, bit for bit, the head retrained without the deleted samples.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from expunge import errors
+from expunge._lazy import lazy_names
 from expunge._version import __version__
-from expunge.exact import Grid
-from expunge.posterior import Posterior
-from expunge.ridge.head import Diagnostics, Head
-from expunge.ridge.spec import Aggregation, Spec
-from expunge.ridge.statistics import Statistics
-from expunge.solvers import CholeskySolver, WoodburySolver, solve
 
 if TYPE_CHECKING:
     from expunge.estimators import ExactRidgeClassifier, ExactRidgeRegressor
+    from expunge.exact.grid import Grid
+    from expunge.posterior import Posterior
+    from expunge.ridge.head import Diagnostics, Head
+    from expunge.ridge.spec import Aggregation, Spec
+    from expunge.ridge.statistics import Statistics
+    from expunge.solvers.certify import solve
+    from expunge.solvers.variants import CholeskySolver, WoodburySolver
 
 __all__ = [
     "Aggregation",
@@ -39,14 +40,20 @@ __all__ = [
     "solve",
 ]
 
-
-_LATER = {"ExactRidgeClassifier": "estimators", "ExactRidgeRegressor": "estimators"}
-
-
-def __getattr__(name: str) -> Any:
-    """The estimators, imported when first asked for: scikit-learn takes longer to import than all
-    the rest.
-    """
-    if name in _LATER:
-        return getattr(import_module(f"expunge.{_LATER[name]}"), name)
-    raise AttributeError(f"module 'expunge' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Aggregation": "expunge.ridge.spec",
+        "CholeskySolver": "expunge.solvers.variants",
+        "Diagnostics": "expunge.ridge.head",
+        "ExactRidgeClassifier": "expunge.estimators",
+        "ExactRidgeRegressor": "expunge.estimators",
+        "Grid": "expunge.exact.grid",
+        "Head": "expunge.ridge.head",
+        "Posterior": "expunge.posterior",
+        "Spec": "expunge.ridge.spec",
+        "Statistics": "expunge.ridge.statistics",
+        "WoodburySolver": "expunge.solvers.variants",
+        "solve": "expunge.solvers.certify",
+    },
+)

@@ -2,13 +2,19 @@
 features.
 """
 
-from expunge.client.enrolment import enrol
-from expunge.client.outbox import Composition
-from expunge.client.samples import Preview, Selection
-from expunge.client.store import ClientStore, Status
-from expunge.client.sync import Agent, Synced
-from expunge.data.columns import Loaded
-from expunge.data.readers import load
+from typing import TYPE_CHECKING
+
+from expunge._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from expunge.client.enrolment import enrol
+    from expunge.client.outbox import Composition
+    from expunge.client.samples import Preview, Selection
+    from expunge.client.status import Status
+    from expunge.client.store import ClientStore
+    from expunge.client.sync import Agent, Synced
+    from expunge.data.columns import Loaded
+    from expunge.data.readers import load
 
 __all__ = [
     "Agent",
@@ -22,3 +28,19 @@ __all__ = [
     "enrol",
     "load",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Agent": "expunge.client.sync",
+        "ClientStore": "expunge.client.store",
+        "Composition": "expunge.client.outbox",
+        "Loaded": "expunge.data.columns",
+        "Preview": "expunge.client.samples",
+        "Selection": "expunge.client.samples",
+        "Status": "expunge.client.status",
+        "Synced": "expunge.client.sync",
+        "enrol": "expunge.client.enrolment",
+        "load": "expunge.data.readers",
+    },
+)

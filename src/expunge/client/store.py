@@ -5,10 +5,6 @@ computed. Each operation is one transaction: it takes effect whole or not at all
 are pending until the receipt is in hand (the states are described in `expunge.client.states`); then
 what was deleted is physically gone.
 
-What a client keeps between two steps (its part in a round of secure aggregation, what it has
-forwarded) is sealed, too. Law: each `keep` replaces what was kept under the name before and
-destroys its key, so that secrets which have had their day cannot be read again.
-
 A store may be opened read-only, beside the process that works on it: a snapshot that changes
 nothing.
 """
@@ -16,10 +12,9 @@ nothing.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -40,7 +35,8 @@ from expunge.client.samples import (
     Selection,
     counted,
 )
-from expunge.client.settings import ClientSettings, alone, checkpoint_text, spec_text
+from expunge.client.settings import alone, checkpoint_text, spec_text
+from expunge.client.status import ClientOverview
 from expunge.crypto import PublicKey, SigningKey
 from expunge.errors import InputError, SpecError, SpecMismatchError, StoreError
 from expunge.ridge.spec import Spec
@@ -52,85 +48,6 @@ from expunge.wire.request import AuditAnswer, OrderAnswer
 from expunge.wire.schema import FEDERATION_DIGITS, checked_hex, checked_name
 
 
-class SealedValue:
-    """One value that a client keeps between two steps, sealed under a key of its own."""
-
-    def __init__(self, folder: ClientFolder, name: str) -> None:
-        self._folder = folder
-        self._database = folder.database
-        self._name = name
-        self.turn = (
-            RLock()
-        )  # held by whoever goes on from what is kept, so that two agents on one store take turns
-        self._context = b"kept\0" + name.encode("ascii")
-
-    def kept(self) -> bytes | None:
-        """What was kept last."""
-        row = self._database.row("SELECT slot, sealed FROM kept WHERE name = ?", (self._name,))
-        return None if row is None else self._folder.vault.unseal(row[0], row[1], self._context)
-
-    def keep(self, content: bytes) -> None:
-        """Keep this in the place of what was kept before."""
-        old = self._slots()
-        (slot,) = self._folder.vault.new()
-        try:
-            sealed = self._folder.vault.seal(slot, content, self._context)
-            with self._database.transaction() as changes:
-                changes.run(
-                    "INSERT OR REPLACE INTO kept (name, slot, sealed) VALUES (?, ?, ?)",
-                    (self._name, slot, sealed),
-                )
-        except BaseException:
-            self._folder.drop([slot])
-            raise
-        if old:
-            self._folder.erase(old)
-
-    def drop(self) -> None:
-        """It is needed no longer."""
-        old = self._slots()
-        if old:
-            with self._database.transaction() as changes:
-                changes.run("DELETE FROM kept WHERE name = ?", (self._name,))
-            self._folder.erase(old)
-
-    def _slots(self) -> list[int]:
-        return [
-            row[0]
-            for row in self._database.rows("SELECT slot FROM kept WHERE name = ?", (self._name,))
-        ]
-
-
-@dataclass(frozen=True)
-class Status:
-    """Where a client stands.
-
-    `adding` and `deleting` are pending; `composed` is the number of the request being offered.
-
-    `gone` says that the server no longer knows the client, though the client did not leave by a
-    request of its own.
-    """
-
-    name: str
-    federation: str
-    mode: str
-    message: str
-    enrolled: bool
-    live: int
-    adding: int
-    deleting: int
-    labels: Mapping[str, int]  # of samples that are adding or live
-    sequence: int
-    composed: int | None
-    orders: int  # carried out here, and not yet answered with a receipt in hand
-    checkpoint: int
-    head: str
-    refusal: str
-    leaving: bool
-    left: bool
-    gone: bool
-
-
 MODES = ("cached", "recompute")
 KINDS = ("rows", "gram", "factor", "masked", "group")
 
@@ -139,7 +56,7 @@ class _UnchangedError(Exception):
     """A correction that corrects nothing: its transaction is undone."""
 
 
-class ClientStore(ClientSettings):
+class ClientStore(ClientOverview):
     """A client's samples and outbox in a folder.
 
     Any thread may use it; one process at a time, while others may read it.
@@ -149,9 +66,6 @@ class ClientStore(ClientSettings):
         super().__init__(folder)
         self._samples = Samples(folder)
         self._outbox = Outbox(folder, self._samples)
-        self.participation = SealedValue(folder, "participation")
-        self.forwarded = SealedValue(folder, "forwarded")
-        self.forwarding = SealedValue(folder, "forwarding")
 
     @classmethod
     def create(
@@ -200,28 +114,6 @@ class ClientStore(ClientSettings):
         return cls(
             ClientFolder.create(Path(path), key, settings, [Path(place) for place in mirrors])
         )
-
-    @classmethod
-    def open(cls, path: Path, *, timeout: float = 0.0, restored: bool = False) -> ClientStore:
-        """The store in a folder; waits for another process up to `timeout` seconds.
-
-        For `restored` see `ClientFolder.open`.
-        """
-        return cls(ClientFolder.open(Path(path), timeout=timeout, restored=restored))
-
-    @classmethod
-    def open_read_only(cls, path: Path) -> ClientStore:
-        """The store as it is at this moment, beside the process that works on it; for looking only.
-
-        See `ClientFolder.open_read_only`.
-        """
-        return cls(ClientFolder.open_read_only(Path(path)))
-
-    def __enter__(self) -> ClientStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -284,36 +176,6 @@ class ClientStore(ClientSettings):
     def answered(self, audit: str) -> bool:
         """Whether an audit has been answered."""
         return bool(self._database.value("SELECT 1 FROM audits WHERE id = ?", (audit,)))
-
-    @alone
-    def status(self) -> Status:
-        """Where this client stands."""
-        numbers = dict(self._database.rows("SELECT state, count(*) FROM samples GROUP BY state"))
-        query = (
-            "SELECT label, count(*) FROM samples WHERE state IN ('adding', 'live') AND label "
-            "IS NOT NULL GROUP BY label"
-        )
-        names = self._spec.labels or ()
-        return Status(
-            name=self.name,
-            federation=self.federation,
-            mode=self.mode,
-            message=self.message,
-            enrolled=self.recall("enrolled") == "1",
-            live=numbers.get("live", 0),
-            adding=numbers.get("adding", 0),
-            deleting=numbers.get("deleting", 0) + numbers.get("withdrawn", 0),
-            labels={str(names[label]): number for label, number in self._database.rows(query)},
-            sequence=self.sequence,
-            composed=self._database.value("SELECT sequence FROM compositions"),
-            orders=self._database.value("SELECT count(*) FROM orders WHERE answered = 0"),
-            checkpoint=self.checkpoint[0],
-            head=self.recall("head") or "",
-            refusal=self.recall("refusal") or "",
-            leaving=self.recall("leaving") == "1",
-            left=self.recall("left") == "1",
-            gone=self.gone and self.recall("left") != "1",
-        )
 
     # -- adding and correcting ---------------------------------------------------------------------
 

@@ -33,7 +33,6 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -41,6 +40,7 @@ from expunge.errors import ShreddedError, StoreError
 from expunge.storage.files import sync_folder
 
 KEY_BYTES = 32
+_ERASED = bytes(KEY_BYTES)  # what stands in a slot without a key
 _MAGIC = b"expunge\0vault\0"
 _VERSION = 1
 _HEADER = struct.Struct("<14sB16sQQ")
@@ -179,9 +179,13 @@ class Vault:
         self._keys = keys
         self._lock = threading.RLock()
         self._closed = False
-        holds = np.frombuffer(bytes(keys), dtype=np.uint8).reshape(-1, KEY_BYTES).any(axis=1)
-        self._live: set[int] = set(np.flatnonzero(holds).tolist())
-        self._free: list[int] = np.flatnonzero(~holds).tolist()  # sorted, hence a heap
+        self._live: set[int] = set()
+        self._free: list[int] = []  # sorted, hence a heap
+        for slot, (key,) in enumerate(struct.iter_unpack(f"{KEY_BYTES}s", keys)):
+            if key == _ERASED:
+                self._free.append(slot)
+            else:
+                self._live.add(slot)
 
     @classmethod
     def create(cls, path: Path, mirrors: Sequence[Path] = ()) -> Vault:

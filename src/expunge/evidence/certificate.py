@@ -10,16 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from expunge.crypto import Envelope, PublicKey
 from expunge.errors import EvidenceError, FormatError, SpecError
 from expunge.evidence import digests
 from expunge.evidence.log import Checkpoint
 from expunge.evidence.rotation import KeyChain
-from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.wire import schema
+
+if TYPE_CHECKING:
+    from expunge.ridge.head import Head
 
 STATEMENT = (
     "For any noise variance the weights have one matrix-normal posterior given the ledger: its "

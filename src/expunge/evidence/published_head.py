@@ -9,14 +9,15 @@ unseen.
 from __future__ import annotations
 
 import struct
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from expunge.crypto import Envelope, PublicKey
 from expunge.errors import FormatError, TruncatedError
 from expunge.evidence.certificate import Certificate
 from expunge.evidence.rotation import KeyChain
-from expunge.ridge.head import Head
+
+if TYPE_CHECKING:
+    from expunge.ridge.head import Head
 
 MAGIC = b"expunge\x00published\x00"
 _VERSION = 1
@@ -26,7 +27,7 @@ _FRAME = struct.Struct(f"<{len(MAGIC)}sBI")
 def write(certificate: Envelope, head: Head) -> bytes:
     """The file of a head and the certificate that is of it."""
     data = certificate.to_bytes()
-    weights = np.ascontiguousarray(head.integers, dtype="<i8").tobytes()
+    weights = head.integers.astype("<i8").tobytes()
     return _FRAME.pack(MAGIC, _VERSION, len(data)) + data + weights
 
 
@@ -62,6 +63,11 @@ def read(data: bytes, keys: KeyChain | PublicKey) -> tuple[Head, Certificate]:
             f"the published head has {len(weights)} bytes of weights, not those of its spec: "
             "fetch it again"
         )
+    # Other evidence, which is verified by the same modules, has no weights and needs no arithmetic.
+    import numpy as np  # noqa: PLC0415
+
+    from expunge.ridge.head import Head  # noqa: PLC0415
+
     integers = (
         np.frombuffer(weights, dtype="<i8").astype(np.int64).reshape(spec.width, spec.columns)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.crypto.envelope import payload_type
@@ -32,8 +32,10 @@ from expunge.evidence.wording import (
     samples,
     shown,
 )
-from expunge.ridge.head import Head
 from expunge.wire.schema import UNDISCLOSED
+
+if TYPE_CHECKING:
+    from expunge.ridge.head import Head
 
 _PAGE = b"<!DOCTYPE html>"
 _KINDS = ("receipt", "certificate", "rotation", "result", "checkpoint")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from numbers import Integral
+from typing import TYPE_CHECKING, TypeAlias
 
 from expunge.errors import GridRangeError, NotFiniteError, SpecError
-from expunge.exact.threads import chunks
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Float: TypeAlias = NDArray[np.float64]
 
 DIGIT_BITS = 21
 _MOST_FRACTION_BITS = 100
-
-Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Grid:
     def __post_init__(self) -> None:
         for name in ("digits", "fraction_bits"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            if isinstance(value, bool) or not isinstance(value, Integral):
                 raise SpecError(f"Grid({name}={value!r}): {name} must be an integer")
             object.__setattr__(self, name, int(value))
         if self.digits not in (1, 2):
@@ -97,6 +99,10 @@ class Grid:
         nothing of use. A grid named as the remedy holds the value, and 1 too where `holding_one`
         says that it must.
         """
+        import numpy as np  # noqa: PLC0415 - a grid is part of every spec, and most are only read
+
+        from expunge.exact.threads import chunks  # noqa: PLC0415 - the same
+
         scale = 2.0**self.fraction_bits
         largest = np.float64(0.0)
         for part in chunks(len(out), out.shape[1]):
@@ -117,6 +123,8 @@ class Grid:
     def _refuse(
         self, values: NDArray[np.generic], out: Float, what: str, first_row: int, holding_one: bool
     ) -> None:
+        import numpy as np  # noqa: PLC0415 - a grid is part of every spec, and most are only read
+
         bad = ~(np.abs(out) < 2.0**self.bits)
         row, column = (int(index) for index in np.argwhere(bad)[0])
         value = float(values[row, column])

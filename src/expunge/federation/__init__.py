@@ -2,6 +2,16 @@
 line.
 """
 
-from expunge.federation.embedded import Client, Federation
+from typing import TYPE_CHECKING
+
+from expunge._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from expunge.federation.embedded import Client, Federation
 
 __all__ = ["Client", "Federation"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {"Client": "expunge.federation.embedded", "Federation": "expunge.federation.embedded"},
+)

@@ -14,12 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
-
 from expunge.errors import SpecError, SpecMismatchError
-from expunge.exact import Grid
+from expunge.exact.grid import Grid
 
 _RANGES = {
     "fewest": (2, 1 << 20),
@@ -52,7 +51,7 @@ class Aggregation:
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            if isinstance(value, bool) or not isinstance(value, Integral):
                 raise SpecError(
                     f"{name}={value!r:.80} of the aggregation must be an integer between {least} "
                     f"and {most}"
@@ -105,11 +104,20 @@ def _digest(kind: str, content: object) -> str:
 
 
 def _integer(name: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise SpecError(f"{name}={value!r} must be an integer")
     if not least <= int(value) <= most:
         raise SpecError(f"{name}={int(value)} must lie between {least} and {most}")
     return int(value)
+
+
+def _is_boolean(value: object) -> bool:
+    """Whether this is True or False, of Python or of numpy."""
+    if isinstance(value, bool):
+        return True
+    import numpy as np  # noqa: PLC0415 - digests of specs need no arithmetic, nor does most else
+
+    return isinstance(value, np.bool_)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +164,7 @@ class Spec:
                 _MOST_PUBLICATION_BITS,
             ),
         )
-        if not isinstance(self.intercept, (bool, np.bool_)):
+        if not _is_boolean(self.intercept):
             raise SpecError(f"intercept={self.intercept!r} must be True or False")
         set_field(self, "intercept", bool(self.intercept))
         for name in ("grid", "label_grid"):
@@ -429,7 +437,7 @@ def _checked_aggregation(messages: tuple[str, ...], rules: object) -> Aggregatio
 
 
 def _checked_gamma(gamma: object) -> float:
-    if isinstance(gamma, bool) or not isinstance(gamma, (int, float, np.integer, np.floating)):
+    if isinstance(gamma, (bool, Fraction)) or not isinstance(gamma, Real):
         raise SpecError(f"gamma={gamma!r} must be a number")
     try:
         value = float(gamma)
@@ -453,7 +461,7 @@ def _checked_labels(labels: object) -> tuple[Label, ...]:
         )
     names: list[Label] = []
     for label in labels:
-        if isinstance(label, (bool, np.bool_)) or not isinstance(label, (str, int, np.integer)):
+        if isinstance(label, bool) or not isinstance(label, (str, Integral)):
             raise SpecError(
                 f"label {label!r} must be a string (or the integers 0, 1, 2, ... for classes "
                 "without names)"
