@@ -20,7 +20,7 @@ from scipy import linalg
 from sklearn.linear_model import Ridge
 
 import expunge
-from benchmarks import aggregation, carriers, service, systems, tree
+from benchmarks import aggregation, carriers, service, startup, systems, tree
 from benchmarks.data import Data, load
 from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table
 from expunge.solvers.float64 import FloatWoodburySolver
@@ -253,6 +253,7 @@ PARTS = {
     "tree": tree.report,
     "carriers": carriers.report,
     "systems": systems.report,
+    "startup": startup.report,
 }
 
 

@@ -8,7 +8,13 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
+
+from expunge.cli._command import Group
+from expunge.cli.main import main
+from support.cli import ROWS_A, Federation, run
+from support.serving import Server
 
 LAZY = ("expunge", "expunge.client", "expunge.federation")
 LIGHT = (
@@ -67,3 +73,74 @@ def test_names_are_found_in_a_fresh_process(package: str) -> None:
 @pytest.mark.parametrize("module", LIGHT)
 def test_a_light_module_imports_no_arithmetic(module: str) -> None:
     assert imported_by("-c", f"import {module}").isdisjoint(ARITHMETIC)
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_what_needs_no_screen_imports_none(option: str) -> None:
+    loaded = imported_by("-m", "expunge", option)
+    assert "click" in loaded
+    assert loaded.isdisjoint({*ARITHMETIC, "rich", "cryptography", "sqlite3"})
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    place = Federation.found(tmp_path_factory.mktemp("startup"))
+    folder = place.client("clinic-a", ROWS_A)
+    run("client", "receipts", "last", "-o", place.path / "receipt.json", "--dir", folder)
+    run("order", "file", "p1", "--office", place.office)
+    return place
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "client --help",
+        "client status --dir {path}/clinic-a",
+        "client receipts --dir {path}/clinic-a",
+        "verify {path}/receipt.json --key {path}/federation/server.pub",
+        "verify {path}/receipt.json --trust {path}/clinic-a",
+        "key {path}/clinic-a",
+    ],
+)
+def test_a_command_that_computes_nothing_imports_no_arithmetic(
+    place: Federation, command: str
+) -> None:
+    loaded = imported_by("-m", "expunge", *command.format(path=place.path).split())
+    assert "expunge" in loaded
+    assert loaded.isdisjoint(ARITHMETIC)
+
+
+def test_whoever_asks_a_server_imports_no_arithmetic(place: Federation) -> None:
+    server = Server(place.folder)
+    try:
+        asked = ("order", "list", "--office", str(place.office), "--at", server.url)
+        loaded = imported_by("-m", "expunge", *asked)
+    finally:
+        server.stop()
+    assert "urllib3" in loaded
+    assert loaded.isdisjoint(ARITHMETIC)
+
+
+def test_a_command_that_opens_samples_is_seen_to_import_arithmetic(place: Federation) -> None:
+    listed = imported_by("-m", "expunge", "client", "list", "--dir", str(place.path / "clinic-a"))
+    assert "numpy" in listed
+
+
+def groups(group: Group) -> list[Group]:
+    """A group and all below it."""
+    context = click.Context(group)
+    found = [group.get_command(context, name) for name in (*group.commands, *group.later)]
+    below = [one for command in found if isinstance(command, Group) for one in groups(command)]
+    return [group, *below]
+
+
+def test_groups_show_the_first_sentences_of_their_commands() -> None:
+    assert isinstance(main, Group)
+    compared = 0
+    for group in groups(main):
+        for name, later in group.later.items():
+            command = later.load()
+            assert command.name == name
+            assert later.first_sentence == command.get_short_help_str(limit=200)
+            compared += 1
+    assert compared >= len(main.later) + 1

@@ -27,7 +27,9 @@ BROKEN = 7
 def install(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     """These commands, and no others, are of other distributions."""
     entries = EntryPoints(EntryPoint(name, value, plugins.GROUP) for name, value in values.items())
-    monkeypatch.setattr(plugins, "entry_points", lambda group: entries.select(group=group))
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda group: entries.select(group=group)
+    )
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from expunge.cli._connect import RECOMPUTING, SENDING, carrier_to, recomputed, watched
+from expunge.cli._agent import RECOMPUTING, SENDING, recomputed, watched
+from expunge.cli._connect import carrier_to
 from expunge.client import Agent, ClientStore, Selection
 from expunge.errors import CarrierError
 from support.cli import ROWS_A, Federation, run, value

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.cli._connect import ROUND, how_it_stands, watched
+from expunge.cli._agent import ROUND, how_it_stands, watched
 from expunge.client import Synced
 from expunge.client.sync import patience, sync_all
 from expunge.crypto import SigningKey

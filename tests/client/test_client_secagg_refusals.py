@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from expunge.client.trust import pins_text
+from expunge.client.pins import pins_text
 from expunge.crypto import Envelope
 from expunge.errors import EvidenceError
 from expunge.secagg import Participant, read_preamble

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from expunge.cli._output import Screen
 from expunge.errors import CarrierError, EvidenceError, ExpungeError, RefusedError, StoreBusyError
+
+if TYPE_CHECKING:
+    from expunge.cli._output import Screen
 
 DONE, FAILED, USAGE, EVIDENCE, NO_ANSWER, BUSY, NOTHING, NOT_YET = range(8)
 INTERRUPTED = 130
@@ -110,6 +114,13 @@ def message(problem: BaseException) -> str:
     return text
 
 
+def screen(*, as_json: bool) -> Screen:
+    """A screen to show things on."""
+    from expunge.cli._output import Screen  # noqa: PLC0415 - brings rich, which no help waits for
+
+    return Screen(as_json=as_json)
+
+
 _JSON = "expunge.json"
 
 
@@ -154,33 +165,66 @@ class Command(_Helped):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run, with a screen to show things on."""
-        ctx.obj = Screen(as_json=bool(ctx.meta.get(_JSON)))
+        ctx.obj = screen(as_json=bool(ctx.meta.get(_JSON)))
         return super().invoke(ctx)
 
 
+@dataclass(frozen=True)
+class Later:
+    """A command that is imported when it is used: where it is, and the first sentence of its help.
+
+    The sentence stands here so that a group's help imports none of its commands;
+    tests/test_startup.py compares it with the command's own.
+    """
+
+    source: str  # module:name
+    first_sentence: str
+
+    def load(self) -> click.Command:
+        """The command itself."""
+        module, _, name = self.source.partition(":")
+        found = getattr(import_module(module), name)
+        if not isinstance(found, click.Command):
+            raise TypeError(f"{self.source} is no command, but a {type(found).__name__}")
+        return found
+
+
 class Group(_Helped, click.Group):
-    """Commands that belong together."""
+    """Commands that belong together; those in `later` are imported when they are used."""
 
     command_class = Command
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self, *arguments: Any, later: Mapping[str, Later] | None = None, **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
         self.help = kept_lines(self.help)
+        self.later = dict(later or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click has it
         """In the order in which they were defined."""
-        return list(self.commands)
+        return [*self.commands, *self.later]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by its name."""
+        if cmd_name in self.later:
+            return self.later[cmd_name].load()
+        return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Each command with the whole of its first sentence."""
-        found = [(name, self.first_sentence(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, text in found if text is not None])
+            formatter.write_dl(list(self.first_sentences(ctx).items()))
 
-    def first_sentence(self, ctx: click.Context, name: str) -> str | None:
-        """The first sentence of a command's help."""
-        command = self.get_command(ctx, name)
-        return None if command is None else command.get_short_help_str(limit=200)
+    def first_sentences(self, ctx: click.Context) -> dict[str, str]:
+        """Every command with the first sentence of its help; what is imported later is not now."""
+        found = {}
+        for name in self.list_commands(ctx):
+            if name in self.later:
+                found[name] = self.later[name].first_sentence
+            elif (command := self.get_command(ctx, name)) is not None:
+                found[name] = command.get_short_help_str(limit=200)
+        return found
 
 
 Group.group_class = Group
@@ -191,6 +235,8 @@ def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
     return click.command(name, cls=Command)
 
 
-def group(name: str | None = None) -> Callable[[Callable[..., Any]], Group]:
+def group(
+    name: str | None = None, *, later: Mapping[str, Later] | None = None
+) -> Callable[[Callable[..., Any]], Group]:
     """Make a function a group of commands."""
-    return click.group(name, cls=Group)
+    return click.group(name, cls=Group, later=later)

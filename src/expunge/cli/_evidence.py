@@ -1,21 +1,13 @@
-"""Which key to trust, from the files and folders that people have; and heads from the files that
-they come in.
-"""
+"""Which key to trust, from the files that people have; of folders, see `_trust`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from expunge.cli._connect import looked
-from expunge.client import ClientStore
 from expunge.crypto import Envelope, PublicKey
-from expunge.errors import FormatError, InputError
-from expunge.evidence import Certificate, KeyChain, published_head
-from expunge.export import from_onnx, from_safetensors
-from expunge.federation.layout import Layout
-from expunge.office import Office
-from expunge.ridge.head import Head
+from expunge.errors import FormatError
+from expunge.evidence import KeyChain
 
 _PEM = b"-----BEGIN"
 
@@ -40,61 +32,9 @@ def rotations_from(paths: Iterable[Path]) -> list[Envelope]:
     ]
 
 
-def chains_from(folder: Path) -> list[KeyChain]:
-    """The server's keys, as the folder of a federation, an office or a client knows them; a
-    client's former servers come after.
-
-    An office or client is looked for first: the operator's office lies in the federation's folder.
-    """
-    if (folder / "office.json").exists():
-        with Office.open(folder, timeout=1.0) as office:
-            return [office.chain]
-    if (folder / "client.db").exists():
-        return looked(folder, lambda store: store.chains())[0]
-    if Layout.is_at(folder):
-        place = Layout.at(folder)
-        return [KeyChain(place.signing_key(), place.rotations())]
-    raise InputError(
-        f"{folder} is no folder of a federation, an office or a client: no key can be found there"
-    )
-
-
 def chain_for(envelope: Envelope, chains: Sequence[KeyChain]) -> KeyChain:
     """The chain that knows who signed this; the first one, to be told that it does not, if none
     does.
     """
     signer = envelope.signatures[0][0]
     return next((chain for chain in chains[1:] if chain.knows(signer)), chains[0])
-
-
-def store_head(store: ClientStore) -> tuple[bytes, Head, Certificate] | None:
-    """The newest head that a client has fetched: its file, itself, and its certificate; checked."""
-    data = store.head()
-    if data is None:
-        return None
-    return data, *published_head.read(
-        data, chain_for(published_head.split(data)[0], store.chains())
-    )
-
-
-def head_from(path: Path, chains: Sequence[KeyChain]) -> Head:
-    """The head in a file: a published one, whose certificate one of the chains must have signed, or
-    an export.
-    """
-    data = path.read_bytes()
-    if data.startswith(published_head.MAGIC):
-        if not chains:
-            raise InputError(
-                f"{path} is a published head, signed by the server: to check it, give the "
-                "server's public key (--key), or a "
-                "folder that knows it (--trust)"
-            )
-        return published_head.read(data, chain_for(published_head.split(data)[0], chains))[0]
-    if path.suffix == ".safetensors":
-        return from_safetensors(data)
-    if path.suffix == ".onnx":
-        return from_onnx(data)
-    raise InputError(
-        f"{path} is no head: give a file that expunge head -o wrote, or an export that ends in "
-        ".safetensors or .onnx"
-    )

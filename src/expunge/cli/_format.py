@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
 from expunge.cli._output import GOOD, WAITS, count, facts, line, next_steps, table, typed
-from expunge.client import Preview, Status, Synced
 from expunge.evidence import Receipt
 from expunge.evidence.wording import moment
+
+if TYPE_CHECKING:
+    from expunge.client import Preview, Status, Synced
 
 _SHOWN = 12  # ids of samples
 

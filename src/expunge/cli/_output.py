@@ -19,21 +19,12 @@ from typing import Any
 import click
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 
 from expunge.errors import InputError
 from expunge.evidence.wording import shown
 
-Bars = Callable[[str, int, int | None], None]
+Bars = Callable[[str, int, int | None], None]  # what is done, how much so far, and of how much
 
 GOOD, BAD, WAITS, QUIET, COMMAND = "green", "bold red", "yellow", "dim", "cyan"
 
@@ -88,6 +79,10 @@ class Screen:
         """Write one line to standard error: it may name a path or command, which people copy."""
         self.err.print(text, soft_wrap=True)
 
+    def error(self, message: str) -> None:
+        """Say why a command has failed, on standard error."""
+        self.complain(Text.assemble(("Error: ", BAD), shown(message)))
+
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask a person; whoever does not say yes ends the command with nothing changed."""
         if yes:
@@ -126,34 +121,10 @@ class Screen:
         if not self.is_watched:
             yield lambda *_: None
             return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            _Done(),
-            TimeRemainingColumn(),
-        )
-        tasks: dict[str, TaskID] = {}
-        with Progress(*columns, console=self.err, transient=True) as bar:
+        from expunge.cli import _progress  # noqa: PLC0415 - most commands show no bars
 
-            def show(what: str, done: int, total: int | None) -> None:
-                name = what.partition(":")[0]
-                if name not in tasks:
-                    tasks[name] = bar.add_task(what, total=total)
-                bar.update(tasks[name], description=what, completed=done, total=total)
-
+        with _progress.bars(self.err) as show:
             yield show
-
-
-class _Done(ProgressColumn):
-    """As in "12,000 of 50,000"."""
-
-    def render(self, task: Task) -> Text:
-        """The column of one bar."""
-        if task.total is None and not task.completed:
-            return Text("")  # whoever waits for others counts nothing
-        return Text(
-            f"{int(task.completed):,}" + ("" if task.total is None else f" of {int(task.total):,}")
-        )
 
 
 @dataclass(frozen=True)

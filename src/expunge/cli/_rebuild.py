@@ -18,8 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from expunge.cli._connect import ATTEMPTS, Reached, backbone_of, carrier_to, office_at, store_at
-from expunge.cli._evidence import store_head
+from expunge.cli._agent import backbone_of, store_at
+from expunge.cli._connect import ATTEMPTS, Reached, carrier_to, office_at
+from expunge.cli._heads import store_head
 from expunge.cli._output import Screen
 from expunge.cli._samples import recomputing
 from expunge.client import Agent, ClientStore, Synced

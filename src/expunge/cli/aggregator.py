@@ -10,19 +10,11 @@ from typing import Any
 import click
 
 from expunge.aggregator import Aggregator, Forwarder, require_aggregator
+from expunge.cli._aggregation import plan_in_words, rules_in_words, rules_of, rules_options
 from expunge.cli._command import group
 from expunge.cli._connect import ATTEMPTS, PATIENCE, carrier_to
 from expunge.cli._identifiers import Identifier, resolve
-from expunge.cli._options import (
-    FOLDER,
-    PATH,
-    at_option,
-    output_option,
-    plan_in_words,
-    rules_in_words,
-    rules_of,
-    rules_options,
-)
+from expunge.cli._options import FOLDER, PATH, at_option, output_option
 from expunge.cli._output import GOOD, Screen, count, facts, next_steps, title, unwrapped
 from expunge.cli._samples import backbone_argument
 from expunge.cli.enroll import addresses, token_from

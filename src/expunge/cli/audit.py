@@ -13,8 +13,9 @@ import click
 from rich.text import Text
 
 from expunge.cli import _command
+from expunge.cli._agent import agent_on, backbone_of, store_at
 from expunge.cli._command import command
-from expunge.cli._connect import Reached, agent_on, backbone_of, office_at, store_at
+from expunge.cli._connect import Reached, office_at
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import FOLDER, office_options
 from expunge.cli._output import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, unwrapped

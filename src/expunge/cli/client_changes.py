@@ -14,19 +14,11 @@ from rich.console import RenderableType
 
 from expunge.backbones import Backbone
 from expunge.cli import _command
+from expunge.cli._agent import agent_of, backbone_of, store_at, unserved
 from expunge.cli._command import command
-from expunge.cli._connect import agent_of, backbone_of, carrier_to, store_at, unserved
+from expunge.cli._connect import carrier_to
 from expunge.cli._format import preview_value, show_preview, show_synced, show_way_on, synced_value
-from expunge.cli._options import (
-    FILE,
-    PATH,
-    at_option,
-    client_option,
-    selection_of,
-    selection_options,
-    wait_options,
-    yes_option,
-)
+from expunge.cli._options import FILE, PATH, at_option, client_option, wait_options, yes_option
 from expunge.cli._output import GOOD, Screen, count, line, next_steps, place, typed, unwrapped
 from expunge.cli._samples import (
     Keys,
@@ -39,6 +31,7 @@ from expunge.cli._samples import (
     read_raw,
     recomputing,
 )
+from expunge.cli._selection import selection_of, selection_options
 from expunge.client import ClientStore, Preview, Selection
 from expunge.client.enrolment import federation_spec
 from expunge.data.columns import labels_of_texts

@@ -13,8 +13,9 @@ import click
 from expunge.cli import _command
 from expunge.cli._command import command
 from expunge.cli._connect import looked
-from expunge.cli._options import client_option, output_option, selection_of, selection_options
+from expunge.cli._options import client_option, output_option
 from expunge.cli._output import GOOD, Screen, count, facts, line, next_steps, typed, unwrapped
+from expunge.cli._selection import selection_of, selection_options
 from expunge.client import ClientStore
 from expunge.client.export import Held, file_of, require_form
 from expunge.client.samples import counted
@@ -51,7 +52,9 @@ def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **g
         )
     if output is not None:
         _require_free(output, force=force)
-    (held, spec), busy = looked(folder, lambda store: (_held(store, given), store.spec))
+    (held, spec), busy = looked(
+        ClientStore, folder, lambda store: (_held(store, given), store.spec)
+    )
     subjects, states = (
         counted(one.names.subject for one, _ in held),
         counted(one.shown_state for one, _ in held),

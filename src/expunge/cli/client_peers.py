@@ -14,8 +14,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from expunge.cli import _command
+from expunge.cli._agent import store_at
 from expunge.cli._command import command
-from expunge.cli._connect import carrier_to, looked, store_at
+from expunge.cli._connect import carrier_to, looked
 from expunge.cli._evidence import key_from
 from expunge.cli._options import at_option, client_option, output_option
 from expunge.cli._output import (
@@ -33,7 +34,9 @@ from expunge.cli._output import (
     unwrapped,
 )
 from expunge.client import ClientStore
-from expunge.client.trust import Peers, pins_text, read_pins
+from expunge.client.pins import pins_text, read_pins
+from expunge.client.status import ClientOverview
+from expunge.client.trust import Peers
 from expunge.crypto import PublicKey
 from expunge.errors import FormatError, InputError
 from expunge.storage.files import write_whole
@@ -56,7 +59,7 @@ def own_key(folder: Path, output: Path | None) -> None:
     Next, at another client:
       expunge client pin hospital-a=hospital-a.pub --dir hospital-b
     """
-    (name, public), _ = looked(folder, lambda store: (store.name, store.key.public))
+    (name, public), _ = looked(ClientOverview, folder, lambda store: (store.name, store.key.public))
     if output is not None:
         write_whole(output, public.pem, mode=0o644)
     pem = public.pem.decode("ascii")

@@ -12,8 +12,9 @@ import click
 from cryptography.x509 import load_pem_x509_certificates
 
 from expunge.backbones import Backbone, backbone_from, require_fingerprint
+from expunge.cli._agent import store_at
 from expunge.cli._command import command
-from expunge.cli._connect import absolute, carrier_to, store_at
+from expunge.cli._connect import absolute, carrier_to
 from expunge.cli._options import FOLDER, PATH, at_option
 from expunge.cli._output import Screen, facts, next_steps, title, unwrapped
 from expunge.cli._samples import backbone_argument

@@ -10,9 +10,10 @@ from rich.console import RenderableType
 
 from expunge.cli._command import command
 from expunge.cli._connect import looked, office_at
-from expunge.cli._evidence import store_head
+from expunge.cli._heads import store_head
 from expunge.cli._options import FOLDER, at_option, office_option, output_option
 from expunge.cli._output import Screen, count, facts, next_steps, title, typed
+from expunge.client.status import ClientOverview
 from expunge.errors import InputError
 from expunge.evidence import Certificate, published_head
 from expunge.evidence.wording import moment
@@ -126,7 +127,7 @@ def _next(output: Path, trusted: Path) -> RenderableType:
 
 
 def _from_client(folder: Path) -> _Found:
-    found, _ = looked(folder, store_head)
+    found, _ = looked(ClientOverview, folder, store_head)
     if found is None:
         raise InputError(
             f"the client in {folder} has not fetched a head yet: expunge client sync --dir "

@@ -10,17 +10,15 @@ import click
 
 from expunge.backbones import backbone_from
 from expunge.cli import _warnings
-from expunge.cli._command import command
-from expunge.cli._options import (
-    FILE,
-    FOLDER,
-    PATH,
+from expunge.cli._aggregation import (
     plan_in_words,
     plan_value,
     rules_in_words,
     rules_of,
     rules_options,
 )
+from expunge.cli._command import command
+from expunge.cli._options import FILE, FOLDER, PATH
 from expunge.cli._output import Screen, count, facts, line, next_steps, unwrapped
 from expunge.cli._samples import backbone_argument
 from expunge.errors import FormatError, InputError

@@ -5,62 +5,94 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, NoReturn
 
 import click
-from rich.text import Text
 
 from expunge._version import __version__
 from expunge.cli import _command, plugins
-from expunge.cli._command import Group
-from expunge.cli._output import BAD, Screen
+from expunge.cli._command import Group, Later
 from expunge.errors import ExpungeError
-from expunge.evidence.wording import shown
 
-_COMMANDS = {
-    "demo": "demo",
-    "init": "init",
-    "serve": "serve",
-    "server": "server",
-    "enroll": "enroll",
-    "client": "client",
-    "order": "order",
-    "audit": "audit",
-    "aggregator": "aggregator",
-    "statistics": "statistics",
-    "head": "head",
-    "predict": "predict",
-    "verify": "verify",
-    "key": "key",
-    "completion": "completion",
+_COMMANDS = {  # in the order in which they are first needed
+    "demo": Later(
+        "expunge.cli.demo:demo",
+        "Show the whole story in a few seconds: train, forget a person, verify, audit, compare "
+        "with retraining.",
+    ),
+    "init": Later("expunge.cli.init:init", "Found a federation in the new folder DIRECTORY."),
+    "serve": Later(
+        "expunge.cli.serve:serve",
+        "Serve the federation in DIRECTORY over HTTPS, until it is stopped by Ctrl-C or SIGTERM.",
+    ),
+    "server": Later(
+        "expunge.cli.server:server",
+        "What operators do: let clients in, see how things stand, amend, back up, restore.",
+    ),
+    "enroll": Later(
+        "expunge.cli.enroll:enroll",
+        "Enrol in a federation by the one-time TOKEN that its operator made.",
+    ),
+    "client": Later(
+        "expunge.cli.client:client",
+        "A client's samples: add, forget, correct; sync with the server; see how things stand.",
+    ),
+    "order": Later(
+        "expunge.cli.order:order",
+        "Erasure orders: a person asks once, every client forgets, a signed bundle proves it.",
+    ),
+    "audit": Later(
+        "expunge.cli.audit:audit",
+        "Audit the federation: compare the ledger with what the clients really hold.",
+    ),
+    "aggregator": Later(
+        "expunge.cli.aggregator:aggregator",
+        "Serve a group of clients under another server, which sees the group's sums only.",
+    ),
+    "statistics": Later(
+        "expunge.cli.statistics:statistics",
+        "Compute the exact statistics of the samples in FILES, which may be more than one "
+        "machine holds.",
+    ),
+    "head": Later(
+        "expunge.cli.head:head",
+        "Show the newest head: its digest, what it was trained on, its certificate; or write it "
+        "to a file.",
+    ),
+    "predict": Later(
+        "expunge.cli.predict:predict", "Predict labels (or outputs) for FILES with the newest head."
+    ),
+    "verify": Later(
+        "expunge.cli.verify:verify",
+        "Check a receipt, bundle, certificate, head, result, rotation or checkpoint, offline.",
+    ),
+    "key": Later(
+        "expunge.cli.key:key",
+        "Print the server's public key, as the folder of a federation, an office or a client "
+        "knows it.",
+    ),
+    "completion": Later(
+        "expunge.cli.completion:completion",
+        "Print a script that completes commands and options in your shell.",
+    ),
 }
 
 
 class Expunge(Group):
     """All commands, each imported when it is first needed; errors end here."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click has it
-        """In the order in which they are first needed, then those of other distributions."""
-        return [*_COMMANDS, *(name for name in plugins.short_helps() if name not in _COMMANDS)]
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Our own commands, then those of other distributions."""
+        return list(self.first_sentences(ctx))
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as click has it
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command by its name."""
-        if cmd_name not in _COMMANDS:
-            return plugins.command(cmd_name)
-        command = getattr(import_module(f"expunge.cli.{_COMMANDS[cmd_name]}"), cmd_name)
-        return command if isinstance(command, click.Command) else None
+        return super().get_command(ctx, cmd_name) or plugins.command(cmd_name)
 
-    def first_sentence(self, ctx: click.Context, name: str) -> str | None:
-        """The first sentence of a command's help.
-
-        What is of another distribution is not imported for it.
-        """
-        return (
-            super().first_sentence(ctx, name)
-            if name in _COMMANDS
-            else plugins.short_helps().get(name)
-        )
+    def first_sentences(self, ctx: click.Context) -> dict[str, str]:  # noqa: ARG002 - as click has it
+        """Every command with the first sentence of its help. Imports none of them."""
+        own = {name: command.first_sentence for name, command in self.later.items()}
+        return own | plugins.short_helps() | own
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as click has it
         """The exit codes."""
@@ -96,23 +128,23 @@ class Expunge(Group):
 
 
 def _report(problem: BaseException, *, as_json: bool) -> None:
-    screen = Screen(as_json=as_json)
+    screen = _command.screen(as_json=as_json)
     if as_json:
         screen.result(_command.error_value(problem))
     else:
-        screen.complain(Text.assemble(("Error: ", BAD), shown(_command.message(problem))))
+        screen.error(_command.message(problem))
 
 
 def _usage(problem: click.ClickException, *, as_json: bool) -> None:
     if as_json:
-        Screen(as_json=True).result(
+        _command.screen(as_json=True).result(
             {"error": {"kind": "usage", "message": problem.format_message()}}
         )
     else:
         problem.show()
 
 
-@click.group(cls=Expunge)
+@click.group(cls=Expunge, later=_COMMANDS)
 @click.version_option(__version__, prog_name="expunge", message="%(prog)s %(version)s")
 def main() -> None:
     """Exact, checkable federated unlearning for ridge heads on frozen features.

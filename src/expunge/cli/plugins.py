@@ -7,12 +7,14 @@ command is asked for, and one that cannot be imported stops only its own command
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from expunge.errors import ExpungeError, MissingExtraError, PlugInError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "expunge.commands"
 # Commands of our own that have a distribution of their own, with the first sentence of their help.
@@ -61,6 +63,8 @@ def command(name: str) -> click.Command | None:
 
 
 def _installed() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - our own commands never ask
+
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 

@@ -12,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.backbones import Backbone
+from expunge.cli._agent import backbone_of
 from expunge.cli._command import command
-from expunge.cli._connect import backbone_of, looked
-from expunge.cli._evidence import chains_from, head_from, key_from, store_head
+from expunge.cli._connect import looked
+from expunge.cli._evidence import key_from
+from expunge.cli._heads import head_from, store_head
 from expunge.cli._inputs import Inputs, read_inputs
 from expunge.cli._options import FILE, FOLDER, PATH, output_option
 from expunge.cli._output import Screen, count, facts, line, table, typed, unwrapped
 from expunge.cli._samples import Keys, opened_backbone
+from expunge.cli._trust import chains_from
 from expunge.client import ClientStore
 from expunge.errors import InputError
 from expunge.evidence import KeyChain
@@ -136,7 +139,7 @@ def _from_client(given: dict[str, Any]) -> tuple[Head, Backbone | None]:
             )
         return found[1], backbone_of(store, given["backbone"])
 
-    return looked(given["folder"], ask)[0]
+    return looked(ClientStore, given["folder"], ask)[0]
 
 
 def _from_file(given: dict[str, Any]) -> tuple[Head, Backbone | None]:

@@ -10,16 +10,10 @@ import click
 from rich.text import Text
 
 from expunge.cli import _command, _warnings
+from expunge.cli._aggregation import rules_in_words
 from expunge.cli._command import group
 from expunge.cli._connect import Reached, office_at, place_at_hand
-from expunge.cli._options import (
-    NOT_DISCLOSED,
-    disclosed,
-    office_options,
-    output_option,
-    rules_in_words,
-    yes_option,
-)
+from expunge.cli._options import NOT_DISCLOSED, disclosed, office_options, output_option, yes_option
 from expunge.cli._output import (
     GOOD,
     WAITS,

@@ -27,11 +27,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from expunge.client.outbox import Composition
+from expunge.client.pins import read_pins
 from expunge.client.samples import Recompute
 from expunge.client.settings import checkpoint_text
 from expunge.client.store import ClientStore
 from expunge.client.sync_answer import Answer
-from expunge.client.trust import Peers, Trust, read_pins, trusted
+from expunge.client.trust import Peers, Trust, trusted
 from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import EvidenceError, ProtocolError, RefusedError
 from expunge.evidence import Checkpoint, Receipt

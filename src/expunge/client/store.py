@@ -47,7 +47,6 @@ from expunge.wire.commitment import SALT_BYTES
 from expunge.wire.request import AuditAnswer, OrderAnswer
 from expunge.wire.schema import FEDERATION_DIGITS, checked_hex, checked_name
 
-
 MODES = ("cached", "recompute")
 KINDS = ("rows", "gram", "factor", "masked", "group")
 

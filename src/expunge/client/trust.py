@@ -20,7 +20,7 @@ from typing import Any
 
 from expunge.client.store import ClientStore
 from expunge.crypto import Envelope, PublicKey, canonical
-from expunge.errors import CarrierError, EvidenceError, InputError, RefusedError, TruncatedError
+from expunge.errors import CarrierError, EvidenceError, RefusedError, TruncatedError
 from expunge.evidence import (
     Checkpoint,
     KeyChain,
@@ -167,27 +167,6 @@ def trusted(peers: Peers, pins: Mapping[str, str]) -> dict[str, PublicKey]:
                 f"and ask {name}"
             )
     return {name: PublicKey.from_text(key) for name, key in (pins or peers.keys).items()}
-
-
-def read_pins(text: str | None) -> dict[str, str]:
-    """Pins as a JSON object of names and public keys; none, if there is nothing."""
-    if not text:
-        return {}
-    found: dict[str, str] = schema.mapping(schema.name, schema.key_text)(
-        canonical.decode(text.encode("ascii"), "the pins"), "the pins"
-    )
-    return found
-
-
-def pins_text(pins: Mapping[str, str]) -> str:
-    """The inverse of `read_pins`."""
-    for name, key in pins.items():
-        schema.name(name, "the name of a pin")
-        try:
-            PublicKey.from_text(key)
-        except Exception as problem:
-            raise InputError(f"the key pinned for {name} is no public key: {problem}") from problem
-    return canonical.encode(dict(pins)).decode("ascii") if pins else ""
 
 
 class Trust:

@@ -1,0 +1,177 @@
+"""A client's store and agent, from what was typed.
+
+A carrier may be watched: progress bars show what an agent has sent, what it waits for and what it
+has recomputed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from expunge.backbones import Backbone
+from expunge.cli import _connect
+from expunge.cli._connect import carrier_to, federation_at, is_url, require_client
+from expunge.cli._output import Bars, Screen
+from expunge.cli._samples import opened_backbone, recomputing
+from expunge.client import Agent, ClientStore
+from expunge.errors import BackboneError, ExpungeError
+from expunge.wire import payloads
+from expunge.wire.carrier import Carrier
+
+SENDING, RECOMPUTING = "Sending samples", "Recomputing for the audit"
+ROUND = "Round"
+_PHASES = {
+    "sharing": "shares of keys are exchanged",
+    "masking": "masked sums are sent",
+    "revealing": "the masks of the sum are taken off",
+}
+
+
+def watched(store: ClientStore, carrier: Carrier, show: Bars) -> Carrier:
+    """The same carrier; whenever a request is answered, `show` hears how many samples were sent, of
+    all there are to send.
+    """
+    return cast("Carrier", _Watched(store, carrier, show))
+
+
+class _Watched:
+    """Whatever else is asked of it, the carrier does itself."""
+
+    def __init__(self, store: ClientStore, carrier: Carrier, show: Bars) -> None:
+        self._store = store
+        self._carrier = carrier
+        self._show = show
+        self._sent = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._carrier, name)
+
+    def request(self, data: bytes) -> bytes:
+        """Offer a request.
+
+        Its samples are pending until it is settled, which is after this returns.
+        """
+        composition = self._store.composed()
+        samples = 0 if composition is None else composition.added + composition.deleted
+        if not samples:
+            return self._carrier.request(data)
+        standing = self._store.status()
+        total = self._sent + max(samples, standing.adding + standing.deleting)
+        self._show(SENDING, self._sent, total)
+        answer = self._carrier.request(data)
+        self._sent += samples
+        self._show(SENDING, self._sent, total)
+        return answer
+
+    def aggregate(self, data: bytes) -> bytes:
+        """Take a turn in a round of secure aggregation, and show how the round stands."""
+        answer = self._carrier.aggregate(data)
+        standing = how_it_stands(answer)
+        if standing:
+            self._show(f"{ROUND}: {standing}", 0, None)
+        return answer
+
+
+def how_it_stands(answer: bytes) -> str:
+    """The state of a round in a few words, for people who wait; the agent is the one to judge the
+    answer.
+    """
+    try:
+        _, content = payloads.open_unverified("standing", answer)
+    except ExpungeError:
+        return ""
+    if content["phase"] == "joining":
+        return f"{content['joined']} of at least {content['fewest']} clients are here"
+    return _PHASES.get(content["phase"], "")
+
+
+def recomputed(store: ClientStore, show: Bars) -> Callable[[int], None]:
+    """Hears how many samples an audit has gone through."""
+
+    def heard(done: int) -> None:
+        standing = store.status()
+        show(RECOMPUTING, done, max(done, standing.live + standing.deleting))
+
+    return heard
+
+
+@contextmanager
+def store_at(folder: Path, *, old_copy: bool = False) -> Iterator[ClientStore]:
+    """A client's store; closed in the end.
+
+    An old copy, put back from a backup, drops what has been erased since.
+    """
+    require_client(folder)
+    with ClientStore.open(folder, timeout=_connect.PATIENCE, restored=old_copy) as store:
+        yield store
+
+
+def unserved(store: ClientStore, at: str | None) -> Path | None:
+    """The folder of a federation whose clients meet in rounds at a server that is not running:
+    nobody else can take part.
+    """
+    address = at or store.address
+    if not store.spec.is_masked or is_url(address) or federation_at(address).serving():
+        return None
+    return Path(address)
+
+
+@contextmanager
+def agent_of(
+    store: ClientStore, at: str | None, backbone: Backbone | None = None, *, wait: float = 0.0
+) -> Iterator[Agent]:
+    """A client's agent with its way to the server; features that are not kept are computed by the
+    backbone.
+
+    `wait` is how many seconds it waits for the other clients of a round of secure aggregation.
+    """
+    patience = wait if unserved(store, at) is None else 0.0
+    with (
+        carrier_to(at or store.address, store.ca) as carrier,
+        agent_on(store, carrier, backbone, wait=patience) as agent,
+    ):
+        yield agent
+
+
+@contextmanager
+def agent_on(
+    store: ClientStore, carrier: Carrier, backbone: Backbone | None = None, *, wait: float = 0.0
+) -> Iterator[Agent]:
+    """A client's agent on a carrier, with bars for what it sends, what it waits for, and what it
+    recomputes.
+    """
+    again, screen = recomputing(backbone), Screen.current()
+    if not screen.is_watched:
+        yield Agent(store, carrier, recompute=again, attempts=_connect.ATTEMPTS, patience=wait)
+        return
+    with screen.bars() as show:
+        way = watched(store, carrier, show)
+        yield Agent(
+            store,
+            way,
+            recompute=again,
+            attempts=_connect.ATTEMPTS,
+            progress=recomputed(store, show),
+            patience=wait,
+        )
+
+
+def backbone_of(store: ClientStore, description: str | None) -> Backbone | None:
+    """The backbone that is named, or the one that the client was enrolled with, as it was then."""
+    if description is not None:
+        return opened_backbone(store.spec, description)
+    recorded = store.recall("backbone")
+    if recorded is None:
+        return None
+    try:
+        return opened_backbone(store.spec, json.loads(recorded))
+    except BackboneError as problem:
+        problem.add_note(
+            "The client was enrolled with this backbone. Put it back, or give --backbone "
+            "DESCRIPTION if it has moved"
+        )
+        raise

@@ -1,0 +1,106 @@
+"""The rules of secure aggregation on the command line: as options, and in words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from expunge.cli._options import Function
+from expunge.ridge.spec import Aggregation
+from expunge.secagg import plan
+
+_SET_BY_OPTIONS = ("fewest", "dropouts", "colluding")
+
+
+def rules_options(function: Function) -> Function:
+    """The options of `expunge init` by which secure aggregation is chosen."""
+    usual = Aggregation()
+    options = (
+        click.option(
+            "--secure-aggregation",
+            is_flag=True,
+            help=(
+                "Clients send masked messages only: the server learns sums over rounds of "
+                "clients, exactly, and nothing else."
+            ),
+        ),
+        click.option(
+            "--fewest",
+            type=click.IntRange(2),
+            help=f"With it: no sum of fewer clients is ever unmasked. [default: {usual.fewest}]",
+        ),
+        click.option(
+            "--dropouts",
+            type=click.IntRange(0, 99),
+            metavar="PERCENT",
+            help=f"With it: so many of a round's clients may drop out. [default: {usual.dropouts}]",
+        ),
+        click.option(
+            "--colluding",
+            type=click.IntRange(0, 99),
+            metavar="PERCENT",
+            help=(
+                "With it: so many of a round's clients may side with the server. [default: "
+                f"{usual.colluding}]"
+            ),
+        ),
+        click.option(
+            "--clients",
+            "expected",
+            type=click.IntRange(2),
+            metavar="N",
+            help=(
+                "With it: show what the rules mean for a round of N clients. Nothing depends on N."
+            ),
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def rules_of(given: dict[str, Any]) -> Aggregation | None:
+    """The rules that the options give; None without secure aggregation, of which no option may
+    speak then.
+    """
+    chosen = {name: given[name] for name in _SET_BY_OPTIONS if given[name] is not None}
+    if given["secure_aggregation"]:
+        return Aggregation(**chosen)
+    if chosen:
+        raise click.UsageError(
+            f"--{next(iter(chosen))} is a rule of secure aggregation: give --secure-aggregation, "
+            "too"
+        )
+    return None
+
+
+def rules_in_words(rules: Aggregation) -> str:
+    """What the rules ask for and allow."""
+    return (
+        f"of {rules.fewest} clients at least; {rules.dropouts} % of them may drop out, "
+        f"{rules.colluding} % may side with the "
+        "server"
+    )
+
+
+def plan_in_words(rules: Aggregation, clients: int) -> str:
+    """What the rules mean for a round of so many clients."""
+    found = plan(rules, clients)
+    masks = "every other client" if found.degree == clients - 1 else f"{found.degree} others"
+    shares = "1 share opens" if found.threshold == 1 else f"{found.threshold} shares open"
+    return (
+        f"each shares masks with {masks}; {shares} a mask; the sum of {found.survivors} or more "
+        "is opened; "
+        f"{found.colluders or 'none'} may side with the server"
+    )
+
+
+def plan_value(rules: Aggregation | None, clients: int | None) -> dict[str, int] | None:
+    """The same as JSON."""
+    return (
+        None
+        if rules is None or clients is None
+        else {"clients": clients, **asdict(plan(rules, clients))}
+    )

@@ -1,0 +1,64 @@
+"""Which samples are meant, from what was typed: the options that forget and export share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from expunge.cli._options import FILE, TIMES, Function, seconds, subject_option
+from expunge.cli._output import Screen, count
+from expunge.client import ClientStore, Selection
+from expunge.ridge.spec import Label, Spec
+
+_OPTIONS = (
+    click.option("--id", "ids", multiple=True, help="A sample by its id. Repeatable."),
+    click.option(
+        "--ids-from", type=FILE, help="Samples by their ids, one on each line of this file."
+    ),
+    subject_option("All samples about this person"),
+    click.option("--label", help="All samples with this label."),
+    click.option("--since", metavar="TIME", help=f"Added at this time or later: {TIMES}."),
+    click.option("--until", metavar="TIME", help="Added before this time."),
+    click.option("--all", "everything", is_flag=True, help="All samples."),
+    click.option(
+        "--ignore-missing",
+        is_flag=True,
+        help="Pass over ids that are not in the store, such as those gone already.",
+    ),
+)
+
+
+def selection_options(function: Function) -> Function:
+    """The conditions; a sample must meet all that are given."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def selection_of(store: ClientStore, given: dict[str, Any]) -> Selection | None:
+    """What is meant; None if only samples are named that are not there, which may be so."""
+    ids, spec = list(given["ids"]), store.spec
+    if given["ids_from"] is not None:
+        ids += [row for row in given["ids_from"].read_text(encoding="utf-8").splitlines() if row]
+    missing = set(store.missing(ids)) if given["ignore_missing"] else set()
+    if missing:
+        Screen.current().note(f"{count(len(missing), 'id')} not in the store, passed over")
+        ids = [one for one in ids if one not in missing]
+        if not ids:
+            return None
+    label = given["label"]
+    return Selection(
+        ids=ids or None,
+        subject=given["subject"],
+        label=None if label is None else as_label(spec, label),
+        since=seconds(given["since"], "--since"),
+        until=seconds(given["until"], "--until"),
+        everything=given["everything"],
+    )
+
+
+def as_label(spec: Spec, text: str) -> Label:
+    """A label as the spec has it: a name, or a class index where the labels are integers."""
+    labels = spec.labels or ()
+    return int(text) if text not in labels and text.isdigit() and int(text) in labels else text

@@ -1,0 +1,77 @@
+"""`expunge client list`: which samples a client holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from expunge.cli import _command
+from expunge.cli._command import command
+from expunge.cli._connect import looked
+from expunge.cli._options import client_option, subject_option
+from expunge.cli._output import Screen, line, table, unwrapped
+from expunge.cli._selection import as_label
+from expunge.client import ClientStore, Selection
+from expunge.client.samples import Found
+from expunge.errors import UnknownSampleError
+from expunge.ridge.spec import Label
+from expunge.wire.schema import time_text
+
+
+@command("list")
+@client_option
+@subject_option("Only samples about this person")
+@click.option("--label", help="Only samples with this label.")
+def list_samples(folder: Path, subject: str | None, label: str | None) -> None:
+    """List the samples in a client's folder: id, subject, label, state and time; not the features.
+
+    Asks no server.
+
+    adding and deleting are pending; live are those that the server counts. Exits with 6 if there
+    are none.
+
+    Example:
+      expunge client list --dir hospital-a
+      expunge client list --subject patient-4711 --json --dir hospital-a
+    """
+
+    def ask(store: ClientStore) -> tuple[list[Found], tuple[Label, ...]]:
+        named = None if label is None else as_label(store.spec, label)
+        conditions = Selection(
+            subject=subject, label=named, everything=subject is None and named is None
+        )
+        try:
+            return store.listed(conditions), store.spec.labels or ()
+        except UnknownSampleError:
+            return [], ()
+
+    (found, labels), busy = looked(ClientStore, folder, ask)
+    rows = [
+        {
+            "id": one.names.id,
+            "subject": one.names.subject,
+            "label": None if one.label is None else labels[one.label],
+            "state": one.shown_state,
+            "added": time_text(one.added),
+        }
+        for one in found
+    ]
+    shown = [
+        (
+            unwrapped(one["id"]),
+            unwrapped(one["subject"] or ""),
+            "" if one["label"] is None else one["label"],
+            one["state"],
+            one["added"],
+        )
+        for one in rows
+    ]
+    told = (
+        [table(("Id", "Subject", "Label", "State", "Added (UTC)"), shown)]
+        if rows
+        else [line("No samples.")]
+    )
+    Screen.current().result({"samples": rows, "busy": busy}, *told)
+    if not rows:
+        raise click.exceptions.Exit(_command.NOTHING)

@@ -1,0 +1,256 @@
+"""`expunge client status` and `receipts`: how a client stands. Nothing is computed for it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import RenderableType
+
+from expunge.cli import _command
+from expunge.cli._command import command
+from expunge.cli._connect import looked
+from expunge.cli._evidence import chain_for
+from expunge.cli._format import receipt_value
+from expunge.cli._identifiers import Identifier, resolve
+from expunge.cli._options import PATH, client_option
+from expunge.cli._output import (
+    BAD,
+    QUIET,
+    Screen,
+    count,
+    facts,
+    line,
+    next_steps,
+    table,
+    title,
+    typed,
+    unwrapped,
+)
+from expunge.client.pins import read_pins
+from expunge.client.status import ClientOverview, Status
+from expunge.crypto import Envelope
+from expunge.evidence import Receipt
+from expunge.ridge.spec import Spec
+from expunge.storage.files import make_folder, write_whole
+
+
+@command()
+@client_option
+def status(folder: Path) -> None:
+    """Show how a client stands: its samples, what is pending, its last receipt and head.
+
+    Asks no server.
+
+    While another process works on the folder, it is said so, and shown is how things stood after
+    that process's last whole change. The same holds for expunge client list, export and receipts,
+    expunge head and expunge predict.
+
+    Example:
+      expunge client status --dir hospital-a
+
+    Next:
+      expunge client sync --dir hospital-a
+    """
+    (found, address, spec, round_), busy = looked(ClientOverview, folder, _standing)
+    pending = [
+        *([f"{found.adding:,} to be added"] if found.adding else []),
+        *([f"{found.deleting:,} to be deleted"] if found.deleting else []),
+        *([f"{count(found.orders, 'erasure order')} to be answered"] if found.orders else []),
+        *([f"request {found.composed} has no receipt yet"] if found.composed is not None else []),
+    ]
+    state = (
+        "has left the federation"
+        if found.left
+        else "is leaving the federation"
+        if found.leaving
+        else "takes part"
+    )
+    state = "was forgotten by the operator" if found.gone else state
+    Screen.current().result(
+        asdict(found)
+        | {
+            "labels": dict(found.labels),
+            "address": address,
+            "spec": spec.digest,
+            "aggregation": round_,
+            "busy": busy,
+        },
+        title(f"Client {found.name} {state}"),
+        facts(
+            [
+                ("Samples", f"{found.live:,}"),
+                ("Pending", ", ".join(pending) or "nothing"),
+                ("Receipts up to", f"request {found.sequence}" if found.sequence else "none yet"),
+                (
+                    "Head",
+                    unwrapped(
+                        f"{found.head[:16]}…" if found.head else "none yet: expunge client sync"
+                    ),
+                ),
+                ("Log seen up to", f"entry {found.checkpoint}"),
+                ("Sends", f"{found.message} messages"),
+                *([] if round_ is None else [("Secure aggregation", _round_in_words(round_))]),
+                (
+                    "Features are",
+                    "kept" if found.mode == "cached" else "computed again when needed",
+                ),
+                ("Server", unwrapped(address)),
+                ("Federation", found.federation),
+            ]
+        ),
+        *([line(), *show_forgotten(found, folder)] if found.gone else []),
+        *(
+            [line(), unwrapped(f"{_REFUSED[spec.is_masked]}: {found.refusal}", BAD)]
+            if found.refusal
+            else []
+        ),
+        *(
+            [line(), table(("Label", "Samples"), found.labels.items(), right=("Samples",))]
+            if found.labels
+            else []
+        ),
+    )
+
+
+_REFUSED = ("The server refused the last request", "The last request did not take effect")
+
+
+def _standing(store: ClientOverview) -> tuple[Status, str, Spec, dict[str, Any] | None]:
+    """How a client stands, where its server is, the spec; and where it has rounds, whether one is
+    under way, and its pins.
+    """
+    rounds = None
+    if store.spec.is_masked:
+        rounds = {
+            "in_round": store.participation.kept() is not None,
+            "pins": len(read_pins(store.recall("pins"))),
+        }
+    return store.status(), store.address, store.spec, rounds
+
+
+def _round_in_words(told: dict[str, Any]) -> str:
+    pins = (
+        f"{count(told['pins'], 'key')} pinned"
+        if told["pins"]
+        else "keys from the log (expunge client peers)"
+    )
+    under_way = "a round is under way: sync goes on with it"
+    return f"{under_way if told['in_round'] else 'no round is under way'}; {pins}"
+
+
+def show_forgotten(found: Status, folder: Path) -> list[RenderableType]:
+    """What is left of a client that its server knows no longer, and how it is erased."""
+    here = found.live + found.adding
+    told: list[RenderableType] = [
+        line(f"{found.name} was forgotten by the operator: the server knows it no longer.", BAD),
+        line(f"{count(here, 'sample')} still in this folder."),
+    ]
+    if here:
+        told.append(
+            next_steps(
+                f"expunge client leave --dir {folder}", why="To erase them, which needs no server:"
+            )
+        )
+    return told
+
+
+@command()
+@click.argument("number", required=False)
+@client_option
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    help="Write them: to this file (one receipt) or into this folder (all).",
+)
+def receipts(number: str | None, folder: Path, output: Path | None) -> None:
+    """List the receipts that this client holds, or write them to files; each is checked against the
+    server's key.
+
+    A receipt says what was asked, what changed, where it stands in the audit log, and by when the
+    request is erased at rest. It names no sample and no person. NUMBER is that of a receipt, or
+    last.
+
+    Example:
+      expunge client receipts --dir hospital-a
+      expunge client receipts last -o receipt.json --dir hospital-a
+
+    Next:
+      expunge verify receipt.json --trust hospital-a
+    """
+    screen = Screen.current()
+    (found, documents), _ = looked(
+        ClientOverview, folder, lambda store: (_receipts(store, number), store.documents("receipt"))
+    )
+    data = {sequence: documents[sequence] for sequence in found}
+    if not found:
+        screen.result({"receipts": []}, line("No receipts yet."))
+        raise click.exceptions.Exit(_command.NOTHING)
+    written = [] if output is None else _write(output, data, alone=number is not None)
+    values = [receipt_value(receipt) for receipt in found.values()]
+    screen.result(
+        {"receipts": values, "files": [str(path) for path in written]},
+        *_listed(list(found.values())),
+        *(
+            [next_steps(f"expunge verify {typed(written[-1])} --trust {typed(folder)}")]
+            if written
+            else []
+        ),
+    )
+
+
+def _listed(found: list[Receipt]) -> list[RenderableType]:
+    """Receipts in a table; where some are of rounds, with the number of clients in each, and whose
+    samples are counted.
+    """
+    rounds = any(one.is_of_round for one in found)
+    rows = []
+    for one in found:
+        entry = one.logged.entry
+        clients = [len(entry["clients"]) if one.is_of_round else "only this one"] if rounds else []
+        time = entry["time"][:19].replace("T", " ")
+        rows.append(
+            (one.sequence, time, *clients, entry["added"], entry["deleted"], one.logged.index)
+        )
+    columns = (
+        "Receipt",
+        "Time (UTC)",
+        *(["Clients"] if rounds else []),
+        "Added",
+        "Deleted",
+        "Log entry",
+    )
+    parts = [table(columns, rows, right=("Receipt", "Clients", "Added", "Deleted", "Log entry"))]
+    note = (
+        "Samples are counted for all clients of a round together: nobody else can tell this "
+        "client's own."
+    )
+    return [*parts, *([line(note, QUIET, indent=2)] if rounds else [])]
+
+
+def _receipts(store: ClientOverview, given: str | None) -> dict[int, Receipt]:
+    chains, documents = store.chains(), store.documents("receipt")
+    if given is not None:
+        known = [Identifier(str(number)) for number in documents]
+        number = int(resolve(given, known, "receipt", abbreviated=False))
+        documents = {number: documents[number]}
+    found = {}
+    for sequence, data in documents.items():
+        envelope = Envelope.from_bytes(data, "receipt")
+        found[sequence] = Receipt.read(envelope, chain_for(envelope, chains))
+    return found
+
+
+def _write(output: Path, data: dict[int, bytes], *, alone: bool) -> list[Path]:
+    if alone:
+        (content,) = data.values()
+        write_whole(output, content)
+        return [output]
+    make_folder(output)
+    paths = [output / f"receipt-{sequence}.json" for sequence in data]
+    for path, content in zip(paths, data.values(), strict=True):
+        write_whole(path, content)
+    return paths

@@ -1,0 +1,140 @@
+"""`expunge client sync` and `leave`: what a client says to the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from expunge.cli import _command
+from expunge.cli._agent import agent_of, backbone_of, store_at, unserved
+from expunge.cli._command import command
+from expunge.cli._format import show_synced, show_way_on, synced_value
+from expunge.cli._options import at_option, client_option, wait_options, yes_option
+from expunge.cli._output import GOOD, WAITS, Screen, count, line
+from expunge.cli._samples import recomputing
+from expunge.cli.client_status import show_forgotten
+from expunge.client import Synced
+from expunge.client.store import KINDS
+
+
+@command()
+@client_option
+@click.option(
+    "--backbone",
+    metavar="DESCRIPTION",
+    help="For a store that keeps no features. [default: as enrolled]",
+)
+@click.option(
+    "--accept-restored",
+    is_flag=True,
+    help="The server was restored from a backup: accept that its log is shorter.",
+)
+@click.option("--message", type=click.Choice(KINDS), help="From now on send messages of this kind.")
+@click.option(
+    "--old-copy",
+    is_flag=True,
+    help="This folder was put back from a backup: drop what has been erased since.",
+)
+@wait_options
+@at_option
+def sync(
+    *,
+    folder: Path,
+    backbone: str | None,
+    accept_restored: bool,
+    message: str | None,
+    old_copy: bool,
+    wait: float,
+    at: str | None,
+) -> None:
+    """Send what is pending, carry out erasure orders, answer audits, fetch the newest head.
+
+    Run it regularly (a timer, cron): this is how a client learns that somebody is to be forgotten.
+    Everything that the server says is checked: signatures, that its log only ever grows, that the
+    head belongs to its certificate.
+
+    Under secure aggregation a change takes effect in a round with other clients: this waits for
+    them, and exits with 7 if they do not come in time. What is pending stays so, and the next sync
+    goes on where this one stopped.
+
+    Example:
+      expunge client sync --dir hospital-a
+      expunge client sync --wait 600 --dir hospital-a
+    """
+    with (
+        store_at(folder, old_copy=old_copy) as store,
+        agent_of(store, at, backbone_of(store, backbone), wait=wait) as agent,
+    ):
+        if message is not None:
+            store.choose(message)
+        done = agent.sync(accept_restored=accept_restored)
+        found, idle = store.status(), unserved(store, at)
+    screen = Screen.current()
+    if found.gone:
+        screen.result(
+            synced_value(done) | {"samples": found.live + found.adding},
+            *show_forgotten(found, folder),
+        )
+        raise click.exceptions.Exit(_command.FAILED)
+    screen.result(synced_value(done), *show_synced(done, found), *show_way_on(done, folder, idle))
+    if done.waiting:
+        raise click.exceptions.Exit(_command.NOT_YET)
+
+
+@command()
+@client_option
+@click.option(
+    "--backbone",
+    metavar="DESCRIPTION",
+    help="For a store that keeps no features. [default: as enrolled]",
+)
+@yes_option
+@wait_options
+@at_option
+def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str | None) -> None:
+    """Leave the federation: everything that this client ever added is deleted, here and at the
+    server.
+
+    The receipt, which proves that nothing of this client remains, stays in the folder. A client
+    that has left cannot come back under the same name. A client that the operator has forgotten
+    erases its samples by this too, and needs no server for it.
+
+    Example:
+      expunge client leave --dir hospital-a
+
+    Next:
+      expunge client receipts --dir hospital-a -o receipts      keep the proof
+    """
+    screen = Screen.current()
+    with store_at(folder) as store:
+        name, samples = store.name, store.status().live + store.status().adding
+        screen.confirm(
+            f"Delete all {count(samples, 'sample')} of {name} and leave? This cannot be undone",
+            yes=yes,
+        )
+        if store.gone:  # nobody else holds anything of it
+            gone, done, idle = store.leave(), Synced("gone"), None
+        else:
+            opened, idle = backbone_of(store, backbone), unserved(store, at)
+            with agent_of(store, at, opened, wait=wait) as agent:
+                gone = store.leave(recompute=recomputing(opened))
+                done = agent.sync()
+        found = store.status()
+    told = (
+        line(
+            f"{name} is leaving, but has not left yet: {count(gone.count, 'sample')} to be "
+            "deleted.",
+            WAITS,
+        )
+        if done.waiting
+        else line(f"{name} has left: {count(gone.count, 'sample')} deleted.", GOOD)
+    )
+    screen.result(
+        synced_value(done) | {"left": found.left, "count": gone.count},
+        told,
+        *show_synced(done, found),
+        *show_way_on(done, folder, idle),
+    )
+    if done.waiting:
+        raise click.exceptions.Exit(_command.NOT_YET)
