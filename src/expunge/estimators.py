@@ -351,13 +351,17 @@ class ExactRidgeClassifier(ClassifierMixin, _ExactRidge):  # type: ignore[misc] 
     Fitted: `classes_` (sorted), `n_features_in_`, `spec_`, `grid_`, `statistics_`, `head_`,
     `coef_`, `intercept_`. A pickle holds these and the parameters, and nothing else of the samples.
 
-    >>> import expunge >>> X, y = [[0.0, 1.0], [1.0, 0.5], [3.0, 2.0], [4.0, 2.5]], ["cat", "cat",
-    "dog", "dog"] >>> model = expunge.ExactRidgeClassifier(gamma=0.5).fit(X, y) >>>
-    model.predict([[0.5, 1.0], [3.5, 2.0]]).tolist() ['cat', 'dog'] >>> retrained =
-    expunge.ExactRidgeClassifier(gamma=0.5).fit(X[:3], y[:3]) >>> model.forget(X[3:],
-    y[3:]).head_.digest == retrained.head_.digest True >>> model.forget(X[2:], y[2:]) Traceback
-    (most recent call last): expunge.errors.ImpossibleDeletionError: there would be -1 samples of
-    label 'dog'; nothing was deleted. ...
+    >>> import expunge
+    >>> X, y = [[0.0, 1.0], [1.0, 0.5], [3.0, 2.0], [4.0, 2.5]], ["cat", "cat", "dog", "dog"]
+    >>> model = expunge.ExactRidgeClassifier(gamma=0.5).fit(X, y)
+    >>> model.predict([[0.5, 1.0], [3.5, 2.0]]).tolist()
+    ['cat', 'dog']
+    >>> retrained = expunge.ExactRidgeClassifier(gamma=0.5).fit(X[:3], y[:3])
+    >>> model.forget(X[3:], y[3:]).head_.digest == retrained.head_.digest
+    True
+    >>> model.forget(X[2:], y[2:])
+    Traceback (most recent call last):
+    expunge.errors.ImpossibleDeletionError: there would be -1 samples of label 'dog'; nothing ...
     """
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_models as models
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from expunge.backbones.base import needed
 from expunge.backbones.description import joined, listed, parsed, written
 from expunge.crypto import canonical
 from expunge.errors import BackboneError, MissingExtraError
+from support import onnx_models as models
 
 MODULE = """
 import numpy as np

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_models as models
 import pytest
 from PIL import Image
 
@@ -19,6 +18,7 @@ from expunge.backbones import (
     require_fingerprint,
 )
 from expunge.errors import BackboneError
+from support import onnx_models as models
 
 SMALL = ImagePreprocessing(size=(8, 8), interpolation="bilinear")
 

@@ -6,9 +6,9 @@ import sys
 SCRIPT = """
 import scipy.linalg
 from threadpoolctl import threadpool_info
-from expunge.exact import parallel
-parallel.limit_blas_threads(1)
-with parallel.one_blas_thread():
+from expunge.exact import threads
+threads.limit_blas_threads(1)
+with threads.one_blas_thread():
     pass
 print({one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"})
 """

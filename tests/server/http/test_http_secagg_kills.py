@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from test_http_aggregations import online
 from test_http_kills import free_port
+from test_http_secagg import online
 
 from expunge.client import Agent, ClientStore
 from expunge.server.http.tls import make_tls
