@@ -99,7 +99,9 @@ def test_a_parquet_file_that_is_refused(place: Federation, client: Path, command
 def test_a_file_of_arrays_that_is_refused(place: Federation, client: Path) -> None:
     file = place.path / "some.npz"
     np.savez(file, features=np.array([[TOLD, "1", "2"]]), labels=np.array(["cat"]))
-    assert "must be real numbers" in refused("client", "add", file, "--dir", client)
+    assert "holds texts, where real numbers are needed" in refused(
+        "client", "add", file, "--dir", client
+    )
     np.savez(file, features=np.ones((1, 3)), labels=np.array(["cat"]), ids=np.array([3.5]))
     assert "row 0 of" in refused("client", "add", file, "--dir", client)
 

@@ -208,7 +208,7 @@ def test_predictions_that_cannot_be_made_are_refused(place: Federation, tmp_path
     folder = place.path / "clinic-a"
     assert "give either --dir" in run("predict", tmp_path / "x.csv", code=2).stderr
     assert (
-        "x.csv: features must have shape (n, 3)"
+        "x.csv has 2 columns of features, and the spec has 3"
         in run("predict", tmp_path / "x.csv", "--dir", folder, code=1).stderr
     )
     assert "there is no file" in run("predict", tmp_path / "y.csv", "--dir", folder, code=1).stderr

@@ -15,7 +15,8 @@ from pyarrow import parquet
 
 from expunge import Spec, Statistics
 from expunge.client import Selection
-from expunge.data.readers import load
+from expunge.data.columns import Keys
+from expunge.data.readers import load, load_inputs
 from expunge.errors import (
     ExpungeError,
     FormatError,
@@ -181,6 +182,48 @@ class TestNpy:
             load(tmp_path / "x.npy", **options)
 
 
+def test_digits_as_texts_mean_the_same_in_arrays_and_tables(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", features=[[1.5], [2.5]], labels=["1", "0"])
+    content = {"label": ["1", "0"], "features": [[1.5], [2.5]]}
+    parquet.write_table(pa.table(content), tmp_path / "x.parquet")
+    for spec, labels in (
+        (Spec(dim=1, labels=(0, 1)), [1, 0]),
+        (Spec(dim=1, labels=("0", "1")), ["1", "0"]),
+    ):
+        for name in ("x.npz", "x.parquet"):
+            assert load(tmp_path / name, spec=spec).labels.tolist() == labels
+    assert load(tmp_path / "x.npz").labels.tolist() == ["1", "0"]  # an array of texts stays one
+
+
+class TestInputs:
+    SPEC = Spec(dim=4, labels=("cat", "dog", "eel"))
+
+    @pytest.mark.parametrize("write", [write_npz, write_csv, write_lists, write_columns])
+    def test_labels_come_along(self, tmp_path: Path, write: Any) -> None:
+        inputs = load_inputs(write(tmp_path), Keys(), self.SPEC)
+        assert inputs.labels is not None
+        assert (inputs.ids, inputs.labels.tolist()) == (IDS, LABELS)
+        assert inputs.features.tolist() == ROWS.tolist()
+
+    def test_labels_are_not_needed(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "x.npz", features=ROWS, ids=IDS)
+        np.save(tmp_path / "x.npy", ROWS)
+        content = {"ID": IDS, "features": list(ROWS), "subject": SUBJECTS}
+        parquet.write_table(pa.table(content), tmp_path / "x.parquet")
+        rows = [f"{name},{','.join(map(repr, row))}" for name, _, _, row in table()]
+        as_csv(tmp_path / "x.csv", ["Id ,a,b,c,d", *rows])
+        for name in ("x.npz", "x.npy", "x.parquet", "x.csv"):
+            inputs = load_inputs(tmp_path / name, Keys(), self.SPEC)
+            made = [f"x.npy#{row}" for row in range(3)]
+            assert (inputs.ids, inputs.labels) == (made if name == "x.npy" else IDS, None)
+            assert inputs.features.tolist() == ROWS.tolist()
+
+    def test_an_id_column_that_is_not_there(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "x.npz", features=ROWS)
+        with pytest.raises(InputError, match="has no array 'nr'; it has 'features'"):
+            load_inputs(tmp_path / "x.npz", Keys(id="nr"), self.SPEC)
+
+
 class TestCsv:
     @pytest.mark.parametrize(
         ("lines", "error", "text"),
@@ -197,7 +240,7 @@ class TestCsv:
             ),
             (["id,label,x", "a,cat,1", "b,cat,nan"], NotFiniteError, "line 3 .*column 'x' is nan"),
             (["id;label;x", "a;cat;1"], FormatError, "has ';' between its columns"),
-            (["id,label,x", "a,,1"], InputError, "line 2 .*no label"),
+            (["id,label,x", "a,,1"], InputError, "line 2 .*column 'label' is empty"),
             (
                 ["id,x,y", "a,1,2"],
                 InputError,
@@ -264,7 +307,7 @@ class TestCsv:
         file = as_csv(tmp_path / "x.csv", ["x,y0,y1", "1,2,3", "4,5,6"])
         np.testing.assert_array_equal(load(file, label_keys=["y0", "y1"]).labels, [[2, 3], [5, 6]])
         file = as_csv(tmp_path / "x.csv", ["x,y0,y1", "1,2,many"])
-        with pytest.raises(InputError, match=r"^row 0 of .*'y1' holds no number"):
+        with pytest.raises(InputError, match=r"^line 2 of .*'y1' holds no number"):
             load(file, label_keys=["y0", "y1"])
 
     def test_a_subject_may_be_missing(self, tmp_path: Path) -> None:
@@ -285,11 +328,15 @@ class TestParquet:
     @pytest.mark.parametrize(
         ("content", "error", "text"),
         [
-            ({"label": [0, 1], "x": [1.0, None]}, InputError, "'x' has 1 missing"),
-            ({"label": [0, None], "x": [1.0, 2.0]}, InputError, "'label' has 1 missing"),
+            ({"label": [0, 1], "x": [1.0, None]}, InputError, "row 1 .*'x' is empty"),
+            ({"label": [0, None], "x": [1.0, 2.0]}, InputError, "row 1 .*'label' is empty"),
             ({"label": [0, 1], "x": [1.0, np.inf]}, NotFiniteError, "row 1 .*column 'x' is inf"),
             ({"label": [0, 1], "x": ["a", "b"]}, InputError, "'x' holds string"),
-            ({"label": [0, 1], "features": [[1.0, 2.0], [3.0]]}, ShapeError, "1 to 2 entries"),
+            (
+                {"label": [0, 1], "features": [[1.0, 2.0], [3.0]]},
+                ShapeError,
+                "row 1 .*has 1 entries",
+            ),
             ({"y": [0, 1], "x": [1.0, 2.0]}, InputError, "it has 'y', 'x'"),
         ],
     )
@@ -300,17 +347,13 @@ class TestParquet:
         with pytest.raises(error, match=text):
             load(tmp_path / "x.parquet")
 
-    def test_a_number_missing_in_a_list_is_refused_by_the_store(self, tmp_path: Path) -> None:
+    def test_a_number_missing_in_a_list_is_refused(self, tmp_path: Path) -> None:
         parquet.write_table(
-            pa.table({"label": [0, 1], "features": [[1.0, None], [3.0, 4.0]]}),
+            pa.table({"label": [0, 1], "features": [[1.0, 2.0], [3.0, None]]}),
             tmp_path / "x.parquet",
         )
-        loaded = load(tmp_path / "x.parquet")
-        with (
-            make_store(tmp_path, Spec(dim=2, labels=("a", "b"))) as store,
-            pytest.raises(NotFiniteError, match=r"^row 0 "),
-        ):
-            store.add(loaded.ids, loaded.features, loaded.labels, now=NOW)
+        with pytest.raises(InputError, match=r"^row 1 of .*an entry of the list .* is missing"):
+            load(tmp_path / "x.parquet")
 
     def test_soft_labels_as_lists(self, tmp_path: Path) -> None:
         content = {"labels": [[0.5, 0.5], [1.0, 0.0]], "features": [[1.0], [2.0]]}

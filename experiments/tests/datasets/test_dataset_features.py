@@ -85,7 +85,10 @@ def test_what_a_file_says_of_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"train_features": None}, "no array 'train_features'; it has test_features"),
+        (
+            {"train_features": None},
+            "no array 'train_features'; it has 'train_labels', 'test_features'",
+        ),
         ({"test_labels": None}, "no array 'test_labels'"),
         ({"train_features": np.ones(4, np.float32)}, "train_features must be a matrix"),
         ({"train_features": np.ones((4, 3), np.uint8)}, "no array 'scale'"),
@@ -108,13 +111,16 @@ def test_what_a_file_says_of_itself(tmp_path: Path) -> None:
             {"train_features": np.ones((4, 3), np.uint8), "scale": np.array([1, 0.0, 1])},
             "positive and finite",
         ),
-        ({"train_features": np.full((4, 3), 1e300)}, "row 0 of train_features has NaN, infinity"),
+        (
+            {"train_features": np.full((4, 3), 1e300)},
+            "row 0 of .*a value of train_features is beyond float32",
+        ),
         (
             {"test_features": np.array([[1, 2, 3], [1, np.nan, 3]])},
-            "row 1 of test_features has NaN",
+            "row 1 of .*column 1 of 'test_features' is nan",
         ),
         ({"test_features": np.ones((2, 4), np.float32)}, "same backbone"),
-        ({"train_labels": np.array([0, 1, 2])}, "one label for each sample"),
+        ({"train_labels": np.array([0, 1, 2])}, "4 rows of train_features, but 3 train_labels"),
         ({"train_labels": np.array([0, 1, 2, -1])}, "a label is -1"),
         ({"train_labels": np.array([0, 1, 2, 10**9])}, "without gaps"),
         ({"train_labels": np.array([0, 1, 2, 1.0])}, "holds float64"),
@@ -178,8 +184,8 @@ def test_objects_are_not_read(tmp_path: Path) -> None:
     objects = np.array([Payload(target)] * 4, dtype=object)
     np.savez(tmp_path / "a.npz", allow_pickle=True, **(GOOD | {"train_labels": objects}))
     (tmp_path / "b.npz").write_bytes(pickle.dumps(Payload(target)))
-    for name in ("a", "b"):
-        with pytest.raises(FormatError, match="Python objects"):
+    for name, words in (("a", "Python objects"), ("b", "not an .npz file")):
+        with pytest.raises(FormatError, match=words):
             load_features(tmp_path / f"{name}.npz")
     assert not target.exists()
 
@@ -187,7 +193,7 @@ def test_objects_are_not_read(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones(3))
     (tmp_path / "a.npy").rename(tmp_path / "a.npz")
-    with pytest.raises(FormatError, match="a single array"):
+    with pytest.raises(FormatError, match=r"not an \.npz file"):
         load_features(tmp_path / "a.npz")
     with pytest.raises(InputError, match=r"there is no file .*b\.npz"):
         load_features(tmp_path / "b.npz")
@@ -217,5 +223,5 @@ def test_folders_that_lack_something(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train\.csv: a sample has no subject"):
         load_features(tmp_path)
     (tmp_path / "train.csv").write_text("label,x\n0,1\n1,1e200\n")
-    with pytest.raises(NotFiniteError, match=r"train\.csv: row 1 of the features"):
+    with pytest.raises(NotFiniteError, match=r"row 1 of .*train\.csv: a value of the features"):
         load_features(tmp_path)

@@ -1,10 +1,9 @@
 """Samples from what was typed: files of features, or images and texts that go through a
-backbone.
+backbone; what is said about them.
 """
 
 from __future__ import annotations
 
-import csv
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,27 +17,14 @@ from numpy.typing import NDArray
 from expunge.backbones import Backbone, PrecomputedBackbone, backbone_from, require_fingerprint
 from expunge.cli._output import Screen
 from expunge.client.samples import FILE_SOURCE, TEXT_SOURCE
-from expunge.data.columns import labels_of_texts, require_names
-from expunge.data.readers import SUFFIXES, load
-from expunge.errors import FormatError, InputError
+from expunge.data.columns import Keys, labels_of_texts, require_names
+from expunge.data.formats import SUFFIXES, shown_names
+from expunge.data.raw import Raw, holds_raw, list_raw, raw_column
+from expunge.data.readers import Inputs, load_inputs, load_samples
+from expunge.errors import InputError
 from expunge.ridge.spec import Spec
 
-_SHOWN = 12  # names of columns
-
 Recompute = Callable[[Sequence[str]], NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Keys:
-    """Which columns of a table are what."""
-
-    features: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    id: str | None = None
-    subject: str | None = None
-    labels_file: Path | None = None
-    last_columns: int = 0
-    label_indices: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,29 +46,6 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-@dataclass(frozen=True)
-class Raw:
-    """One image or text before the backbone.
-
-    `what` is a path, or the text itself; `origin` is where it was found.
-    """
-
-    id: str
-    what: Path | str
-    origin: str
-    label: str | None = None
-    subject: str | None = None
-
-    @property
-    def source(self) -> str:
-        """From which the feature can be computed again."""
-        return (
-            f"{TEXT_SOURCE}{self.what}"
-            if isinstance(self.what, str)
-            else f"{FILE_SOURCE}{self.what.absolute()}"
-        )
 
 
 def opened_backbone(spec: Spec, description: str | Mapping[str, Any]) -> Backbone:
@@ -115,14 +78,10 @@ def recomputing(backbone: Backbone | None) -> Recompute | None:
 
 
 def is_raw(path: Path, backbone: Backbone | None) -> bool:
-    """Whether a file holds raw samples: an image, a text, a folder of them, or a list of them (a
-    .csv with `file` or `text`).
-    """
-    if backbone is None or isinstance(backbone, PrecomputedBackbone):
-        return False
-    if path.suffix.lower() == ".csv":
-        return bool({"file", "text"} & set(header(path)))
-    return path.suffix.lower() not in SUFFIXES
+    """Whether a file goes through the backbone."""
+    return (
+        backbone is not None and not isinstance(backbone, PrecomputedBackbone) and holds_raw(path)
+    )
 
 
 @contextmanager
@@ -132,18 +91,17 @@ def asking_for_backbone(
     """Around reading a file of features: if it may hold texts or images instead, the backbone is
     asked for.
     """
-    pinned = (
-        "this federation pins a backbone"
-        if spec.backbone
-        else "only a backbone makes features of them"
-    )
-    if backbone is None and not keys.features and path.suffix.lower() == ".csv" and path.is_file():
-        raw = sorted({"file", "text"} & set(header(path)))
-        if raw:
+    if backbone is None and not keys.features:
+        column = raw_column(path)
+        if column is not None:
+            pinned = (
+                "this federation pins a backbone"
+                if spec.backbone
+                else "only a backbone makes features of them"
+            )
             raise InputError(
-                f"{path} has a column {raw[0]!r}, and so holds texts or files: {pinned}. Pass "
-                "--backbone "
-                "DESCRIPTION, or name the columns of features (--feature-column)"
+                f"{path} has a column {column!r}, and so holds texts or files: {pinned}. Pass "
+                "--backbone DESCRIPTION, or name the columns of features (--feature-column)"
             )
     try:
         yield
@@ -154,28 +112,17 @@ def asking_for_backbone(
                 "--backbone "
                 "DESCRIPTION; if not, it must hold features that were made by that backbone"
             )
+        elif backbone is None and path.suffix.lower() not in SUFFIXES:
+            problem.add_note("An image or a text needs a backbone (--backbone DESCRIPTION)")
         raise
 
 
 def read_features(path: Path, spec: Spec, keys: Keys) -> Samples:
     """The samples in a file of features."""
-    loaded = load(
-        path,
-        feature_keys=list(keys.features) or None,
-        label_keys=list(keys.labels) or None,
-        id_key=keys.id,
-        subject_key=keys.subject,
-        labels=keys.labels_file,
-        label_columns=keys.last_columns,
-        label_indices=keys.label_indices,
-        spec=spec,
-    )
+    loaded = load_samples(path, keys, spec)
     notes = []
     if loaded.ignored:
-        shown = ", ".join(repr(name) for name in loaded.ignored[:_SHOWN]) + (
-            ", ..." if len(loaded.ignored) > _SHOWN else ""
-        )
-        notes.append(f"{path}: not read: {shown}")
+        notes.append(f"{path}: not read: {shown_names(loaded.ignored)}")
     if loaded.made_ids and len(loaded):
         named = "" if path.suffix.lower() == ".npy" else " (another column: --id-column)"
         notes.append(
@@ -190,6 +137,21 @@ def read_features(path: Path, spec: Spec, keys: Keys) -> Samples:
         notes=tuple(notes),
         origin=str(path),
     )
+
+
+def read_inputs(path: Path, spec: Spec, keys: Keys, backbone: Backbone | None) -> Inputs:
+    """The inputs in a file of features, or raw ones through the backbone."""
+    if backbone is not None and is_raw(path, backbone):
+        found = list(list_raw(path))
+        labels = [one.label for one in found if one.label is not None]
+        known = (
+            labels_of_texts(labels, spec)
+            if len(labels) == len(found) and spec.is_classification
+            else None
+        )
+        return Inputs([one.id for one in found], features_of(found, backbone), known)
+    with asking_for_backbone(path, spec, keys, backbone):
+        return load_inputs(path, keys, spec)
 
 
 def read_raw(
@@ -211,7 +173,7 @@ def read_raw(
             subject=subject if one.subject is None else one.subject,
         )
         for path in paths
-        for one in listed(path)
+        for one in list_raw(path)
     ]
     for one in found:
         if one.label is None:
@@ -226,7 +188,7 @@ def read_raw(
         features_of(found, backbone),
         labels,
         [one.subject for one in found],
-        [one.source for one in found],
+        [source_of(one) for one in found],
         origin=", ".join(str(path) for path in paths),
     )
 
@@ -237,43 +199,8 @@ def features_of(found: Sequence[Raw], backbone: Backbone) -> NDArray[Any]:
         return np.asarray(backbone.features([one.what for one in found], progress=progress))
 
 
-def listed(path: Path) -> Iterator[Raw]:
-    """The raw samples of a file, of a folder (a sample's label is the name of its folder), or of a
-    .csv that lists them.
-    """
-    if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            if file.is_file() and not file.name.startswith("."):
-                label = None if file.parent == path else file.parent.name
-                yield Raw(file.relative_to(path).as_posix(), file, str(file), label)
-    elif path.suffix.lower() == ".csv":
-        yield from _from_list(path)
-    elif path.is_file():
-        yield Raw(path.as_posix(), path, str(path))
-    else:
-        raise InputError(f"there is no file {path}")
-
-
-def header(path: Path) -> list[str]:
-    """The column names of a .csv file."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return next(csv.reader(file), [])
-    except (UnicodeDecodeError, csv.Error) as problem:
-        raise FormatError(f"{path} cannot be read as CSV in UTF-8: {problem}") from problem
-
-
-def _from_list(path: Path) -> Iterator[Raw]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            for number, row in enumerate(csv.DictReader(file, strict=True)):
-                name = row.get("id") or f"{path.name}#{number}"
-                what: Path | str | None = (
-                    path.parent / row["file"] if row.get("file") else row.get("text")
-                )
-                origin = f"row {number} of {path}"
-                if what is None:
-                    raise InputError(f"{origin} names no file and has no text")
-                yield Raw(name, what, origin, row.get("label") or None, row.get("subject") or None)
-    except (UnicodeDecodeError, csv.Error) as problem:
-        raise FormatError(f"{path} cannot be read as CSV in UTF-8: {problem}") from problem
+def source_of(raw: Raw) -> str:
+    """From which the feature can be computed again."""
+    if isinstance(raw.what, str):
+        return f"{TEXT_SOURCE}{raw.what}"
+    return f"{FILE_SOURCE}{raw.what.absolute()}"

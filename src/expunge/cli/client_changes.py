@@ -21,8 +21,6 @@ from expunge.cli._format import preview_value, show_preview, show_synced, show_w
 from expunge.cli._options import FILE, PATH, at_option, client_option, wait_options, yes_option
 from expunge.cli._output import GOOD, Screen, count, line, next_steps, place, typed, unwrapped
 from expunge.cli._samples import (
-    Keys,
-    Raw,
     Samples,
     asking_for_backbone,
     features_of,
@@ -30,11 +28,13 @@ from expunge.cli._samples import (
     read_features,
     read_raw,
     recomputing,
+    source_of,
 )
 from expunge.cli._selection import selection_of, selection_options
 from expunge.client import ClientStore, Preview, Selection
 from expunge.client.enrolment import federation_spec
-from expunge.data.columns import labels_of_texts
+from expunge.data.columns import Keys, labels_of_texts
+from expunge.data.raw import Raw
 from expunge.errors import (
     ExpungeError,
     InputError,
@@ -380,7 +380,7 @@ def correct(
                     f"{raw_file} needs a backbone to become a feature: give --backbone"
                 )
             raw = Raw(sample, raw_file, str(raw_file))
-            values, source = features_of([raw], opened)[0], raw.source
+            values, source = features_of([raw], opened)[0], source_of(raw)
         with _new_labels(store, at, ask=not no_sync):
             changed = store.correct(
                 sample,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from expunge.data.formats import DataFile, missing_column, require_alike
 from expunge.errors import InputError, ShapeError, UnknownLabelError
 from expunge.ridge.spec import Spec
 
+LABELS = ("label", "labels")
+NAME_LABELS, NAME_FEATURES = "Name the one with the labels", "Say which columns are features"
 _ALL_SHOWN = 12
-_LONGEST_NAME = 40  # characters of a column name that is shown
 
 
 @dataclass(frozen=True)
@@ -57,47 +59,70 @@ class Keys:
     labels: Sequence[str] | None = None
     id: str | None = None
     subject: str | None = None
+    labels_file: Path | None = None  # of an .npy file: where its labels are
+    last_columns: int = 0  # of an .npy file: how many of its last columns are the labels
+    label_indices: bool = False  # whether integers are class indices where the labels are texts
 
-    def choose(self, path: Path, names: Sequence[str], what: str = "column") -> Columns:
-        """The columns that are meant, among those that the file has."""
+    @property
+    def names_columns(self) -> bool:
+        """Whether a column is named at all."""
+        return bool(self.features or self.labels or self.id or self.subject)
+
+    def choose(self, file: DataFile, *, labelled: bool = True) -> Columns:
+        """The columns that are meant, among those that the file has; if `labelled` is false, it
+        may have no labels.
+        """
         for single in (self.features, self.labels):
             if isinstance(single, str):
-                raise InputError(f"name the {what}s in a list: [{single!r}]")
-        ids = self._one(path, names, what, self.id, ("id", "ids"))
-        subjects = self._one(path, names, what, self.subject, ("subject", "subjects"))
-        labels = list(
-            self.labels or filter(None, [self._one(path, names, what, None, ("label", "labels"))])
-        )
-        if not labels:
-            raise InputError(
-                f"{path} has no {what} 'label' or 'labels'; it has {shown_names(names)}. Name the "
-                "one with the labels"
-            )
+                raise InputError(f"name the {file.what}s in a list: [{single!r}]")
+        ids = self._one(file, self.id, ("id", "ids"))
+        subjects = self._one(file, self.subject, ("subject", "subjects"))
+        labels = list(self.labels or filter(None, [usual_name(file.names, LABELS)]))
+        if not labels and labelled:
+            raise missing_column(file.path, file.what, LABELS, file.names, NAME_LABELS)
         taken = {*labels, ids, subjects}
-        lists = usual_name(names, ("features",))
+        lists = usual_name(file.names, ("features",))
+        if not self.features and lists is None and file.what == "array":
+            raise missing_column(file.path, file.what, ["features"], file.names, NAME_FEATURES)
         features = list(
             self.features
-            or ([lists] if lists is not None else [name for name in names if name not in taken])
-        )
-        for name in (*features, *labels):
-            _require(path, names, what, name)
-        doubled = sorted({name for name in features if name in taken or features.count(name) > 1})
-        if doubled or not features:
-            raise InputError(
-                f"{path}: {what} {doubled[0]!r} is named twice"
-                if doubled
-                else f"{path} has no {what} of features"
+            or (
+                [lists] if lists is not None else [name for name in file.names if name not in taken]
             )
+        )
+        file.require(*features, *labels)
+        require_distinct(file, features, taken)
+        if file.what == "array" and (len(features) > 1 or len(labels) > 1):
+            raise one_of_each(file)
         return Columns(features, labels, ids, subjects)
 
     @staticmethod
-    def _one(
-        path: Path, names: Sequence[str], what: str, said: str | None, usual: Sequence[str]
-    ) -> str | None:
+    def _one(file: DataFile, said: str | None, usual: Sequence[str]) -> str | None:
         if said is not None:
-            _require(path, names, what, said)
+            file.require(said)
             return said
-        return usual_name(names, usual)
+        return usual_name(file.names, usual)
+
+
+def require_distinct(
+    file: DataFile, features: Sequence[str], taken: Collection[str | None]
+) -> None:
+    """Refuse a column of features that is named twice, or is taken for something else; and none."""
+    doubled = sorted({name for name in features if name in taken or features.count(name) > 1})
+    if doubled or not features:
+        raise InputError(
+            f"{file.path}: {file.what} {doubled[0]!r} is named twice"
+            if doubled
+            else f"{file.path} has no {file.what} of features"
+        )
+
+
+def one_of_each(file: DataFile) -> InputError:
+    """The error for several arrays of features or labels."""
+    return InputError(
+        f"{file.path}: in an .npz file one array holds all features, and one all labels; name one "
+        "of each"
+    )
 
 
 def usual_name(names: Sequence[str], usual: Sequence[str]) -> str | None:
@@ -108,36 +133,6 @@ def usual_name(names: Sequence[str], usual: Sequence[str]) -> str | None:
     return exact or next(
         (name for word in usual for name in names if name.strip().lower() == word), None
     )
-
-
-def _require(path: Path, names: Sequence[str], what: str, name: str) -> None:
-    if name not in names:
-        raise InputError(f"{path} has no {what} {name!r}; it has {shown_names(names)}")
-
-
-def shown_names(names: Sequence[str]) -> str:
-    """The names of columns as messages list them; not if they look like cells."""
-    if any(_is_cell(name) for name in names):
-        return (
-            f"{len(names)} columns, whose names look like a sample. A table begins with a line "
-            "of column names"
-        )
-    more = len(names) - _ALL_SHOWN
-    return (", ".join(repr(name) for name in names[:_ALL_SHOWN]) or "none") + (
-        f" and {more} more" if more > 0 else ""
-    )
-
-
-def _is_cell(name: str) -> bool:
-    """Whether what should be the name of a column is rather a cell: a number or a long text.
-
-    Then it may be personal.
-    """
-    try:
-        float(name)
-    except ValueError:
-        return len(name) > _LONGEST_NAME
-    return True
 
 
 def assembled(
@@ -153,12 +148,19 @@ def assembled(
 
     Ids that are missing are made of file name and row number.
     """
-    count = len(features)
-    for what, part in (("labels", labels), ("ids", ids), ("subjects", subjects)):
-        if part is not None and len(part) != count:
-            raise ShapeError(f"{path} has {count} rows of features, but {len(part)} {what}")
+    parts = {"features": features, "labels": labels, "ids": ids, "subjects": subjects}
+    require_alike(
+        path,
+        {
+            name: part.shape if isinstance(part, np.ndarray) else (len(part),)
+            for name, part in parts.items()
+            if part is not None
+        },
+    )
     names = (
-        [f"{path.name}#{row}" for row in range(count)] if ids is None else _texts(path, ids, "id")
+        [f"{path.name}#{row}" for row in range(len(features))]
+        if ids is None
+        else _texts(path, ids, "id")
     )
     about = None if subjects is None else [one or None for one in _texts(path, subjects, "subject")]
     return Loaded(names, features, labels, about, ignored, made_ids=ids is None)
@@ -203,4 +205,14 @@ def require_names(what: object, labels: NDArray[Any], spec: Spec, *, label_indic
             "texts; or "
             "say that the integers are class indices, counted from 0 in that order "
             "(label_indices=True)"
+        )
+
+
+def require_width(path: object, features: NDArray[Any], spec: Spec) -> None:
+    """Refuse features that are not as many as the spec says."""
+    if len(features) and features.shape[1] != spec.dim:
+        raise ShapeError(
+            f"{path} has {features.shape[1]} columns of features, and the spec has {spec.dim}. Say "
+            "which columns are features, labels, ids and subjects, if they have other names than "
+            "the usual ones"
         )

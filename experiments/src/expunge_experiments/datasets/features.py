@@ -1,6 +1,6 @@
 """Features from files: the shared ones, and one's own.
 
-Python objects are never read, as reading them would run code.
+Files are opened by `expunge.data.formats`, with its errors.
 
 An .npz file holds `train_features`, `train_labels`, `test_features` and `test_labels`; `scale` if
 features have 8 bits (they are decoded as features * scale, one scale for each column);
@@ -11,20 +11,15 @@ tables.
 
 from __future__ import annotations
 
-import struct
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from expunge.data.formats import DataFile, matrix, open_file, require_alike
 from expunge.data.readers import load
-from expunge.errors import FormatError, InputError, NotFiniteError, ShapeError
+from expunge.errors import InputError, NotFiniteError, ShapeError
 from expunge_experiments.datasets.dataset import Dataset, Integers
 
 
@@ -84,71 +79,30 @@ def grouped(where: object, groups: NDArray[Any], count: int) -> Integers:
 
 
 Array = NDArray[Any]
-_DAMAGED = (  # what numpy lets through where a file is damaged
-    ValueError,
-    EOFError,
-    OSError,
-    OverflowError,
-    MemoryError,
-    NotImplementedError,
-    RuntimeError,
-    SyntaxError,
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 _BLOCK = 4096  # rows looked at in one go
 
 
-class Arrays:
-    """The arrays of one open .npz file, each read when it is asked for."""
-
-    def __init__(self, path: Path, content: Any) -> None:
-        self.path = path
-        self._content = content
-        self.names = frozenset(content.files)
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self.names:
-            raise InputError(
-                f"{self.path} has no array {name!r}; it has "
-                f"{', '.join(sorted(self.names)) or 'none'}. Needed are "
-                "train_features, train_labels, test_features and test_labels"
-            )
-        try:
-            array = np.asarray(self._content[name])
-        except _DAMAGED as problem:
-            raise _damaged(self.path, problem, f"the array {name!r} of ") from problem
-        return array
-
-    def text(self, name: str) -> str | None:
-        """An array that is a single text, or None if there is none of that name."""
-        return str(self[name]) if name in self.names else None
+def _array(file: DataFile, name: str) -> Array:
+    """An array of texts or numbers."""
+    file.require(name, remedy=f"Needed are {', '.join(_needed())}")
+    return file.column(name).labels()
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[Arrays]:
-    """An .npz file, or FormatError that names it."""
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    with path.open("rb") as file:  # numpy would leave a damaged file open
-        try:
-            content = np.load(file, allow_pickle=False)
-        except _DAMAGED as problem:
-            raise _damaged(path, problem) from problem
-        if not isinstance(content, np.lib.npyio.NpzFile):
-            raise FormatError(
-                f"{path} holds a single array, not the several of an .npz file: save it with "
-                "numpy.savez"
-            )
-        with content:
-            yield Arrays(path, content)
+def _text(file: DataFile, name: str) -> str | None:
+    """An array that is a single text, or None if there is none of that name."""
+    return str(_array(file, name)) if name in file.names else None
+
+
+def _features(file: DataFile, part: str, scale: Array | None) -> NDArray[np.float32]:
+    """Features in float32, one row for each label."""
+    name = f"{part}_features"
+    file.require(name, remedy=f"Needed are {', '.join(_needed())}")
+    return decoded(file.path, name, matrix([file.column(name)]), scale)
 
 
 def decoded(path: Path, name: str, raw: Array, scale: Array | None) -> NDArray[np.float32]:
     """Features in float32: 8-bit ones times their column's scale, others as they are."""
-    if raw.ndim != 2 or not raw.shape[1]:
+    if not raw.shape[1]:
         raise ShapeError(f"{path}: {name} must be a matrix (n, dim), and has the shape {raw.shape}")
     if raw.dtype in (np.uint8, np.int8):
         if scale is None:
@@ -185,27 +139,14 @@ def _checked_scale(path: Path, scale: Array, dim: int) -> NDArray[np.float32]:
 
 
 def require_finite(path: Path, name: str, features: NDArray[np.float32]) -> None:
-    """Raise NotFiniteError for the first row with NaN or infinity."""
+    """Raise NotFiniteError for the first row with a value that float32 has not."""
     for start in range(0, len(features), _BLOCK):
         bad = np.flatnonzero(~np.isfinite(features[start : start + _BLOCK]).all(axis=1))
         if bad.size:
             raise NotFiniteError(
-                f"{path}: row {start + bad[0]} of {name} has NaN, infinity or a value beyond "
-                "float32; drop it"
+                f"row {start + bad[0]} of {path}: a value of {name} is beyond float32. Mend or "
+                "drop that sample"
             )
-
-
-def _damaged(path: Path, problem: BaseException, part: str = "") -> FormatError:
-    if "pickle" in str(problem):
-        return FormatError(
-            f"{part}{path} cannot be read: it is no .npz file, or holds Python objects, which are "
-            "never read because reading "
-            "them runs code. Save numbers and texts with numpy.savez"
-        )
-    return FormatError(
-        f"{part}{path} cannot be read ({problem or type(problem).__name__}): it is damaged; get "
-        "or make it again"
-    )
 
 
 # -- datasets --------------------------------------------------------------------------------------
@@ -226,42 +167,48 @@ def load_features(path: Path, *, name: str | None = None, source: str | None = N
         return _frozen(_from_tables(path, name, source))
     if path.suffix.lower() != ".npz":
         raise InputError(
-            f"{path} is no data that can be read: give an .npz file with {', '.join(_needed())}, "
-            "or a folder with train and test "
-            f"as {' or '.join(TABLES)}"
+            f"{path} is of a kind that cannot be read: give an .npz file with "
+            f"{', '.join(_needed())}, or a folder with train and test as {' or '.join(TABLES)}"
         )
-    with opened(path) as arrays:
-        return _frozen(_from_arrays(path, arrays, name, source))
+    with open_file(path) as file:
+        return _frozen(_from_arrays(file, name, source))
 
 
 def _needed() -> list[str]:
     return [f"{part}_{what}" for part in ("train", "test") for what in ("features", "labels")]
 
 
-def _from_arrays(path: Path, arrays: Arrays, name: str | None, source: str | None) -> Dataset:
-    scale = arrays["scale"] if "scale" in arrays.names else None
+def _from_arrays(file: DataFile, name: str | None, source: str | None) -> Dataset:
+    path = file.path
+    scale = _array(file, "scale") if "scale" in file.names else None
+    labels = {part: _array(file, f"{part}_labels") for part in ("train", "test")}
+    features = {part: _features(file, part, scale) for part in ("train", "test")}
+    whose = next((one for one in GROUPS if one in file.names), None)
+    groups = None if whose is None else _array(file, whose)
+    for part in ("train", "test"):
+        parts = {f"{part}_features": features[part].shape, f"{part}_labels": labels[part].shape}
+        require_alike(path, parts)
     train_labels, test_labels, classes = numbered(
-        path, arrays["train_labels"], arrays["test_labels"], _classes(arrays)
+        path, labels["train"], labels["test"], _classes(file)
     )
-    whose = next((one for one in GROUPS if one in arrays.names), None)
     return Dataset(
-        name=name or arrays.text("dataset") or path.stem,
-        source=source or arrays.text("source") or f"features from the file {path.name}",
+        name=name or _text(file, "dataset") or path.stem,
+        source=source or _text(file, "source") or f"features from the file {path.name}",
         classes=classes,
-        train_features=decoded(path, "train_features", arrays["train_features"], scale),
+        train_features=features["train"],
         train_labels=train_labels,
-        test_features=decoded(path, "test_features", arrays["test_features"], scale),
+        test_features=features["test"],
         test_labels=test_labels,
-        groups=None if whose is None else grouped(path, arrays[whose], len(train_labels)),
+        groups=None if groups is None else grouped(path, groups, len(train_labels)),
     )
 
 
-def _classes(arrays: Arrays) -> int | None:
-    if "classes" not in arrays.names:
+def _classes(file: DataFile) -> int | None:
+    if "classes" not in file.names:
         return None
-    said = arrays["classes"]
+    said = _array(file, "classes")
     if said.shape != () or said.dtype.kind not in "iu" or said < 1:
-        raise InputError(f"{arrays.path}: 'classes' must be one integer of at least 1")
+        raise InputError(f"{file.path}: 'classes' must be one integer of at least 1")
     return int(said)
 
 
