@@ -148,7 +148,7 @@ def assembled(
 
     Ids that are missing are made of file name and row number.
     """
-    parts = {"features": features, "labels": labels, "ids": ids, "subjects": subjects}
+    parts = {"features": features, "labels": labels, "subjects": subjects}
     require_alike(
         path,
         {
@@ -157,13 +157,17 @@ def assembled(
             if part is not None
         },
     )
-    names = (
-        [f"{path.name}#{row}" for row in range(len(features))]
-        if ids is None
-        else _texts(path, ids, "id")
-    )
+    names = sample_ids(path, ids, len(features))
     about = None if subjects is None else [one or None for one in _texts(path, subjects, "subject")]
     return Loaded(names, features, labels, about, ignored, made_ids=ids is None)
+
+
+def sample_ids(path: Path, ids: Sequence[object] | None, count: int) -> list[str]:
+    """The ids of a file, or those that are made of its name and the row's number."""
+    if ids is None:
+        return [f"{path.name}#{row}" for row in range(count)]
+    require_alike(path, {"features": (count,), "ids": (len(ids),)})
+    return _texts(path, ids, "id")
 
 
 def _texts(path: Path, values: Sequence[object], what: str) -> list[str]:

@@ -23,6 +23,7 @@ from expunge.data.columns import (
     labels_of_texts,
     require_names,
     require_width,
+    sample_ids,
     usual_name,
 )
 from expunge.data.formats import ArrayColumn, Column, DataFile, matrix, open_file, require_suffix
@@ -101,8 +102,7 @@ def load_inputs(path: Path, keys: Keys, spec: Spec) -> Inputs:
             parts.add(block)
     features = parts.features()
     require_width(path, features, spec)
-    loaded = assembled(path, features, np.empty(len(features)), parts.ids, None)
-    return Inputs(loaded.ids, features)
+    return Inputs(sample_ids(path, parts.ids, len(features)), features)
 
 
 def _require_sense(path: Path, keys: Keys) -> None:
