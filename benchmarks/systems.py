@@ -108,8 +108,7 @@ def report(data: Data) -> tuple[str, list[Row]]:
         "## Local training in the gradient systems\n",
         (
             "Every gradient system (FedAvg, FATS, Exact-Fun, SISA, FedCIO) trains with the same "
-            "loop, "
-            "so that no comparison is won"
+            "loop, so that no comparison is won"
         ),
         f"by a slow baseline. {measured}\n",
     ]

@@ -165,8 +165,7 @@ def report(_: Data) -> tuple[str, list[Row]]:
         received = flat[size].bytes if size in flat else each * size
         lines.append(
             f"| {size:,} | {size:,} | {received / 1e6:.1f}{'' if size in flat else ' (reckoned)'} "
-            f"| {one.senders} |"
-            f" {one.bytes / 1e6:.2f} | {one.milliseconds:.1f} |"
+            f"| {one.senders} | {one.bytes / 1e6:.2f} | {one.milliseconds:.1f} |"
         )
     last = _SIZES[-1]
     rows = [

@@ -369,8 +369,7 @@ def test_a_cycle_within_a_layer_is_found(tmp_path: Path) -> None:
             "from expunge.cli._output import Screen",
             (
                 "expunge_experiments.runs.one imports expunge.cli._output, which is for the "
-                "command "
-                "line only"
+                "command line only"
             ),
         ),
         (
@@ -378,8 +377,7 @@ def test_a_cycle_within_a_layer_is_found(tmp_path: Path) -> None:
             "from expunge_experiments.cli import command",
             (
                 "expunge_experiments.runner imports expunge_experiments.cli, which is for the "
-                "command "
-                "line only"
+                "command line only"
             ),
         ),
         (

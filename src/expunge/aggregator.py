@@ -410,10 +410,10 @@ class Aggregator:
         )
         if row is None:
             row = core.database.row(
-                "SELECT position FROM log WHERE json_extract(CAST(entry AS TEXT), '$.kind') = "
-                "'changed'"
-                " AND json_extract(CAST(entry AS TEXT), '$.client') = ? AND "
-                "json_extract(CAST(entry AS TEXT), '$.sequence') = ?",
+                "SELECT position FROM log "
+                "WHERE json_extract(CAST(entry AS TEXT), '$.kind') = 'changed' "
+                "AND json_extract(CAST(entry AS TEXT), '$.client') = ? "
+                "AND json_extract(CAST(entry AS TEXT), '$.sequence') = ?",
                 (client, sequence),
             )
         if row is None:
@@ -459,8 +459,7 @@ def require_aggregator(path: Path) -> Path:
     if not is_aggregator(path):
         raise StoreError(
             f"{path} is a federation of its own, not a group: a group is founded with a token of "
-            "the server above it (expunge "
-            "aggregator found)"
+            "the server above it (expunge aggregator found)"
         )
     return path / _UPSTREAM
 

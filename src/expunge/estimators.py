@@ -73,11 +73,9 @@ def chosen_label_grid(targets: NDArray[Any], *, lost_columns: str) -> Grid:
         if 0.0 < (largest := _largest(output)) <= grid.step / 2.0:
             raise LostColumnError(
                 f"output {column} of the targets is lost to {grid!r}, which the largest output of "
-                "the first batch asks for: "
-                f"its own largest magnitude is {largest:g}, and every value rounds to zero. Scale "
-                "the outputs to similar "
-                "magnitudes, give a label_grid, or pass lost_columns='accept' if that output does "
-                "not matter"
+                f"the first batch asks for: its own largest magnitude is {largest:g}, and every "
+                "value rounds to zero. Scale the outputs to similar magnitudes, give a "
+                "label_grid, or pass lost_columns='accept' if that output does not matter"
             )
     return grid
 
@@ -375,8 +373,7 @@ class ExactRidgeClassifier(ClassifierMixin, _ExactRidge):  # type: ignore[misc] 
             ):
                 raise InputError(
                     f"classes={classes!r:.80} are not those of the first call to partial_fit, "
-                    f"{self.classes_!r:.80}; "
-                    "call fit to start anew"
+                    f"{self.classes_!r:.80}; call fit to start anew"
                 )
             self._change(X, y, 1)
             return self
@@ -403,8 +400,7 @@ class ExactRidgeClassifier(ClassifierMixin, _ExactRidge):  # type: ignore[misc] 
             row = indices.index(-1)
             raise UnknownLabelError(
                 f"the label of row {row} is not one of the classes {classes!r:.80}; name all of "
-                "them in the "
-                "first call to partial_fit (classes=), or call fit to start anew"
+                "them in the first call to partial_fit (classes=), or call fit to start anew"
             )
         return np.asarray(features), np.array(indices, dtype=np.int64)
 

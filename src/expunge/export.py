@@ -145,8 +145,7 @@ def _model(head: Head, input_type: str) -> Any:
     if head.integers.nbytes > _MOST_ONNX_BYTES:
         raise FormatError(
             f"a head of {head.integers.nbytes} bytes is too large for an ONNX file, which must "
-            "stay below 2 GiB; "
-            "use save_safetensors"
+            "stay below 2 GiB; use save_safetensors"
         )
     onnx = _extra("onnx")
     make, kinds = onnx.helper, onnx.TensorProto
@@ -301,8 +300,7 @@ def _extra(module: str) -> Any:
     except ImportError as problem:
         raise MissingExtraError(
             f"{module.partition('.')[0]} is not installed, which is needed to read and write this "
-            "kind of file: "
-            "pip install 'expunge[export]'"
+            "kind of file: pip install 'expunge[export]'"
         ) from problem
 
 

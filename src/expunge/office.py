@@ -468,8 +468,7 @@ class Office:
                 return value[0]
         raise ProtocolError(
             f"the server expects another number for the next command of {self.name}, twice in a "
-            "row: is this office at work in "
-            "another place? Nothing was changed; try again"
+            "row: is this office at work in another place? Nothing was changed; try again"
         )
 
     def ask(self, action: str, arguments: Mapping[str, Any]) -> Any:

@@ -351,9 +351,8 @@ class _Fit:
         if count - parameters < 1.0:
             raise PosteriorError(
                 f"the noise cannot be estimated: {count} samples leave {count - parameters:.3g} "
-                "degrees of freedom after "
-                f"{parameters:.6g} effective parameters, and at least 1 is needed. Add samples, "
-                "choose a larger gamma "
+                f"degrees of freedom after {parameters:.6g} effective parameters, and at least 1 "
+                "is needed. Add samples, choose a larger gamma "
                 "(statistics.under(spec.with_gamma(...))), or give sigma"
             )
         if not self.residual_squares > 0.0:

@@ -349,8 +349,7 @@ def test_require_same_data_names_what_differs() -> None:
             {"grid": Grid(2, 41)},
             (
                 "cannot hold the constant feature 1 of the intercept: fraction_bits must lie "
-                "between "
-                "0 and 40"
+                "between 0 and 40"
             ),
         ),
         ({"grid": Grid(2, -1)}, "choose such a grid or intercept=False"),

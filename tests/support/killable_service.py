@@ -165,8 +165,8 @@ def check(federation: Federation, plan: list[Planned], acknowledged: list[int]) 
             federation.read(federation.service.request(one.data))
         core = federation.service.core
         slots = (
-            "SELECT slot FROM ledger UNION ALL SELECT slot FROM subledgers UNION ALL SELECT "
-            "slot FROM generations"
+            "SELECT slot FROM ledger UNION ALL SELECT slot FROM subledgers UNION ALL SELECT slot "
+            "FROM generations"
         )
         assert core.vault.live() == {slot for (slot,) in core.database.rows(slots)}
     finally:

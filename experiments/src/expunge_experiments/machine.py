@@ -90,7 +90,6 @@ def in_words(found: dict[str, Any]) -> str:
     gigabytes = machine["memory_bytes"] / 2**30
     return (
         f"{machine['cpu']}, {counted(machine['cores'], 'core')}, {gigabytes:.0f} GB of memory, "
-        f"{machine['system']} "
-        f"({machine['architecture']}), no GPU used; expunge {versions['expunge']}, {others}; "
-        f"BLAS: {blas or 'unknown'}"
+        f"{machine['system']} ({machine['architecture']}), no GPU used; expunge "
+        f"{versions['expunge']}, {others}; BLAS: {blas or 'unknown'}"
     )

@@ -34,8 +34,7 @@ PROCESS, FLOWER = "process", "flower"
 ENGINES = (PROCESS, FLOWER)
 FLOWER_NEEDS = (
     "Flower in this Python (pip install 'expunge[flower]'), or another Python that has it: "
-    "--flower-python PATH or "
-    "EXPUNGE_FLOWER_PYTHON"
+    "--flower-python PATH or EXPUNGE_FLOWER_PYTHON"
 )
 
 

@@ -251,11 +251,10 @@ class ApproximateLedger:
         floor = None if sign > 0 else enclosures.floor(new.gram, self.spec.gamma)
         if floor is not None and floor <= 0.0:
             raise NotAGramError(
-                f"deleting these {message.count} samples by a message of rank {message.rank} "
-                "would leave no S_ap + gamma I "
-                "that can be proven positive definite (the downdate lemma): nothing was deleted. "
-                "Reset the ledger from exact "
-                "statistics, then delete; or use higher ranks"
+                f"deleting these {message.count} samples by a message of rank {message.rank} would "
+                "leave no S_ap + gamma I that can be proven positive definite (the downdate "
+                "lemma): nothing was deleted. Reset the ledger from exact statistics, then "
+                "delete; or use higher ranks"
             )
         self._bound = self._floor = None
         self._sums = new
@@ -306,8 +305,7 @@ class ApproximateLedger:
         if lower is None or floor <= 0.0:
             raise NotAGramError(
                 f"S_ap + gamma I cannot be proven positive definite with gamma = {used:g}: reset "
-                "the ledger from exact "
-                "statistics, or choose a larger gamma"
+                "the ledger from exact statistics, or choose a larger gamma"
             )
         weights = np.ascontiguousarray(lapack.dpotrs(lower, sums.moment, lower=1)[0])
         found = self._bounds(weights, used, floor)
@@ -421,9 +419,8 @@ class ApproximateLedger:
         if new.count != sums.count or not np.array_equal(new.class_counts, sums.class_counts):
             raise InputError(
                 f"these statistics leave {new.count} samples and the messages so far {sums.count} "
-                "(or other labels): nothing was "
-                "reset. Each client that has changed sends what it added minus what it deleted "
-                "since the last reset"
+                "(or other labels): nothing was reset. Each client that has changed sends what it "
+                "added minus what it deleted since the last reset"
             )
         missed = blas.norm(new.moment - sums.moment)
         if missed > (
@@ -438,8 +435,7 @@ class ApproximateLedger:
         if off.max(initial=0.0) > room.above + lost or -off.min(initial=0.0) > room.below + lost:
             raise InputError(
                 "the diagonal of these statistics lies outside the bounds that the messages came "
-                "with: a message was of other "
-                "samples, or its bound was false. Nothing was reset"
+                "with: a message was of other samples, or its bound was false. Nothing was reset"
             )
 
     def _require_same(self, spec: Spec) -> None:

@@ -103,8 +103,7 @@ class ApproximateMessage:
         ):
             raise InputError(
                 f"a factor of shape {self.factor.shape} and a moment of shape {self.moment.shape} "
-                "do not fit the spec, which "
-                f"asks for (rank, {width}) and ({width}, {columns})"
+                f"do not fit the spec, which asks for (rank, {width}) and ({width}, {columns})"
             )
         if self.moment.dtype != np.float64 or self.class_counts.dtype != np.int64:
             raise InputError(
@@ -153,8 +152,7 @@ class ApproximateMessage:
     def __repr__(self) -> str:
         return (
             f"<ApproximateMessage of {self.count} samples, {self.method} at rank {self.rank}, "
-            f"{self.size} bytes, "
-            f"error {self.error.norm:.3g}>"
+            f"{self.size} bytes, error {self.error.norm:.3g}>"
         )
 
     def to_bytes(self) -> bytes:

@@ -172,8 +172,7 @@ class Backbone(ABC):
         if found.shape != (len(batch), self.dim):
             raise BackboneError(
                 f"{which}: the backbone gave an array of shape {found.shape}, not "
-                f"{(len(batch), self.dim)}; "
-                "check dim and the choice of output"
+                f"{(len(batch), self.dim)}; check dim and the choice of output"
             )
         with np.errstate(over="ignore"):  # an overflow becomes infinity and is refused below
             features = found.astype(self.dtype, order="C", copy=True)
@@ -181,9 +180,8 @@ class Backbone(ABC):
         if bad.size:
             where = int(bad[0])
             raise BackboneError(
-                f"{named(first + where, batch[where])}: its feature has NaN or infinity; leave "
-                "the sample out, or check "
-                "weights and preprocessing"
+                f"{named(first + where, batch[where])}: its feature has NaN or infinity; leave the "
+                "sample out, or check weights and preprocessing"
             )
         return features
 
@@ -199,15 +197,13 @@ def require_fingerprint(spec: Spec, backbone: Backbone) -> None:
     if spec.backbone and spec.backbone != backbone.fingerprint:
         raise BackboneError(
             f"this backbone has the fingerprint {backbone.fingerprint}, but the spec pins "
-            f"{spec.backbone}: its features are not "
-            "comparable with those of the other clients. Use the weights, preprocessing and "
-            "output that the federation agreed on"
+            f"{spec.backbone}: its features are not comparable with those of the other clients. "
+            "Use the weights, preprocessing and output that the federation agreed on"
         )
     if spec.dim != backbone.dim:
         raise BackboneError(
             f"this backbone gives features of length {backbone.dim}, but the spec has "
-            f"dim={spec.dim}; "
-            "choose the output (pooling) that the federation agreed on"
+            f"dim={spec.dim}; choose the output (pooling) that the federation agreed on"
         )
 
 

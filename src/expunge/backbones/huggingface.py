@@ -110,9 +110,8 @@ class HuggingFaceBackbone(Backbone):
         except Exception as problem:
             raise BackboneError(
                 f"the model in {self._folder} cannot be loaded: {type(problem).__name__}: "
-                f"{problem}. Check that the folder is "
-                "complete, and that this version of transformers knows the architecture without "
-                "code of its own"
+                f"{problem}. Check that the folder is complete, and that this version of "
+                "transformers knows the architecture without code of its own"
             ) from problem
         if self._modality == "image" and getattr(self._prepare, "backend", "") != "pil":
             raise BackboneError(

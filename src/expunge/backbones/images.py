@@ -52,8 +52,7 @@ def read_image(sample: object, position: int, *, extra: str, mode: str = "RGB") 
         ):
             raise BackboneError(
                 f"{named(position, sample)} is an array of {sample.dtype} and shape "
-                f"{sample.shape}; an image is uint8 and "
-                "(height, width) or (height, width, 3)"
+                f"{sample.shape}; an image is uint8 and (height, width) or (height, width, 3)"
             )
         return pillow.fromarray(sample).convert(mode)
     if isinstance(sample, pillow.Image):
@@ -102,9 +101,8 @@ def _from_file(pillow: Any, path: str | os.PathLike[str], position: int, mode: s
 def _converted(image: Any, position: int, sample: object, mode: str) -> Any:
     if image.mode not in _CONVERTIBLE:
         raise BackboneError(
-            f"{named(position, sample)} has pixels of mode {image.mode}, which would be clipped "
-            "to 8 bits; "
-            "convert it to 8 bits in the way that suits the data"
+            f"{named(position, sample)} has pixels of mode {image.mode}, which would be clipped to "
+            "8 bits; convert it to 8 bits in the way that suits the data"
         )
     return image.convert(mode)
 

@@ -48,8 +48,7 @@ def modality_of(folder: Path, given: str | None) -> str:
     if not folder.is_dir():
         raise BackboneError(
             f"there is no folder {folder}. Models are never downloaded here; fetch it first, for "
-            "example with "
-            "`hf download OWNER/NAME --local-dir FOLDER`"
+            "example with `hf download OWNER/NAME --local-dir FOLDER`"
         )
     found = [
         name

@@ -184,8 +184,7 @@ class OnnxBackbone(Backbone):
         if array.dtype.kind not in "fiub" or not fits:
             raise BackboneError(
                 f"{named(position, sample)} is an array of {array.dtype} and shape {array.shape}; "
-                "the network takes numbers of "
-                f"shape {expected}. For images, give a preprocessing"
+                f"the network takes numbers of shape {expected}. For images, give a preprocessing"
             )
         return array
 

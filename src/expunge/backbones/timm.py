@@ -114,8 +114,7 @@ class TimmBackbone(Backbone):
         if strange or wrong:
             raise BackboneError(
                 f"{file} is not of this architecture; missing or of another shape: {wrong[:5]}, "
-                f"unknown: {strange[:5]}. "
-                "Name the architecture and pooling that it was saved with"
+                f"unknown: {strange[:5]}. Name the architecture and pooling that it was saved with"
             )
         model.load_state_dict({name: tensors[name] for name in own}, strict=True)
 
@@ -169,9 +168,8 @@ def preprocessing_of(config: Mapping[str, Any]) -> ImagePreprocessing:
     if mode not in ("center", "squash") or channels not in (1, 3) or height != width:
         raise BackboneError(
             f"timm's data config asks for crop_mode={mode!r} and "
-            f"input_size={tuple(config['input_size'])}, which this adapter "
-            "cannot do: it does 'center' and 'squash' on square images of 1 or 3 channels. Use a "
-            "CallableBackbone"
+            f"input_size={tuple(config['input_size'])}, which this adapter cannot do: it does "
+            "'center' and 'squash' on square images of 1 or 3 channels. Use a CallableBackbone"
         )
     return ImagePreprocessing(
         size=(height, width),
@@ -198,8 +196,7 @@ def _found(source: str, weights: Path | None) -> tuple[str, dict[str, Any], dict
         if weights is None:
             raise BackboneError(
                 f"{source!r} is no folder, and as an architecture it needs weights=FILE: nothing "
-                "is downloaded here, and random "
-                "weights are no backbone"
+                "is downloaded here, and random weights are no backbone"
             )
         return source, {}, {}, weights
     try:

@@ -80,8 +80,7 @@ def rules_in_words(rules: Aggregation) -> str:
     """What the rules ask for and allow."""
     return (
         f"of {rules.fewest} clients at least; {rules.dropouts} % of them may drop out, "
-        f"{rules.colluding} % may side with the "
-        "server"
+        f"{rules.colluding} % may side with the server"
     )
 
 
@@ -91,9 +90,8 @@ def plan_in_words(rules: Aggregation, clients: int) -> str:
     masks = "every other client" if found.degree == clients - 1 else f"{found.degree} others"
     shares = "1 share opens" if found.threshold == 1 else f"{found.threshold} shares open"
     return (
-        f"each shares masks with {masks}; {shares} a mask; the sum of {found.survivors} or more "
-        "is opened; "
-        f"{found.colluders or 'none'} may side with the server"
+        f"each shares masks with {masks}; {shares} a mask; the sum of {found.survivors} or more is "
+        f"opened; {found.colluders or 'none'} may side with the server"
     )
 
 

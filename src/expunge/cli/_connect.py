@@ -67,8 +67,7 @@ def federation_at(address: str) -> Layout:
     if not Layout.is_at(path):
         raise StoreError(
             f"there is no federation in {path}. If its server has moved, say where it is: give "
-            "--at URL, or --at DIR for a "
-            "folder on this machine"
+            "--at URL, or --at DIR for a folder on this machine"
         )
     return Layout.at(path)
 
@@ -122,8 +121,7 @@ def office_folder(given: Path | None) -> Path:
         )
     raise InputError(
         "whose command is this? Give --office DIR, or set EXPUNGE_OFFICE: the folder that expunge "
-        "init (DIR/operator) or "
-        "expunge enroll made for you"
+        "init (DIR/operator) or expunge enroll made for you"
     )
 
 

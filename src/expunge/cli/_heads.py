@@ -31,9 +31,8 @@ def head_from(path: Path, chains: Sequence[KeyChain]) -> Head:
     if data.startswith(published_head.MAGIC):
         if not chains:
             raise InputError(
-                f"{path} is a published head, signed by the server: to check it, give the "
-                "server's public key (--key), or a "
-                "folder that knows it (--trust)"
+                f"{path} is a published head, signed by the server: to check it, give the server's "
+                "public key (--key), or a folder that knows it (--trust)"
             )
         return published_head.read(data, chain_for(published_head.split(data)[0], chains))[0]
     if path.suffix == ".safetensors":

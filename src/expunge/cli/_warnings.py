@@ -17,9 +17,8 @@ def of_founding(spec: Spec, *, clients: int | None = None) -> list[str]:
     if not spec.is_exact:
         found.append(
             "This federation allows factor messages, so it computes in float64: its heads are not "
-            "bit for bit those of "
-            "retraining, no certificate says so, and there are no audits. Leave factor out for "
-            "exact arithmetic"
+            "bit for bit those of retraining, no certificate says so, and there are no audits. "
+            "Leave factor out for exact arithmetic"
         )
     return found
 
@@ -63,9 +62,8 @@ def _aggregation(rules: Aggregation, clients: int | None) -> list[str]:
         if withstood < asked:
             found.append(
                 f"With {clients} clients of which {rules.dropouts} % may drop out, a round "
-                f"withstands {withstood or 'none'} that "
-                f"side with the server, not the {asked} that {rules.colluding} % are: allow for "
-                "fewer drop-outs, or let more in"
+                f"withstands {withstood or 'none'} that side with the server, not the {asked} that "
+                f"{rules.colluding} % are: allow for fewer drop-outs, or let more in"
             )
     return found
 

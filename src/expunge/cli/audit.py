@@ -226,10 +226,9 @@ def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
     screen.result(made.value(), *_shown(made, directory))
     if made.verdict == "different":
         raise EvidenceError(
-            "the rebuilt server has as many samples and clients as the lost one, but another "
-            f"head ({made.head[:16]}…, it was "
-            f"{made.old_head[:16]}…): a client's store was altered, or has changed since the last "
-            "head that is known"
+            "the rebuilt server has as many samples and clients as the lost one, but another head "
+            f"({made.head[:16]}…, it was {made.old_head[:16]}…): a client's store was altered, or "
+            "has changed since the last head that is known"
         )
 
 
@@ -239,8 +238,7 @@ def _shown(made: Rebuilt, directory: Path) -> list[Any]:
         "changed": (
             (
                 "Something has changed since the last head that the clients held, or not all "
-                "clients "
-                "are back."
+                "clients are back."
             ),
             WAITS,
         ),

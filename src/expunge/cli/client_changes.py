@@ -467,9 +467,8 @@ def _finish(
     if done.status == "gone" and not alone_too:
         raise StoreError(
             f"{store.name} was forgotten by the operator, or has left: the server takes nothing "
-            "more of it, and what was just "
-            f"given is in {place(store.path)} only. Enrol a new client; expunge client leave "
-            "erases this one"
+            f"more of it, and what was just given is in {place(store.path)} only. Enrol a new "
+            "client; expunge client leave erases this one"
         )
     told += [
         *show_synced(done, store.status()),

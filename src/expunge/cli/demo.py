@@ -248,8 +248,7 @@ def _tell(story: Story) -> dict[str, Any]:
         line(f"Expunge {__version__}: exact, checkable unlearning", "bold"),
         line(
             f"Real handwritten digits: {count(len(digits.labels), 'sample')} of {_PEOPLE} people "
-            f"at {_CLIENTS} clients, and "
-            f"{len(digits.test_labels)} others to test with."
+            f"at {_CLIENTS} clients, and {len(digits.test_labels)} others to test with."
         ),
     )
     with ExitStack() as stack:
@@ -355,8 +354,7 @@ def _forget(story: Story, office: Office, agents: Sequence[Agent]) -> list[Recei
                     "Order",
                     (
                         f"{order[:8]}, {told['state']}: {len(told['answers'])} of {_CLIENTS} "
-                        "clients "
-                        "have answered"
+                        "clients have answered"
                     ),
                 ),
                 ("Deleted", _deleted(told["answers"], receipts)),

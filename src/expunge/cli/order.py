@@ -360,9 +360,8 @@ def _filed_unknown(reached: Reached, beginning: str) -> str:
 
 def _told_unknown(order_id: str) -> str:
     return (
-        f"order {order_id[:8]}, which was filed from here, is unknown to the restored server: "
-        "file it again, then "
-        f"expunge order close {order_id[:8]}"
+        f"order {order_id[:8]}, which was filed from here, is unknown to the restored server: file "
+        f"it again, then expunge order close {order_id[:8]}"
     )
 
 

@@ -56,8 +56,7 @@ def command(name: str) -> click.Command | None:
     distribution = OURS[name][0]
     problem = MissingExtraError(
         f"the command {name} is in a distribution of its own, {distribution}, which is not "
-        "installed: "
-        f"pip install {distribution}, or in a checkout pip install ./experiments"
+        f"installed: pip install {distribution}, or in a checkout pip install ./experiments"
     )
     return Unavailable(name, problem)
 

@@ -268,8 +268,7 @@ def _backup_file(given: Path, old: Path | None) -> Path:
         return named
     raise InputError(
         f"there is no backup {given}: give the file (expunge server backup writes "
-        "DIR/server/backups/NAME), or its name and "
-        "--from DIR"
+        "DIR/server/backups/NAME), or its name and --from DIR"
     )
 
 

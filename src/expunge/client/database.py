@@ -154,8 +154,7 @@ class Snapshot(Database):
             self._connection.close()
             raise StoreBusyError(
                 f"{path} is in use by another process, and of version {version}; this program "
-                f"reads version {len(migrations)}: "
-                "wait until that process has finished"
+                f"reads version {len(migrations)}: wait until that process has finished"
             )
 
     def transaction(self) -> NoReturn:

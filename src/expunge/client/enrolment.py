@@ -80,8 +80,7 @@ def enrol(
         if backbone is not None and backbone != spec.backbone:
             raise BackboneError(
                 f"the federation's spec pins the backbone {spec.backbone!r:.80}, this client has "
-                f"{backbone!r:.80}: use the same "
-                "weights and preprocessing"
+                f"{backbone!r:.80}: use the same weights and preprocessing"
             )
         store = ClientStore.create(
             path,

@@ -161,8 +161,8 @@ class ClientFolder:
 
     def _referred(self) -> set[int]:
         query = (
-            "SELECT slot FROM samples UNION ALL SELECT slot FROM compositions UNION ALL "
-            "SELECT slot FROM kept"
+            "SELECT slot FROM samples UNION ALL SELECT slot FROM compositions "
+            "UNION ALL SELECT slot FROM kept"
         )
         return {STORE_SLOT, *(row[0] for row in self.database.rows(query))}
 

@@ -99,15 +99,15 @@ class Choosing:
         """
         replaced = dict(
             self._database.rows(
-                "SELECT old.slot, new.slot FROM samples old LEFT JOIN samples new ON new.replaces "
-                "= old.slot"
-                " AND new.state = 'adding' AND new.sequence IS NULL"
-                " WHERE old.state = 'deleting' AND old.sequence IS NULL ORDER BY old.slot"
+                "SELECT old.slot, new.slot FROM samples old LEFT "
+                "JOIN samples new ON new.replaces = old.slot AND new.state = 'adding' "
+                "AND new.sequence IS NULL WHERE old.state = 'deleting' AND old.sequence IS NULL "
+                "ORDER BY old.slot"
             )
         )
         additions = self._database.rows(
-            "SELECT slot FROM samples WHERE state = 'adding' AND sequence IS NULL AND replaces IS "
-            "NULL ORDER BY slot"
+            "SELECT slot FROM samples WHERE state = 'adding' AND sequence IS NULL "
+            "AND replaces IS NULL ORDER BY slot"
         )
         chosen: list[int] = []
         problem = ""
@@ -139,10 +139,9 @@ class Choosing:
         """
         waited: dict[str, set[int]] = {}
         for order, slot in self._database.rows(
-            "SELECT id, slot FROM orders JOIN order_samples ON order_samples.order_id = id JOIN "
-            "samples USING (slot)"
-            " WHERE answered = 0 AND state = 'deleting' AND samples.sequence IS NULL ORDER BY id, "
-            "slot"
+            "SELECT id, slot FROM orders JOIN order_samples ON order_samples.order_id = id "
+            "JOIN samples USING (slot) WHERE answered = 0 AND state = 'deleting' "
+            "AND samples.sequence IS NULL ORDER BY id, slot"
         ):
             waited.setdefault(order, set()).add(slot)
         groups: list[tuple[set[int], list[str]]] = []
@@ -431,8 +430,8 @@ class Outbox:
         composed.
         """
         query = (
-            "SELECT 1 FROM samples WHERE state = 'withdrawn' OR (state IN ('adding', "
-            "'deleting') AND sequence IS NULL)"
+            "SELECT 1 FROM samples WHERE state = 'withdrawn' OR (state IN ('adding', 'deleting') "
+            "AND sequence IS NULL)"
         )
         return self._database.row(query) is not None
 
@@ -561,8 +560,8 @@ class Outbox:
         with self._database.transaction() as changes:
             gone = states.abandon(changes, sequence)
             changes.run(
-                "UPDATE orders SET sequence = NULL, found = NULL WHERE sequence = ? AND answered "
-                "= 0",
+                "UPDATE orders SET sequence = NULL, found = NULL WHERE sequence = ? "
+                "AND answered = 0",
                 (sequence,),
             )
             changes.run("DELETE FROM compositions WHERE sequence = ?", (sequence,))

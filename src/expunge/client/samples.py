@@ -529,8 +529,7 @@ class Samples:
         if here:
             raise InputError(
                 f"{_listed(here)}: a sample with that id is in the store already. To change a "
-                "sample, correct it. Nothing was "
-                "added"
+                "sample, correct it. Nothing was added"
             )
         if states:
             raise InputError(
@@ -545,8 +544,8 @@ class Samples:
         """
         tags = [self._folder.id_tag(one) for one in batch.ids]
         query = (
-            "SELECT id_tag, slot, state FROM samples WHERE state IN ('adding', 'live') AND "
-            "id_tag IN ({})"
+            "SELECT id_tag, slot, state FROM samples WHERE state IN ('adding', 'live') "
+            "AND id_tag IN ({})"
         )
         here = {tag: (slot, state) for tag, slot, state in self._where_any(tags, query)}
         if (
@@ -768,8 +767,7 @@ def _verified(spec: Spec, samples: Sequence[Opened]) -> Block:
             again = "" if file is None else f", computed again from {file},"
             raise CommitmentError(
                 f"the feature of a sample{again} is not the one that was committed to when it was "
-                "added. Nothing "
-                "was deleted: put its source and the backbone back as they were"
+                "added. Nothing was deleted: put its source and the backbone back as they were"
             )
     return Block([one.commitment for one in samples], salts, rows)
 

@@ -82,9 +82,8 @@ class Caution:
                 others = ", ".join(sorted(names ^ peers.active)[:5])
                 raise Unsafe(
                     f"{a(participant.opening.purpose)} must be of all clients that the log shows, "
-                    "and this round differs by "
-                    f"{others}: the sum would show those that are missing, so this client keeps "
-                    "out of it"
+                    f"and this round differs by {others}: the sum would show those that are "
+                    "missing, so this client keeps out of it"
                 )
         return trusted(peers, read_pins(self._store.recall("pins")))
 
@@ -136,11 +135,10 @@ class Caution:
             if 0 < len(names) < self._fewest:
                 raise Unsafe(
                     "a round was aborted after its sum may have been unmasked, and this one would "
-                    "differ from it by "
-                    f"{', '.join(sorted(names))} only, whose changes the two sums would show: "
-                    "nothing is revealed. Join again "
-                    "when the same clients do, or more others; one that stays away for ever must "
-                    "be forgotten by the operator"
+                    f"differ from it by {', '.join(sorted(names))} only, whose changes the two "
+                    "sums would show: nothing is revealed. Join again when the same clients do, "
+                    "or more others; one that stays away for ever must be forgotten by the "
+                    "operator"
                 )
         if participant.opening.purpose == "change":
             kept = [*earlier, included][-_REVEALED_KEPT:]

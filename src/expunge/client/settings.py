@@ -22,8 +22,8 @@ _T = TypeVar("_T")
 _S = TypeVar("_S", bound="ClientSettings")
 
 _APPEND = (
-    "INSERT INTO documents (kind, number, content) SELECT ?1, coalesce(max(number) + 1, 0), "
-    "?2 FROM documents WHERE kind = ?1"
+    "INSERT INTO documents (kind, number, content) SELECT ?1, coalesce(max(number) + 1, 0), ?2 "
+    "FROM documents WHERE kind = ?1"
 )
 
 _SETTING = "INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)"

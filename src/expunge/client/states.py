@@ -120,8 +120,8 @@ def settle(changes: Database, sequence: int, *, reset: bool = False) -> list[int
     changes.run(f"DELETE FROM samples WHERE {which}", (sequence, reset))  # noqa: S608 - our own words
     if reset:
         changes.run(
-            "UPDATE samples SET state = 'adding', held = 0 WHERE state = 'live' AND sequence IS "
-            "NULL"
+            "UPDATE samples SET state = 'adding', held = 0 WHERE state = 'live' "
+            "AND sequence IS NULL"
         )
     changes.run(
         "UPDATE samples SET state = 'live', sequence = NULL, held = 1, replaces = NULL"
@@ -129,8 +129,8 @@ def settle(changes: Database, sequence: int, *, reset: bool = False) -> list[int
         (sequence,),
     )
     changes.run(
-        "UPDATE samples SET state = 'deleting', sequence = NULL, held = 1 WHERE state = "
-        "'withdrawn' AND sequence = ?",
+        "UPDATE samples SET state = 'deleting', sequence = NULL, held = 1 "
+        "WHERE state = 'withdrawn' AND sequence = ?",
         (sequence,),
     )
     return gone

@@ -134,8 +134,8 @@ class ClientOverview(ClientSettings):
         """Where this client stands."""
         numbers = dict(self._database.rows("SELECT state, count(*) FROM samples GROUP BY state"))
         query = (
-            "SELECT label, count(*) FROM samples WHERE state IN ('adding', 'live') AND label "
-            "IS NOT NULL GROUP BY label"
+            "SELECT label, count(*) FROM samples WHERE state IN ('adding', 'live') "
+            "AND label IS NOT NULL GROUP BY label"
         )
         names = self._spec.labels or ()
         return Status(

@@ -387,9 +387,8 @@ class ClientStore(ClientOverview):
         if self.message not in self._spec.messages:
             raise SpecMismatchError(
                 f"the federation no longer allows {self.message} messages, only "
-                f"{', '.join(self._spec.messages)}: choose one of "
-                "those for this client (message=). Mind that rows show every sample's feature to "
-                "the server"
+                f"{', '.join(self._spec.messages)}: choose one of those for this client "
+                "(message=). Mind that rows show every sample's feature to the server"
             )
         return self._outbox.compose(
             self._spec,

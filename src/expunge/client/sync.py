@@ -67,19 +67,16 @@ def require_in_step(store: ClientStore, answer: Answer) -> None:
     if answer.sequence > known or (store.recall("rejoin") == "1" and not rejoining):
         raise StoreError(
             f"the server has receipted {answer.sequence} requests of {store.name}, this store "
-            f"knows of {known}: it is an old "
-            "copy, whose samples can be read, but which cannot go on. Put the newest copy back. "
-            "If there is none: have the "
-            f"operator forget this client (expunge server forget-client {store.name}), enrol a "
-            "new one under another name, "
-            "add the samples there again from where they came, and erase this copy (expunge "
-            "client leave)"
+            f"knows of {known}: it is an old copy, whose samples can be read, but which cannot go "
+            "on. Put the newest copy back. If there is none: have the operator forget this client "
+            f"(expunge server forget-client {store.name}), enrol a new one under another name, add "
+            "the samples there again from where they came, and erase this copy (expunge client "
+            "leave)"
         )
     if answer.sequence < store.sequence:
         raise EvidenceError(
             f"the server has forgotten requests that it receipted: it knows of {answer.sequence}, "
-            "this client has receipts "
-            f"up to {store.sequence}. Show the receipts to the operator"
+            f"this client has receipts up to {store.sequence}. Show the receipts to the operator"
         )
 
 
@@ -229,9 +226,8 @@ class Asking:
             if not accept_restored:
                 raise EvidenceError(
                     f"{problem}. The server says that it was restored from a backup; ask its "
-                    "operator whether that is so, then "
-                    "accept it for this client (accept_restored=True). Receipts of what was lost "
-                    "stay valid evidence"
+                    "operator whether that is so, then accept it for this client "
+                    "(accept_restored=True). Receipts of what was lost stay valid evidence"
                 ) from problem
             # Not the answer itself: it names the subjects of orders, and the head.
             signed = self._patiently(self._trust.checkpoint)

@@ -93,8 +93,7 @@ class _File:
         except OSError as problem:
             raise StoreError(
                 f"the vault {path} cannot be opened: {problem.strerror}. Without it nothing that "
-                "it sealed can be read; if there "
-                "is a mirror of it, copy the mirror here"
+                "it sealed can be read; if there is a mirror of it, copy the mirror here"
             ) from problem
         file = cls(path, descriptor)
         try:

@@ -206,8 +206,7 @@ def require_names(what: object, labels: NDArray[Any], spec: Spec, *, label_indic
         )
         raise UnknownLabelError(
             f"{what}: the labels are integers, and those of the spec are texts: {shown}. Give the "
-            "texts; or "
-            "say that the integers are class indices, counted from 0 in that order "
+            "texts; or say that the integers are class indices, counted from 0 in that order "
             "(label_indices=True)"
         )
 

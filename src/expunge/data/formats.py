@@ -524,9 +524,8 @@ class _Stream:
         """Refuse what cannot be read row by row."""
         if self.header.by_columns and len(self.header.shape) > 1:
             raise FormatError(
-                f"{self.part}{self.path} is stored column by column, and its rows cannot be "
-                "read one after another: save it by numpy.ascontiguousarray(array), or as an .npy "
-                "file"
+                f"{self.part}{self.path} is stored column by column, and its rows cannot be read "
+                "one after another: save it by numpy.ascontiguousarray(array), or as an .npy file"
             )
 
     def _filled(self, shape: tuple[int, ...]) -> NDArray[Any]:

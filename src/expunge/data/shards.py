@@ -137,8 +137,7 @@ def _require_good(found: list[Shard]) -> None:
         if path.suffix.lower() == ".npy" and shard.labels is None:
             raise InputError(
                 f"{path} has features only, and its name does not say which file has the labels: "
-                "call them NAME-features.npy and "
-                "NAME-labels.npy, or give the two as a pair"
+                "call them NAME-features.npy and NAME-labels.npy, or give the two as a pair"
             )
         if path in seen:
             raise InputError(

@@ -465,9 +465,8 @@ class Bundle:
             if places.pop(receipt.logged.index, None) != receipt.logged.entry:
                 raise EvidenceError(
                     f"the receipt for request {receipt.sequence} of {receipt.client} stands at "
-                    f"place {receipt.logged.index} of "
-                    "the log, but the bundle does not prove the same entry there: it is missing, "
-                    "or the receipt is of another log"
+                    f"place {receipt.logged.index} of the log, but the bundle does not prove the "
+                    "same entry there: it is missing, or the receipt is of another log"
                 )
         if places:
             raise EvidenceError(

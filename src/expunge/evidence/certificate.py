@@ -25,22 +25,19 @@ if TYPE_CHECKING:
 
 STATEMENT = (
     "For any noise variance the weights have one matrix-normal posterior given the ledger: its "
-    "mean is the exact solution that "
-    "the head is the rounding of, its precision is S + gamma I. Retraining from the retained "
-    "samples gives the same integers, "
-    "so the same posterior, and the Kullback-Leibler divergence between the two is 0."
+    "mean is the exact solution that the head is the rounding of, its precision is S + gamma I. "
+    "Retraining from the retained samples gives the same integers, so the same posterior, and the "
+    "Kullback-Leibler divergence between the two is 0."
 )
 FLOAT_STATEMENT = (
-    "The ledger is kept in float64, so the posterior agrees with that of retraining up to "
-    "rounding errors only; nothing is "
-    "claimed about their divergence."
+    "The ledger is kept in float64, so the posterior agrees with that of retraining up to rounding "
+    "errors only; nothing is claimed about their divergence."
 )
 ASSUMPTIONS = (
     (
         "Clients subtract what they added. The server checks it against the commitments made when "
-        "samples were added, and an "
-        "audit recomputes every client's statistics from its own store; arithmetic alone could "
-        "not tell."
+        "samples were added, and an audit recomputes every client's statistics from its own store; "
+        "arithmetic alone could not tell."
     ),
     "SHA-256 has no collisions that anyone can find, and Ed25519 signatures cannot be forged.",
     "Between two audits, the server's software computed what the log says that it computed.",
@@ -51,9 +48,8 @@ ASSUMPTIONS = (
 )
 MASKED_CLIENTS = (
     "Clients subtract what they added. Under secure aggregation the server sees sums over many "
-    "clients and can check no single "
-    "one; an audit adds up, in the same way, what every client recomputes from its own store. "
-    "Arithmetic alone could not tell."
+    "clients and can check no single one; an audit adds up, in the same way, what every client "
+    "recomputes from its own store. Arithmetic alone could not tell."
 )
 
 
@@ -260,9 +256,8 @@ class Certificate:
         """
         if head.digest != self.head:
             raise EvidenceError(
-                f"the certificate is of the head with digest {self.head}, but this head has "
-                f"digest {head.digest}: fetch the head "
-                "and the certificate that belong together"
+                f"the certificate is of the head with digest {self.head}, but this head has digest "
+                f"{head.digest}: fetch the head and the certificate that belong together"
             )
 
 
@@ -276,8 +271,7 @@ def _bound(parts: dict[str, Any]) -> float | None:
     if not agree or bool(text) != exact:
         raise EvidenceError(
             "the certificate contradicts itself: an exact head has a bound, divergence 0 and no "
-            "deviation; one in float64 has "
-            "only a deviation, in words"
+            "deviation; one in float64 has only a deviation, in words"
         )
     if not exact:
         return None

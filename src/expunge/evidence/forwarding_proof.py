@@ -122,10 +122,9 @@ class Passage:
         ]
         proved = [
             (
-                f"The aggregator {above['client']} logged request {self.sequence} of "
-                f"{self.client} on {moment(entry['time'])}, "
-                "and forwarded the state of its group after that; the server above confirmed it "
-                f"on {moment(above['time'])}."
+                f"The aggregator {above['client']} logged request {self.sequence} of {self.client} "
+                f"on {moment(entry['time'])}, and forwarded the state of its group after that; the "
+                f"server above confirmed it on {moment(above['time'])}."
             ),
             f"This is entry {self.above.index} of the federation's audit log. {STANDS}",
         ]

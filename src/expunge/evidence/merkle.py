@@ -133,8 +133,7 @@ def verify_inclusion(
     if len(proof) != _inclusion_length(index, size):
         raise EvidenceError(
             f"the inclusion proof of entry {index} in a log of {size} entries must have "
-            f"{_inclusion_length(index, size)} hashes, "
-            f"got {len(proof)}"
+            f"{_inclusion_length(index, size)} hashes, got {len(proof)}"
         )
     current, place, last = leaf, index, size - 1
     for sibling in proof:
@@ -183,9 +182,8 @@ def verify_consistency(
         place, last = place >> 1, last >> 1
     if last or old != first_root or new != second_root:
         raise EvidenceError(
-            f"the log of {second} entries does not continue the log of {first} entries: one of "
-            "the two was altered or is of "
-            "another log"
+            f"the log of {second} entries does not continue the log of {first} entries: one of the "
+            "two was altered or is of another log"
         )
 
 

@@ -109,8 +109,7 @@ _WORDS = (
         "Head",
         (
             "the part of the model that learns: weights computed from the sums over all samples "
-            "that "
-            "are retained."
+            "that are retained."
         ),
     ),
     (
@@ -138,8 +137,7 @@ _WORDS = (
         "Audit log",
         (
             "the server&#8217;s append-only list of what it did. Nothing in it can be changed "
-            "without "
-            "changing its root."
+            "without changing its root."
         ),
     ),
     ("Receipt", "the server&#8217;s signed confirmation that a request of a client took effect."),
@@ -183,8 +181,7 @@ def page(bundle: Bundle, envelope: bytes) -> bytes:
         _words(),
         (
             "<footer>This page follows from the signed evidence inside this file, byte for byte; "
-            "that "
-            "evidence is not printed. "
+            "that evidence is not printed. "
         ),
         "It names the subject: keep it as you would keep the order.</footer>\n</main>\n",
     ]

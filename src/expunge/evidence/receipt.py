@@ -131,8 +131,7 @@ class Receipt:
         if (member["client"], member["sequence"]) != (self.client, self.sequence):
             raise EvidenceError(
                 f"the receipt is for request {self.sequence} of {self.client}, but its log entry "
-                "is request "
-                f"{member['sequence']} of {member['client']}"
+                f"is request {member['sequence']} of {member['client']}"
             )
         if entry["spec"] != digests.whole_spec_digest(self.spec):
             raise EvidenceError(

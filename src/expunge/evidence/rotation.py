@@ -138,9 +138,8 @@ class KeyChain:
             known = ", ".join(f"{key_id[:16]}…" for key_id in self._trusted)
             raise EvidenceError(
                 f"the {what} is signed by key {short_id(key_id)}, which is not the given key nor "
-                "linked to it by a rotation "
-                f"(known: {known}). Check that it is from this server, or add the rotation that "
-                "leads to its key"
+                f"linked to it by a rotation (known: {known}). Check that it is from this server, "
+                "or add the rotation that leads to its key"
             )
         return self._trusted[key_id]
 
@@ -149,8 +148,7 @@ def _require_timely(trusted: _Trusted, time: str, what: str) -> None:
     if trusted.until and time > trusted.until:
         raise EvidenceError(
             f"the {what} of {time} is signed by key {trusted.key.id[:16]}…, which was retired at "
-            f"{trusted.until}: "
-            "whoever still has that key may have made it"
+            f"{trusted.until}: whoever still has that key may have made it"
         )
     if time < trusted.since:
         raise EvidenceError(
@@ -184,8 +182,7 @@ def _in_line(pinned: PublicKey, rotations: Sequence[Rotation]) -> tuple[Rotation
         strangers = [each for each in rotations if each not in line]
         raise EvidenceError(
             f"the rotation from key {strangers[0].old.id[:16]}… to {strangers[0].new.id[:16]}… is "
-            "not linked to the given key "
-            f"{pinned.id[:16]}…"
+            f"not linked to the given key {pinned.id[:16]}…"
         )
     for one, next_one in pairwise(line):
         if (
@@ -195,7 +192,6 @@ def _in_line(pinned: PublicKey, rotations: Sequence[Rotation]) -> tuple[Rotation
         ):
             raise EvidenceError(
                 f"the rotations of {one.time} (entry {one.index}) and {next_one.time} (entry "
-                f"{next_one.index}) are not one "
-                "after the other in the log of one federation"
+                f"{next_one.index}) are not one after the other in the log of one federation"
             )
     return tuple(line)

@@ -86,8 +86,7 @@ def _envelope(value: object) -> Envelope:
             return Envelope.from_json(value, kind)
     raise FormatError(
         "this is no file of evidence: expected a bundle (HTML), a published head, or the JSON of "
-        f"a {', '.join(_KINDS)}; "
-        f"got something of type {given!r:.80}"
+        f"a {', '.join(_KINDS)}; got something of type {given!r:.80}"
     )
 
 
@@ -130,8 +129,7 @@ def _receipt(receipt: Receipt, now: str | None) -> Finding:
     proved += [
         (
             f"It answers erasure order {each['order']}: {receipt.client} {_found(each['found'])} "
-            "of "
-            "its subject."
+            "of its subject."
         )
         for each in entry["orders"]
     ]
@@ -300,8 +298,7 @@ def _rotation(envelope: Envelope, chain: KeyChain) -> Finding:
         ),
         (
             "What the old key signed is to be believed for times up to then, what the new key "
-            "signed "
-            "for times from then on."
+            "signed for times from then on."
         ),
     ]
     unknown = [
@@ -339,8 +336,7 @@ def _result(result: Result) -> Finding:
         proved = [
             (
                 f"The server carried out {result.action} (command {result.sequence} of "
-                f"{result.actor}) on "
-                f"{moment(result.logged.entry['time'])}, with the result shown."
+                f"{result.actor}) on {moment(result.logged.entry['time'])}, with the result shown."
             ),
             f"The command is entry {result.logged.index} of the federation's audit log. {STANDS}",
         ]
@@ -370,8 +366,7 @@ def _checkpoint(envelope: Envelope, chain: KeyChain) -> Finding:
         [
             (
                 f"On {moment(checkpoint.time)} the server signed that its audit log had this root "
-                "at "
-                "this size."
+                "at this size."
             )
         ],
         [wording.SERVER_KEY, wording.CRYPTOGRAPHY],

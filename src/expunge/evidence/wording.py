@@ -93,10 +93,9 @@ SERVER_KEY = (
 )
 CRYPTOGRAPHY = ASSUMPTIONS[1]
 HONEST_CLIENTS = (
-    "Each client searched its own store honestly. That a client subtracts what it added is "
-    "checked by the commitments made when "
-    "samples were added, and by audits; whether it knew all samples of the subject is its own "
-    "responsibility."
+    "Each client searched its own store honestly. That a client subtracts what it added is checked "
+    "by the commitments made when samples were added, and by audits; whether it knew all samples "
+    "of the subject is its own responsibility."
 )
 HONEST_SEARCH = (
     "Each client searched its own store honestly; whether it knew all samples of the "
@@ -113,8 +112,7 @@ NOT_THE_BACKBONE = (
 )
 NO_COPIES = (
     "That no copy was kept: of samples outside the clients' stores, or of statistics, heads and "
-    "backups outside the server's "
-    "store."
+    "backups outside the server's store."
 )
 OLD_HEADS = "That heads published earlier, which others may have downloaded, are no longer in use."
 
@@ -288,8 +286,7 @@ def certified(certificate: Certificate) -> str:
     if certificate.exact:
         return (
             f"{name} is certified to be, bit for bit, the head that retraining from {retained} "
-            "gives; its posterior is that of "
-            "retraining, with Kullback-Leibler divergence 0."
+            "gives; its posterior is that of retraining, with Kullback-Leibler divergence 0."
         )
     return f"{name} is made in float64 arithmetic from {retained}. It is not claimed to be exact."
 
@@ -304,8 +301,7 @@ def unaudited(certificate: Certificate) -> list[str]:
     return [
         (
             f"{what} now: the last audit, of {moment(certificate.audit['time'])}, is about what "
-            "each "
-            "held when it answered."
+            "each held when it answered."
         )
     ]
 
@@ -374,29 +370,24 @@ def _audit(bundle: Bundle, logged: Logged) -> str:
     if is_masked(bundle):
         return (
             f"On {moment(logged.entry['time'])}, {when}, every client had recomputed its "
-            "statistics from its own store; their "
-            "sum, added up by secure aggregation, was equal to the ledger (entry "
-            f"{logged.index}): what retraining would start "
-            "from."
+            "statistics from its own store; their sum, added up by secure aggregation, was equal "
+            f"to the ledger (entry {logged.index}): what retraining would start from."
         )
     return (
         f"On {moment(logged.entry['time'])}, {when}, every client had recomputed its statistics "
-        "from its own store; each was "
-        "equal to the client's share of the ledger when it answered, and the shares add up to the "
-        "ledger "
-        f"(entry {logged.index}): what retraining would start from."
+        "from its own store; each was equal to the client's share of the ledger when it answered, "
+        f"and the shares add up to the ledger (entry {logged.index}): what retraining would start "
+        "from."
     )
 
 
 _ONLY_SUMS = (
     "The server learnt the sums over these clients and nothing of any single one, if it and those "
-    "that collude with it follow "
-    "the protocol and are no more than the spec's rules allow."
+    "that collude with it follow the protocol and are no more than the spec's rules allow."
 )
 _WHOSE = (
-    "How many samples this client itself added or deleted: nobody but the client can tell. Its "
-    "own store says which of its "
-    "samples took part in this request."
+    "How many samples this client itself added or deleted: nobody but the client can tell. Its own "
+    "store says which of its samples took part in this request."
 )
 
 
@@ -416,11 +407,10 @@ def round_finding(receipt: Receipt, now: str | None) -> Finding:
     ]
     proved = [
         (
-            f"The server confirmed that request {receipt.sequence} of {receipt.client} took "
-            f"effect on {moment(entry['time'])}, "
-            f"in a round of secure aggregation with {number(len(clients) - 1, 'other client')}: "
-            "together "
-            f"{samples(entry['added'])} added, {samples(entry['deleted'])} deleted."
+            f"The server confirmed that request {receipt.sequence} of {receipt.client} took effect "
+            f"on {moment(entry['time'])}, in a round of secure aggregation with "
+            f"{number(len(clients) - 1, 'other client')}: together {samples(entry['added'])} "
+            f"added, {samples(entry['deleted'])} deleted."
         ),
         f"This is entry {index} of the federation's audit log. {STANDS}",
         promise_of("The sum of the round", entry["erased_by"], now),

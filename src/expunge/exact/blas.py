@@ -256,7 +256,6 @@ def require_exact() -> None:
     ):
         raise PlatformError(
             "this machine's BLAS does not multiply small integers exactly in float64, so no exact "
-            "statistics can be made "
-            "here. Install scipy from its ordinary wheel, or switch off fast-multiplication and "
-            "fp64-emulation modes."
+            "statistics can be made here. Install scipy from its ordinary wheel, or switch off "
+            "fast-multiplication and fp64-emulation modes."
         )

@@ -135,10 +135,8 @@ def _checked_header(spec: Spec, view: memoryview) -> tuple[int, int, int]:
     if data.hex() != spec.data_digest or width != spec.width:
         raise SpecMismatchError(
             "these statistics were made under another spec: their data digest is "
-            f"{data.hex()[:16]}…, this spec's is "
-            f"{spec.data_digest[:16]}…. Read them under the spec they were made with: dim, "
-            "intercept, grids and backbone must "
-            "agree"
+            f"{data.hex()[:16]}…, this spec's is {spec.data_digest[:16]}…. Read them under the "
+            "spec they were made with: dim, intercept, grids and backbone must agree"
         )
     lineage = spec.lineage if spec.is_classification else (spec.labels_digest,)
     place = columns if spec.is_classification else 0

@@ -100,8 +100,7 @@ def checked_labels(spec: Spec, labels: Any, rows: int, first_row: int = 0) -> ND
         if spec.columns != 1:
             raise ShapeError(
                 f"labels of shape {array.shape} mean outputs=1, but the spec has "
-                f"outputs={spec.outputs}: give an array of shape "
-                f"({rows}, {spec.outputs})"
+                f"outputs={spec.outputs}: give an array of shape ({rows}, {spec.outputs})"
             )
         return _real(spec, array.reshape(-1, 1))
     if array.dtype.kind == "O" and all(isinstance(item, (int, np.integer)) for item in array):
@@ -156,9 +155,8 @@ def _indices(spec: Spec, array: NDArray[Any], first_row: int) -> NDArray[np.int6
     if bad.size:
         row = int(bad[0])
         raise UnknownLabelError(
-            f"the label of row {first_row + row} is not a class index: the spec has "
-            f"{spec.columns} labels, so "
-            f"indices run from 0 to {spec.columns - 1}. "
+            f"the label of row {first_row + row} is not a class index: the spec has {spec.columns} "
+            f"labels, so indices run from 0 to {spec.columns - 1}. "
             f"{_GROW if array[row] > 0 else 'Mend or drop that sample'}"
         )
     return array.astype(np.int64)
@@ -335,10 +333,9 @@ class ColumnWatch:
         more = int(lost.sum()) - 1
         raise LostColumnError(
             f"column {column} of the features is lost to the "
-            f"grid{f' (and {more} more)' if more else ''}: its largest magnitude "
-            f"is {largest:g}, and every value rounds to zero on {grid!r}, whose step is "
-            f"{grid.step:g}. {remedy}; or drop the "
-            "column, or pass lost_columns='accept' if it does not matter"
+            f"grid{f' (and {more} more)' if more else ''}: its largest magnitude is {largest:g}, "
+            f"and every value rounds to zero on {grid!r}, whose step is {grid.step:g}. {remedy}; "
+            "or drop the column, or pass lost_columns='accept' if it does not matter"
         )
 
 

@@ -203,8 +203,7 @@ class Spec:
         if not self.label_grid.holds_one:
             raise SpecError(
                 f"label_grid={self.label_grid!r} cannot hold a hard label, which is 1: "
-                "fraction_bits must lie between 0 and "
-                f"{self.label_grid.bits - 1}"
+                f"fraction_bits must lie between 0 and {self.label_grid.bits - 1}"
             )
 
     @property
@@ -375,8 +374,7 @@ class Spec:
         if set(fields) != expected:
             raise SpecError(
                 f"a spec must have exactly the keys {sorted(expected)}; missing: "
-                f"{sorted(expected - set(fields))}, "
-                f"unknown: {sorted(set(fields) - expected)}"
+                f"{sorted(expected - set(fields))}, unknown: {sorted(set(fields) - expected)}"
             )
         try:
             fields["gamma"] = float.fromhex(fields["gamma"])
@@ -479,8 +477,7 @@ def _checked_labels(labels: object) -> tuple[Label, ...]:
     if any(isinstance(name, int) for name in names) and names != list(range(len(names))):
         raise SpecError(
             "integer labels must be 0, 1, 2, ... in order, because an integer label is a class "
-            f"index; got {names!r:.80}. "
-            "Name the classes by strings instead"
+            f"index; got {names!r:.80}. Name the classes by strings instead"
         )
     doubled = (
         sorted({str(name) for name in names if names.count(name) > 1})

@@ -88,10 +88,8 @@ def require_holders(hearing: Hearing, answering: frozenset[str], when: str) -> N
     if lacking:
         raise Aborted(
             f"{when}, {threshold} shares are needed to open a mask, but there are fewer for "
-            f"{listed(lacking)} "
-            f"({min(counts[name] for name in lacking)} for one of them): too many clients dropped "
-            "out. Nothing was learnt or "
-            "applied; open another round"
+            f"{listed(lacking)} ({min(counts[name] for name in lacking)} for one of them): too "
+            "many clients dropped out. Nothing was learnt or applied; open another round"
         )
 
 
@@ -293,8 +291,7 @@ class Collector:
                 "sequence-reused",
                 (
                     f"{message.client} has sent another {message.kind} in this round: only the "
-                    "first "
-                    "one counts"
+                    "first one counts"
                 ),
             )
         self._require_turn(message)
@@ -349,8 +346,7 @@ class Collector:
                 "wrong-phase",
                 (
                     f"the {kind} of {client} is not expected while the round is at {self.phase}: "
-                    "wait "
-                    "for the next round"
+                    "wait for the next round"
                 ),
             )
         if kind == "join":
@@ -383,8 +379,7 @@ class Collector:
                 "wrong-spec",
                 (
                     f"{message.client} joins with another spec of data or labels than this "
-                    "round's: "
-                    "sync first"
+                    "round's: sync first"
                 ),
             )
         if rules != self.rules:
@@ -392,8 +387,7 @@ class Collector:
                 "wrong-spec",
                 (
                     f"{message.client} joins under other rules of aggregation than this round's: "
-                    "sync "
-                    "first"
+                    "sync first"
                 ),
             )
         if opening.purpose != self.opening.purpose:
@@ -495,8 +489,7 @@ class Collector:
         if len(self._joins) < self.rules.fewest:
             raise Aborted(
                 f"{len(self._joins)} clients joined ({listed(frozenset(self._joins))}), but the "
-                "rules ask for "
-                f"{self.rules.fewest}: wait for more, or open another round"
+                f"rules ask for {self.rules.fewest}: wait for more, or open another round"
             )
         self._roster = Roster.read(
             Roster.write(self.opening, self.rules, list(self._joins.values()))

@@ -294,8 +294,7 @@ class Participant:
         if len(roster.names) < state.rules.fewest:
             raise EvidenceError(
                 f"the roster has {len(roster.names)} clients, fewer than the {state.rules.fewest} "
-                "that the rules ask for: "
-                "wait for a round with more"
+                "that the rules ask for: wait for a round with more"
             )
 
     # -- deliveries -> masked ----------------------------------------------------------------------
@@ -329,8 +328,7 @@ class Participant:
         if state.phase == "masked" and masked != state.masked:
             raise ProtocolError(
                 "another vector was hidden under the masks of this round before: the two would "
-                "show their difference. Give the "
-                "same vector again, or wait for another round"
+                "show their difference. Give the same vector again, or wait for another round"
             )
         self._state = replace(
             state, phase="masked", deliveries=digest, peers=peers, held=held, masked=masked
@@ -357,8 +355,7 @@ class Participant:
         if len(senders) + 1 < roster.plan.threshold:
             raise EvidenceError(
                 f"{len(senders)} neighbours of {name} are left, too few to open its masks: "
-                f"{roster.plan.threshold} holders are "
-                "needed. Wait for another round"
+                f"{roster.plan.threshold} holders are needed. Wait for another round"
             )
         cipher, shares = Private(own.cipher), list[bytes]()
         for sender, parcel in zip(

@@ -149,8 +149,7 @@ class Roster:
             if key is None:
                 raise EvidenceError(
                     f"{name} is in the roster, but no key is pinned for that name: pin the key of "
-                    f"{name} if it is known to be "
-                    "its own, or stay out of rounds with it"
+                    f"{name} if it is known to be its own, or stay out of rounds with it"
                 )
             if (name, key) in self._verified:
                 continue

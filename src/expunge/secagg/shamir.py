@@ -26,8 +26,7 @@ def deal(secret: bytes, threshold: int, holders: int, stream: bytes) -> list[byt
     if len(secret) != SECRET_BYTES or len(stream) != COEFFICIENT_BYTES * (threshold - 1):
         raise InputError(
             f"a secret of {SECRET_BYTES} bytes and {COEFFICIENT_BYTES * (threshold - 1)} random "
-            "ones are needed, got "
-            f"{len(secret)} and {len(stream)}"
+            f"ones are needed, got {len(secret)} and {len(stream)}"
         )
     if not 1 <= threshold <= holders:
         raise InputError(

@@ -127,8 +127,8 @@ class Audits:
         if self._core.spec.is_masked:
             return []
         rows = self._database.rows(
-            "SELECT id FROM audits WHERE finished IS NULL AND NOT EXISTS"
-            " (SELECT 1 FROM audit_clients WHERE audit_id = id AND equal IS NULL) ORDER BY started"
+            "SELECT id FROM audits WHERE finished IS NULL AND NOT EXISTS (SELECT 1 "
+            "FROM audit_clients WHERE audit_id = id AND equal IS NULL) ORDER BY started"
         )
         return [row[0] for row in rows]
 
@@ -257,8 +257,8 @@ class Audits:
     def last(self) -> dict[str, Any] | None:
         """The last finished audit, as certificates name it."""
         row = self._database.row(
-            "SELECT id, finished, result, position FROM audits WHERE position IS NOT NULL ORDER "
-            "BY position DESC LIMIT 1"
+            "SELECT id, finished, result, position FROM audits WHERE position IS NOT NULL "
+            "ORDER BY position DESC LIMIT 1"
         )
         return (
             None

@@ -162,12 +162,12 @@ def restore(
                 (generation - 1,),
             )
             connection.execute(
-                "UPDATE actors SET status = 'must-rejoin' WHERE role = 'client' AND status = "
-                "'active'"
+                "UPDATE actors SET status = 'must-rejoin' WHERE role = 'client' "
+                "AND status = 'active'"
             )
             connection.execute(
-                "UPDATE audits SET finished = started, result = 'abandoned', slot = NULL WHERE "
-                "finished IS NULL"
+                "UPDATE audits SET finished = started, result = 'abandoned', slot = NULL "
+                "WHERE finished IS NULL"
             )
             drop_unreadable(folder, connection)
         core = ServerState(folder, Settings(), clock)

@@ -101,9 +101,9 @@ def _erasure(core: ServerState, generation: int) -> set[int]:
 def _forgotten(core: ServerState, client: str) -> set[int]:
     """Where the log says that a client was forgotten."""
     found = core.database.value(
-        "SELECT max(position) FROM log WHERE json_extract(CAST(entry AS TEXT), '$.kind') = "
-        "'forgotten'"
-        " AND json_extract(CAST(entry AS TEXT), '$.client') = ?",
+        "SELECT max(position) FROM log "
+        "WHERE json_extract(CAST(entry AS TEXT), '$.kind') = 'forgotten' "
+        "AND json_extract(CAST(entry AS TEXT), '$.client') = ?",
         (client,),
     )
     if found is None:

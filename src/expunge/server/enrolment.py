@@ -34,8 +34,7 @@ def enrol(core: ServerState, audits: Audits, content: dict[str, Any], key: Publi
                 "bad-token",
                 (
                     f"the token is not good for {name}: used, expired, or for somebody else. Ask "
-                    "for "
-                    "another"
+                    "for another"
                 ),
             )
         role = row[1]

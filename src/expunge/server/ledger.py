@@ -338,8 +338,8 @@ class ServerLedger:
 
         def count(connection: sqlite3.Connection) -> None:
             connection.execute(
-                "INSERT OR REPLACE INTO subledgers (client, slot, file, account) VALUES (?, ?, ?, "
-                "?)",
+                "INSERT OR REPLACE INTO subledgers (client, slot, file, account) "
+                "VALUES (?, ?, ?, ?)",
                 (client, slot, file, sealed),
             )
             connection.execute(

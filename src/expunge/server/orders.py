@@ -49,8 +49,8 @@ class Orders:
         content = canonical.encode({"salt": salt.hex(), "subject": name, "subjects": names})
         (slot,) = self._core.vault.new()
         connection.execute(
-            "INSERT INTO orders (id, filed, deadline, slot, sealed, reference) VALUES (?, ?, ?, "
-            "?, ?, ?)",
+            "INSERT INTO orders (id, filed, deadline, slot, sealed, reference) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
             (
                 order,
                 now,
@@ -236,8 +236,8 @@ class Orders:
         """An order without its subject: reference, state, deadline, and who has answered what."""
         filed, deadline, completed, closed, slot, reference = self._row(order)
         rows = self._database.rows(
-            "SELECT client, found, sequence, time FROM order_clients WHERE order_id = ? ORDER BY "
-            "client",
+            "SELECT client, found, sequence, time FROM order_clients WHERE order_id = ? "
+            "ORDER BY client",
             (order,),
         )
         state = (
@@ -276,10 +276,11 @@ class Orders:
     def counts(self, now: int) -> dict[str, int]:
         """How many orders there are of each state."""
         row = self._database.rows(
-            "SELECT sum(completed IS NULL AND slot IS NOT NULL AND deadline >= ?),"
-            " sum(completed IS NULL AND slot IS NOT NULL AND deadline < ?),"
-            " sum(completed IS NOT NULL AND closed IS NULL), sum(closed IS NOT NULL),"
-            " sum(completed IS NULL AND slot IS NULL AND closed IS NULL) FROM orders",
+            "SELECT sum(completed IS NULL AND slot IS NOT NULL "
+            "AND deadline >= ?), sum(completed IS NULL AND slot IS NOT NULL "
+            "AND deadline < ?), sum(completed IS NOT NULL "
+            "AND closed IS NULL), sum(closed IS NOT NULL), sum(completed IS NULL AND slot IS NULL "
+            "AND closed IS NULL) FROM orders",
             (now, now),
         )[0]
         return {state: int(number or 0) for state, number in zip(_STATES, row, strict=True)}
@@ -287,8 +288,8 @@ class Orders:
     def listed(self, now: int) -> list[dict[str, Any]]:
         """Every order, the oldest first; the log tells apart those of one second."""
         rows = self._database.rows(
-            "SELECT id FROM orders ORDER BY filed, (SELECT min(position) FROM order_entries WHERE "
-            "order_id = id), id"
+            "SELECT id FROM orders ORDER BY filed, (SELECT min(position) FROM order_entries "
+            "WHERE order_id = id), id"
         )
         return [self.show(order, now) for (order,) in rows]
 

@@ -30,8 +30,7 @@ from expunge.wire.schema import UNDISCLOSED, time_text
 
 _BLAME = (
     "nothing was changed. Under secure aggregation the server cannot tell which client's "
-    "statistics are false: an audit shows "
-    "whether the ledger is what the clients hold"
+    "statistics are false: an audit shows whether the ledger is what the clients hold"
 )
 
 
@@ -76,8 +75,8 @@ class Outcomes:
         core = self._core
         with core.lock:
             row = core.database.row(
-                "SELECT position, spec FROM members JOIN aggregations USING (position) WHERE "
-                "client = ? AND sequence = ?",
+                "SELECT position, spec FROM members JOIN aggregations USING (position) "
+                "WHERE client = ? AND sequence = ?",
                 (client, sequence),
             )
             if row is None:
@@ -133,9 +132,9 @@ class Outcomes:
     @staticmethod
     def _forget_attempts(connection: sqlite3.Connection) -> None:
         connection.execute(
-            "DELETE FROM attempts WHERE aggregation IN (SELECT aggregation FROM attempts JOIN "
-            "actors ON name = client"
-            " WHERE status = 'gone' OR attempts.sequence <= actors.sequence)"
+            "DELETE FROM attempts WHERE aggregation IN (SELECT aggregation FROM attempts "
+            "JOIN actors ON name = client "
+            "WHERE status = 'gone' OR attempts.sequence <= actors.sequence)"
         )
 
     # -- the three ends ----------------------------------------------------------------------------

@@ -57,8 +57,7 @@ def exclusive(method: Method) -> Method:
             if self._torn:
                 raise InterruptedChangeError(
                     "this solver was interrupted in the middle of a change, and its sums can no "
-                    "longer be trusted; make a new "
-                    "one from statistics or samples that you kept"
+                    "longer be trusted; make a new one from statistics or samples that you kept"
                 )
             return method(self, *args, **kwargs)
 
@@ -348,8 +347,7 @@ class ExactSolver(ABC):
         if not self.spec.grows_from(statistics.spec):
             raise SpecMismatchError(
                 "these statistics belong to another spec: "
-                f"{self.spec.difference(statistics.spec)}. "
-                "Make them under the solver's spec"
+                f"{self.spec.difference(statistics.spec)}. Make them under the solver's spec"
             )
 
     @contextmanager

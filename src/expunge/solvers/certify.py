@@ -56,8 +56,7 @@ def certified(
             if preconditioner.fresh:
                 raise IllConditionedError(
                     f"refinement does not converge (contraction {proposal.contraction:.3g}) for "
-                    f"gamma = {spec.gamma:g}; "
-                    "choose a larger gamma (spec.with_gamma(...))"
+                    f"gamma = {spec.gamma:g}; choose a larger gamma (spec.with_gamma(...))"
                 )
             preconditioner.solve, preconditioner.fresh = preconditioner.renew(), True
             preconditioner.renewals += 1

@@ -108,8 +108,7 @@ class FloatSolver(ABC):
         except linalg.LinAlgError as problem:
             raise NotAGramError(
                 f"S + gamma I is not positive definite in {self.dtype}: {problem}. Use float64, a "
-                "larger gamma, or the exact "
-                "solvers"
+                "larger gamma, or the exact solvers"
             ) from problem
 
 

@@ -217,10 +217,9 @@ class Refinement:
             row, column = (int(index) for index in tied[0])
             raise UndecidableTieError(
                 f"the weight of {_place(spec, row, column)} lies between two points of the "
-                "publication grid, to within "
-                f"2^-{spec.publication_bits + _TIE_BITS}, so it has no correct rounding; "
-                f"publication_bits={spec.publication_bits + 1} makes it a grid point "
-                "(spec.with_publication_bits(...))"
+                f"publication grid, to within 2^-{spec.publication_bits + _TIE_BITS}, so it has no "
+                f"correct rounding; publication_bits={spec.publication_bits + 1} makes it a grid "
+                "point (spec.with_publication_bits(...))"
             )
         return None
 
@@ -237,9 +236,8 @@ def _in_range(spec: Spec, floor: wide.Wide, up: NDArray[np.bool_]) -> NDArray[np
     bits = spec.publication_bits - math.frexp(size)[1] + _MOST_WEIGHT_BITS
     raise PublicationRangeError(
         f"the weight of {_place(spec, row, column)} is about "
-        f"{math.ldexp(size, -spec.publication_bits):.6g} in magnitude, too "
-        f"large to be an exact float64 with {spec.publication_bits} publication bits; "
-        f"publication_bits={bits} will do "
+        f"{math.ldexp(size, -spec.publication_bits):.6g} in magnitude, too large to be an exact "
+        f"float64 with {spec.publication_bits} publication bits; publication_bits={bits} will do "
         "(spec.with_publication_bits(...)), or scale the targets down"
     )
 

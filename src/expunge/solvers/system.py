@@ -187,6 +187,5 @@ def require_well_conditioned(spec: Spec, trace_integer: int) -> None:
     )
     raise IllConditionedError(
         f"the system is too ill-conditioned for a certified head: trace(S) = {float(trace):.4g} "
-        f"with gamma = {spec.gamma:g} and "
-        f"{width} features. {remedy}"
+        f"with gamma = {spec.gamma:g} and {width} features. {remedy}"
     )

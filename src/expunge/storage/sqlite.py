@@ -59,8 +59,7 @@ def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[st
     if version > len(migrations):
         raise StoreError(
             f"the database {path} is of version {version}, newer than version {len(migrations)}, "
-            "which this program knows: "
-            "update expunge"
+            "which this program knows: update expunge"
         )
     for number, script in enumerate(migrations[version:], start=version + 1):
         try:

@@ -237,8 +237,7 @@ def _content(answer: _Answer, kind: str) -> bytes:
     if answer.status != 200 or answer.kind != kind:
         raise CarrierError(
             f"the answer is of type {answer.kind or 'unknown'!r:.80}, not {kind}: something else "
-            "than an Expunge server answers "
-            "at this address"
+            "than an Expunge server answers at this address"
         )
     return answer.data
 
@@ -312,9 +311,8 @@ def _trouble(problem: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(reason):
         return (
             "cannot be trusted: its certificate is not good for this address "
-            f"({_innermost(reason)!s:.200}). If it was made by "
-            "expunge init, use the authority in the enrolment token; otherwise ask the operator. "
-            "Nothing was sent"
+            f"({_innermost(reason)!s:.200}). If it was made by expunge init, use the authority in "
+            "the enrolment token; otherwise ask the operator. Nothing was sent"
         )
     for kinds, text in _TROUBLES:
         if isinstance(reason, kinds) or isinstance(_innermost(reason), kinds):

@@ -342,8 +342,7 @@ def beyond(spec: Spec, orders: Sequence[str], deleted: int, largest: int | None)
     needed = request_bytes(spec, kind, 0, deleted, len(orders))
     return (
         f"the {deleted} samples to delete for order {', '.join(orders)} must travel in one "
-        f"request, which needs up to {needed} "
-        f"bytes, and the server takes {largest}. Nothing is lost: have its operator raise "
-        "largest_request (expunge serve "
-        "--largest-request), then sync again"
+        f"request, which needs up to {needed} bytes, and the server takes {largest}. Nothing is "
+        "lost: have its operator raise largest_request (expunge serve --largest-request), then "
+        "sync again"
     )

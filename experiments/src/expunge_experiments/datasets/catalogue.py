@@ -35,8 +35,7 @@ SHARED: Mapping[str, Shared] = {
         "cifar10_efficientnet_lite0.npz",
         (
             "CIFAR-10, all images; features by EfficientNet-Lite0 (ImageNet weights), pooled, at "
-            "160 "
-            "px"
+            "160 px"
         ),
         "cifar10_raw",
     ),
@@ -44,8 +43,7 @@ SHARED: Mapping[str, Shared] = {
         "digits_by_writer_efficientnet_lite0.npz",
         (
             "MNIST digits of 100 writers, tested on others; features by EfficientNet-Lite0 "
-            "(ImageNet "
-            "weights), pooled, at 160 px"
+            "(ImageNet weights), pooled, at 160 px"
         ),
         "femnist",
     ),

@@ -44,8 +44,7 @@ class Dataset:
             if features.ndim != 2 or labels.shape != (len(features),):
                 raise InputError(
                     f"{self.name}: the {part} features have shape {features.shape} and the labels "
-                    f"{labels.shape}; give one row "
-                    "of features and one label for each sample"
+                    f"{labels.shape}; give one row of features and one label for each sample"
                 )
             if len(labels) and not (labels.min() >= 0 and labels.max() < self.classes):
                 raise InputError(

@@ -44,8 +44,7 @@ def extract(raw: Raw, backbone: Backbone, folder: Path, *, report: Report | None
     except OSError as problem:
         raise InputError(
             f"features cannot be kept in {path.parent}: {problem.strerror}. Use a folder of data "
-            "that can be written to; links "
-            "in it to the originals will do"
+            "that can be written to; links in it to the originals will do"
         ) from problem
     lock = FolderLock(parts)
     try:

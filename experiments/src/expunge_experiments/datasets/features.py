@@ -68,9 +68,8 @@ def grouped(where: object, groups: NDArray[Any], count: int) -> Integers:
     """Groups, named by integers or texts, numbered from 0 in the order of their names."""
     if groups.shape != (count,) or groups.dtype.kind not in "iuU":
         raise ShapeError(
-            f"{where}: groups must be {count} integers or texts, one for each training sample, "
-            f"not {groups.dtype} of shape "
-            f"{groups.shape}"
+            f"{where}: groups must be {count} integers or texts, one for each training sample, not "
+            f"{groups.dtype} of shape {groups.shape}"
         )
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 

@@ -58,8 +58,7 @@ class FlowerEngine(Engine):
         if len(nodes) != clients or sorted(self._nodes) != list(range(clients)):
             raise InputError(
                 f"{len(nodes)} nodes are {len(self._nodes)} clients, and there must be one node "
-                f"for each of {clients} clients: "
-                f"their partition-id must be 0 to {clients - 1}"
+                f"for each of {clients} clients: their partition-id must be 0 to {clients - 1}"
             )
 
     def _exchange(self, messages: Sequence[tuple[int, bytes]]) -> list[bytes]:

@@ -81,8 +81,7 @@ class Job:
         if content.pop("version", None) != __version__:
             raise InputError(
                 f"{folder / _JOB} was not written by this version of Expunge ({__version__}): "
-                "Flower's environment has another "
-                "one than yours; install the same in both"
+                "Flower's environment has another one than yours; install the same in both"
             )
         requests = tuple(
             Request(one["operation"], tuple(one["numbers"])) for one in content.pop("requests")

@@ -52,9 +52,8 @@ def programs() -> Path:
             return place
     raise MissingExtraError(
         f"Flower was not found in {', '.join(map(str, places))}: install expunge[flower] here, or "
-        "in an environment of its own "
-        "(constraints-flower.txt has versions that are tested), and name that environment's "
-        f"Python in {VARIABLE}"
+        "in an environment of its own (constraints-flower.txt has versions that are tested), and "
+        f"name that environment's Python in {VARIABLE}"
     )
 
 

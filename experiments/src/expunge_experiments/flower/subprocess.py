@@ -78,7 +78,6 @@ def _measured(experiment: str, given: Mapping[str, Any]) -> tuple[dict[str, str]
             {},
             (
                 f"{python} could not measure it: {said}. It must have this version of "
-                "expunge[flower] "
-                "and expunge-experiments"
+                "expunge[flower] and expunge-experiments"
             ),
         )

@@ -93,9 +93,8 @@ def section(outcome: Outcome, folder: Path, *, seen_from: Path, level: int) -> s
     parts += [*_coarser_grids(outcome), *_unfinished(outcome)]
     parts.append(
         f"Command: `{command(outcome)}`, with the settings in [{CONFIG}]({prefix}{CONFIG}). "
-        "Measured in "
-        f"{seconds_text(outcome.seconds)}. Everything that it depends on, and every number, is in "
-        f"[results.json]({prefix}results.json)."
+        f"Measured in {seconds_text(outcome.seconds)}. Everything that it depends on, and every "
+        f"number, is in [results.json]({prefix}results.json)."
     )
     return "\n\n".join(parts) + "\n"
 
@@ -117,10 +116,9 @@ def _coarser_grids(outcome: Outcome) -> list[str]:
     """What is to be said of data that the usual grid cannot hold."""
     return [
         f"Features of `{name}` reach {one['largest']:.4g} in magnitude, and the usual grid holds "
-        f"what is below {USUAL.limit:g}. "
-        f"Exact variants take them on the finest grid that holds them, of {one['fraction_bits']} "
-        "fraction bits, whatever is "
-        f"said of {USUAL.fraction_bits} above."
+        f"what is below {USUAL.limit:g}. Exact variants take them on the finest grid that holds "
+        f"them, of {one['fraction_bits']} fraction bits, whatever is said of {USUAL.fraction_bits} "
+        "above."
         for name, one in outcome.data.items()
         if "fraction_bits" in one
     ]
@@ -178,9 +176,8 @@ def page(outcomes: Sequence[Outcome], out: Path) -> str:
     quick = any(outcome.quick for outcome in outcomes)
     about = (
         f"{paper.PAPER}: its tables and figures, measured anew, and those of its appendix. Made by "
-        f"`expunge experiment all{' --quick' if quick else ''}`, which writes this page; no "
-        "number here is typed by hand but the "
-        "paper's own, which are marked as such."
+        f"`expunge experiment all{' --quick' if quick else ''}`, which writes this page; no number "
+        "here is typed by hand but the paper's own, which are marked as such."
     )
     if any(CONFIG in command(outcome) for outcome in outcomes):
         about += (
@@ -258,10 +255,9 @@ def _data(outcomes: Sequence[Outcome]) -> str:
     head = "| name | features | samples, train + test | dim | classes | in the paper | digest |"
     why = (
         "The paper's backbones and some of its data are others, so accuracies are to be compared "
-        "within a column of ours, not "
-        "with the paper's; where the paper's number stands beside ours, it shows the shape to "
-        "expect. Whoever has the originals "
-        "gets the paper's setting by `expunge experiment features`."
+        "within a column of ours, not with the paper's; where the paper's number stands beside "
+        "ours, it shows the shape to expect. Whoever has the originals gets the paper's setting by "
+        "`expunge experiment features`."
     )
     return "\n".join(
         ["## Data", "", head, "| --- | --- | --- | ---: | ---: | --- | --- |", *rows, "", why]

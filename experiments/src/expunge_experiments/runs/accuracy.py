@@ -126,8 +126,7 @@ class Accuracy(Experiment[AccuracySettings]):
     )
     paper = (
         f"{paper.ACCURACY_TABLE}: both variants match central ridge to 0.0004 on all benchmarks; "
-        "FedAvg, FATS and Exact-Fun "
-        "are 0.2 to 8.7 points below it."
+        "FedAvg, FATS and Exact-Fun are 0.2 to 8.7 points below it."
     )
     version = 2
     full = AccuracySettings()
@@ -179,10 +178,8 @@ class Accuracy(Experiment[AccuracySettings]):
             return []
         caption = (
             "Accuracy less that of central ridge, in percentage points. Filled: ours, with bars "
-            "of one standard deviation over "
-            f"{counted(len(settings.seeds), 'seed')}; open diamonds: the paper's, on the data "
-            "named in brackets with other "
-            "backbones."
+            f"of one standard deviation over {counted(len(settings.seeds), 'seed')}; open "
+            "diamonds: the paper's, on the data named in brackets with other backbones."
         )
         return [Drawing("accuracy", caption, partial(_draw, settings, results, shown))]
 
@@ -205,10 +202,9 @@ class Accuracy(Experiment[AccuracySettings]):
             made.append(
                 Finding(
                     f"What differs from the paper: {', '.join([*others, 'other backbones'])}, and "
-                    "settings chosen by our own "
-                    "sweep, since the paper does not state gamma, learning rates, local epochs or "
-                    "batch sizes. Rounds, clients "
-                    "per round and samples are the paper's."
+                    "settings chosen by our own sweep, since the paper does not state gamma, "
+                    "learning rates, local epochs or batch sizes. Rounds, clients per round and "
+                    "samples are the paper's."
                 )
             )
         return made
@@ -255,12 +251,10 @@ def _accuracies(settings: AccuracySettings, results: Results) -> Table:
         rows.append(row)
     note = (
         f"{settings.clients} clients; mean and standard deviation over "
-        f"{counted(len(settings.seeds), 'seed')} of partition and "
-        "SGD. Systems that draw nothing at random are run on "
-        f"{counted(len(settings.analytic_seeds), 'partition')}, and those "
+        f"{counted(len(settings.seeds), 'seed')} of partition and SGD. Systems that draw nothing "
+        f"at random are run on {counted(len(settings.analytic_seeds), 'partition')}, and those "
         "without clients once. Without a deviation all runs agree. The paper's columns are of "
-        "other features and, on "
-        "digits_by_writer, of FeMNIST's 62 classes."
+        "other features and, on digits_by_writer, of FeMNIST's 62 classes."
     )
     return Table("Test accuracy", tuple(columns), rows, frozenset(columns[1:]), note)
 
@@ -292,11 +286,10 @@ def _costs(settings: AccuracySettings, results: Results, dataset: str) -> Table:
             ]
         )
     note = (
-        "Means over seeds, in process. Rounds are exchanges with clients, the one that names "
-        "their samples among them. Clients "
-        "work one after another here, so their time is that of all together. Kept: what must be "
-        "stored besides the samples to "
-        "answer a deletion, without caches that can be made again. A dash: centralized, no clients."
+        "Means over seeds, in process. Rounds are exchanges with clients, the one that names their "
+        "samples among them. Clients work one after another here, so their time is that of all "
+        "together. Kept: what must be stored besides the samples to answer a deletion, without "
+        "caches that can be made again. A dash: centralized, no clients."
     )
     return Table(f"What training costs on {dataset}", columns, rows, frozenset(columns[1:]), note)
 
@@ -314,9 +307,8 @@ def _settings(results: Results) -> Table:
         )
     note = (
         "Rates, epochs, batches, gamma and whether FATS centres features were chosen by `expunge "
-        "experiment sweep`; rounds, "
-        "clients per round, FATS's samples and Exact-Fun's alpha are the paper's; the rest are "
-        "defaults."
+        "experiment sweep`; rounds, clients per round, FATS's samples and Exact-Fun's alpha are "
+        "the paper's; the rest are defaults."
     )
     return Table("Settings of the systems", ("System", *datasets), rows, frozenset(), note)
 
@@ -358,9 +350,8 @@ def _equal_to_central(results: Results, dataset: str) -> list[Finding]:
         made.append(
             Finding(
                 f"{dataset}: exact variants and central ridge differ by {most} in {right:,} "
-                "correct predictions of "
-                f"{central[0].result['tested']:,}, and predict the same label for every sample in "
-                f"{same} of {len(exact)} runs.",
+                f"correct predictions of {central[0].result['tested']:,}, and predict the same "
+                f"label for every sample in {same} of {len(exact)} runs.",
                 most == 0 and same == len(exact),
             )
         )
@@ -405,11 +396,10 @@ def _more_rounds(results: Results, longer: Results) -> list[Finding]:
     return [
         Finding(
             f"cifar10: with the paper's sizes FATS takes {steps} SGD steps in all, each on "
-            f"{sizes['clients_per_round']} x "
-            f"{sizes['samples']} samples, which keeps recomputations rare. With {more['rounds']} "
-            "rounds instead of "
-            f"{sizes['rounds']} and the same rate its accuracy is "
-            f"{longer[0].result['accuracy']:.4f} ({_distance(below)})."
+            f"{sizes['clients_per_round']} x {sizes['samples']} samples, which keeps "
+            f"recomputations rare. With {more['rounds']} rounds instead of {sizes['rounds']} and "
+            f"the same rate its accuracy is {longer[0].result['accuracy']:.4f} "
+            f"({_distance(below)})."
         )
     ]
 

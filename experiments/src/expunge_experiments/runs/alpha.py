@@ -75,8 +75,7 @@ class Alpha(Experiment[AlphaSettings]):
     title = "Exact-Fun's quantization step"
     question = (
         "How do accuracy and the share of single deletions that trigger retraining depend on the "
-        "quantization step alpha, and on "
-        "the learning rate?"
+        "quantization step alpha, and on the learning rate?"
     )
     paper = (
         "Appendix: alpha = 0.08 was chosen; at 0.06, single deletions frequently triggered "
@@ -139,10 +138,8 @@ class Alpha(Experiment[AlphaSettings]):
         )
         note = (
             "Triggered: the share of single deletions, each from the same trained state, that "
-            "change a quantized aggregate. "
-            "Rounds redone are the mean over those; local trainings are what the deletion's own "
-            "client repeats before, even if "
-            "it is skipped."
+            "change a quantized aggregate. Rounds redone are the mean over those; local trainings "
+            "are what the deletion's own client repeats before, even if it is skipped."
         )
         return [Table("Accuracy and trigger rate", columns, rows, frozenset(columns), note)]
 
@@ -195,11 +192,9 @@ def _price(results: Results) -> list[Finding]:
     return [
         Finding(
             f"Where fewer than half of the deletions trigger, accuracy is {max(skipping):.4f} at "
-            "most, "
-            f"{100 * (best - max(skipping)):.1f} points below the best here: a deletion is "
-            "skipped only if not one weight of any "
-            "round's aggregate moves to another step, and where that is usual, too few weights "
-            "move at all."
+            f"most, {100 * (best - max(skipping)):.1f} points below the best here: a deletion is "
+            "skipped only if not one weight of any round's aggregate moves to another step, and "
+            "where that is usual, too few weights move at all."
         )
     ]
 

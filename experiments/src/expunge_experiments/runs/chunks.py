@@ -98,16 +98,13 @@ class Chunks(Experiment[ChunkSettings]):
     name = "chunks"
     title = "Large deletions: a fifth of the data at a time"
     question = (
-        "What do accuracy and time come to when 20 % of the original data, drawn over all "
-        "clients, are deleted at each of four "
-        "steps, and the rest at a fifth?"
+        "What do accuracy and time come to when 20 % of the original data, drawn over all clients, "
+        "are deleted at each of four steps, and the rest at a fifth?"
     )
     paper = (
         f"{paper.CHUNKS_SECTION} and its figure: both variants stay with central ridge at every "
-        "step; FATS and Exact-Fun "
-        f"almost never skip; a step of Variant A takes about {paper.CHUNK_SECONDS:.0f} s, of "
-        "which clients compute "
-        f"{paper.CHUNK_CLIENT_SECONDS} s."
+        "step; FATS and Exact-Fun almost never skip; a step of Variant A takes about "
+        f"{paper.CHUNK_SECONDS:.0f} s, of which clients compute {paper.CHUNK_CLIENT_SECONDS} s."
     )
     version = 2
     full = ChunkSettings()
@@ -230,11 +227,9 @@ class Chunks(Experiment[ChunkSettings]):
         columns = ("System", "training", *steps, *(f"of which {part}" for part in parts))
         note = (
             "Seconds in process; deletions cumulative, without training. Clients work one after "
-            "another here, so their time is "
-            "that of all together; orchestration is the rest of the wait for them. The paper's "
-            "Variant A, on Flower with GPUs: "
-            f"about {paper.CHUNK_SECONDS:.0f} s a step, {paper.CHUNK_CLIENT_SECONDS} s of it at "
-            "clients."
+            "another here, so their time is that of all together; orchestration is the rest of "
+            "the wait for them. The paper's Variant A, on Flower with GPUs: about "
+            f"{paper.CHUNK_SECONDS:.0f} s a step, {paper.CHUNK_CLIENT_SECONDS} s of it at clients."
         )
         return Table(
             "Cumulative time of deletions",
@@ -293,11 +288,9 @@ class Chunks(Experiment[ChunkSettings]):
         columns = ("System", "rounds", "up", "down", "skipped", "repeated", "kept")
         note = (
             "Means of a step; skips of all steps and seeds; the most that was kept besides "
-            "samples, without caches that can be "
-            "made again. Rounds are exchanges with clients, the request itself among them. "
-            "Repeated: rounds of FedAvg, Exact-Fun "
-            "and FedCIO's clusters, local steps of FATS, slices of SISA, solves from scratch of "
-            "central ridge."
+            "samples, without caches that can be made again. Rounds are exchanges with clients, "
+            "the request itself among them. Repeated: rounds of FedAvg, Exact-Fun and FedCIO's "
+            "clusters, local steps of FATS, slices of SISA, solves from scratch of central ridge."
         )
         return Table(
             "Rounds, bytes, skips and repetitions",
@@ -314,9 +307,8 @@ class Chunks(Experiment[ChunkSettings]):
         if not _supported(results):
             return []
         caption = (
-            "Accuracy (left, while samples are retained) and cumulative time of deletions "
-            f"(right) on {settings.dataset}, "
-            f"{settings.clients} clients. Bars: one standard deviation over "
+            "Accuracy (left, while samples are retained) and cumulative time of deletions (right) "
+            f"on {settings.dataset}, {settings.clients} clients. Bars: one standard deviation over "
             f"{counted(len(settings.seeds), 'seed')}."
         )
         return [Drawing("chunks", caption, partial(_draw, settings, _supported(results)))]
@@ -556,11 +548,9 @@ def _split(leaving: int, clients: int, found: Found) -> list[Finding]:
     return [
         Finding(
             f"A step of Variant A, exact, takes {whole:.3g} s in process: {client:.3g} s at the "
-            f"{clients} clients together "
-            f"({client / clients:.2g} s each), {server:.3g} s at the server, {rest:.3g} s of "
-            "orchestration. The paper: about "
-            f"{paper.CHUNK_SECONDS:.0f} s, of which {paper.CHUNK_CLIENT_SECONDS} s at clients and "
-            "most of the rest "
+            f"{clients} clients together ({client / clients:.2g} s each), {server:.3g} s at the "
+            f"server, {rest:.3g} s of orchestration. The paper: about {paper.CHUNK_SECONDS:.0f} s, "
+            f"of which {paper.CHUNK_CLIENT_SECONDS} s at clients and most of the rest "
             "orchestration on Flower. Its features are narrower (768), and its machine has GPUs."
         )
     ]
@@ -591,9 +581,8 @@ def _accuracy(leaving: int, found: Found) -> list[Finding]:
         made.append(
             Finding(
                 f"Variant A, exact, is more accurate than {entry_of(name).title} at {ahead} of "
-                f"{leaving} steps, by "
-                f"{min(gains):+.4f} to {max(gains):+.4f} (the paper: at all steps, with heads "
-                "trained on another objective)."
+                f"{leaving} steps, by {min(gains):+.4f} to {max(gains):+.4f} (the paper: at all "
+                "steps, with heads trained on another objective)."
             )
         )
     return made

@@ -272,14 +272,12 @@ class Drift(Experiment[DriftSettings]):
     title = "Drift over many requests"
     question = (
         "How far does Variant B drift from the exact head over ten thousand single requests, in "
-        "float32 and float64, at several "
-        "condition numbers, and what do resets mend?"
+        "float32 and float64, at several condition numbers, and what do resets mend?"
     )
     paper = (
         "Numerical stability: Variant B can accumulate floating-point drift over long downdate "
-        "sequences; fp64 reduces it, and "
-        "resets to Variant A are a safeguard when the Cholesky factorization of I - U T U' fails "
-        "or becomes ill-conditioned."
+        "sequences; fp64 reduces it, and resets to Variant A are a safeguard when the Cholesky "
+        "factorization of I - U T U' fails or becomes ill-conditioned."
     )
     full = DriftSettings()
     quick = DriftSettings(requests=300, every=50, period=100, sources=("spectrum",))
@@ -312,12 +310,11 @@ class Drift(Experiment[DriftSettings]):
         return [
             Drawing(
                 f"drift-{source}",
-                f"Relative deviation from the exact head over requests, {named[source]}. Rows: "
-                "the kind of stream; columns: "
-                "condition number. Dotted: with a periodic reset. Triangles: resets that happened "
-                "because a downdate was "
-                "infeasible. Cross: lost, for even a reset found no positive definite matrix. "
-                "Exact Variant B is 0, by digest.",
+                f"Relative deviation from the exact head over requests, {named[source]}. Rows: the "
+                "kind of stream; columns: condition number. Dotted: with a periodic reset. "
+                "Triangles: resets that happened because a downdate was infeasible. Cross: lost, "
+                "for even a reset found no positive definite matrix. Exact Variant B is 0, by "
+                "digest.",
                 partial(_draw, results.where(source=source)),
             )
             for source in results.values("source")
@@ -347,9 +344,8 @@ class Drift(Experiment[DriftSettings]):
                 most, done = max(known, key=lambda one: one[0] or 0.0)
                 findings.append(
                     Finding(
-                        f"{name} Variant B is off by up to {scientific(most)} ({_named(done)}); "
-                        f"it was lost in {len(lost)} of "
-                        f"{len(results)} streams."
+                        f"{name} Variant B is off by up to {scientific(most)} ({_named(done)}); it "
+                        f"was lost in {len(lost)} of {len(results)} streams."
                     )
                 )
         worse = [done for done in results if _resets_hurt(done)]
@@ -463,10 +459,9 @@ def _table(results: Results) -> Table:
     key = results[0].key
     note = (
         f"{key['requests']:,} single requests each, compared every {key['every']}; d = "
-        f"{key['dim']}. Deviations are relative "
-        "(Frobenius), from the retrained head. Resets: those forced by an infeasible downdate; "
-        "the periodic ones come every "
-        f"{key['period']} requests besides. Lost: even a reset found no positive definite matrix."
+        f"{key['dim']}. Deviations are relative (Frobenius), from the retrained head. Resets: "
+        f"those forced by an infeasible downdate; the periodic ones come every {key['period']} "
+        "requests besides. Lost: even a reset found no positive definite matrix."
     )
     return Table("Drift of Variant B", columns, rows, frozenset(columns[1:]), note)
 

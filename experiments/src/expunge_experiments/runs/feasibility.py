@@ -300,14 +300,12 @@ class Feasibility(Experiment[FeasibilitySettings]):
     title = "Feasibility of exact downdates"
     question = (
         "Are the lemma's three conditions equivalent on random and adversarial cases, and who can "
-        "tell near the boundary: "
-        "float64, float32, or expunge with its error bounds?"
+        "tell near the boundary: float64, float32, or expunge with its error bounds?"
     )
     paper = (
         "The lemma \"Downdate feasibility\": H - U'U is positive definite exactly if I - U H⁻¹ U' "
-        "is, and exactly if the largest "
-        "eigenvalue of U H⁻¹ U' is below 1. Fall back when the Cholesky factorization fails or "
-        "becomes ill-conditioned."
+        "is, and exactly if the largest eigenvalue of U H⁻¹ U' is below 1. Fall back when the "
+        "Cholesky factorization fails or becomes ill-conditioned."
     )
     full = FeasibilitySettings()
     quick = FeasibilitySettings(cases=200, gaps=(1e-3, 1e-6, 1e-9, 1e-12, 1e-15), boundary_cases=20)
@@ -348,9 +346,8 @@ class Feasibility(Experiment[FeasibilitySettings]):
             return []
         caption = (
             "How often each judge is wrong (left) or leaves the case open (right) against the "
-            "distance of the largest eigenvalue "
-            "of U H⁻¹ U' from 1, on either side. What expunge leaves open is decided by a "
-            "factorisation with a proof, or refused."
+            "distance of the largest eigenvalue of U H⁻¹ U' from 1, on either side. What expunge "
+            "leaves open is decided by a factorisation with a proof, or refused."
         )
         return [Drawing("feasibility", caption, partial(_draw, boundary))]
 

@@ -112,10 +112,8 @@ class Necessity(Experiment[NecessitySettings]):
             return []
         caption = (
             "Test accuracy of the exact head of real samples, of the exact head of other samples "
-            "with the same first-order "
-            "summaries, and of a head from these summaries alone (left), and how far they are "
-            "apart (right); bars: one standard "
-            "deviation over seeds."
+            "with the same first-order summaries, and of a head from these summaries alone (left), "
+            "and how far they are apart (right); bars: one standard deviation over seeds."
         )
         return [Drawing("necessity", caption, partial(_draw, real))]
 
@@ -129,11 +127,9 @@ class Necessity(Experiment[NecessitySettings]):
             )
             right = all(one.result["expunge_right"] for one in lemma)
             text = (
-                "Both batches of the lemma have the same sums, counts and label-weighted sums, "
-                "and different heads, in rational "
-                "arithmetic and by expunge, whose heads are the rational ones correctly rounded. "
-                "No function of the summaries is "
-                "right for both."
+                "Both batches of the lemma have the same sums, counts and label-weighted sums, and "
+                "different heads, in rational arithmetic and by expunge, whose heads are the "
+                "rational ones correctly rounded. No function of the summaries is right for both."
             )
             findings.append(Finding(text, holds and right))
         if real:
@@ -143,11 +139,10 @@ class Necessity(Experiment[NecessitySettings]):
             least = min(one.result["deviation_between"] for one in real)
             text = (
                 "Real samples, and the same with pairs of one client and class replaced by their "
-                "middle, have the same first-"
-                f"order summaries at every client, to the bit, but heads {least:.3f} or more "
-                "apart (Frobenius, relative to the "
-                "former's norm): whatever is computed from the summaries is off by at least "
-                f"{least / 2:.3f} on one of the two."
+                "middle, have the same first-order summaries at every client, to the bit, but "
+                f"heads {least:.3f} or more apart (Frobenius, relative to the former's norm): "
+                f"whatever is computed from the summaries is off by at least {least / 2:.3f} on "
+                "one of the two."
             )
             findings.append(Finding(text, holds and least > 0.0))
         return findings
@@ -352,10 +347,9 @@ def _real_table(results: Results) -> Table:
         rows.append([str(done.key["seed"]), *accuracy, *deviations])
     note = (
         f"{results[0].result['samples']} samples of {results[0].key['dataset']} at "
-        f"{results[0].key['clients']} clients. Pairs "
-        "averaged: other samples with the same first-order summaries at every client and class. "
-        "Means only: a head from counts "
-        "and class means. Deviations are from the exact head of the samples."
+        f"{results[0].key['clients']} clients. Pairs averaged: other samples with the same "
+        "first-order summaries at every client and class. Means only: a head from counts and "
+        "class means. Deviations are from the exact head of the samples."
     )
     return Table("Real features", columns, rows, frozenset(columns), note)
 

@@ -79,8 +79,7 @@ class PosteriorRun(Experiment[PosteriorSettings]):
     title = "The posterior after a stream"
     question = (
         "Is the posterior after a stream of additions and deletions the one of retraining, and is "
-        "it true that deletions only "
-        "increase its covariance and additions only decrease it?"
+        "it true that deletions only increase its covariance and additions only decrease it?"
     )
     paper = (
         'The theorem "Exact Bayesian federated continual unlearning": the KL divergence between '
@@ -135,11 +134,10 @@ class PosteriorRun(Experiment[PosteriorSettings]):
             )
             last = marks[-1]
             text = (
-                f"After {last['request']} requests the exact posterior and that of retraining "
-                "have the same digests, so their KL "
-                "divergence is 0 by identity, and `Posterior.kl_to` gives 0.0; float64 Variant "
-                "B's is "
-                f"{scientific(last['float64']['kl'])} nats, float32's {_kl_text(last['float32'])}."
+                f"After {last['request']} requests the exact posterior and that of retraining have "
+                "the same digests, so their KL divergence is 0 by identity, and `Posterior.kl_to` "
+                f"gives 0.0; float64 Variant B's is {scientific(last['float64']['kl'])} nats, "
+                f"float32's {_kl_text(last['float32'])}."
             )
             findings.append(Finding(text, zero))
         for done in results.where(part="chain"):
@@ -148,10 +146,9 @@ class PosteriorRun(Experiment[PosteriorSettings]):
             probes, count = done.key["probes"], len(steps)
             text = (
                 f"In {count} steps every deletion increased the posterior covariance in the PSD "
-                "order and every addition "
-                f"decreased it, and so did the predictive variance of each of {probes} test "
-                "samples; undone, the statistics are "
-                "those of before, by digest."
+                "order and every addition decreased it, and so did the predictive variance of "
+                f"each of {probes} test samples; undone, the statistics are those of before, by "
+                "digest."
             )
             findings.append(Finding(text, holds and done.result["returned"]))
         return findings
@@ -296,10 +293,9 @@ def _stream_table(results: Results) -> Table:
             rows.append(row)
     note = (
         f"Variant B on {results[0].key['dataset']}, from {results[0].key['start']} samples on, "
-        "gamma = "
-        f"{results[0].key['gamma']:g}; KL in nats against the posterior of retraining, sigma "
-        "estimated once. Float solvers begin "
-        "with a fresh solve. Divergences of float64 are about as small as can be seen in float64."
+        f"gamma = {results[0].key['gamma']:g}; KL in nats against the posterior of retraining, "
+        "sigma estimated once. Float solvers begin with a fresh solve. Divergences of float64 are "
+        "about as small as can be seen in float64."
     )
     return Table(
         "KL divergence between the posteriors of unlearning and of retraining",

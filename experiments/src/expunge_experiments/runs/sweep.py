@@ -139,9 +139,8 @@ class Sweep(Experiment[SweepSettings]):
     title = "Settings, chosen by a sweep"
     question = (
         "Which gamma, learning rate, epochs and batch size suit each system? Up to sixteen points "
-        "each, by the mean over seeds "
-        "on a tenth of the training samples that the systems do not see; test samples are not "
-        "looked at."
+        "each, by the mean over seeds on a tenth of the training samples that the systems do not "
+        "see; test samples are not looked at."
     )
     paper = "The paper states neither gamma, learning rates, epochs nor batch sizes."
     full = SweepSettings()
@@ -187,10 +186,9 @@ class Sweep(Experiment[SweepSettings]):
             )
         note = (
             "Chosen is the cheapest point within 0.01 of the best mean accuracy over seeds: fewer "
-            "epochs, then larger batches, "
-            "for Exact-Fun then lower rates; of equally cheap ones, the best. Ridge systems all "
-            "take central ridge's gamma, the "
-            "largest of those that are best."
+            "epochs, then larger batches, for Exact-Fun then lower rates; of equally cheap ones, "
+            "the best. Ridge systems all take central ridge's gamma, the largest of those that are "
+            "best."
         )
         columns = (
             "dataset",
@@ -268,10 +266,9 @@ def _short(results: Results, fats: Done) -> Finding:
     )
     return Finding(
         f"{dataset}: FATS has validation accuracy {fats.result['accuracy']:.4f}{gap}. In its "
-        f"{sizes['rounds']} rounds it takes "
-        f"{sizes['rounds'] * sizes['steps']} steps and draws {draws:,} samples at most; with "
-        "twice the rounds and the same "
-        f"settings it has {fats.result['twice_the_rounds']:.4f}."
+        f"{sizes['rounds']} rounds it takes {sizes['rounds'] * sizes['steps']} steps and draws "
+        f"{draws:,} samples at most; with twice the rounds and the same settings it has "
+        f"{fats.result['twice_the_rounds']:.4f}."
     )
 
 

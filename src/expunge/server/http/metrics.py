@@ -149,8 +149,8 @@ class _Federation(Collector):
         yield _gauge("expunge_samples", "Samples retained in the ledger.", status["samples"])
         yield _gauges("expunge_clients", "Clients, by status.", "status", status["clients"])
         silent = core.database.value(
-            "SELECT count(*) FROM actors WHERE role = 'client' AND status = 'active' AND "
-            "coalesce(seen, enrolled) < ?",
+            "SELECT count(*) FROM actors WHERE role = 'client' AND status = 'active' "
+            "AND coalesce(seen, enrolled) < ?",
             (now - _DAY,),
         )
         yield _gauge(
@@ -190,8 +190,7 @@ class _Federation(Collector):
             "expunge_audit_equal",
             (
                 "Whether the last audit found the ledger equal to retraining: 1 or 0; -1 before "
-                "the "
-                "first."
+                "the first."
             ),
             -1 if status["audit"] is None else int(status["audit"]["result"] == "equal"),
         )

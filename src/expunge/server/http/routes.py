@@ -63,8 +63,7 @@ def _envelope(data: bytes) -> Response:
                 "receipt",
                 (
                     "What took effect, when it will be erased at rest, and where the audit log "
-                    "says "
-                    "so."
+                    "says so."
                 ),
             )
         ),

@@ -176,9 +176,8 @@ def _tls(certificate: Path | None, key: Path | None, *, insecure: bool) -> Serve
     if certificate is None or key is None:
         raise ExpungeError(
             "plain HTTP would show enrolment tokens, subjects of erasure orders and features to "
-            "everyone on the way. Give a "
-            "certificate and its key (expunge init makes both), or insecure=True if a reverse "
-            "proxy before this server does TLS"
+            "everyone on the way. Give a certificate and its key (expunge init makes both), or "
+            "insecure=True if a reverse proxy before this server does TLS"
         )
     return ServerTls(certificate, key)
 

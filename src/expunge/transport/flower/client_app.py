@@ -70,9 +70,8 @@ def place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Path
     if not isinstance(pattern, str) or not pattern or not isinstance(partition, int):
         raise InputError(
             "this node does not know its client: start the SuperNode with --node-config "
-            "'expunge-client=\"PATH\"', or, in a "
-            "simulation, give the run a pattern of folders, --run-config "
-            "'expunge-clients=\"/data/clients/*\"'"
+            "'expunge-client=\"PATH\"', or, in a simulation, give the run a pattern of folders, "
+            "--run-config 'expunge-clients=\"/data/clients/*\"'"
         )
     found = sorted(path for path in map(Path, glob(pattern)) if (path / "client.db").is_file())
     if partition >= len(found):

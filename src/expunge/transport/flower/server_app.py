@@ -387,9 +387,8 @@ def serve(grid: Grid, context: Context, *, settings: Settings | None = None) -> 
         desk = Desk(carrier, lambda what, problem: log.error("Expunge: %s", what, exc_info=problem))
         tally = converse(grid, desk, plan)
         log.info(
-            "Expunge: %d samples, head %s; %d requests applied, %d clients seen, %d with "
-            "problems, %d waiting for "
-            "others, %d nodes late; %d exchanges in %.2f s",
+            "Expunge: %d samples, head %s; %d requests applied, %d clients seen, %d with problems, "
+            "%d waiting for others, %d nodes late; %d exchanges in %.2f s",
             carrier.status()["samples"],
             carrier.head_digest() or "none",
             _applied(carrier) - before,

@@ -103,10 +103,9 @@ def tables_of(requests: int, marks: Sequence[int], samples: int, results: Result
 
 _NOTE = (
     "Same stream for all, in process. Rounds (exchanges with clients, the request itself among "
-    "them), bytes and repetitions: "
-    "mean of a request; kept: the most that a system must keep besides samples, without caches "
-    "that it can make again. ~: not "
-    "all were timed, the total is the mean times {count}."
+    "them), bytes and repetitions: mean of a request; kept: the most that a system must keep "
+    "besides samples, without caches that it can make again. ~: not all were timed, the total is "
+    "the mean times {count}."
 )
 
 
@@ -163,10 +162,9 @@ def _deviations(requests: int, marks: Sequence[int], results: Results) -> Table:
     columns = ("System", *names)
     note = (
         "Same digest: bit for bit the head that expunge.solve gives of the retained samples. "
-        "Otherwise the relative Frobenius "
-        "deviation from central ridge in float64, as in the paper. What was deleted last is added "
-        "back first. AFL gives "
-        "ordinary least squares by design, not ridge."
+        "Otherwise the relative Frobenius deviation from central ridge in float64, as in the "
+        "paper. What was deleted last is added back first. AFL gives ordinary least squares by "
+        "design, not ridge."
     )
     return Table(
         "Deviation from retraining over the stream", columns, rows, frozenset(columns[1:]), note
@@ -214,8 +212,7 @@ def _clients(requests: int, results: Results) -> Table:
         rows.append([entry_of(name).title, *texts, *whole])
     note = (
         "One client, the same for all, is deleted after the stream; one measurement a system. It "
-        f"has {samples} samples, or a "
-        "few less where what the stream deleted was not added back."
+        f"has {samples} samples, or a few less where what the stream deleted was not added back."
     )
     return Table(
         "Deleting a sample, and deleting a client", columns, rows, frozenset(columns[1:]), note
@@ -263,9 +260,8 @@ def _flower_table(results: Results) -> Table:
         rows.append([*row, seconds_text(_started(done))])
     note = (
         "The first requests of the same stream on Flower simulation (Ray). Client, server and "
-        "orchestration: mean of a request. "
-        "Start: Flower, Ray and the apps, before and after the work. In process: the median of "
-        "the table above."
+        "orchestration: mean of a request. Start: Flower, Ray and the apps, before and after the "
+        "work. In process: the median of the table above."
     )
     return Table(
         "Time per single deletion on Flower simulation", columns, rows, frozenset(columns[1:]), note
@@ -461,10 +457,9 @@ def _ratio(samples: int, found: Mapping[str, Timing]) -> list[Finding]:
         ratio = found["fedavg"].median / found[name].median
         text = (
             f"{_title(name)}, deletes a sample {ratio:.3g} times as fast as FedAvg retrains, in "
-            "process, by medians "
-            f"({seconds_text(found[name].median)} and {seconds_text(found['fedavg'].median)}; "
-            f"wanted: {AIM:.0f} times"
-            f"{f' with all samples, not with {samples}' if samples else ''})."
+            f"process, by medians ({seconds_text(found[name].median)} and "
+            f"{seconds_text(found['fedavg'].median)}; wanted: {AIM:.0f} "
+            f"times{f' with all samples, not with {samples}' if samples else ''})."
         )
         made.append(Finding(text, None if samples else ratio >= AIM))
     return made

@@ -100,9 +100,8 @@ class Burst(Experiment[BurstSettings]):
     title = "A burst of single deletions, and adding back"
     question = (
         "What does a single deletion cost each system, over a stream of 200 drawn at random over "
-        "all clients? And how far is "
-        "the head from retraining after 100 and 200 of them, and after as many have been added "
-        "back?"
+        "all clients? And how far is the head from retraining after 100 and 200 of them, and after "
+        "as many have been added back?"
     )
     paper = (
         'The section "Burst Deletions and Add-Back": skips make many requests of FATS and '

@@ -204,9 +204,8 @@ def _orders(ranks: Sequence[int], results: Results) -> Table:
     dims = upper_half([done.key["dim"] for done in plain(results)])
     note = (
         "Exponents by least squares on logarithmic scales, ± a standard error: of d over d = "
-        f"{', '.join(map(str, dims))}; of r "
-        "at the largest d, over the upper half of r ≤ d/4. Time is of a deletion, from the "
-        "message's bytes to the head."
+        f"{', '.join(map(str, dims))}; of r at the largest d, over the upper half of r ≤ d/4. Time "
+        "is of a deletion, from the message's bytes to the head."
     )
     return Table("Measured orders next to the paper's", columns, rows, frozenset(columns[3:]), note)
 
@@ -225,9 +224,8 @@ def _bytes(ranks: Sequence[int], results: Results) -> Table:
         rows.append([_label(done), *texts])
     note = (
         "One client's message. Exact: statistics of 128-bit integers as a triangle (A), rows of "
-        "64-bit integers with labels and "
-        "salts (B). Float64: F'F in full with F'Y (A), R with Q'Y (B). Neither B sends a d x c "
-        "moment: the server makes it."
+        "64-bit integers with labels and salts (B). Float64: F'F in full with F'Y (A), R with Q'Y "
+        "(B). Neither B sends a d x c moment: the server makes it."
     )
     return Table("Bytes of a message", columns, rows, frozenset(columns[1:]), note)
 
@@ -388,10 +386,8 @@ def _exactness(results: Results) -> Finding:
     )
     return Finding(
         "After deletions of every r, each undone, both exact variants publish the head of "
-        "retraining, by digest, at every d and "
-        f"c; the float64 ones are off by up to {worst:.1e} (relative Frobenius, from the exact "
-        "head in the finest steps that "
-        "float64 holds).",
+        f"retraining, by digest, at every d and c; the float64 ones are off by up to {worst:.1e} "
+        "(relative Frobenius, from the exact head in the finest steps that float64 holds).",
         all(done.result["exact_as_before"] for done in results),
     )
 

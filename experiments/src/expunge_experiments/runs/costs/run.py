@@ -82,8 +82,7 @@ class Costs(Experiment[CostsSettings]):
     title = "Bytes and server time of both variants"
     question = (
         "How do the bytes of a message and the server's time from the message to the published "
-        "head grow with d, r and c, and "
-        "from which r on is Variant A cheaper than Variant B?"
+        "head grow with d, r and c, and from which r on is Variant A cheaper than Variant B?"
     )
     paper = (
         'The table "Per-round cost summary": Variant A sends Θ(d² + dc) and computes O(d³ + d²c); '

@@ -80,8 +80,7 @@ class Highdim(Experiment[HighdimSettings]):
     )
     paper = (
         "The appendix: dimensions of 768 or 1024 are handled directly, much higher ones by "
-        "approximate updates. Here higher ones "
-        "are handled exactly."
+        "approximate updates. Here higher ones are handled exactly."
     )
     full = HighdimSettings()
     quick = HighdimSettings(dims=(2048,), samples=2500)
@@ -121,9 +120,8 @@ class Highdim(Experiment[HighdimSettings]):
         exact = Results(done for done in results if done.key["job"] != "float64")
         text = (
             "Every exact head was checked by a residual of its own: G - H W, in integers, is as "
-            "small as a correctly rounded W "
-            "has it; heads of both variants after two deletions have the digest of retraining "
-            "without these samples."
+            "small as a correctly rounded W has it; heads of both variants after two deletions "
+            "have the digest of retraining without these samples."
         )
         findings = [
             Finding(text, all(done.result["verified"] for done in exact) and _same_digests(exact))
@@ -135,19 +133,16 @@ class Highdim(Experiment[HighdimSettings]):
         )
         if worst is not None:
             text = (
-                f"At d = {dim} no exact job's process had more than {worst:.1f} times the bytes "
-                "of its ledger in memory, with "
-                "the interpreter and the samples included."
+                f"At d = {dim} no exact job's process had more than {worst:.1f} times the bytes of "
+                "its ledger in memory, with the interpreter and the samples included."
             )
             findings.append(Finding(text, worst < 5.0 if dim >= 8192 else None))
         text = (
-            "By construction: with w = d + 1, the ledger is L = 8 w (w + 1) bytes. Statistics "
-            "take L and the rows that wait (up "
-            "to 1024, of 24 w bytes each); retraining takes 3 L: ledger, float64 copy, factor; a "
-            "solver beyond w = 4097 takes "
-            "3.75 L: also the words of S as they were when it was made (3/4 L). Up to there it "
-            "keeps these as float64 (3 L), "
-            "which is faster."
+            "By construction: with w = d + 1, the ledger is L = 8 w (w + 1) bytes. Statistics take "
+            "L and the rows that wait (up to 1024, of 24 w bytes each); retraining takes 3 L: "
+            "ledger, float64 copy, factor; a solver beyond w = 4097 takes 3.75 L: also the words "
+            "of S as they were when it was made (3/4 L). Up to there it keeps these as float64 (3 "
+            "L), which is faster."
         )
         findings.append(Finding(text))
         return findings
@@ -196,12 +191,11 @@ def _table(results: Results) -> Table:
     key = results[0].key
     note = (
         f"{key['samples']:,} synthetic samples (standard normal, float32; labels of "
-        f"{key['classes']} classes drawn uniformly), "
-        f"gamma = {key['gamma']:g}. One measurement each, in a process of its own. Most memory: "
-        f"{_by(results)}, samples and "
-        "interpreter included. Retraining leaves the two samples out from the start; the others "
-        "delete them. float64 does the "
-        "same job with numpy and scipy: a Gram by dsyrk, Cholesky anew at every deletion."
+        f"{key['classes']} classes drawn uniformly), gamma = {key['gamma']:g}. One measurement "
+        f"each, in a process of its own. Most memory: {_by(results)}, samples and interpreter "
+        "included. Retraining leaves the two samples out from the start; the others delete them. "
+        "float64 does the same job with numpy and scipy: a Gram by dsyrk, Cholesky anew at every "
+        "deletion."
     )
     return Table("Time and memory in high dimensions", columns, rows, frozenset(columns[2:]), note)
 

@@ -87,10 +87,9 @@ def client_tables(settings: Any, results: Results) -> list[Table]:
             exactly,
             right,
             f"{seeds} Floating point: from the exact head in the finest steps that float64 holds. "
-            "Exact: by digest, as above; as "
-            f"it is published, in steps of 2^-{Spec.publication_bits}, that head is "
-            f"{scientific(published_off)} from the finest. "
-            "The last row is how far W_c itself, which the paper measures from, is off.",
+            "Exact: by digest, as above; as it is published, in steps of "
+            f"2^-{Spec.publication_bits}, that head is {scientific(published_off)} from the "
+            "finest. The last row is how far W_c itself, which the paper measures from, is off.",
         ),
     ]
 
@@ -124,9 +123,8 @@ def client_findings(settings: Any, results: Results) -> list[Finding]:
         made.append(
             Finding(
                 "Both exact variants have the head of exact central ridge, by digest, for every "
-                "number of clients and "
-                f"partition: {equal} of {len(exact)} runs. The paper's fp64 deviates by up to "
-                f"{_theirs('float64')[1]:.1e}.",
+                f"number of clients and partition: {equal} of {len(exact)} runs. The paper's fp64 "
+                f"deviates by up to {_theirs('float64')[1]:.1e}.",
                 equal == len(exact),
             )
         )
@@ -177,10 +175,9 @@ def _a_against_b(settings: Any, results: Results) -> list[Finding]:
     return [
         Finding(
             f"In float32 Variant A deviates by {a:.1e} and Variant B by {b:.1e} at gamma = "
-            f"{settings.gamma:g}; in the paper by "
-            f"{_theirs('float32', 'a')[1]:.1e} and {_theirs('float32', 'b')[1]:.1e}, with other "
-            "features, another dim and a "
-            "gamma that it does not state."
+            f"{settings.gamma:g}; in the paper by {_theirs('float32', 'a')[1]:.1e} and "
+            f"{_theirs('float32', 'b')[1]:.1e}, with other features, another dim and a gamma that "
+            "it does not state."
         )
     ]
 
@@ -220,8 +217,7 @@ def _gamma_tables(results: Results) -> list[Table]:
     )
     rule = (
         "Refused: the exact variants publish nothing that float64 could not precondition for "
-        "certain; the smallest gamma that "
-        f"will do here is {smallest:.2g}. "
+        f"certain; the smallest gamma that will do here is {smallest:.2g}. "
         if smallest is not None
         else ""
     )
@@ -293,10 +289,9 @@ def gamma_findings(results: Results) -> list[Finding]:
         equal = sum(bool(point.get("equal")) for point in taken)
         made.append(
             Finding(
-                "At every gamma that the exact variants take, their head is that of exact "
-                f"central ridge, by digest: {equal} of "
-                f"{len(taken)}; {len(exact) - len(taken)} of {len(exact)} are refused as "
-                "ill-conditioned, by rule.",
+                "At every gamma that the exact variants take, their head is that of exact central "
+                f"ridge, by digest: {equal} of {len(taken)}; {len(exact) - len(taken)} of "
+                f"{len(exact)} are refused as ill-conditioned, by rule.",
                 equal == len(taken),
             )
         )
@@ -324,10 +319,9 @@ def _sensitivity(where: str, low: Sequence[Point], high: Sequence[Point]) -> Fin
     points = f"{100 * _NEAR_BEST:g} points"
     text = (
         f"{where}: {claim}{len(good64)} of {len(high)} gammas ({_range(good64)}) are within "
-        f"{points} of the best accuracy in "
-        f"float64, and {len(good32)} ({_range(good32)}) in float32. float32 fails at "
-        f"{_listed(fails)} and loses more than "
-        f"{points} to float64 at {_listed(loses)}."
+        f"{points} of the best accuracy in float64, and {len(good32)} ({_range(good32)}) in "
+        f"float32. float32 fails at {_listed(fails)} and loses more than {points} to float64 at "
+        f"{_listed(loses)}."
     )
     return Finding(text, set(good32) < set(good64) if enough else None)
 
@@ -361,9 +355,8 @@ def drawings(settings: Any, results: Results) -> list[Drawing]:
     for number in gammas.values("clients"):
         caption = (
             f"Deviation from central ridge (left) and accuracy (right) over gamma, {number} "
-            "clients. Lines end where an "
-            "arithmetic fails; exact variants are at 0, by digest, and refuse gammas in the grey "
-            "zone."
+            "clients. Lines end where an arithmetic fails; exact variants are at 0, by digest, "
+            "and refuse gammas in the grey zone."
         )
         made.append(
             Drawing(

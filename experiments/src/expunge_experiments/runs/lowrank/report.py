@@ -100,15 +100,12 @@ def _heads(settings: Any, results: Results) -> Table:
         rows,
         frozenset(columns[1:]),
         f"gamma = {settings.gamma:g}; {settings.base} samples with exact statistics, then "
-        f"{settings.requests} requests that add "
-        f"{settings.batch} or (every third) delete {settings.deleted}, factors in "
-        f"{settings.precision}; means over "
+        f"{settings.requests} requests that add {settings.batch} or (every third) delete "
+        f"{settings.deleted}, factors in {settings.precision}; means over "
         f"{len(results.values('seed'))} seed(s). Factor saved: against the exact statistics of "
-        "these samples. ‖E‖: the largest "
-        "bound that a message came with. First: relative Frobenius deviation after the first "
-        "request; Worst: after that "
-        "request after which it is largest. Paper's: after how many requests the premise of the "
-        "paper's bound holds. "
+        "these samples. ‖E‖: the largest bound that a message came with. First: relative "
+        "Frobenius deviation after the first request; Worst: after that request after which it is "
+        "largest. Paper's: after how many requests the premise of the paper's bound holds. "
         "Accuracy: at the worst, less that of the exact head. The truth is the head of the exact "
         "solver: retraining's.",
     )
@@ -158,13 +155,11 @@ def _streams(settings: Any, results: Results) -> Table:
         rows,
         frozenset(columns[1:]),
         f"{settings.clients} client(s) take turns; after every {settings.reset_every} requests "
-        "each of them sends the exact "
-        "statistics of what it has changed since. Early resets: for deletions that approximation "
-        "made infeasible; these are then "
-        "done by truncation, and what was refused counts as sent. Exact statistics: every request "
-        "sent exactly instead. As rows, "
-        f"which are exact too, the same requests are {bytes_text(rows_bytes)}: but rows show "
-        "samples.",
+        "each of them sends the exact statistics of what it has changed since. Early resets: for "
+        "deletions that approximation made infeasible; these are then done by truncation, and "
+        "what was refused counts as sent. Exact statistics: every request sent exactly instead. "
+        f"As rows, which are exact too, the same requests are {bytes_text(rows_bytes)}: but rows "
+        "show samples.",
     )
 
 
@@ -181,19 +176,17 @@ def drawings_of(settings: Any, results: Results) -> list[Drawing]:
         Drawing(
             "lowrank",
             "Bytes of a message against the relative Frobenius deviation of the head from the "
-            "exact one (left: the largest of "
-            "the stream) and against its proven bound (right), for ranks "
-            f"{', '.join(map(str, results.values('rank')))}; bars are one standard deviation over "
-            "seeds. "
-            "Where a projection's deletions were infeasible, truncation took their place.",
+            "exact one (left: the largest of the stream) and against its proven bound (right), "
+            f"for ranks {', '.join(map(str, results.values('rank')))}; bars are one standard "
+            "deviation over seeds. Where a projection's deletions were infeasible, truncation "
+            "took their place.",
             partial(_draw_bytes, results),
         ),
         Drawing(
             "lowrank_course",
             f"The course of a stream at rank {rank}: deviation (filled) and bound (hollow) after "
-            "each request; dotted lines are "
-            f"resets, after every {settings.reset_every} requests. After them both fall to what "
-            "float64 leaves (below the axis).",
+            f"each request; dotted lines are resets, after every {settings.reset_every} requests. "
+            "After them both fall to what float64 leaves (below the axis).",
             partial(_draw_course, course),
         ),
     ]
@@ -361,18 +354,16 @@ def _premise(_: Any, results: Results) -> list[Finding]:
     return [
         Finding(
             f"The paper's bound needs ‖T_ap E‖ < 1, which can be shown after {finite} of "
-            f"{len(steps)} updates: neglected "
-            "eigenvalues of a batch are above the smallest one of S + gamma I. Ours, which uses "
-            "that a Gram has no negative "
-            "eigenvalues, is finite always.",
+            f"{len(steps)} updates: neglected eigenvalues of a batch are above the smallest one of "
+            "S + gamma I. Ours, which uses that a Gram has no negative eigenvalues, is finite "
+            "always.",
         ),
         Finding(
             f"Deletions that approximation made infeasible: {refused}."
             + (
                 (
                     " Each took an early reset, and truncation, which is always feasible then, in "
-                    "its "
-                    "own method's place."
+                    "its own method's place."
                 )
                 * bool(refused)
             )
@@ -406,18 +397,16 @@ def _totals(settings: Any, results: Results) -> list[Finding]:
     return [
         Finding(
             f"With resets counted, a stream of {settings.requests} requests sends "
-            f"{(messages + resets) / exact:.2f} of the bytes "
-            f"of exact statistics ({bytes_text(messages)} of messages, {bytes_text(resets)} of "
-            "resets, against "
+            f"{(messages + resets) / exact:.2f} of the bytes of exact statistics "
+            f"({bytes_text(messages)} of messages, {bytes_text(resets)} of resets, against "
             f"{bytes_text(exact)}). Resets save only where a client makes several requests "
-            "between two of them: each client "
-            "sends one exact change, however many requests it stands for.",
+            "between two of them: each client sends one exact change, however many requests it "
+            "stands for.",
         ),
         Finding(
             f"Sent as rows, the same requests are {bytes_text(rows)} and exact, which is "
             f"{'less' if rows < messages + resets else 'more'} than messages and resets together: "
-            "low ranks are for batches with "
-            "many more samples than features, for clients that must not show rows, and for "
-            "streams with few resets."
+            "low ranks are for batches with many more samples than features, for clients that "
+            "must not show rows, and for streams with few resets."
         ),
     ]

@@ -223,8 +223,7 @@ class LowRank(Experiment[LowRankSettings]):
     title = "Low-rank and sketched Gram messages"
     question = (
         "What do low-rank and sketched Gram messages save, how far do they take the head from the "
-        "exact one, and how far above "
-        "that is what can be proven?"
+        "exact one, and how far above that is what can be proven?"
     )
     paper = (
         'The appendix, "Communication-efficient approximations and bounds": a bound for '
