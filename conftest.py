@@ -11,6 +11,7 @@ the same ones again, and each test meets all of them in the course of time.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -86,7 +87,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     number, stats = seeds.given(), terminalreporter.stats
     failed = [*stats.get("failed", []), *stats.get("error", [])]
     if number is not None and failed:
-        names = " ".join(dict.fromkeys(f"'{report.nodeid}'" for report in failed[:10]))
+        names = shlex.join(dict.fromkeys(report.nodeid for report in failed[:10]))
         terminalreporter.write_line(f"Replay: {seeds.VARIABLE}={number} pytest {names}")
 
 

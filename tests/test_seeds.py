@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,14 @@ def test_by_hand(name, surroundings):
     print("drawn", MODULE, random.random(), secrets.token_hex(4), secrets.randbelow(10**9))
     print("drawn", seeds.chance(name).random(), surroundings.columns)
 """
-FAILING = "from support import seeds\n\ndef test_it():\n    assert seeds.given() is None\n"
+FAILING = """
+import pytest
+from support import seeds
+
+@pytest.mark.parametrize("name", ["it's one"])
+def test_it(name):
+    assert seeds.given() is None
+"""
 
 
 @pytest.fixture
@@ -128,7 +136,8 @@ def test_random_runs_stop_at_a_failure_that_can_be_replayed(tmp_path: Path) -> N
     done = run(tmp_path, None, str(ROOT / "tests" / "random_runs.py"), "5")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     (number,) = re.findall(r"^Run 1: EXPUNGE_SEED=(\d+)$", done.stdout, re.MULTILINE)
-    assert f"Replay: EXPUNGE_SEED={number} pytest 'test_failing.py::test_it'" in done.stdout
+    (told,) = re.findall(rf"^Replay: EXPUNGE_SEED={number} pytest (.*)$", done.stdout, re.MULTILINE)
+    assert shlex.split(told) == ["test_failing.py::test_it[it's one]"]
     (replay,) = re.findall(r"^Run 1 has failed\. Replay it: (.*)$", done.stdout, re.MULTILINE)
     assert replay.startswith(f"EXPUNGE_SEED={number} ")
     assert str(tmp_path) in replay
