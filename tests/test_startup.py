@@ -19,7 +19,7 @@ from support.serving import Server
 LAZY = ("expunge", "expunge.client", "expunge.federation")
 LIGHT = (
     *LAZY,
-    "expunge.client.status",
+    "expunge.client.overview",
     "expunge.evidence",
     "expunge.federation.layout",
     "expunge.office",

@@ -95,6 +95,25 @@ def plan_in_words(rules: Aggregation, clients: int) -> str:
     )
 
 
+def rounds_facts(rules: Aggregation | None, clients: int | None) -> list[tuple[str, str]]:
+    """What founding tells of rounds, for `facts`; nothing if there are none."""
+    if rules is None:
+        return []
+    told = [("Rounds", rules_in_words(rules))]
+    if clients is not None:
+        told.append((f"With {clients} clients", plan_in_words(rules, clients)))
+    return told
+
+
+def require_rules(rules: Aggregation | None, clients: int | None) -> None:
+    """Refuse `--clients` where no round is ever made."""
+    if clients is not None and rules is None:
+        raise click.UsageError(
+            "--clients shows what follows from the rules of secure aggregation: give "
+            "--secure-aggregation"
+        )
+
+
 def plan_value(rules: Aggregation | None, clients: int | None) -> dict[str, int] | None:
     """The same as JSON."""
     return (

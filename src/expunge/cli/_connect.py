@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from expunge.cli._output import Screen
-from expunge.client.status import ClientOverview
+from expunge.client.overview import ClientOverview
 from expunge.errors import InputError, ShreddedError, StoreBusyError, StoreError
 from expunge.federation.layout import Layout
 from expunge.office import Office

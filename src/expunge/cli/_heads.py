@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from expunge.cli._evidence import chain_for
-from expunge.client.status import ClientOverview
+from expunge.client.overview import ClientOverview
 from expunge.errors import InputError
 from expunge.evidence import Certificate, KeyChain, published_head
 from expunge.export import from_onnx, from_safetensors

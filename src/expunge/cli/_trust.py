@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from expunge.cli._connect import looked
-from expunge.client.status import ClientOverview
+from expunge.client.overview import ClientOverview
 from expunge.errors import InputError
 from expunge.evidence import KeyChain
 from expunge.federation.layout import Layout

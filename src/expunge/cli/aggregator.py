@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from expunge.aggregator import Aggregator, Forwarder, require_aggregator
-from expunge.cli._aggregation import plan_in_words, rules_in_words, rules_of, rules_options
+from expunge.cli._aggregation import require_rules, rounds_facts, rules_of, rules_options
 from expunge.cli._command import group
 from expunge.cli._connect import ATTEMPTS, PATIENCE, carrier_to
 from expunge.cli._identifiers import Identifier, resolve
@@ -92,19 +92,13 @@ def found(
       expunge server token clinic-a --office region-north/operator
     """
     rules, expected = rules_of(given), given["expected"]
-    if expected is not None and rules is None:
-        raise click.UsageError(
-            "--clients shows what follows from the rules of secure aggregation: give "
-            "--secure-aggregation"
-        )
+    require_rules(rules, expected)
     if rules is not None and given["messages"] not in (None, "masked"):
         raise click.UsageError(
             "--secure-aggregation means masked messages and no others: leave out --messages"
         )
-    messages = tuple(
-        part.strip()
-        for part in (given["messages"] or ("rows,gram" if rules is None else "masked")).split(",")
-    )
+    listed = given["messages"] or ("rows,gram" if rules is None else "masked")
+    messages = tuple(part.strip() for part in listed.split(","))
     whole = token_from(token)
     address = addresses(whole, at)[0]
     urls = [url_of(host, port) for host in hosts]
@@ -121,12 +115,8 @@ def found(
             **options,
         ) as made,
     ):
-        name, above, own, spec = (
-            made.name,
-            made.upstream.federation,
-            made.group.office.federation,
-            made.group.spec,
-        )
+        name, above = made.name, made.upstream.federation
+        own, spec = made.group.office.federation, made.group.spec
     Screen.current().result(
         {
             "directory": str(directory),
@@ -141,12 +131,7 @@ def found(
             [
                 ("Under", unwrapped(f"federation {above}, at {address}")),
                 ("Its clients may send", ", ".join(spec.messages)),
-                *([] if rules is None else [("Rounds", rules_in_words(rules))]),
-                *(
-                    []
-                    if rules is None or expected is None
-                    else [(f"With {expected} clients", plan_in_words(rules, expected))]
-                ),
+                *rounds_facts(rules, expected),
                 ("Reached at", unwrapped(", ".join(urls) or f"{directory}, on this machine")),
                 ("Operator's office", directory / "operator"),
             ]

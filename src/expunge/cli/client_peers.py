@@ -34,8 +34,8 @@ from expunge.cli._output import (
     unwrapped,
 )
 from expunge.client import ClientStore
+from expunge.client.overview import ClientOverview
 from expunge.client.pins import pins_text, read_pins
-from expunge.client.status import ClientOverview
 from expunge.client.trust import Peers
 from expunge.crypto import PublicKey
 from expunge.errors import FormatError, InputError

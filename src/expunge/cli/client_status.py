@@ -29,8 +29,8 @@ from expunge.cli._output import (
     typed,
     unwrapped,
 )
+from expunge.client.overview import ClientOverview, Status
 from expunge.client.pins import read_pins
-from expunge.client.status import ClientOverview, Status
 from expunge.crypto import Envelope
 from expunge.evidence import Receipt
 from expunge.ridge.spec import Spec

@@ -13,7 +13,7 @@ from expunge.cli._connect import looked, office_at
 from expunge.cli._heads import store_head
 from expunge.cli._options import FOLDER, at_option, office_option, output_option
 from expunge.cli._output import Screen, count, facts, next_steps, title, typed
-from expunge.client.status import ClientOverview
+from expunge.client.overview import ClientOverview
 from expunge.errors import InputError
 from expunge.evidence import Certificate, published_head
 from expunge.evidence.wording import moment

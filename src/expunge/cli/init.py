@@ -11,9 +11,9 @@ import click
 from expunge.backbones import backbone_from
 from expunge.cli import _warnings
 from expunge.cli._aggregation import (
-    plan_in_words,
     plan_value,
-    rules_in_words,
+    require_rules,
+    rounds_facts,
     rules_of,
     rules_options,
 )
@@ -136,21 +136,14 @@ def init(
     """
     spec = _spec_file(given) if given["spec_file"] is not None else _spec(given)
     rules, expected = spec.aggregation, given["expected"]
-    if expected is not None and rules is None:
-        raise click.UsageError(
-            "--clients shows what follows from the rules of secure aggregation: give "
-            "--secure-aggregation"
-        )
+    require_rules(rules, expected)
     urls = [url_of(host, port) for host in hosts]
     place = found_federation(
         directory, spec, solver=solver, hosts=hosts, urls=urls, mirrors=mirrors
     )
     with Office.open(place.operator) as office:
         federation, key = office.federation, office.server
-    screen, target = (
-        Screen.current(),
-        count(spec.columns, "label" if spec.is_classification else "output"),
-    )
+    screen = Screen.current()
     for caution in _warnings.of_founding(spec, clients=expected):
         screen.note(caution)
     backbone = backbone_argument(spec, given["backbone"])
@@ -169,21 +162,10 @@ def init(
         unwrapped(f"Federation {federation} is founded in {directory}", "bold"),
         facts(
             [
-                (
-                    "Spec",
-                    (
-                        f"{count(spec.dim, 'feature')}{' and an intercept' * spec.intercept}, "
-                        f"{target}, gamma {spec.gamma:g}"
-                    ),
-                ),
+                ("Spec", _in_words(spec)),
                 ("Backbone", spec.backbone or "none pinned: features are taken as they are given"),
                 ("Clients may send", ", ".join(spec.messages)),
-                *([] if rules is None else [("Rounds", rules_in_words(rules))]),
-                *(
-                    []
-                    if rules is None or expected is None
-                    else [(f"With {expected} clients", plan_in_words(rules, expected))]
-                ),
+                *rounds_facts(rules, expected),
                 ("Reached at", unwrapped(", ".join(urls) or f"{place.path}, on this machine")),
                 ("Operator's office", directory / "operator"),
                 ("Server's public key", directory / "server.pub"),
@@ -204,6 +186,12 @@ def init(
             f"expunge enroll hospital-a.token --dir hospital-a{backbone}",
         ),
     )
+
+
+def _in_words(spec: Spec) -> str:
+    target = count(spec.columns, "label" if spec.is_classification else "output")
+    features = f"{count(spec.dim, 'feature')}{' and an intercept' * spec.intercept}"
+    return f"{features}, {target}, gamma {spec.gamma:g}"
 
 
 def _spec_file(given: dict[str, Any]) -> Spec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -137,17 +138,12 @@ def serve(
     tls_key: Path | None,
     insecure_http: bool,
     proxies: tuple[str, ...],
-    erase_within: int,
-    group_commit: bool,
-    gather_for: float,
-    phase_for: float,
     forward_every: float,
     largest_request: int,
-    requests_per_minute: int,
-    solver: str | None,
     blas_threads: int | None,
     log_level: str,
     log_peers: bool,
+    **given: Any,
 ) -> None:
     """Serve the federation in DIRECTORY over HTTPS, until it is stopped by Ctrl-C or SIGTERM.
 
@@ -173,16 +169,6 @@ def serve(
 
     place, screen = Layout.at(directory), Screen.current()
     own = tls_cert is not None or insecure_http
-    settings = Settings(
-        solver=solver or "",
-        erase_within=erase_within,
-        group_commit=group_commit,
-        largest_request=largest_request * _MEGABYTE,
-        most_in_flight=max(largest_request, 256) * _MEGABYTE,
-        requests_per_minute=requests_per_minute,
-        gather_for=gather_for,
-        phase_for=phase_for,
-    )
     threads.limit_blas_threads(blas_threads or threads.cores())
     handler, began = logs.write_to(sys.stderr, log_level), False
     handler.addFilter(
@@ -191,7 +177,7 @@ def serve(
     try:
         service = Service.open(
             place.server,
-            settings=settings,
+            settings=_settings(largest_request, **given),
             mirrors=place.mirrors,
             report=logs.report,
             timeout=_PATIENCE,
@@ -227,6 +213,15 @@ def serve(
     finally:
         place.drop_serving()
         logs.stop_writing(handler)
+
+
+def _settings(largest_request: int, *, solver: str | None, **given: Any) -> Settings:
+    return Settings(
+        solver=solver or "",
+        largest_request=largest_request * _MEGABYTE,
+        most_in_flight=max(largest_request, 256) * _MEGABYTE,
+        **given,
+    )
 
 
 def _host(place: Layout) -> str:

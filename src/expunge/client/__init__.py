@@ -9,8 +9,8 @@ from expunge._lazy import lazy_names
 if TYPE_CHECKING:
     from expunge.client.enrolment import enrol
     from expunge.client.outbox import Composition
+    from expunge.client.overview import Status
     from expunge.client.samples import Preview, Selection
-    from expunge.client.status import Status
     from expunge.client.store import ClientStore
     from expunge.client.sync import Agent, Synced
     from expunge.data.columns import Loaded
@@ -38,7 +38,7 @@ __getattr__, __dir__ = lazy_names(
         "Loaded": "expunge.data.columns",
         "Preview": "expunge.client.samples",
         "Selection": "expunge.client.samples",
-        "Status": "expunge.client.status",
+        "Status": "expunge.client.overview",
         "Synced": "expunge.client.sync",
         "enrol": "expunge.client.enrolment",
         "load": "expunge.data.readers",

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from expunge.client import states
 from expunge.client.folder import ClientFolder
 from expunge.client.outbox import Composition, Outbox
+from expunge.client.overview import ClientOverview
 from expunge.client.samples import (
     BLOCK_SAMPLES,
     Batch,
@@ -36,7 +37,6 @@ from expunge.client.samples import (
     counted,
 )
 from expunge.client.settings import alone, checkpoint_text, spec_text
-from expunge.client.status import ClientOverview
 from expunge.crypto import PublicKey, SigningKey
 from expunge.errors import InputError, SpecError, SpecMismatchError, StoreError
 from expunge.ridge.spec import Spec
