@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.backbones import CallableBackbone, PrecomputedBackbone, backbone_from
-from expunge.backbones.base import needed
-from expunge.backbones.description import joined, listed, parsed, written
+from expunge.backbones.base import joined, listed, needed, parsed, written
 from expunge.crypto import canonical
 from expunge.errors import BackboneError, MissingExtraError
 from support import onnx_models as models

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.backbones import CallableBackbone, PrecomputedBackbone
-from expunge.backbones.fingerprint import digest_of_file, fingerprint_of, unchanged
+from expunge.backbones.base import digest_of_file, fingerprint_of, unchanged
 from expunge.errors import BackboneError
 
 SETTINGS = st.dictionaries(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from expunge.backbones import ImagePreprocessing
-from expunge.backbones.description import Options, parsed, written
+from expunge.backbones.base import Options, parsed, written
 from expunge.backbones.images import read_image, read_text
 from expunge.errors import BackboneError
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from expunge import CholeskySolver, Spec, Statistics, WoodburySolver, solve
 from expunge.exact import blas, wide
-from expunge.exact import panels as panels_module
-from expunge.exact.gram import digits_of
-from expunge.exact.panels import PanelGramSum, panels, unpacked
+from expunge.exact import gram as panels_module
+from expunge.exact.gram import PanelGramSum, digits_of, panels, unpacked
 from expunge.exact.symmetric import SymmetricWords
 from expunge.ridge import sums as sums_module
 from expunge.solvers import system as system_module

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from expunge import CholeskySolver, Spec, Statistics, WoodburySolver, solve
 from expunge.errors import ImpossibleDeletionError
 from expunge.exact import blas, wide
-from expunge.exact import panels as panels_module
-from expunge.exact.gram import GramSum, digits_of
-from expunge.exact.panels import PanelGramSum
+from expunge.exact import gram as panels_module
+from expunge.exact.gram import GramSum, PanelGramSum, digits_of
 from expunge.ridge import sums as sums_module
 from expunge.solvers import system as system_module
 

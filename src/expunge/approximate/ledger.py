@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
+from expunge.approximate import bounds
 from expunge.approximate import bounds as formulas
-from expunge.approximate import enclosures
 from expunge.approximate.bounds import ROUNDED, Bounds, Interval
 from expunge.approximate.message import ApproximateMessage
 from expunge.errors import ImpossibleDeletionError, InputError, NotAGramError, SpecMismatchError
@@ -248,7 +248,7 @@ class ApproximateLedger:
             )
         require_room(count)
         new = self._changed(message, sign, count, class_counts)
-        floor = None if sign > 0 else enclosures.floor(new.gram, self.spec.gamma)
+        floor = None if sign > 0 else bounds.floor(new.gram, self.spec.gamma)
         if floor is not None and floor <= 0.0:
             raise NotAGramError(
                 f"deleting these {message.count} samples by a message of rank {message.rank} would "
@@ -272,17 +272,17 @@ class ApproximateLedger:
         sums = self._sums
         factor = np.ascontiguousarray(message.factor, dtype=np.float64)
         squares = float(np.square(factor).sum())
-        rounding = (message.rank + 2) * enclosures.UNIT * (
-            enclosures.frobenius(sums.gram) + squares
-        ) * 1.25 + enclosures.UNDERFLOW
+        rounding = (message.rank + 2) * bounds.UNIT * (
+            bounds.frobenius(sums.gram) + squares
+        ) * 1.25 + bounds.UNDERFLOW
         error = (sums.error + (message.error if sign > 0 else -message.error)).widened(rounding)
         gram = sums.gram.copy()
         blas.add_gram(factor, gram, float(sign))
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused just below
             moment = sums.moment + sign * message.moment
-            lost = enclosures.UNIT * blas.norm(moment) * 1.25 + enclosures.UNDERFLOW
+            lost = bounds.UNIT * blas.norm(moment) * 1.25 + bounds.UNDERFLOW
             moment_error = (sums.moment_error + message.moment_error + lost) * ROUNDED
-            finite = math.isfinite(moment_error) and math.isfinite(enclosures.frobenius(gram))
+            finite = math.isfinite(moment_error) and math.isfinite(bounds.frobenius(gram))
         if not finite:
             raise InputError(
                 "with this message the sums would no longer be finite: nothing was changed. "
@@ -296,11 +296,11 @@ class ApproximateLedger:
         """The head of the approximate sums under the spec's gamma, or another, with its bounds."""
         used = self.spec.gamma if gamma is None else self.spec.with_gamma(gamma).gamma
         sums = self._sums
-        lower = enclosures.factor(sums.gram, used)
+        lower = bounds.factor(sums.gram, used)
         floor = (
             self._floor
             if gamma is None and self._floor is not None
-            else enclosures.floor(sums.gram, used, lower)
+            else bounds.floor(sums.gram, used, lower)
         )
         if lower is None or floor <= 0.0:
             raise NotAGramError(
@@ -320,15 +320,15 @@ class ApproximateLedger:
         length, size = blas.norm(weights) * ROUNDED, blas.norm(sums.moment) * ROUNDED
         lost = (
             (width + 8)
-            * enclosures.UNIT
+            * bounds.UNIT
             * 1.25
-            * ((enclosures.frobenius(sums.gram) + gamma) * length + size)
+            * ((bounds.frobenius(sums.gram) + gamma) * length + size)
         )
         remaining = (blas.norm(rest) + lost) * ROUNDED
         whole = formulas.Norms(length, size, remaining, sums.moment_error)
         spectral = formulas.Norms(
-            enclosures.spectral(weights),
-            enclosures.spectral(sums.moment),
+            bounds.spectral(weights),
+            bounds.spectral(sums.moment),
             remaining,
             sums.moment_error,
         )
@@ -389,11 +389,11 @@ class ApproximateLedger:
             require_possible(total)
         base = self._base or _Sums.zero(self.spec)
         moment, gram = total.moment_float(), np.triu(total.gram_float())
-        converted = enclosures.frobenius(gram) * _CONVERTED
+        converted = bounds.frobenius(gram) * _CONVERTED
         gram += base.gram
-        lost = (converted + enclosures.frobenius(gram) * enclosures.UNIT) * 1.25
+        lost = (converted + bounds.frobenius(gram) * bounds.UNIT) * 1.25
         whole = base.moment + moment
-        moment_lost = (blas.norm(moment) * _CONVERTED + blas.norm(whole) * enclosures.UNIT) * 1.25
+        moment_lost = (blas.norm(moment) * _CONVERTED + blas.norm(whole) * bounds.UNIT) * 1.25
         return _Sums(
             gram,
             whole,
@@ -425,12 +425,12 @@ class ApproximateLedger:
         missed = blas.norm(new.moment - sums.moment)
         if missed > (
             sums.moment_error + new.moment_error
-        ) * ROUNDED + 4.0 * enclosures.UNIT * blas.norm(new.moment):
+        ) * ROUNDED + 4.0 * bounds.UNIT * blas.norm(new.moment):
             raise InputError(
                 "the moment of these statistics is not that of the messages: nothing was reset"
             )
         off = new.gram.diagonal() - sums.gram.diagonal()
-        lost = 4.0 * enclosures.UNIT * float(np.abs(new.gram.diagonal()).max(initial=0.0))
+        lost = 4.0 * bounds.UNIT * float(np.abs(new.gram.diagonal()).max(initial=0.0))
         room = sums.error + -new.error
         if off.max(initial=0.0) > room.above + lost or -off.min(initial=0.0) > room.below + lost:
             raise InputError(

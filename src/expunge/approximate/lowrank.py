@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.linalg import lapack
 
-from expunge.approximate.enclosures import UNIT, residual_enclosure
+from expunge.approximate.bounds import UNIT, residual_enclosure
 from expunge.approximate.message import PRECISIONS, ApproximateMessage, Batch
 from expunge.errors import InputError
 from expunge.exact import blas

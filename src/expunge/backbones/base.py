@@ -14,17 +14,38 @@ Laws, for every backbone `b`:
 
 `check_backbone` puts any backbone to the test, ours or a user's own. Optional libraries are
 imported only when a backbone needs them (`needed`).
+
+The one-line description of a backbone: `KIND:LOCATION?option=value&option=value`.
+
+Law: `parsed(written(kind, location, options, {})) == (kind, location, options)`. In the location,
+`%` and `?` are written as `%25` and `%3F`; in options, also `&`, `=` and `+` are written with `%`.
+
+Fingerprints of backbones: what a spec pins.
+
+Law: equal fingerprints mean equal bytes of weights and equal settings of preprocessing and output.
+The other direction is not promised: the same network saved to a file of another layout has another
+fingerprint.
+
+Library versions, processor, number of threads and size of batches are not covered, though each may
+change the last bits of a feature. They change how the function is rounded, not which function it
+is: two clients on different machines compute comparable features, and a fingerprint that no second
+machine can have would pin nothing but that machine. `Backbone.describe` records them beside the
+fingerprint, and a client that recomputes features compares bits with the sample's commitment.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar, Literal
+from urllib.parse import parse_qsl, quote, unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +53,169 @@ from numpy.typing import NDArray
 from expunge.crypto import canonical
 from expunge.errors import BackboneError, MissingExtraError
 from expunge.ridge.spec import Spec
+
+_PLAIN = "/:,;@ "  # needs no escape within an option, and is easier to read without
+
+
+def written(
+    kind: str, location: str, options: Mapping[str, str], defaults: Mapping[str, str]
+) -> str:
+    """The description, without the options that have their default values."""
+    given = [(name, value) for name, value in options.items() if defaults.get(name) != value]
+    query = "&".join(f"{quote(name, safe='')}={quote(value, safe=_PLAIN)}" for name, value in given)
+    place = location.replace("%", "%25").replace("?", "%3F")
+    return f"{kind}:{place}?{query}" if query else f"{kind}:{place}"
+
+
+def parsed(text: str) -> tuple[str, str, dict[str, str]]:
+    """Kind, location and options."""
+    kind, colon, rest = text.partition(":")
+    place, _, query = rest.partition("?")
+    if not colon or not kind or not place:
+        raise BackboneError(
+            f"{text!r} describes no backbone: write KIND:LOCATION?option=value, such as "
+            "hf:folder?pooling=cls"
+        )
+    try:
+        pairs = parse_qsl(
+            query, keep_blank_values=True, strict_parsing=bool(query), errors="strict"
+        )
+        location = unquote(place, errors="strict")
+    except ValueError as problem:
+        raise BackboneError(
+            f"the options of {text!r} cannot be read ({problem}): write option=value&option=value"
+        ) from problem
+    options = dict(pairs)
+    if len(options) != len(pairs):
+        raise BackboneError(f"{text!r} gives an option twice; give each once")
+    return kind, location, options
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names of files as one option, with `;` between them.
+
+    Law: `listed(joined(names)) == tuple(names)`.
+    """
+    return ";".join(name.replace("%", "%25").replace(";", "%3B") for name in names)
+
+
+def listed(value: str | None) -> tuple[str, ...]:
+    """The inverse of `joined`; none if the option is not given."""
+    return tuple(unquote(name) for name in value.split(";")) if value else ()
+
+
+class Options:
+    """The options of one description, taken one by one; `finish` refuses those that nobody took."""
+
+    def __init__(self, text: str, options: Mapping[str, str]) -> None:
+        self._text = text
+        self._left = dict(options)
+        self._known: list[str] = []
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """An option as it is written."""
+        self._known.append(name)
+        return self._left.pop(name, default)
+
+    def needed(self, name: str) -> str:
+        """An option that has no default."""
+        value = self.text(name)
+        if value is None:
+            raise BackboneError(f"{self._text!r} lacks the option {name}: add {name}=...")
+        return value
+
+    def integer(self, name: str, default: int | None = None) -> int | None:
+        """An option that is an integer."""
+        value = self.text(name)
+        try:
+            return default if value is None else int(value)
+        except ValueError as problem:
+            raise BackboneError(f"{self._text!r}: {name}={value} must be an integer") from problem
+
+    def numbers(self, name: str) -> tuple[float, ...] | None:
+        """An option that is a list of numbers with commas between them."""
+        value = self.text(name)
+        try:
+            return None if value is None else tuple(float(part) for part in value.split(","))
+        except ValueError as problem:
+            raise BackboneError(
+                f"{self._text!r}: {name}={value} must be numbers with commas between them"
+            ) from problem
+
+    def yes(self, name: str) -> bool:
+        """An option that is yes or no; no if it is not given."""
+        value = self.text(name, "no")
+        if value not in ("yes", "no"):
+            raise BackboneError(f"{self._text!r}: {name}={value} must be yes or no")
+        return value == "yes"
+
+    def finish(self) -> None:
+        """Raise BackboneError for options that are not known, rather than to compute something else
+        than was meant.
+        """
+        if self._left:
+            raise BackboneError(
+                f"{self._text!r} has unknown options {', '.join(sorted(self._left))}; known are "
+                f"{', '.join(sorted(self._known))}"
+            )
+
+
+Setting = str | int | bool | float | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+
+_DOMAIN = b"expunge/backbone/1\n"
+
+
+def fingerprint_of(
+    kind: str, *, weights: Mapping[str, str], settings: Mapping[str, Setting]
+) -> str:
+    """`sha256:` and the digest over kind, digests of weights by name, and settings."""
+    content = {
+        "kind": kind,
+        "settings": {name: _plain(value) for name, value in settings.items()},
+        "weights": dict(weights),
+    }
+    return f"sha256:{hashlib.sha256(_DOMAIN + canonical.encode(content)).hexdigest()}"
+
+
+def digest_of_file(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as problem:
+        raise BackboneError(
+            f"the weights file {os.fspath(path)} cannot be read: {problem.strerror}; check the path"
+        ) from problem
+
+
+@contextmanager
+def unchanged(paths: Iterable[Path]) -> Iterator[None]:
+    """Refuse if one of these files is replaced within the block: what was hashed would not be what
+    was loaded.
+    """
+    before = {path: _identity(path) for path in paths}
+    yield
+    for path, identity in before.items():
+        if _identity(path) != identity:
+            raise BackboneError(
+                f"{path} changed while the backbone was being loaded; load it again when it is "
+                "complete"
+            )
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _plain(value: Setting) -> object:
+    """Floats as hexadecimal text, which is exact and the same everywhere."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.hex() if isinstance(value, float) else value
 
 
 def needed(module: str, extra: str) -> Any:

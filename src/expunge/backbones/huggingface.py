@@ -13,9 +13,17 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from expunge.backbones._torch import steady
-from expunge.backbones.base import Backbone, named, needed, positive
-from expunge.backbones.description import written
-from expunge.backbones.fingerprint import Setting, digest_of_file, fingerprint_of, unchanged
+from expunge.backbones.base import (
+    Backbone,
+    Setting,
+    digest_of_file,
+    fingerprint_of,
+    named,
+    needed,
+    positive,
+    unchanged,
+    written,
+)
 from expunge.backbones.images import read_image, read_text
 from expunge.backbones.model_files import modality_of, model_files, view
 from expunge.errors import BackboneError

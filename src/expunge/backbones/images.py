@@ -15,9 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.backbones.base import named, needed, positive
-from expunge.backbones.description import Options
-from expunge.backbones.fingerprint import Setting
+from expunge.backbones.base import Options, Setting, named, needed, positive
 from expunge.errors import BackboneError
 
 # Modes whose pixels have 8 bits or fewer; Pillow clips the others when it converts them, and

@@ -11,9 +11,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.backbones.base import Backbone, named, needed, positive
-from expunge.backbones.description import joined, written
-from expunge.backbones.fingerprint import Setting, fingerprint_of
+from expunge.backbones.base import (
+    Backbone,
+    Setting,
+    fingerprint_of,
+    joined,
+    named,
+    needed,
+    positive,
+    written,
+)
 from expunge.backbones.images import ImagePreprocessing
 from expunge.errors import BackboneError
 

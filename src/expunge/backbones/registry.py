@@ -29,9 +29,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.backbones.base import Backbone, DType, named, positive
-from expunge.backbones.description import Options, joined, listed, parsed, written
-from expunge.backbones.fingerprint import digest_of_file, fingerprint_of
+from expunge.backbones.base import (
+    Backbone,
+    DType,
+    Options,
+    digest_of_file,
+    fingerprint_of,
+    joined,
+    listed,
+    named,
+    parsed,
+    positive,
+    written,
+)
 from expunge.backbones.huggingface import HuggingFaceBackbone
 from expunge.backbones.images import ImagePreprocessing
 from expunge.backbones.onnx import OnnxBackbone

@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.backbones._torch import steady
-from expunge.backbones.base import Backbone, named, needed, positive
-from expunge.backbones.description import written
-from expunge.backbones.fingerprint import fingerprint_of
+from expunge.backbones.base import Backbone, fingerprint_of, named, needed, positive, written
 from expunge.backbones.images import ImagePreprocessing
 from expunge.backbones.model_files import CONFIG, weight_files
 from expunge.crypto import canonical

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.exact import blas, wide
-from expunge.exact.gram import Digits
+from expunge.exact.gram import Digits, panels, unpacked
 from expunge.exact.grid import DIGIT_BITS
-from expunge.exact.panels import panels, unpacked
 
 Float = NDArray[np.float64]
 

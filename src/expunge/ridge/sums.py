@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from expunge.errors import InputError, ShapeError, SpecError
 from expunge.exact import blas, threads, wide
-from expunge.exact.gram import CrossSum, GramSum, digits_of
-from expunge.exact.panels import PanelGramSum
+from expunge.exact.gram import CrossSum, GramSum, PanelGramSum, digits_of
 from expunge.ridge.encoding import (
     ColumnWatch,
     Rows,

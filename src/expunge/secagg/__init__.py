@@ -25,11 +25,10 @@ client answers a second one. Nor does it cover what the sum itself shows.
 """
 
 from expunge.secagg.collector import Aborted, Collector
-from expunge.secagg.masks import Masked
+from expunge.secagg.masks import Contribution, Masked, length
 from expunge.secagg.messages import Preamble, read_preamble
 from expunge.secagg.participant import Participant
 from expunge.secagg.plan import Opening, Plan, plan
-from expunge.secagg.vector import Contribution, length
 
 __all__ = [
     "Aborted",

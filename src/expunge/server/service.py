@@ -19,8 +19,7 @@ from expunge.errors import EvidenceError, ExpungeError, RefusedError, StoreError
 from expunge.evidence import published_head, result_content
 from expunge.server.audits import Audits
 from expunge.server.bundles import certificate
-from expunge.server.commands import Commands
-from expunge.server.enrolment import enrol
+from expunge.server.commands import Commands, enrol
 from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
 from expunge.server.requests import Offer, Requests

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from expunge.backbones import backbone_from
-from expunge.backbones.description import written
+from expunge.backbones.base import written
 from expunge.cli._command import command
 from expunge.cli._options import FOLDER
 from expunge.cli._output import Screen, count, facts, next_steps, place, title, unwrapped

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from expunge.backbones import Backbone
-from expunge.backbones.description import parsed
+from expunge.backbones.base import parsed
 from expunge.errors import BackboneError, InputError
 from expunge.storage.files import FolderLock, erase_drafts, sync_folder, write_whole
 from expunge_experiments.datasets.raw import Raw, Samples
