@@ -8,8 +8,10 @@ import csv
 import json
 import re
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from expunge import Spec
-from expunge.data import listed, shards
+from expunge.data import formats, listed, shards
 from expunge.data.columns import Keys
 from expunge.data.readers import load, load_inputs
 from expunge.errors import ExpungeError, FormatError
@@ -439,3 +441,30 @@ def written(folder: Path, features: Any, ids: list[str], labels: list[str]) -> I
     columns = {"id": pa.array(ids, pa.string()), "label": pa.array(labels, pa.string())}
     pq.write_table(pa.table(columns | {"features": lists}), folder / "a.parquet", row_group_size=2)
     yield ".parquet", folder / "a.parquet"
+
+
+def test_one_thread_at_a_time_parses_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's parser, which numpy uses, is not for several threads at once: see formats.py."""
+    np.save(tmp_path / "features.npy", np.zeros((3, 2)))
+    parse, inside, most = formats._HEADERS[1, 0], 0, 0
+
+    def watched(file: Any) -> Any:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.01)
+        inside -= 1
+        return parse(file)
+
+    monkeypatch.setitem(formats._HEADERS, (1, 0), watched)
+    with ThreadPoolExecutor(4) as pool:
+        opened = [pool.submit(_whole, tmp_path / "features.npy") for _ in range(8)]
+        assert all(one.result() == (3, 2) for one in opened)
+    assert most == 1
+
+
+def _whole(path: Path) -> tuple[int, ...]:
+    with formats.open_file(path) as file:
+        return tuple(file.column("features").numbers().shape)

@@ -47,9 +47,9 @@ def answering(*answers: bytes) -> Iterator[str]:
                 with connection:
                     connection.settimeout(10)
                     connection.recv(65536)
-                    connection.sendall(answer)
-                    connection.shutdown(socket.SHUT_WR)
-                    with suppress(OSError):
+                    with suppress(OSError):  # whoever has heard enough may have gone
+                        connection.sendall(answer)
+                        connection.shutdown(socket.SHUT_WR)
                         while connection.recv(65536):
                             pass
 

@@ -22,6 +22,7 @@ import csv
 import lzma
 import math
 import struct
+import threading
 import tokenize
 import zipfile
 import zlib
@@ -69,6 +70,9 @@ _OBJECTS = (
     "it holds Python objects, which are never read, because reading them runs code. Save it as "
     "numbers or texts"
 )
+# numpy parses headers as Python, and Python's parser counts its depth for all threads together: two
+# of them at once can make it raise SystemError (seen with 3.11).
+_PARSING = threading.Lock()
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -489,7 +493,8 @@ def _read_header(path: Path, part: str, file: IO[bytes], size: int) -> _Header:
                 f"{part}{path} is in version {version} of the format, which cannot be read. Save "
                 "it again"
             )
-        shape, by_columns, dtype = _HEADERS[version](file)
+        with _PARSING:
+            shape, by_columns, dtype = _HEADERS[version](file)
         header = _Header(shape, by_columns, dtype, file.tell())
         if dtype.hasobject:
             raise FormatError(f"{part}{path} cannot be read: {_OBJECTS}")
