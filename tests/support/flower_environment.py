@@ -38,7 +38,7 @@ def imported() -> None:
     """What flwr's own imports warn of is not ours to mend."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in ("clientapp", "inprocess", "serverapp"):
+        for name in ("client_app", "inprocess", "server_app"):
             importlib.import_module(f"expunge.transport.flower.{name}")
 
 

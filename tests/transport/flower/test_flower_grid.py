@@ -50,14 +50,14 @@ class Grids:
         }
         options = {} if fate is None else {"fate": fate}
         return module("inprocess").InProcessGrid(
-            module("clientapp").client_app(), nodes, self.config, **options
+            module("client_app").client_app(), nodes, self.config, **options
         )
 
     def run(
         self, fate: Callable[[str, int, int], str] | None = None, names: Sequence[str] | None = None
     ) -> Any:
         grid = self.grid(fate, names)
-        grid.run_server(module("serverapp").server_app())
+        grid.run_server(module("server_app").server_app())
         return grid
 
 
@@ -186,7 +186,7 @@ def test_some_nodes_take_part_and_late_ones_are_left_behind(
     clinics = Clinics(tmp_path, 4)
     grids = Grids(clinics, fraction=0.5)
     tallies = []
-    serve = module("serverapp").serve
+    serve = module("server_app").serve
     app = importlib.import_module("flwr.serverapp").ServerApp()
     app.main()(lambda grid, context: tallies.append(serve(grid, context)))
     grids.grid().run_server(app)
@@ -223,17 +223,17 @@ def test_a_node_that_is_away_is_waited_for(
         return list(grid._nodes)
 
     grid._fate, grid.get_node_ids, back = lost_then_away, node_ids, 5
-    grid.run_server(module("serverapp").server_app())
+    grid.run_server(module("server_app").server_app())
     clinics.check()
     clinics.add("clinic-01", 1)
     looks.clear()
     back = -1
-    grid.run_server(module("serverapp").server_app())
+    grid.run_server(module("server_app").server_app())
     assert "node 1001 is left behind: it is not connected" in caplog.text
     grid.get_node_ids = lambda: list(connected)
     grid._nodes.update(connected)
     grid._fate = lambda *_: ""
-    grid.run_server(module("serverapp").server_app())
+    grid.run_server(module("server_app").server_app())
     clinics.check()
 
 
@@ -257,9 +257,9 @@ def test_a_slow_node_is_waited_for_but_not_for_long(
 
     grid.pull_messages = slowly
     carrier = LocalCarrier.open(clinics.server)
-    desk = module("desk").Desk(carrier, lambda what, problem: pytest.fail(f"{what}: {problem}"))
-    plan = module("plan").Plan(clinics.server)
-    tally = module("serving").converse(grid, desk, plan, clock=lambda: now[0], sleep=lambda _: None)
+    desk = module("server").Desk(carrier, lambda what, problem: pytest.fail(f"{what}: {problem}"))
+    plan = module("config").Plan(clinics.server)
+    tally = module("server_app").converse(grid, desk, plan, clock=lambda: now[0], sleep=lambda _: None)
     carrier.close()
     assert tally.exchanges == exchanges
     clinics.check()
@@ -276,7 +276,7 @@ def test_too_few_nodes_are_waited_for_until_the_deadline(
 
 def test_a_server_that_polls_forever_sees_what_comes_later(tmp_path: Path) -> None:
     clinics = Clinics(tmp_path, 2)
-    serving, plan = module("serving"), module("plan")
+    serving, plan = module("server_app"), module("config")
     grid = Grids(clinics).grid()
     carrier = LocalCarrier.open(clinics.server)
 
@@ -288,7 +288,7 @@ def test_a_server_that_polls_forever_sees_what_comes_later(tmp_path: Path) -> No
         clinics.forget("clinic-01", 1)
 
     pauses: list[float] = []
-    desk = module("desk").Desk(carrier, lambda what, problem: pytest.fail(f"{what}: {problem}"))
+    desk = module("server").Desk(carrier, lambda what, problem: pytest.fail(f"{what}: {problem}"))
     with pytest.raises(KilledError):
         serving.converse(
             grid, desk, plan.Plan(clinics.server, until="forever", poll_seconds=7.0), sleep=sleep
@@ -316,7 +316,7 @@ def test_a_round_of_secure_aggregation_travels(
     )
     clinics = Clinics(tmp_path, 4, spec=spec)
     app, grids = (
-        module("serverapp").server_app(Settings(gather_for=0.1)),
+        module("server_app").server_app(Settings(gather_for=0.1)),
         Grids(clinics, round_seconds=1.0),
     )
     for _ in range(2):
@@ -344,7 +344,7 @@ def test_our_part_stands_beside_others(tmp_path: Path) -> None:
         return records.Message(message.content, reply_to=message)
 
     app.train()(train)
-    module("clientapp").register(app)
+    module("client_app").register(app)
     grids = Grids(clinics)
     grid = grids.grid()
     grid._app = app
@@ -355,7 +355,7 @@ def test_our_part_stands_beside_others(tmp_path: Path) -> None:
             records.Message(records.RecordDict(), node, "train") for node in grid.get_node_ids()
         ]
         assert len(list(grid.send_and_receive(messages))) == 2
-        module("serverapp").serve(grid, context)
+        module("server_app").serve(grid, context)
 
     server.main()(main)
     grid.run_server(server)
@@ -365,7 +365,7 @@ def test_our_part_stands_beside_others(tmp_path: Path) -> None:
 
 def test_a_simulated_node_has_the_store_of_its_partition(tmp_path: Path) -> None:
     clinics = Clinics(tmp_path, 3)
-    place = module("clientapp").place
+    place = module("client_app").place
     config = {"expunge-clients": str(tmp_path / "clients" / "*")}
     assert [
         place({"partition-id": number, "num-partitions": 3}, config).name for number in range(3)
@@ -380,13 +380,13 @@ def test_a_wrong_config_of_a_node_is_told(tmp_path: Path, caplog: pytest.LogCapt
     clinics = Clinics(tmp_path, 1)
     grid = Grids(clinics).grid()
     grid._nodes = {7: {}, 8: {"expunge-client": str(clinics.folder("clinic-00"))}}
-    grid.run_server(module("serverapp").server_app())
+    grid.run_server(module("server_app").server_app())
     assert "node-7 could not go on: this node does not know its client" in caplog.text
     clinics.check()
 
 
 def test_a_message_of_others_is_not_read_as_ours() -> None:
-    records, wire = importlib.import_module("flwr.app"), module("wire")
+    records, wire = importlib.import_module("flwr.app"), module("records")
     note, parts = records.ConfigRecord({"note": b"{}"}), records.ArrayRecord()
     assert (
         wire.from_records(records.RecordDict({"expunge": note, "expunge.parts": parts})).note
@@ -412,7 +412,7 @@ def test_a_node_that_talks_nonsense_does_not_hold_up_the_others(
 ) -> None:
     flwr, records = importlib.import_module("flwr.clientapp"), importlib.import_module("flwr.app")
     clinics = Clinics(tmp_path, 2)
-    honest, app = module("clientapp").client_app(), flwr.ClientApp()
+    honest, app = module("client_app").client_app(), flwr.ClientApp()
 
     def sometimes(message: Any, context: Any) -> Any:
         return (
@@ -424,7 +424,7 @@ def test_a_node_that_talks_nonsense_does_not_hold_up_the_others(
     app.query("expunge")(sometimes)
     grid = Grids(clinics).grid()
     grid._app = app
-    grid.run_server(module("serverapp").server_app())
+    grid.run_server(module("server_app").server_app())
     assert "node 1000 says what cannot be understood" in caplog.text
     clinics.check(["clinic-01"])
 
@@ -439,8 +439,8 @@ def test_an_enrolment_travels_too(tmp_path: Path) -> None:
         "expunge-client": str(clinics.folder("clinic-50")),
         "expunge-token": str(tmp_path / "token"),
     }
-    grid.run_server(module("serverapp").server_app())
+    grid.run_server(module("server_app").server_app())
     clinics.retained["clinic-50"] = {}
     clinics.add("clinic-50", 3)
-    grid.run_server(module("serverapp").server_app())
+    grid.run_server(module("server_app").server_app())
     clinics.check()

@@ -144,7 +144,7 @@ def test_an_exchange_stands_beside_the_protocol(
 ) -> None:
     """One app answers both: a sync of Expunge's clients, and parcels of an action of one's own."""
     clinics = Clinics(tmp_path, 2)
-    app = module("clientapp").client_app()
+    app = module("client_app").client_app()
     module("exchange").register(app, "test", echo)
     nodes = {
         1000 + number: {"partition-id": number, "expunge-client": str(clinics.folder(name))}
@@ -158,6 +158,6 @@ def test_an_exchange_stands_beside_the_protocol(
 
     grid.run_server(module("exchange").server_app("test", lead))
     with caplog.at_level(logging.INFO, "flwr"):
-        grid.run_server(module("serverapp").server_app())
+        grid.run_server(module("server_app").server_app())
     assert [answer.parts for answer in answers] == [(b"0",), (b"1",)]
     clinics.check()

@@ -4,5 +4,5 @@ that its agent makes.
 Flower's server speaks first, and a ClientApp may be a new process for each message; our client
 speaks first, and keeps what it must remember in its store. So the agent of a node is run again for
 each message, and what it calls travels in the reply; the answers come with the next message. Only
-`wire`, `waiting`, `serving`, `serverapp`, `clientapp` and `inprocess` import flwr (extra `flower`).
+`records`, `client_app`, `server_app` and `inprocess` import flwr (extra `flower`).
 """
