@@ -259,7 +259,9 @@ def test_a_slow_node_is_waited_for_but_not_for_long(
     carrier = LocalCarrier.open(clinics.server)
     desk = module("server").Desk(carrier, lambda what, problem: pytest.fail(f"{what}: {problem}"))
     plan = module("config").Plan(clinics.server)
-    tally = module("server_app").converse(grid, desk, plan, clock=lambda: now[0], sleep=lambda _: None)
+    tally = module("server_app").converse(
+        grid, desk, plan, clock=lambda: now[0], sleep=lambda _: None
+    )
     carrier.close()
     assert tally.exchanges == exchanges
     clinics.check()
