@@ -27,6 +27,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -284,7 +285,7 @@ class Office:
             folder.close()
             raise StoreError(
                 f"the office in {path} was never enrolled: enrol it by its token, expunge enroll "
-                f"TOKEN --dir {path}"
+                f"TOKEN --dir {shlex.quote(str(path))}"
             )
         return cls(folder, carrier)
 

@@ -15,7 +15,7 @@ def test_it_forgets_a_person_in_a_round_and_equals_retraining(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    printed = run("demo", "--secure-aggregation", "--keep", "demo").stdout
+    printed = run("demo", "--secure-aggregation", "--keep", "O'Neill demo").stdout
     assert "Forgotten and retrained are equal, bit for bit." in printed
     assert "equal: the sum of all clients is the ledger" in printed
     assert "how many by each is not disclosed" in printed

@@ -10,13 +10,14 @@ agent is in `_agent`.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from expunge.cli._output import Screen
+from expunge.cli._output import Screen, typed
 from expunge.client.overview import ClientOverview
 from expunge.errors import InputError, ShreddedError, StoreBusyError, StoreError
 from expunge.federation.layout import Layout
@@ -104,7 +105,9 @@ def _local(address: str) -> Carrier:
         try:
             return _remote(url, place.ca)
         except ImportError:
-            raise StoreBusyError(f"{problem}. It serves {url}: give --at {url}") from problem
+            raise StoreBusyError(
+                f"{problem}. It serves {url}: give --at {shlex.quote(url)}"
+            ) from problem
 
 
 def office_folder(given: Path | None) -> Path:
@@ -152,7 +155,8 @@ def require_client(folder: Path) -> None:
     """Refuse a folder that is no client's."""
     if not (folder / "client.db").exists():
         raise InputError(
-            f"{folder} is no client's folder: enrol one with expunge enroll TOKEN --dir {folder}"
+            f"{folder} is no client's folder: enrol one with expunge enroll TOKEN --dir "
+            f"{typed(folder)}"
         )
 
 

@@ -217,8 +217,9 @@ def unwrapped(text: object, style: str = "", *, indent: int = 0) -> Text:
 
 
 def typed(path: Path) -> str:
-    """A path as part of a command that can be pasted into a shell."""
-    return shlex.quote(place(path))
+    """A path as part of a command that can be pasted into a shell; never taken for an option."""
+    shown_path = place(path)
+    return shlex.quote(f"./{shown_path}" if shown_path.startswith("-") else shown_path)
 
 
 def place(path: Path) -> str:
@@ -253,14 +254,14 @@ def bullets(points: Iterable[str], mark: str = "-", style: str = "") -> Renderab
     return _Columns([(Text(mark, style=style), Text(shown(point))) for point in points], gap=1)
 
 
-def next_steps(*commands: str, why: str = "Next:") -> RenderableType:
+def next_steps(*commands: str, why: str = "Next:") -> Group:
     """What to type next: commands that can be copied, one on each line."""
     name = _program()
-    typed = [
+    lines = [
         f"{name}{text.removeprefix('expunge')}" if text.startswith("expunge ") else text
         for text in commands
     ]
-    return Group(line(), title(why), *(unwrapped(text, COMMAND, indent=2) for text in typed))
+    return Group(line(), title(why), *(unwrapped(text, COMMAND, indent=2) for text in lines))
 
 
 def _program() -> str:
@@ -274,7 +275,7 @@ def _program() -> str:
     return (
         "expunge"
         if known is not None and Path(known).resolve() == called.resolve()
-        else place(called)
+        else typed(called)
     )
 
 

@@ -15,7 +15,7 @@ from expunge.cli._command import group
 from expunge.cli._connect import ATTEMPTS, PATIENCE, carrier_to
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import FOLDER, PATH, at_option, output_option
-from expunge.cli._output import GOOD, Screen, count, facts, next_steps, title, unwrapped
+from expunge.cli._output import GOOD, Screen, count, facts, next_steps, title, typed, unwrapped
 from expunge.cli._samples import backbone_argument
 from expunge.cli.enroll import addresses, token_from
 from expunge.client import ClientStore
@@ -137,8 +137,9 @@ def found(
             ]
         ),
         next_steps(
-            f"expunge serve {directory}",
-            f"expunge server token clinic-a -o clinic-a.token --office {directory}/operator",
+            f"expunge serve {typed(directory)}",
+            "expunge server token clinic-a -o clinic-a.token --office "
+            f"{typed(directory / 'operator')}",
             f"expunge enroll clinic-a.token --dir clinic-a{backbone_argument(spec)}",
         ),
     )
@@ -219,7 +220,7 @@ def passage(*, directory: Path, client: str, sequence: str, output: Path, at: st
         unwrapped(
             f"The passage of request {number} of {client} through {name} is in {output}.", GOOD
         ),
-        next_steps(f"expunge verify {output} --trust {directory}/upstream"),
+        next_steps(f"expunge verify {typed(output)} --trust {typed(directory / 'upstream')}"),
     )
 
 

@@ -15,10 +15,21 @@ from rich.text import Text
 from expunge.cli import _command
 from expunge.cli._agent import agent_on, backbone_of, store_at
 from expunge.cli._command import command
-from expunge.cli._connect import Reached, office_at
+from expunge.cli._connect import Reached, office_at, office_folder
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import FOLDER, office_options
-from expunge.cli._output import BAD, GOOD, WAITS, Screen, count, facts, line, next_steps, unwrapped
+from expunge.cli._output import (
+    BAD,
+    GOOD,
+    WAITS,
+    Screen,
+    count,
+    facts,
+    line,
+    next_steps,
+    typed,
+    unwrapped,
+)
 from expunge.cli._rebuild import Rebuilt, rebuild_server
 from expunge.client import Synced
 from expunge.client.sync import patience, sync_all
@@ -97,7 +108,7 @@ def audit(
         silent = _let_answer(reached, folders)
     for folder_name, problem in silent.items():
         Screen.current().note(f"{folder_name} has not answered: {problem}")
-    _tell(_result(office, at, found, timeout if wait else 0.0))
+    _tell(_result(office, at, found, timeout if wait else 0.0), office_folder(office))
 
 
 def _let_answer(reached: Reached, folders: tuple[Path, ...]) -> dict[str, str]:
@@ -157,7 +168,7 @@ def _settled(reached: Reached, audit_id: str) -> dict[str, Any]:
         time.sleep(_PAUSE)
 
 
-def _tell(told: dict[str, Any]) -> None:
+def _tell(told: dict[str, Any], office: Path) -> None:
     screen, result, masked = Screen.current(), told["result"], told.pop("masked")
     style = {"equal": GOOD, "different": BAD}.get(result, WAITS)
     whose = (
@@ -194,7 +205,11 @@ def _tell(told: dict[str, Any]) -> None:
             ]
         ),
         *(
-            [next_steps(f"expunge audit --show {told['audit'][:8]} --wait")]
+            [
+                next_steps(
+                    f"expunge audit --show {told['audit'][:8]} --wait --office {typed(office)}"
+                )
+            ]
             if result == "under way"
             else []
         ),
@@ -233,6 +248,7 @@ def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
 
 
 def _shown(made: Rebuilt, directory: Path) -> list[Any]:
+    operator = typed(directory / "operator")
     words = {
         "equal": ("The head is, bit for bit, the last one that the clients held.", GOOD),
         "changed": (
@@ -260,9 +276,9 @@ def _shown(made: Rebuilt, directory: Path) -> list[Any]:
             ),
             line("Its ledger is empty until they do, which is at their next sync.", indent=2),
             next_steps(
-                "expunge client sync --dir NAME --accept-restored     at each client",
-                f"expunge server status --office {directory}/operator",
+                "expunge client sync --dir NAME --accept-restored", why="Next, at each client:"
             ),
+            next_steps(f"expunge server status --office {operator}", why="Then, here:"),
         ]
     earlier = (
         f" ({made.old_samples:,} at the newest head that these clients held)"
@@ -281,11 +297,11 @@ def _shown(made: Rebuilt, directory: Path) -> list[Any]:
         ),
         line(*words[made.verdict], indent=2),
         next_steps(
-            f"expunge audit --office {directory}/operator "
-            + " ".join(f"--client-dir {folder}" for folder in made.folders),
-            f"expunge server token NAME -o NAME.token --office {directory}/operator",
+            f"expunge audit --office {operator} "
+            + " ".join(f"--client-dir {typed(Path(folder))}" for folder in made.folders),
+            f"expunge server token NAME -o NAME.token --office {operator}",
             "expunge enroll NAME.token --dir NAME --rejoin",
-            f"expunge audit --rebuild {directory}",
+            f"expunge audit --rebuild {typed(directory)}",
             why=(
                 f"Next: audit {count(len(made.clients), 'client')}; for clients elsewhere, "
                 "tokens, then ask all to send again:"

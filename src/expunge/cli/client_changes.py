@@ -239,8 +239,8 @@ def _put_whole(store: ClientStore, batch: Samples) -> int:
         )
     if len(batch) and not added:
         Screen.current().note(
-            f"{count(len(batch), 'sample')} added before, and pending: expunge client sync sends "
-            "them"
+            f"{count(len(batch), 'sample')} added before, and pending: expunge client sync --dir "
+            f"{typed(store.path)} sends them"
         )
     return added
 
@@ -452,7 +452,7 @@ def _finish(
             )
         )
         if waits:
-            told.append(next_steps(f"expunge client sync --dir {place(store.path)}"))
+            told.append(next_steps(f"expunge client sync --dir {typed(store.path)}"))
         screen.result(value | {"pending": bool(waits), "sync": None}, *told)
         return
     try:
@@ -461,14 +461,14 @@ def _finish(
     except ExpungeError as problem:
         problem.add_note(
             "The change is safe in the client's folder, pending: expunge client sync --dir "
-            f"{place(store.path)} sends it"
+            f"{typed(store.path)} sends it"
         )
         raise
     if done.status == "gone" and not alone_too:
         raise StoreError(
             f"{store.name} was forgotten by the operator, or has left: the server takes nothing "
             f"more of it, and what was just given is in {place(store.path)} only. Enrol a new "
-            "client; expunge client leave erases this one"
+            f"client; expunge client leave --dir {typed(store.path)} erases this one"
         )
     told += [
         *show_synced(done, store.status()),

@@ -199,7 +199,9 @@ def _origin(one: dict[str, Any], *, pinned: bool) -> Text:
 def _how_to_pin(folder: Path, output: Path | None) -> RenderableType:
     file = output or Path("peers.json")
     written = (
-        [] if output is not None else [f"expunge client peers --dir {typed(folder)} -o {file}"]
+        []
+        if output is not None
+        else [f"expunge client peers --dir {typed(folder)} -o {typed(file)}"]
     )
     pinning = f"expunge client pin {typed(file)} --dir {typed(folder)}"
     return next_steps(

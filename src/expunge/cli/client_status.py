@@ -151,7 +151,8 @@ def show_forgotten(found: Status, folder: Path) -> list[RenderableType]:
     if here:
         told.append(
             next_steps(
-                f"expunge client leave --dir {folder}", why="To erase them, which needs no server:"
+                f"expunge client leave --dir {typed(folder)}",
+                why="To erase them, which needs no server:",
             )
         )
     return told

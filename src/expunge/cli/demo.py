@@ -27,7 +27,18 @@ from expunge.cli._command import command
 from expunge.cli._connect import Reached
 from expunge.cli._format import receipt_in_words, receipt_value
 from expunge.cli._options import FOLDER
-from expunge.cli._output import BAD, GOOD, QUIET, Screen, count, facts, line, next_steps, table
+from expunge.cli._output import (
+    BAD,
+    GOOD,
+    QUIET,
+    Screen,
+    count,
+    facts,
+    line,
+    next_steps,
+    table,
+    typed,
+)
 from expunge.client import Agent, ClientStore, Synced, enrol
 from expunge.client.sync import patience, sync_all
 from expunge.crypto import Envelope, PublicKey
@@ -497,28 +508,34 @@ def _compare(story: Story, before: Head, after: Head) -> bool:
 def _closing(keep: Path | None, *, masked: bool) -> RenderableType:
     if keep is None:
         return next_steps(
-            "expunge demo --keep demo     kept, with commands to try",
-            "expunge --help               all commands",
-            why="This was in a temporary folder, which is gone. What to type next:",
+            "expunge demo --keep demo",
+            "expunge --help",
+            why="This was in a temporary folder, which is gone. To keep one, and for all commands:",
         )
+    federation, clinic = typed(keep / "federation"), typed(keep / "clinic-3")
+    operator = typed(keep / "federation" / "operator")
+    verify = (
+        f"expunge verify {typed(keep / 'order.html')} --key "
+        f"{typed(keep / 'federation' / 'server.pub')}"
+    )
     if masked:
         return next_steps(
-            f"expunge verify {keep}/order.html --key {keep}/federation/server.pub",
-            f"expunge client receipts --dir {keep}/clinic-3",
-            f"expunge client peers --dir {keep}/clinic-3",
-            f"expunge order show last --office {keep}/federation/operator",
-            f"expunge serve {keep}/federation",
+            verify,
+            f"expunge client receipts --dir {clinic}",
+            f"expunge client peers --dir {clinic}",
+            f"expunge order show last --office {operator}",
+            f"expunge serve {federation}",
             why=(
                 "What to type next (changes take effect in rounds of three clients or more, while "
                 "it is being served):"
             ),
         )
     return next_steps(
-        f"expunge verify {keep}/order.html --key {keep}/federation/server.pub",
-        f"expunge client status --dir {keep}/clinic-3",
-        f"expunge client forget --subject person-12 --dry-run --dir {keep}/clinic-3",
-        f"expunge client forget --subject person-12 --dir {keep}/clinic-3",
-        f"expunge order list --office {keep}/federation/operator",
-        f"expunge serve {keep}/federation",
+        verify,
+        f"expunge client status --dir {clinic}",
+        f"expunge client forget --subject person-12 --dry-run --dir {clinic}",
+        f"expunge client forget --subject person-12 --dir {clinic}",
+        f"expunge order list --office {operator}",
+        f"expunge serve {federation}",
         why="What to type next:",
     )

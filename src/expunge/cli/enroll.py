@@ -16,7 +16,7 @@ from expunge.cli._agent import store_at
 from expunge.cli._command import command
 from expunge.cli._connect import absolute, carrier_to
 from expunge.cli._options import FOLDER, PATH, at_option
-from expunge.cli._output import Screen, facts, next_steps, title, unwrapped
+from expunge.cli._output import Screen, facts, next_steps, title, typed, unwrapped
 from expunge.cli._samples import backbone_argument
 from expunge.client import ClientStore, enrol
 from expunge.client.enrolment import federation_spec
@@ -245,8 +245,8 @@ def _tell_client(store: ClientStore, folder: Path) -> None:
             ]
         ),
         next_steps(
-            f"expunge client add samples.csv --dir {folder}{backbone}",
-            f"expunge client status --dir {folder}",
+            f"expunge client add samples.csv --dir {typed(folder)}{backbone}",
+            f"expunge client status --dir {typed(folder)}",
         ),
     )
 
@@ -267,7 +267,7 @@ def _office(folder: Path, token: Token, address: str) -> None:
             title(f"{office.name} is enrolled in federation {office.federation} as {office.role}"),
             facts([("Folder", folder), ("Server", unwrapped(office.address))]),
             next_steps(
-                f"export EXPUNGE_OFFICE={folder}",
+                f"export EXPUNGE_OFFICE={typed(folder)}",
                 "expunge order file SUBJECT",
                 "expunge order list",
             ),
@@ -289,7 +289,7 @@ def _rejoin(folder: Path, token: Token, address: str) -> None:
             ),
             facts([("Samples to send again", store.status().live)]),
             next_steps(
-                f"expunge client sync --dir {folder}",
+                f"expunge client sync --dir {typed(folder)}",
                 why="When the operator has asked everybody to send again:",
             ),
         )

@@ -19,7 +19,7 @@ from expunge.cli._aggregation import (
 )
 from expunge.cli._command import command
 from expunge.cli._options import FILE, FOLDER, PATH
-from expunge.cli._output import Screen, count, facts, line, next_steps, unwrapped
+from expunge.cli._output import Screen, count, facts, line, next_steps, typed, unwrapped
 from expunge.cli._samples import backbone_argument
 from expunge.errors import FormatError, InputError
 from expunge.exact import Grid
@@ -181,8 +181,9 @@ def init(
             "by destroying its keys."
         ),
         next_steps(
-            *([f"expunge serve {directory}"] if urls or spec.is_masked else []),
-            f"expunge server token hospital-a -o hospital-a.token --office {directory}/operator",
+            *([f"expunge serve {typed(directory)}"] if urls or spec.is_masked else []),
+            "expunge server token hospital-a -o hospital-a.token --office "
+            f"{typed(directory / 'operator')}",
             f"expunge enroll hospital-a.token --dir hospital-a{backbone}",
         ),
     )

@@ -29,9 +29,9 @@ from expunge.cli._output import (
     facts,
     line,
     next_steps,
-    place,
     table,
     title,
+    typed,
     unwrapped,
 )
 from expunge.crypto import Envelope
@@ -126,10 +126,10 @@ def file(
             ]
         ),
         next_steps(
-            f"expunge order show {_short(told)} --office {place(reached.office.path)}",
+            f"expunge order show {_short(told)} --office {typed(reached.office.path)}",
             (
                 f"expunge order bundle {_short(told)} -o order.html --office "
-                f"{place(reached.office.path)}"
+                f"{typed(reached.office.path)}"
             ),
             why="Clients answer at their next sync. Then:",
         ),
@@ -276,10 +276,10 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
         unwrapped(f"{output}: evidence of order {whole}, {state}", "bold"),
         facts([("Receipts", len(evidence.receipts)), ("Size", f"{len(data):,} bytes")]),
         next_steps(
-            f"expunge verify {output} --trust {place(reached.office.path)}",
+            f"expunge verify {typed(output)} --trust {typed(reached.office.path)}",
             (
                 f"expunge order {'close' if state == 'complete' else 'show'} {whole[:8]} --office "
-                f"{place(reached.office.path)}"
+                f"{typed(reached.office.path)}"
             ),
             why="Next:"
             if state == "complete"

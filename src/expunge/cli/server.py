@@ -24,6 +24,7 @@ from expunge.cli._output import (
     next_steps,
     table,
     title,
+    typed,
     unwrapped,
 )
 from expunge.cli._samples import backbone_argument
@@ -124,7 +125,7 @@ def token(
         "urls": list(made[0].urls),
         "token": text if output is None else None,  # a secret in a file is not shown
     }
-    where = str(output or "TOKEN")
+    where = "TOKEN" if output is None else typed(output)
     more = rejoin or (backbone_argument(agreed) if role == "client" else "")
     Screen.current().result(
         value | {"file": None if output is None else str(output)},
@@ -434,7 +435,9 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
             "expunge client sync --wait 600 --dir CLIENT",
             why="At each of them, at about the same time:",
         ),
-        next_steps("expunge server status", why="Then, here:"),
+        next_steps(
+            f"expunge server status --office {typed(reached.office.path)}", why="Then, here:"
+        ),
     )
     raise click.exceptions.Exit(_command.NOT_YET)
 

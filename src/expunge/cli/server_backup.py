@@ -12,7 +12,17 @@ import click
 from expunge.cli._command import command
 from expunge.cli._connect import Reached, office_at, place_at_hand
 from expunge.cli._options import FILE, FOLDER, PATH, office_options, output_option, yes_option
-from expunge.cli._output import GOOD, Screen, facts, line, next_steps, place, title, unwrapped
+from expunge.cli._output import (
+    GOOD,
+    Screen,
+    facts,
+    line,
+    next_steps,
+    place,
+    title,
+    typed,
+    unwrapped,
+)
 from expunge.crypto import Envelope, SigningKey
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
@@ -50,7 +60,7 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
             output, Envelope.from_json(told["rotation"], "rotation").to_bytes() + b"\n", mode=0o644
         )
     file = output or written
-    shown = "rotation.json" if file is None else place(file)
+    rotation = typed(file or Path("rotation.json"))
     key_file = "server/server.key" if found is None else place(found.server / "server.key")
     screen.result(
         told | {"file": None if file is None else str(file)},
@@ -60,7 +70,7 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
                 ("Key", f"{reached.office.chain.newest.id[:16]}…"),
                 (
                     "Rotation",
-                    unwrapped(shown)
+                    unwrapped(place(file))
                     if file
                     else "in the log, in bundles and at every client's next sync",
                 ),
@@ -78,8 +88,8 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
             "whoever has the old public key; clients take the new one on at their next sync.",
         ),
         next_steps(
-            f"expunge verify {shown} --key OLD.pub",
-            f"expunge verify receipt.json --key OLD.pub --rotation {shown}",
+            f"expunge verify {rotation} --key OLD.pub",
+            f"expunge verify receipt.json --key OLD.pub --rotation {rotation}",
             why="Whoever has the old public key types:",
         ),
     )
@@ -254,7 +264,8 @@ def restore(
             ]
         ),
         next_steps(
-            f"expunge serve {directory}", "expunge client sync --dir CLIENT --accept-restored"
+            f"expunge serve {typed(directory)}",
+            "expunge client sync --dir CLIENT --accept-restored",
         ),
     )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -47,7 +48,10 @@ class Layout:
         for candidate in (whole, whole.parent):
             if (candidate / "server" / "server.db").exists():
                 return cls(candidate)
-        raise StoreError(f"there is no federation in {path}: found one with expunge init {path}")
+        raise StoreError(
+            f"there is no federation in {path}: found one with expunge init "
+            f"{shlex.quote(str(path))}"
+        )
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
