@@ -71,14 +71,14 @@ test-extras: $(EXTRAS) $(FLOWER)/.installed
 test-data: $(STAMP) $(FLOWER)/.installed
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "data and not flower" -p no:randomly
 	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "data and flower" -p no:randomly tests/transport/flower
-	OPENBLAS_NUM_THREADS=1 $(EXPERIMENT) all --quick --fresh --out $(VENV)/quick-results
+	OPENBLAS_NUM_THREADS=1 $(EXPERIMENT) all --quick --fresh -o $(VENV)/quick-results
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 # Goes on where it was interrupted; about two hours from the beginning.
 results: $(STAMP) $(FLOWER)/.installed
-	$(EXPERIMENT) all --out docs/results
+	$(EXPERIMENT) all -o docs/results
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

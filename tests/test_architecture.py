@@ -6,6 +6,7 @@ Reads the source; runs none of it.
 from __future__ import annotations
 
 import ast
+import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -182,6 +183,13 @@ def experiment_problems(root: Path, runtime: Path) -> list[str]:
 def test_the_source_keeps_the_rules() -> None:
     assert problems(SOURCE) == []
     assert experiment_problems(EXPERIMENTS, SOURCE) == []
+
+
+def test_no_helper_of_the_tests_hides_a_module_of_python() -> None:
+    """A helper that is run as a program has its folder first in its path."""
+    helpers = {path.stem for path in (Path(__file__).parent / "support").glob("*.py")}
+    assert "https_server" in helpers
+    assert not helpers & sys.stdlib_module_names
 
 
 def test_the_source_is_really_read() -> None:

@@ -38,7 +38,7 @@ def test_every_cell_of_every_experiment_was_measured(outcomes: list[Outcome]) ->
 
 
 def test_the_page_is_made_from_the_results(outcomes: list[Outcome]) -> None:
-    """If texts change: expunge experiment all --out docs/results writes it anew, without
+    """If texts change: expunge experiment all -o docs/results writes it anew, without
     measuring.
     """
     assert page.page(outcomes, RESULTS) == (RESULTS / page.PAGE).read_text(encoding="utf-8")

@@ -41,7 +41,7 @@ from expunge.transport.http import HttpCarrier
 from expunge.wire.carrier import Carrier
 from expunge.wire.token import Token
 from support.federation import Federation
-from support.http import HOST
+from support.https_server import HOST
 from support.samples import SPEC
 
 ATTEMPTS = 4  # of an agent, with no pause between them

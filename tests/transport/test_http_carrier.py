@@ -18,7 +18,7 @@ from expunge.crypto import Envelope, SigningKey
 from expunge.errors import CarrierError, FormatError, RefusedError
 from expunge.server.http.tls import make_tls
 from expunge.transport.http import HttpCarrier
-from support.http import HOST, HandClient, Served, served
+from support.https_server import HOST, HandClient, Served, served
 
 
 @pytest.fixture(scope="module")

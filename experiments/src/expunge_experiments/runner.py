@@ -161,7 +161,7 @@ class Runner:
         except OSError as problem:
             why = problem.strerror or problem
             raise InputError(
-                f"results cannot be written to {folder}: {why}. Name another folder with --out"
+                f"results cannot be written to {folder}: {why}. Name another folder with -o"
             ) from problem
 
     def _measure(

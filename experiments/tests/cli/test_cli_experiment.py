@@ -136,7 +136,7 @@ def test_an_interrupt_is_a_message_and_the_next_run_goes_on(
 def test_all_makes_a_page(toy: Toy, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("expunge_experiments.cli.experiment.ABOUT", {"toy": "Add up features."})
     (place / "toy.toml").write_text('[toy]\ndataset = "own.npz"\n')
-    told = value("experiment", "all", "--quick", "--config", "toy.toml", "--out", "out")
+    told = value("experiment", "all", "--quick", "--config", "toy.toml", "-o", "out")
     page = Path(told["page"]).read_text()
     assert "# The paper, reproduced" in page
     assert "A toy: sums of features" in page
@@ -257,7 +257,7 @@ def test_features_of_ones_own_from_the_sweep_to_the_table(
 
 def test_a_folder_that_cannot_be_written_to_is_named(toy: Toy, place: Path) -> None:
     (place / "file").touch()
-    refused = run("experiment", "toy", "--dataset", "own.npz", "--out", "file/results", code=1)
+    refused = run("experiment", "toy", "--dataset", "own.npz", "-o", "file/results", code=1)
     assert (
         "results cannot be written to file/results/toy: Not a directory. Name another folder"
         in " ".join(refused.stderr.split())

@@ -21,7 +21,7 @@ from expunge.errors import CarrierError, RefusedError
 from expunge.server.http.limits import Limits
 from expunge.wire.carrier import Carrier
 from expunge.wire.delivery import CheckedCarrier
-from support.http import Answer, HandClient, Served, served
+from support.https_server import Answer, HandClient, Served, served
 
 LARGEST = 300_000
 LIMITS = Limits(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from expunge.crypto import Envelope, SigningKey, canonical
 from expunge.crypto.envelope import payload_type, preauthentication
-from support.http import HandClient, Served, asked, served
+from support.https_server import HandClient, Served, asked, served
 
 PATHS = ("/v1/requests", "/v1/enrolments", "/v1/sync", "/v1/commands")
 KINDS = ("enrolment", "question", "command")

@@ -47,8 +47,7 @@ def seconds_until_listening(port: int) -> float:
 
 
 def start(*arguments: object) -> subprocess.Popen[bytes]:
-    # -P: beside the runner lies a module `http`, which is not the one of Python
-    command = [sys.executable, "-P", str(RUNNER), *map(str, arguments)]
+    command = [sys.executable, str(RUNNER), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our own program
 
 

@@ -15,7 +15,7 @@ from expunge.errors import RefusedError
 from expunge.server.http.gateway import Gateway
 from expunge.server.http.limits import Buckets, Budget, Limits, peer_name
 from expunge.server.http.logs import Note
-from support.http import HandClient, Site, served, site
+from support.https_server import HandClient, Site, served, site
 
 
 class Clock:

@@ -15,7 +15,7 @@ from expunge.cli.main import main
 from expunge.server.http.limits import Limits
 from expunge.server.http.metrics import Metrics
 from expunge.server.state import Settings
-from support.http import site
+from support.https_server import site
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "how-to" / "operate-a-server.md").read_text()

@@ -10,7 +10,7 @@ from expunge.crypto import SigningKey
 from expunge.errors import RefusedError
 from expunge.server.http import preamble
 from expunge.wire import request
-from support.http import HandClient, site
+from support.https_server import HandClient, site
 
 
 def test_the_beginning_of_a_request_says_what_the_whole_says() -> None:

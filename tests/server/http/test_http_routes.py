@@ -26,7 +26,7 @@ from expunge.evidence.log import Checkpoint
 from expunge.evidence.merkle import leaf_hash
 from expunge.wire import payloads
 from expunge.wire.refusals import body_of, headers_of, status_of
-from support.http import HandClient, Served, asked, served
+from support.https_server import HandClient, Served, asked, served
 
 
 @pytest.fixture(scope="module")

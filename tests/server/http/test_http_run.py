@@ -21,7 +21,7 @@ from expunge.errors import ExpungeError, StoreError
 from expunge.server.http.run import Listening, _listen, _urls, serve
 from expunge.server.http.tls import make_tls
 from expunge.server.service import Service
-from support.http import HOST, asked, found, opened, served, site, trusting
+from support.https_server import HOST, asked, found, opened, served, site, trusting
 
 SERVE = """
 import sys

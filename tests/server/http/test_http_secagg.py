@@ -28,7 +28,7 @@ from expunge.server.state import Settings
 from expunge.transport.http import HttpCarrier
 from expunge.wire import payloads
 from support.federation import make_key, scratch
-from support.http import HOST, Served, Site
+from support.https_server import HOST, Served, Site
 from support.masked_round import RULES, SPEC, Circle
 
 GATHER = 0.5

@@ -15,7 +15,7 @@ from cryptography import x509
 
 from expunge.errors import FormatError, StoreError
 from expunge.server.http.tls import ServerTls, expiry, make_tls, renew_certificate
-from support.http import HOST, served, trusting
+from support.https_server import HOST, served, trusting
 
 
 def presented(port: int, ca: str) -> bytes:

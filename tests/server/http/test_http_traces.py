@@ -14,7 +14,7 @@ import pytest
 from expunge.crypto import SigningKey
 from expunge.server.http import logs
 from expunge.wire.request import OrderAnswer
-from support.http import HandClient, Served, served
+from support.https_server import HandClient, Served, served
 
 SUBJECT, AT_CLIENT = "Erika Mustermann", "patient-4711"
 

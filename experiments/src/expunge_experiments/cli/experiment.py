@@ -82,14 +82,14 @@ class Experiments(Group):
 def experiment() -> None:
     """Run the paper's experiments: every baseline, table and figure, and the appendix.
 
-    Each experiment is cut into cells whose results are kept one by one in OUT/NAME, so an
+    Each experiment is cut into cells whose results are kept one by one in OUTPUT/NAME, so an
     interrupted run goes on where it was and nothing is measured twice. Data are looked for in the
     folder that EXPUNGE_DATA names.
 
     Example:
       expunge experiment list
       expunge experiment accuracy --quick
-      expunge experiment all --out docs/results
+      expunge experiment all -o docs/results
     """
 
 
@@ -117,7 +117,8 @@ _OPTIONS: Sequence[Callable[..., Any]] = (
         help="Run on this instead: a name, or a path. Repeatable.",
     ),
     click.option(
-        "--out",
+        "-o",
+        "--output",
         type=FOLDER,
         default=Path("results"),
         show_default=True,
@@ -167,17 +168,18 @@ def _experiment_command(names: tuple[str, ...], called: str, about: str) -> Comm
         _run(names, called == ALL, **given)
 
     more = (
-        "The page is OUT/README.md; results of each experiment are in a folder beside it."
+        "The page is OUTPUT/README.md; results of each experiment are in a folder beside it."
         if called == ALL
         else (
-            f"Results (results.json), tables (table.md) and figures (PNG, SVG) are in OUT/{called}."
+            "Results (results.json), tables (table.md) and figures (PNG, SVG) are in "
+            f"OUTPUT/{called}."
         )
     )
     run.__doc__ = (
         f"{about}\n\n{more}\n\n"
         f"Example:\n  expunge experiment {called} --quick\n"
         f"  expunge experiment {called} --show-config > my.toml\n"
-        f"  expunge experiment {called} --config my.toml --out results"
+        f"  expunge experiment {called} --config my.toml -o results"
     )
     function: Callable[..., Any] = run
     for option in reversed(_OPTIONS):
@@ -218,7 +220,7 @@ def _run(names: tuple[str, ...], everything: bool, **given: Any) -> None:
     engines = _engines(names, settings, given)
     outcomes = []
     with _watched(screen) as report:
-        runner = Runner(given["out"], Library(given["data"]), report)
+        runner = Runner(given["output"], Library(given["data"]), report)
         for name in names:
             options = {
                 "quick": given["quick"],
@@ -237,9 +239,11 @@ def _run(names: tuple[str, ...], everything: bool, **given: Any) -> None:
                 write_outcome(outcome, runner.folder(EXPERIMENTS[name]))
             outcomes.append(outcome)
         page = (
-            write_page(outcomes, given["out"]) if everything and not given["measure_only"] else None
+            write_page(outcomes, given["output"])
+            if everything and not given["measure_only"]
+            else None
         )
-    _show(screen, outcomes, given["out"], page)
+    _show(screen, outcomes, given["output"], page)
     if any(outcome.failures for outcome in outcomes):
         click.get_current_context().exit(_command.FAILED)
 

@@ -55,8 +55,8 @@ def _measured(experiment: str, given: Mapping[str, Any]) -> tuple[dict[str, str]
         FLOWER,
         "--measure-only",
         "--json",
-        "--out",
-        str(given["out"]),
+        "--output",
+        str(given["output"]),
     ]
     for option, value in (
         ("--config", given["config_file"]),
