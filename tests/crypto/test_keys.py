@@ -7,6 +7,7 @@ import hashlib
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,21 @@ def test_every_form_gives_the_key_back(raw: bytes) -> None:
         assert again == key.public
         assert hash(again) == hash(key.public)
         assert again.id == hashlib.sha256(key.public.raw).hexdigest()
+
+
+@given(raws)
+def test_pem_files_are_those_of_other_programs(raw: bytes) -> None:
+    key, other = SigningKey(raw), Ed25519PrivateKey.from_private_bytes(raw)
+    pem, info = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    pkcs8, open_ = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    assert key.pem == other.private_bytes(pem, pkcs8, open_)
+    assert key.public.pem == other.public_key().public_bytes(pem, info)
+    noted = b"kept by whoever signs\n"
+    for ending in (b"\n", b"\r\n", b" \n"):
+        private, public = (each.replace(b"\n", ending) for each in (key.pem, key.public.pem))
+        assert SigningKey.from_pem(private).public == key.public
+        assert SigningKey.from_pem(noted + private).public == key.public
+        assert PublicKey.from_pem(public) == PublicKey.from_pem(noted + public) == key.public
 
 
 def test_different_keys_differ() -> None:

@@ -15,14 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from expunge.cli._output import Screen, typed
-from expunge.client.overview import ClientOverview
 from expunge.errors import InputError, ShreddedError, StoreBusyError, StoreError
 from expunge.federation.layout import Layout
 from expunge.office import Office
 from expunge.wire.carrier import Carrier
+
+if TYPE_CHECKING:
+    from expunge.client.overview import ClientOverview
 
 ATTEMPTS = 4  # to reach a server, within some four seconds
 PATIENCE = 10.0  # seconds to wait for another process that is at work on the same folder
@@ -35,7 +37,7 @@ _MOMENT = 0.5
 _LOOKS = 5
 
 _T = TypeVar("_T")
-_Store = TypeVar("_Store", bound=ClientOverview)
+_Store = TypeVar("_Store", bound="ClientOverview")
 
 
 @dataclass(frozen=True)

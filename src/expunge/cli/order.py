@@ -36,7 +36,6 @@ from expunge.cli._output import (
 )
 from expunge.crypto import Envelope
 from expunge.errors import InputError, UnknownSampleError
-from expunge.evidence import Bundle, render_bundle
 from expunge.evidence.wording import found_in, moment
 from expunge.storage.files import write_whole
 
@@ -258,6 +257,8 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
       expunge verify order.html --key server.pub
       expunge order close 3fa9      the server forgets who the order was about
     """
+    from expunge.evidence import Bundle, render_bundle  # noqa: PLC0415 - no other command waits for them
+
     with office_at(office, at) as reached:
         whole = whole_id(reached, order_id)
         envelope = Envelope.from_json(reached.office.ask("bundle", {"order": whole}), "bundle")

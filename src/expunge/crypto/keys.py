@@ -8,20 +8,40 @@ import hashlib
 from functools import cached_property
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from expunge.errors import EvidenceError, FormatError
 
-_RAW = serialization.Encoding.Raw
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
+# RFC 8410: a key in DER is one of these, then its 32 raw bytes. Keys in this form, which is ours
+# and OpenSSL's, are read and written here; other forms need cryptography's serialization, which is
+# slow to import.
+_PUBLIC_DER = bytes.fromhex("302a300506032b6570032100")
+_PRIVATE_DER = bytes.fromhex("302e020100300506032b657004220420")
 # The points of small order, as integers without the sign bit: anybody can sign for such a "key".
 _PRIME = 2**255 - 19
 _ORDER_8 = int.from_bytes(
     bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
 )
 _SMALL_ORDER = frozenset({0, 1, _ORDER_8, _PRIME - _ORDER_8, _PRIME - 1, _PRIME, _PRIME + 1})
+
+
+def _to_pem(label: str, prefix: bytes, raw: bytes) -> bytes:
+    """The PEM file of a key: its DER fits into one line."""
+    text = base64.b64encode(prefix + raw).decode("ascii")
+    return f"-----BEGIN {label}-----\n{text}\n-----END {label}-----\n".encode("ascii")
+
+
+def _from_pem(label: str, prefix: bytes, data: bytes) -> bytes | None:
+    """The raw bytes of a key in a PEM file, if the file is just what `_to_pem` makes of them."""
+    lines = data.splitlines()
+    try:
+        raw = base64.b64decode(lines[1], validate=True)[len(prefix) :] if len(lines) == 3 else b""
+    except binascii.Error:
+        return None
+    whole = len(raw) == KEY_BYTES and _to_pem(label, prefix, raw).splitlines() == lines
+    return raw if whole else None
 
 
 class PublicKey:
@@ -58,13 +78,17 @@ class PublicKey:
     @classmethod
     def from_pem(cls, data: bytes) -> PublicKey:
         """From a PEM file, as `openssl pkey -pubout` writes it."""
+        if (raw := _from_pem("PUBLIC KEY", _PUBLIC_DER, data)) is not None:
+            return cls(raw)
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - slow, rarely needed
+
         try:
             key = serialization.load_pem_public_key(data)
         except (ValueError, UnsupportedAlgorithm) as problem:
             raise FormatError(f"this is no PEM file of a public key: {problem}") from problem
         if not isinstance(key, Ed25519PublicKey):
             raise FormatError("the public key in this PEM file is not an Ed25519 key")
-        return cls(key.public_bytes(_RAW, serialization.PublicFormat.Raw))
+        return cls(key.public_bytes_raw())
 
     @property
     def text(self) -> str:
@@ -79,9 +103,7 @@ class PublicKey:
     @property
     def pem(self) -> bytes:
         """The PEM file (SubjectPublicKeyInfo)."""
-        return self._key.public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+        return _to_pem("PUBLIC KEY", _PUBLIC_DER, self.raw)
 
     def verify(self, signature: bytes, data: bytes) -> None:
         """Raise EvidenceError unless this key signed `data`."""
@@ -109,13 +131,15 @@ class SigningKey:
         if len(raw) != KEY_BYTES:
             raise FormatError(f"an Ed25519 private key has {KEY_BYTES} bytes, got {len(raw)}")
         self._key = Ed25519PrivateKey.from_private_bytes(bytes(raw))
-        self.public = PublicKey(
-            self._key.public_key().public_bytes(_RAW, serialization.PublicFormat.Raw)
-        )
+        self.public = PublicKey(self._key.public_key().public_bytes_raw())
 
     @classmethod
     def from_pem(cls, data: bytes) -> SigningKey:
         """From an unencrypted PEM file, as `openssl genpkey -algorithm ed25519` writes it."""
+        if (raw := _from_pem("PRIVATE KEY", _PRIVATE_DER, data)) is not None:
+            return cls(raw)
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - slow, rarely needed
+
         try:
             key = serialization.load_pem_private_key(data, password=None)
         except (TypeError, ValueError, UnsupportedAlgorithm) as problem:
@@ -124,18 +148,12 @@ class SigningKey:
             ) from problem
         if not isinstance(key, Ed25519PrivateKey):
             raise FormatError("the private key in this PEM file is not an Ed25519 key")
-        return cls(
-            key.private_bytes(_RAW, serialization.PrivateFormat.Raw, serialization.NoEncryption())
-        )
+        return cls(key.private_bytes_raw())
 
     @property
     def pem(self) -> bytes:
         """The PEM file (PKCS 8, unencrypted): to be kept from all others."""
-        return self._key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
+        return _to_pem("PRIVATE KEY", _PRIVATE_DER, self._key.private_bytes_raw())
 
     def sign(self, data: bytes) -> bytes:
         """The signature; the same key and data always give the same 64 bytes."""

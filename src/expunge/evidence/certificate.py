@@ -17,6 +17,7 @@ from expunge.errors import EvidenceError, FormatError, SpecError
 from expunge.evidence import digests
 from expunge.evidence.log import Checkpoint
 from expunge.evidence.rotation import KeyChain
+from expunge.evidence.wording import CRYPTOGRAPHY, MASKED_CLIENTS, SOFTWARE, moment, number, samples
 from expunge.ridge.spec import Spec
 from expunge.wire import schema
 
@@ -39,17 +40,12 @@ ASSUMPTIONS = (
         "samples were added, and an audit recomputes every client's statistics from its own store; "
         "arithmetic alone could not tell."
     ),
-    "SHA-256 has no collisions that anyone can find, and Ed25519 signatures cannot be forged.",
-    "Between two audits, the server's software computed what the log says that it computed.",
+    CRYPTOGRAPHY,
+    SOFTWARE,
     (
         "The backbone that made the features is outside of all this: it is frozen, and the head is "
         "all that learns."
     ),
-)
-MASKED_CLIENTS = (
-    "Clients subtract what they added. Under secure aggregation the server sees sums over many "
-    "clients and can check no single one; an audit adds up, in the same way, what every client "
-    "recomputes from its own store. Arithmetic alone could not tell."
 )
 
 
@@ -291,3 +287,31 @@ def _bound(parts: dict[str, Any]) -> float | None:
 
 def _claims(parts: dict[str, Any]) -> tuple[str, str]:
     return parts["federation"], parts["time"]
+
+
+def certified(certificate: Certificate) -> str:
+    """What a certificate says of its head."""
+    held = f"the {samples(certificate.count)}" if certificate.count else "no samples"
+    retained = f"{held} retained by {number(certificate.clients, 'client')}"
+    name = f"The current head (digest {certificate.head[:16]}\u2026)"
+    if certificate.exact:
+        return (
+            f"{name} is certified to be, bit for bit, the head that retraining from {retained} "
+            "gives; its posterior is that of retraining, with Kullback-Leibler divergence 0."
+        )
+    return f"{name} is made in float64 arithmetic from {retained}. It is not claimed to be exact."
+
+
+def unaudited(certificate: Certificate) -> list[str]:
+    """What a certificate leaves open for want of an audit that found both sums equal."""
+    what = "That the ledger equals what the clients hold"
+    if certificate.audit is None:
+        return [f"{what}: there has been no audit yet."]
+    if certificate.audit["result"] != "equal":
+        return [f"{what}: THE LAST AUDIT FOUND A DIFFERENCE."]
+    return [
+        (
+            f"{what} now: the last audit, of {moment(certificate.audit['time'])}, is about what "
+            "each held when it answered."
+        )
+    ]

@@ -7,7 +7,8 @@ again and compares, so no byte of the file can be altered unseen. Law:
 `read_bundle(render_bundle(envelope)) == envelope`, and `render_bundle(read_bundle(data)) == data`
 for `data` that `read_bundle` takes.
 
-So a template never changes; another page is another template. Template 2 is template 1 with the
+So a template never changes, and neither do its sentences, which `verify` shows too; another page
+is another template. Template 2 is template 1 with the
 order's reference, for orders that have one. Both are pure ASCII (other characters are written as
 references); they run and load nothing.
 """
@@ -19,11 +20,21 @@ from collections.abc import Iterable, Sequence
 
 from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, FormatError
-from expunge.evidence import wording
-from expunge.evidence.bundle import Bundle
-from expunge.evidence.certificate import Certificate
+from expunge.evidence.bundle import Bundle, settled
+from expunge.evidence.certificate import Certificate, certified, unaudited
 from expunge.evidence.log import Logged
-from expunge.evidence.wording import moment, number, shown
+from expunge.evidence.wording import (
+    NO_COPIES,
+    NOT_THE_BACKBONE,
+    OLD_HEADS,
+    assumptions,
+    found_in,
+    listed,
+    moment,
+    number,
+    samples,
+    shown,
+)
 from expunge.wire.schema import UNDISCLOSED
 
 BEFORE = b'<script type="application/json" id="evidence">'
@@ -169,12 +180,12 @@ def page(bundle: Bundle, envelope: bytes) -> bytes:
             f"{moment(bundle.time)}</p>\n</div>\n"
         ),
         f'<div class="state {order.state}">{_STATES[order.state]}</div>\n</header>\n',
-        f'<p class="summary">{_text(wording.summary(bundle))}</p>\n',
+        f'<p class="summary">{_text(summary(bundle))}</p>\n',
         _order(bundle),
         _answers(bundle),
-        _listed("What this file shows", wording.proved(bundle)),
-        _listed("What that rests on", wording.assumptions(masked=wording.is_masked(bundle))),
-        _listed("What it does not show", wording.not_proved(bundle)),
+        _listed("What this file shows", proved(bundle)),
+        _listed("What that rests on", assumptions(masked=is_masked(bundle))),
+        _listed("What it does not show", not_proved(bundle)),
         _head(bundle),
         _log(bundle),
         _check(bundle),
@@ -360,6 +371,188 @@ def _digest(value: str) -> str:
 def _text(value: str) -> str:
     """Any text as HTML that shows it and does nothing."""
     return html.escape(shown(value))
+
+
+def summary(bundle: Bundle) -> str:
+    """The order and what came of it, in a few sentences."""
+    order, asked = bundle.order, bundle.ordered
+    clients = asked.entry["clients"]
+    asked_of = number(len(clients), "client").capitalize()
+    parts = [
+        f"Erasure order {order.id} was filed on {moment(order.filed)}.",
+        f"{asked_of} had to answer it by {moment(order.deadline)}.",
+    ]
+    waiting = sorted(set(clients) - settled(asked, bundle.entries))
+    if waiting:
+        parts.append(f"Not answered yet: {listed(waiting)}.")
+    elif clients:
+        parts.append("None is left to answer.")
+    total, undisclosed = found_in(bundle.answers())
+    so_far = "In all" if order.state == "complete" else "So far"
+    if total or not undisclosed:
+        parts.append(
+            f"{so_far}, {samples(total)} of the subject {'was' if total == 1 else 'were'} found "
+            "and deleted."
+        )
+    if undisclosed:
+        carried = "has" if undisclosed == 1 else "have"
+        parts.append(
+            f"{so_far}, {number(undisclosed, 'client')} {carried} carried it out without "
+            "disclosing how many samples."
+        )
+    if order.state == "complete":
+        late = "" if order.completed <= order.deadline else ", after the deadline"
+        parts.append(f"The order was complete on {moment(order.completed)}{late}.")
+    else:
+        past = ", and its deadline had passed" if order.state == "overdue" else ""
+        parts.append(f"On {moment(bundle.time)} the order was not complete{past}.")
+    return " ".join(parts)
+
+
+def proved(bundle: Bundle) -> list[str]:
+    """What the server has signed and logged, beyond taking back."""
+    order, size = bundle.order, bundle.checkpoint.size
+    whom = "about this subject" if order.salt is not None else "(the log does not show about whom)"
+    place = bundle.ordered.index
+    sentences = [
+        (
+            f"Erasure order {order.id} {whom} is entry {place} of the federation's audit log of "
+            f"{number(size, 'entry')}."
+        )
+    ]
+    sentences += _answer_sentences(bundle)
+    sentences += [_departure(logged) for logged in bundle.departures()]
+    if order.state == "complete":
+        last = bundle.found("completed")[0].index
+        sentences.append(
+            "Every client that had to answer has done so or is gone; the order is complete "
+            f"(entry {last})."
+        )
+    if bundle.certificate is not None:
+        sentences.append(certified(Certificate.unverified(bundle.certificate)))
+    sentences += [
+        _audit(bundle, logged)
+        for logged in bundle.found("audited")
+        if logged.entry["result"] == "equal"
+    ]
+    return sentences
+
+
+def is_masked(bundle: Bundle) -> bool:
+    """Whether the clients of a bundle's order change the ledger by secure aggregation."""
+    if bundle.certificate is not None:
+        return Certificate.unverified(bundle.certificate).spec.is_masked
+    return any(answer["found"] == UNDISCLOSED for answer in bundle.answers())
+
+
+def not_proved(bundle: Bundle) -> list[str]:
+    """What nobody should read into a bundle."""
+    sentences = [NOT_THE_BACKBONE, NO_COPIES, OLD_HEADS]
+    if bundle.order.salt is None:
+        sentences.append(
+            "That the order in the log is about the subject named here: the salt of its digest is "
+            "not in the bundle."
+        )
+    pending = [
+        logged
+        for logged in bundle.found("changed")
+        if logged.entry["deleted"] and bundle.shredding(logged) is None
+    ]
+    if pending:
+        last = max(logged.entry["erased_by"] for logged in pending)
+        carried = listed(
+            [
+                f"request {logged.entry['sequence']} of {logged.entry['client']}"
+                for logged in pending
+            ]
+        )
+        sentences.append(
+            f"That the journal which carried {carried} is erased yet: the server promised it by "
+            f"{moment(last)}."
+        )
+    if bundle.order.state != "complete":
+        sentences.append("That the subject is forgotten everywhere: the order is not complete.")
+    if bundle.certificate is None:
+        return [
+            *sentences,
+            "Anything about the current head: none could be published when the bundle was made.",
+        ]
+    return [*sentences, *unaudited(Certificate.unverified(bundle.certificate))]
+
+
+def _answer_sentences(bundle: Bundle) -> list[str]:
+    """What the clients found and deleted, which hold nothing, and what became of the journal that
+    carried it.
+    """
+    found = [answer for answer in bundle.answers() if answer["found"] > 0]
+    hidden = [answer["client"] for answer in bundle.answers() if answer["found"] == UNDISCLOSED]
+    nothing = [answer["client"] for answer in bundle.answers() if not answer["found"]]
+    sentences = []
+    if found:
+        each = listed([f"{samples(answer['found'])} by {answer['client']}" for answer in found])
+        sentences.append(f"Samples of the subject were found and deleted: {each}.")
+    if hidden:
+        sentences.append(
+            f"{listed(hidden)} confirmed, after the rounds of secure aggregation in which they "
+            "delete, to hold nothing of the "
+            "subject any more. How many samples each of them deleted is disclosed to nobody."
+        )
+    if nothing:
+        sentences.append(f"Nothing of the subject was found by {listed(nothing)}.")
+    if bundle.receipts:
+        sentences.append(
+            f"The server confirmed this by {number(len(bundle.receipts), 'signed receipt')}, "
+            "which this file holds."
+        )
+    changes = [
+        change
+        for answer in found
+        if (change := bundle.change(answer["client"], answer["sequence"])) is not None
+    ]
+    last = [shredding for change in changes if (shredding := bundle.shredding(change)) is not None]
+    if changes and len(last) == len(changes):
+        end = max(last, key=lambda logged: logged.index)
+        when = moment(end.entry["time"])
+        sentences.append(
+            f"By {when} the server had shredded the journal that carried these deletions, as it "
+            f"logged (entry {end.index})."
+        )
+    return sentences
+
+
+def _departure(logged: Logged) -> str:
+    entry, place = logged.entry, f"(entry {logged.index})"
+    if entry["kind"] == "forgotten":
+        all_of_it = (
+            "its samples, whose number is not known"
+            if entry["count"] == UNDISCLOSED
+            else samples(entry["count"])
+        )
+        return (
+            f"The client {entry['client']} vanished, and the server subtracted all that it had "
+            f"contributed: {all_of_it} {place}."
+        )
+    return (
+        f"The client {entry['client']} left with all that it had contributed: "
+        f"{samples(entry['deleted'])} {place}."
+    )
+
+
+def _audit(bundle: Bundle, logged: Logged) -> str:
+    after = all(change.index < logged.index for change in bundle.found("changed"))
+    when = "with these deletions made" if after else "before the last of these deletions"
+    if is_masked(bundle):
+        return (
+            f"On {moment(logged.entry['time'])}, {when}, every client had recomputed its "
+            "statistics from its own store; their sum, added up by secure aggregation, was equal "
+            f"to the ledger (entry {logged.index}): what retraining would start from."
+        )
+    return (
+        f"On {moment(logged.entry['time'])}, {when}, every client had recomputed its statistics "
+        "from its own store; each was equal to the client's share of the ledger when it answered, "
+        f"and the shares add up to the ledger (entry {logged.index}): what retraining would start "
+        "from."
+    )
 
 
 def render_bundle(envelope: Envelope) -> bytes:

@@ -17,7 +17,7 @@ from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import page, published_head, wording
 from expunge.evidence.audit_result import Result
 from expunge.evidence.bundle import Bundle
-from expunge.evidence.certificate import Certificate, assumptions_under
+from expunge.evidence.certificate import Certificate, assumptions_under, certified, unaudited
 from expunge.evidence.forwarding_proof import Passage, is_passage
 from expunge.evidence.log import Checkpoint
 from expunge.evidence.receipt import Receipt
@@ -25,10 +25,10 @@ from expunge.evidence.rotation import KeyChain, Rotation
 from expunge.evidence.wording import (
     STANDS,
     Finding,
+    listed,
     moment,
     number,
     promise_of,
-    round_finding,
     samples,
     shown,
 )
@@ -39,6 +39,14 @@ if TYPE_CHECKING:
 
 _PAGE = b"<!DOCTYPE html>"
 _KINDS = ("receipt", "certificate", "rotation", "result", "checkpoint")
+_ONLY_SUMS = (
+    "The server learnt the sums over these clients and nothing of any single one, if it and those "
+    "that collude with it follow the protocol and are no more than the spec's rules allow."
+)
+_WHOSE = (
+    "How many samples this client itself added or deleted: nobody but the client can tell. Its own "
+    "store says which of its samples took part in this request."
+)
 
 
 def verify(
@@ -96,7 +104,7 @@ def _signed(
     if envelope.kind == "receipt":
         receipt = Receipt.read(envelope, chain)
         return (
-            round_finding(receipt, now) if receipt.is_of_round else _receipt(receipt, now)
+            _round_receipt(receipt, now) if receipt.is_of_round else _receipt(receipt, now)
         ), None
     if envelope.kind == "certificate":
         certificate = Certificate.read(envelope, chain)
@@ -116,7 +124,7 @@ def _receipt(receipt: Receipt, now: str | None) -> Finding:
         ("Took effect", moment(entry["time"])),
         ("Added", samples(entry["added"])),
         ("Deleted", samples(entry["deleted"])),
-        *wording.effects(receipt),
+        *_effects(receipt),
     ]
     proved = [
         (
@@ -146,6 +154,65 @@ def _receipt(receipt: Receipt, now: str | None) -> Finding:
         [*proved, promise_of("The request itself", entry["erased_by"], now)],
         wording.assumptions(masked=any(each["found"] == UNDISCLOSED for each in entry["orders"])),
         wording.not_proved_by_receipt(),
+    )
+
+
+def _effects(receipt: Receipt) -> list[tuple[str, str]]:
+    """What every receipt says of the round that it is of, and of itself."""
+    entry = receipt.logged.entry
+    return [
+        ("Round", str(entry["round"])),
+        ("Ledger before (salted)", entry["ledger_before"]),
+        ("Ledger after (salted)", entry["ledger_after"]),
+        ("Head (salted)", entry["head"] or "none could be published"),
+        ("Log entry", f"{receipt.logged.index} of {receipt.checkpoint.size}"),
+        ("Erased at rest by", moment(entry["erased_by"])),
+        ("Federation", receipt.federation),
+        ("Signed by key", receipt.server),
+    ]
+
+
+def _round_receipt(receipt: Receipt, now: str | None) -> Finding:
+    """What a receipt of a round shows, what that rests on, and what it does not show."""
+    entry, index = receipt.logged.entry, receipt.logged.index
+    clients = [member["client"] for member in entry["clients"]]
+    facts = [
+        ("Client", receipt.client),
+        ("Request", str(receipt.sequence)),
+        ("Took effect", moment(entry["time"])),
+        ("Secure aggregation over", number(len(clients), "client")),
+        ("Clients included", listed(clients)),
+        ("Added by all of them", samples(entry["added"])),
+        ("Deleted by all of them", samples(entry["deleted"])),
+        *_effects(receipt),
+    ]
+    proved = [
+        (
+            f"The server confirmed that request {receipt.sequence} of {receipt.client} took effect "
+            f"on {moment(entry['time'])}, in a round of secure aggregation with "
+            f"{number(len(clients) - 1, 'other client')}: together {samples(entry['added'])} "
+            f"added, {samples(entry['deleted'])} deleted."
+        ),
+        f"This is entry {index} of the federation's audit log. {STANDS}",
+        promise_of("The sum of the round", entry["erased_by"], now),
+    ]
+    return Finding(
+        "receipt",
+        (
+            f"Receipt for request {receipt.sequence} of {receipt.client}, in a round of "
+            f"{number(len(clients), 'client')}"
+        ),
+        facts,
+        proved,
+        [
+            wording.SERVER_KEY,
+            wording.CRYPTOGRAPHY,
+            wording.MASKED_CLIENTS,
+            wording.SOFTWARE,
+            wording.ONE_LOG,
+            _ONLY_SUMS,
+        ],
+        [*wording.not_proved_by_receipt(), _WHOSE],
     )
 
 
@@ -181,9 +248,7 @@ def _certificate(certificate: Certificate) -> Finding:
         ("Federation", certificate.federation),
         ("Signed by key", certificate.server),
     ]
-    proved = [
-        f"On {moment(certificate.time)} the server signed this: {wording.certified(certificate)}"
-    ]
+    proved = [f"On {moment(certificate.time)} the server signed this: {certified(certificate)}"]
     if audit is not None and audit["result"] == "equal":
         how = (
             "signed that the sum of them, added up by secure aggregation, equalled the ledger"
@@ -203,7 +268,7 @@ def _certificate(certificate: Certificate) -> Finding:
         wording.NO_COPIES,
         wording.OLD_HEADS,
         current,
-        *wording.unaudited(certificate),
+        *unaudited(certificate),
     ]
     return Finding(
         "certificate",
@@ -262,9 +327,9 @@ def _bundle(evidence: Bundle) -> tuple[Finding, Certificate | None]:
         ("Signed by key", evidence.server),
     ]
     title = f"Evidence of erasure order {order.id}, {order.state}"
-    rests_on = wording.assumptions(masked=wording.is_masked(evidence))
+    rests_on = wording.assumptions(masked=page.is_masked(evidence))
     finding = Finding(
-        "bundle", title, facts, wording.proved(evidence), rests_on, wording.not_proved(evidence)
+        "bundle", title, facts, page.proved(evidence), rests_on, page.not_proved(evidence)
     )
     return finding, certificate
 
