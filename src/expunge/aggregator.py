@@ -464,6 +464,16 @@ def require_aggregator(path: Path) -> Path:
     return path / _UPSTREAM
 
 
+def upstream_address(path: Path, *, timeout: float = 0.0) -> tuple[str, str]:
+    """Where the server above the group in a folder is reached, and the authority of its
+    certificate.
+    """
+    with ClientStore.open(require_aggregator(path), timeout=timeout) as store:
+        if not store.address:
+            raise StoreError(f"{path} does not know where the server above is: give --at URL")
+        return store.address, store.ca
+
+
 Report = Callable[[str, BaseException | None], None]
 
 

@@ -31,6 +31,16 @@ def server(place: Federation) -> Iterator[Server]:
     running.stop()
 
 
+def test_it_is_not_rebuilt_while_it_is_running(place: Federation, server: Server) -> None:
+    clinic = place.client("clinic-a", ROWS_A)
+    files = sorted((place.folder / "server").iterdir())
+    run("audit", "--rebuild", place.folder, "--client-dir", clinic, code=5)
+    assert sorted((place.folder / "server").iterdir()) == files
+    assert not json.loads((place.folder / "federation.json").read_text()).get("rebuilt")
+    assert place.samples() == 3
+    run("client", "sync", "--dir", clinic)
+
+
 def test_clients_and_operators_speak_to_it_over_tls(place: Federation, server: Server) -> None:
     assert server.url.startswith("https://")
     status = run(

@@ -50,6 +50,7 @@ _TYPED = {
     "restored=True": "--old-copy",
     "insecure=True": "--insecure-http",
     "everything=True": "--all",
+    "give at least one store": "give at least one, --client-dir DIR",
     "recompute=": "--backbone",
     "(message=)": "(expunge client sync --message)",
     "name them by label_keys": "name them by --label-column",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from expunge.crypto import Envelope, PublicKey
 from expunge.errors import FormatError
-from expunge.evidence import KeyChain
 
 _PEM = b"-----BEGIN"
 
@@ -30,11 +29,3 @@ def rotations_from(paths: Iterable[Path]) -> list[Envelope]:
     return [
         Envelope.from_bytes(path.read_bytes().removesuffix(b"\n"), "rotation") for path in paths
     ]
-
-
-def chain_for(envelope: Envelope, chains: Sequence[KeyChain]) -> KeyChain:
-    """The chain that knows who signed this; the first one, to be told that it does not, if none
-    does.
-    """
-    signer = envelope.signatures[0][0]
-    return next((chain for chain in chains[1:] if chain.knows(signer)), chains[0])

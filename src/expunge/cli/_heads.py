@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from expunge.cli._evidence import chain_for
 from expunge.client.overview import ClientOverview
 from expunge.errors import InputError
 from expunge.evidence import Certificate, KeyChain, published_head
@@ -18,9 +17,7 @@ def store_head(store: ClientOverview) -> tuple[bytes, Head, Certificate] | None:
     data = store.head()
     if data is None:
         return None
-    return data, *published_head.read(
-        data, chain_for(published_head.split(data)[0], store.chains())
-    )
+    return data, *published_head.read_by_any(data, store.chains())
 
 
 def head_from(path: Path, chains: Sequence[KeyChain]) -> Head:
@@ -34,7 +31,7 @@ def head_from(path: Path, chains: Sequence[KeyChain]) -> Head:
                 f"{path} is a published head, signed by the server: to check it, give the server's "
                 "public key (--key), or a folder that knows it (--trust)"
             )
-        return published_head.read(data, chain_for(published_head.split(data)[0], chains))[0]
+        return published_head.read_by_any(data, chains)[0]
     if path.suffix == ".safetensors":
         return from_safetensors(data)
     if path.suffix == ".onnx":

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from expunge.aggregator import Aggregator, Forwarder, require_aggregator
+from expunge.aggregator import Aggregator, Forwarder, upstream_address
 from expunge.cli._aggregation import require_rules, rounds_facts, rules_of, rules_options
 from expunge.cli._command import group
 from expunge.cli._connect import ATTEMPTS, PATIENCE, carrier_to
@@ -18,8 +18,7 @@ from expunge.cli._options import FOLDER, PATH, at_option, output_option
 from expunge.cli._output import GOOD, Screen, count, facts, next_steps, title, typed, unwrapped
 from expunge.cli._samples import backbone_argument
 from expunge.cli.enroll import addresses, token_from
-from expunge.client import ClientStore
-from expunge.errors import StoreBusyError, StoreError
+from expunge.errors import StoreBusyError
 from expunge.federation.layout import Layout, url_of
 from expunge.server.service import Service
 from expunge.storage.files import write_whole
@@ -233,7 +232,7 @@ def opened(directory: Path, at: str | None) -> Iterator[Aggregator]:
             f"{directory} is being served, and is kept in step by that process (expunge serve "
             "--forward-every)"
         )
-    address, ca = _above(place)
+    address, ca = upstream_address(place.path, timeout=PATIENCE)
     with (
         carrier_to(at or address, ca) as carrier,
         Aggregator(directory, carrier, attempts=ATTEMPTS) as one,
@@ -249,7 +248,7 @@ def forwarding(
     report: Callable[[str, BaseException | None], None],
 ) -> Iterator[None]:
     """Keep the group of a running service in step with the server above."""
-    address, ca = _above(Layout.at(directory))
+    address, ca = upstream_address(Layout.at(directory).path, timeout=PATIENCE)
     with (
         carrier_to(address, ca) as carrier,
         Aggregator(directory, carrier, service=service, attempts=1) as one,
@@ -260,13 +259,6 @@ def forwarding(
             yield
         finally:
             forwarder.stop()
-
-
-def _above(place: Layout) -> tuple[str, str]:
-    with ClientStore.open(require_aggregator(place.path), timeout=PATIENCE) as store:
-        if not store.address:
-            raise StoreError(f"{place.path} does not know where the server above is: give --at URL")
-        return store.address, store.ca
 
 
 def _changes(entry: dict[str, Any]) -> str:

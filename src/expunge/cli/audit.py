@@ -5,9 +5,11 @@ rebuilt from its clients.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -15,7 +17,7 @@ from rich.text import Text
 from expunge.cli import _command
 from expunge.cli._agent import agent_on, backbone_of, store_at
 from expunge.cli._command import command
-from expunge.cli._connect import Reached, office_at, office_folder
+from expunge.cli._connect import PATIENCE, Reached, office_at, office_folder
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import FOLDER, office_options
 from expunge.cli._output import (
@@ -30,12 +32,15 @@ from expunge.cli._output import (
     typed,
     unwrapped,
 )
-from expunge.cli._rebuild import Rebuilt, rebuild_server
+from expunge.cli._samples import recomputing
 from expunge.client import Synced
 from expunge.client.sync import patience, sync_all
 from expunge.errors import EvidenceError, ExpungeError
 from expunge.evidence.wording import moment
 from expunge.ridge.spec import Spec
+
+if TYPE_CHECKING:
+    from expunge.federation.recovery import Rebuilt
 
 _PAUSE = 0.3  # seconds between looks at an audit that is under way
 _SETTLING = 30.0  # seconds that the server may take to add up, once all have answered
@@ -236,9 +241,23 @@ def _answers(told: dict[str, Any], *, masked: bool) -> list[tuple[str, object]]:
 
 
 def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
-    made = rebuild_server(directory, folders)
+    from expunge.federation.recovery import rebuild_server  # noqa: PLC0415 - brings the whole server
+
     screen = Screen.current()
-    screen.result(made.value(), *_shown(made, directory))
+    with ExitStack() as stack:
+        stores = [stack.enter_context(store_at(folder)) for folder in folders]
+        progress = stack.enter_context(screen.progress("Clients send again", len(stores)))
+        made = rebuild_server(
+            directory,
+            stores,
+            recompute=lambda store: recomputing(backbone_of(store, None)),
+            timeout=PATIENCE,
+            progress=progress,
+        )
+    value = asdict(made) | {"folders": [str(folder) for folder in folders]}
+    for name, why in value.pop("unsent").items():
+        screen.note(f"{name} has not sent what it holds: {why}")
+    screen.result(value, *_shown(made, directory, folders))
     if made.verdict == "different":
         raise EvidenceError(
             "the rebuilt server has as many samples and clients as the lost one, but another head "
@@ -247,7 +266,7 @@ def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
         )
 
 
-def _shown(made: Rebuilt, directory: Path) -> list[Any]:
+def _shown(made: Rebuilt, directory: Path, folders: tuple[Path, ...]) -> list[Any]:
     operator = typed(directory / "operator")
     words = {
         "equal": ("The head is, bit for bit, the last one that the clients held.", GOOD),
@@ -261,7 +280,7 @@ def _shown(made: Rebuilt, directory: Path) -> list[Any]:
         "different": ("The head is not the one that the clients held.", BAD),
         "unknown": ("No client held a head to compare with.", WAITS),
     }
-    if not made.folders:
+    if not folders:
         return [
             unwrapped(
                 f"The server in {directory} asks all its clients to send what they hold", "bold"
@@ -298,7 +317,7 @@ def _shown(made: Rebuilt, directory: Path) -> list[Any]:
         line(*words[made.verdict], indent=2),
         next_steps(
             f"expunge audit --office {operator} "
-            + " ".join(f"--client-dir {typed(Path(folder))}" for folder in made.folders),
+            + " ".join(f"--client-dir {typed(folder)}" for folder in folders),
             f"expunge server token NAME -o NAME.token --office {operator}",
             "expunge enroll NAME.token --dir NAME --rejoin",
             f"expunge audit --rebuild {typed(directory)}",

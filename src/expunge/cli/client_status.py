@@ -12,7 +12,6 @@ from rich.console import RenderableType
 from expunge.cli import _command
 from expunge.cli._command import command
 from expunge.cli._connect import looked
-from expunge.cli._evidence import chain_for
 from expunge.cli._format import receipt_value
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import PATH, client_option
@@ -33,6 +32,7 @@ from expunge.client.overview import ClientOverview, Status
 from expunge.client.pins import read_pins
 from expunge.crypto import Envelope
 from expunge.evidence import Receipt
+from expunge.evidence.rotation import chain_for
 from expunge.ridge.spec import Spec
 from expunge.storage.files import make_folder, write_whole
 

@@ -4,7 +4,6 @@ restore, renew-certificate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -26,8 +25,8 @@ from expunge.cli._output import (
 from expunge.crypto import Envelope, SigningKey
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
-from expunge.federation.layout import LOCAL_NAMES, Layout, url_of
-from expunge.storage.files import make_folder, write_whole
+from expunge.federation.layout import Layout, url_of
+from expunge.storage.files import write_whole
 from expunge.wire.schema import time_text
 
 
@@ -217,48 +216,43 @@ def restore(
       expunge serve new
       expunge client sync --dir CLIENT --accept-restored     at each client
     """
-    from expunge.server.backup import restore as restored  # noqa: PLC0415 - brings the whole server
+    from expunge.federation.recovery import restore_federation  # noqa: PLC0415 - brings the whole server
 
-    target, signing = Layout(directory.absolute()), SigningKey.from_pem(key.read_bytes())
     urls = tuple(url_of(host, port) for host in hosts) or (
         () if old is None else Layout(old.absolute()).urls
     )
-    authority = _authority(old, tls)
-    made = not target.path.exists()
-    make_folder(target.path)
-    try:
-        waiting = restored(
-            target.server, _backup_file(source, old), signing, vault=vault, mirrors=mirrors
-        )
-    except BaseException:
-        for folder in (target.server, target.path) if made else ():
-            if folder.exists() and not any(folder.iterdir()):
-                folder.rmdir()
-        raise
-    target.write_settings(urls=urls, mirrors=mirrors)
-    target.write_keys(target.signing_key(), target.rotations())
-    renewed = _bring_tls(target, authority, hosts)
+    signing, authority = SigningKey.from_pem(key.read_bytes()), _authority(old, tls)
+    made = restore_federation(
+        directory,
+        _backup_file(source, old),
+        signing,
+        vault=vault,
+        mirrors=mirrors,
+        urls=urls,
+        hosts=hosts,
+        authority=authority,
+    )
+    path, waiting = made.layout.path, made.waiting
     Screen.current().result(
         {
-            "directory": str(target.path),
+            "directory": str(path),
             "waiting": waiting,
             "urls": list(urls),
-            "new_authority": renewed,
+            "new_authority": made.new_authority,
         },
-        unwrapped(f"The server is restored in {target.path}", "bold"),
+        unwrapped(f"The server is restored in {path}", "bold"),
         facts(
             [
                 ("Clients that must send what they hold", ", ".join(waiting) or "none"),
                 (
                     "Reached at",
                     unwrapped(
-                        ", ".join(urls)
-                        or f"{target.path}, on this machine (--host NAME for others)"
+                        ", ".join(urls) or f"{path}, on this machine (--host NAME for others)"
                     ),
                 ),
                 *(
                     [("TLS", "by a new authority, which clients enrolled before do not trust")]
-                    if renewed
+                    if made.new_authority
                     else []
                 ),
             ]
@@ -289,24 +283,6 @@ def _authority(old: Path | None, tls: Path | None) -> Path | None:
         raise InputError(f"{tls} is no copy of a federation's tls folder: it has no ca.pem")
     left = None if old is None else old / "tls"
     return tls or (left if left is not None and (left / "ca.pem").exists() else None)
-
-
-def _bring_tls(target: Layout, authority: Path | None, hosts: Sequence[str]) -> bool:
-    """Certificates for the restored server: those that are there, the old ones, or new ones;
-    whether the authority is new.
-    """
-    from expunge.server.http.tls import make_tls  # noqa: PLC0415 - only for this
-
-    if target.ca:
-        return False
-    if authority is None:
-        make_tls(target.tls, tuple(dict.fromkeys((*hosts, *LOCAL_NAMES))))
-        return True
-    make_folder(target.tls)
-    for file in sorted(authority.iterdir()):
-        if file.is_file():
-            write_whole(target.tls / file.name, file.read_bytes())
-    return False
 
 
 @command("renew-certificate")

@@ -9,12 +9,13 @@ unseen.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from expunge.crypto import Envelope, PublicKey
 from expunge.errors import FormatError, TruncatedError
 from expunge.evidence.certificate import Certificate
-from expunge.evidence.rotation import KeyChain
+from expunge.evidence.rotation import KeyChain, chain_for
 
 if TYPE_CHECKING:
     from expunge.ridge.head import Head
@@ -47,6 +48,11 @@ def split(data: bytes) -> tuple[Envelope, bytes]:
     if len(data) < end:
         raise TruncatedError("the published head is truncated: fetch it again")
     return Envelope.from_bytes(data[_FRAME.size : end], "certificate"), data[end:]
+
+
+def read_by_any(data: bytes, chains: Sequence[KeyChain]) -> tuple[Head, Certificate]:
+    """As `read`, by the chain that knows who signed the certificate."""
+    return read(data, chain_for(split(data)[0], chains))
 
 
 def read(data: bytes, keys: KeyChain | PublicKey) -> tuple[Head, Certificate]:

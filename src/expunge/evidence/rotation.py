@@ -144,6 +144,14 @@ class KeyChain:
         return self._trusted[key_id]
 
 
+def chain_for(envelope: Envelope, chains: Sequence[KeyChain]) -> KeyChain:
+    """The chain that knows who signed this; the first one, to be told that it does not, if none
+    does.
+    """
+    signer = envelope.signatures[0][0]
+    return next((chain for chain in chains[1:] if chain.knows(signer)), chains[0])
+
+
 def _require_timely(trusted: _Trusted, time: str, what: str) -> None:
     if trusted.until and time > trusted.until:
         raise EvidenceError(
