@@ -259,7 +259,7 @@ def _plain(clients: Clients, name: str, sums: Sums) -> Plain:
 
 def _take(data: bytes, spec: Spec, key: PublicKey, sums: Sums) -> None:
     heard = request.read(data)
-    heard.verify(key)
+    heard.signed.verify(key)
     message = messages.read(spec, "gram", heard.header.added, heard.header.deleted, heard.message)
     if isinstance(message.added, GramPart):
         sums.merge(message.added.statistics)

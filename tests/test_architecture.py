@@ -17,6 +17,7 @@ import expunge_experiments
 
 LAYERS = (
     "errors",
+    "frame",
     "_lazy",
     "_version",
     "exact",

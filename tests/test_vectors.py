@@ -43,7 +43,7 @@ def test_there_are_no_other_files() -> None:
 def test_requests_can_be_read(name: str) -> None:
     data = bytes.fromhex(vector("requests")[name]["request"])  # type: ignore[index]
     found = request.read(data)
-    found.verify(CLIENT.public)
+    found.signed.verify(CLIENT.public)
     header = found.header
     message = messages.read(SPEC, header.message, header.added, header.deleted, found.message)
     assert (message.added is None, message.deleted is None) == (

@@ -21,7 +21,6 @@ orders on to. `Forwarder` syncs in a thread of its own while the group is served
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -34,12 +33,13 @@ from expunge.client.outbox import Composition
 from expunge.client.sync_answer import Answer
 from expunge.client.trust import Trust
 from expunge.crypto import Envelope, canonical
-from expunge.errors import EvidenceError, ExpungeError, FormatError, StoreError
+from expunge.errors import EvidenceError, ExpungeError, StoreError
 from expunge.evidence import Logged, Receipt, read_entry
 from expunge.evidence.forwarding_proof import passage_bytes
 from expunge.federation import Federation
 from expunge.federation.founding import found_federation
 from expunge.federation.layout import Layout
+from expunge.frame import Reader, pack
 from expunge.office import Office
 from expunge.ridge.spec import Aggregation, Spec
 from expunge.ridge.statistics import Statistics
@@ -51,7 +51,7 @@ from expunge.wire.request import OrderAnswer
 from expunge.wire.schema import UNDISCLOSED
 from expunge.wire.token import Token
 
-_HEADER = struct.Struct("<QQ")
+_HEADER = "QQ"
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,16 @@ class Forwarded:
 
     def to_bytes(self) -> bytes:
         """For the store."""
-        return _HEADER.pack(self.sequence, self.size) + self.statistics.to_bytes()
+        return pack(_HEADER, self.sequence, self.size) + self.statistics.to_bytes()
 
     @classmethod
     def from_bytes(cls, spec: Spec, data: bytes | None) -> Forwarded:
         """The inverse of `to_bytes`; nothing was forwarded if there is nothing."""
         if data is None:
             return cls(0, 0, Statistics.zero(spec))
-        if len(data) < _HEADER.size:
-            raise FormatError(
-                "what was forwarded is damaged: rebuild the aggregator from its group"
-            )
-        sequence, size = _HEADER.unpack_from(data)
-        return cls(sequence, size, Statistics.from_bytes(spec, data[_HEADER.size :]))
+        reader = Reader(data, "what was forwarded", "rebuild the aggregator from its group")
+        sequence, size = reader.fields(_HEADER, "its number and the size of the log")
+        return cls(sequence, size, Statistics.from_bytes(spec, bytes(reader.rest())))
 
 
 class Forwarding:

@@ -89,7 +89,7 @@ def test_a_forged_key_is_noticed(circle: Circle) -> None:
                 opening, circle.spec.aggregation, name="c1", sequence=1, key=make_key()
             ).message
         )
-        joins["c1"] = (Join.from_header(forged.header), forged.signature)
+        joins["c1"] = (Join.from_header(forged.header), forged.signed.signature)
 
     put_in_the_middle(circle, swap)
     for name in ("c1", "c2", "c3"):

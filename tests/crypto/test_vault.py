@@ -160,7 +160,7 @@ def test_other_files_and_other_versions_are_refused(path: Path, tmp_path: Path) 
     with pytest.raises(StoreError, match="version 2"):
         Vault.open(path)
     path.write_bytes(b"x" * 200)
-    with pytest.raises(StoreError, match="is not a vault"):
+    with pytest.raises(StoreError, match="are not a vault"):
         Vault.open(path)
 
 

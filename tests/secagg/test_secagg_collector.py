@@ -203,14 +203,19 @@ def test_malformed_bytes_are_refused() -> None:
         {"purpose": []},
     ):
         refused(room, resaid(join, key_of(ANN), **change), "malformed")
-    refused(room, resaid(join, key_of(ANN), b"more"), "malformed", "0 times 1 bytes")
+    refused(room, resaid(join, key_of(ANN), b"more"), "malformed", "4 where 0 are expected")
     for place in range(0, len(join), 7):
         altered = join[:place] + bytes([join[place] ^ 0x10]) + join[place + 1 :]
         with pytest.raises(RefusedError):
             room.collector.take(altered)
     room.until("sharing")
     shares = room.answer(ANN)
-    refused(room, resaid(shares, key_of(ANN), bytes(145)), "malformed", "2 times 146 bytes")
+    refused(
+        room,
+        resaid(shares, key_of(ANN), bytes(145)),
+        "malformed",
+        "292 bytes, 145 are left",
+    )
     refused(
         room, resaid(shares, key_of(ANN), sequence=6), "sequence-reused", "joined with number 5"
     )

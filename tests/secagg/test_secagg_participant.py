@@ -47,7 +47,10 @@ def test_a_key_in_the_middle_is_refused(sharing: Room) -> None:
     forged = Join(BOB, 5, Private(b"1" * 32).public, Private(b"2" * 32).public)
 
     def middle(joins: dict[str, tuple[Join, bytes]]) -> None:
-        joins[BOB] = (forged, eve.sign(forged.covered(sharing.opening, sharing.rules)))
+        joins[BOB] = (
+            forged,
+            eve.sign(forged.signed(sharing.opening, sharing.rules, b"").covered),
+        )
 
     data, participant = rewritten(sharing, middle), sharing.participants[ANN]
     unmoved(
@@ -106,7 +109,7 @@ def test_the_clients_own_join_must_be_there_unchanged(sharing: Room) -> None:
     message = messages.read_client_message(other.message)
 
     def older(joins: dict[str, tuple[Join, bytes]]) -> None:
-        joins[ANN] = (Join.from_header(message.header), message.signature)
+        joins[ANN] = (Join.from_header(message.header), message.signed.signature)
 
     data = rewritten(sharing, older)
     unmoved(
@@ -205,7 +208,11 @@ def test_deliveries_that_cannot_be_are_refused() -> None:
             EvidenceError,
             "1 neighbours of client-00 are left, too few",
         ),
-        (retold("deliveries", deliveries, body[:146]), FormatError, "4 times 146 bytes"),
+        (
+            retold("deliveries", deliveries, body[:146]),
+            FormatError,
+            "584 bytes, 146 are left",
+        ),
         (
             retold("deliveries", deliveries, senders=[BOB, BOB, CAT, CAT]),
             FormatError,
@@ -299,7 +306,7 @@ def test_survivors_that_cannot_be_are_refused() -> None:
         ),
         (retold("survivors", survivors, clients=[ANN]), EvidenceError, "1 of 7 clients survived"),
         (retold("survivors", survivors, clients=alive[::-1]), FormatError, "sorted"),
-        (retold("survivors", survivors, b"x"), FormatError, "0 times 1 bytes"),
+        (retold("survivors", survivors, b"x"), FormatError, "1 where 0 are expected"),
         (retold("survivors", survivors, roster="0" * 64), EvidenceError, "not of this round"),
     ]
     for data, error, match in cases:

@@ -70,7 +70,7 @@ class Server:
 
     def offer(self, data: bytes) -> bytes:
         received = request.read(data)
-        received.verify(CLIENT.public)
+        received.signed.verify(CLIENT.public)
         header = received.header
         if header.sequence in self.answers:
             digest, answer = self.answers[header.sequence]

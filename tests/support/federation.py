@@ -8,6 +8,7 @@ compares the service with it.
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 import secrets
 import shutil
@@ -238,7 +239,8 @@ def mislabelled(
 ) -> bytes:
     """A request whose header says something else than its body holds, signed all the same."""
     body = b"".join([*named, message])
-    head = canonical.encode(header.content(body) | changes)
+    digest = {"body": hashlib.sha256(body).hexdigest()}
+    head = canonical.encode(header.content() | digest | changes)
     frame = b"expunge\x00request\x00" + bytes([1]) + len(head).to_bytes(4, "little")
     return frame + head + key.sign(preauthentication(payload_type("request"), head)) + body
 

@@ -66,12 +66,37 @@ def test_a_request_is_read_back(header: Header, message: bytes) -> None:
     assert (len(found.added), len(found.deleted)) == header.commitments
     assert bytes(found.message) == message
     assert written(header, message) == data  # the same again: signatures are deterministic
-    found.verify(KEY.public)
+    found.signed.verify(KEY.public)
     with pytest.raises(EvidenceError):
-        found.verify(SERVER)
-    assert found.digest == hashlib.sha256(found.header_bytes).hexdigest()
+        found.signed.verify(SERVER)
+    assert found.digest == hashlib.sha256(found.signed.data).hexdigest()
     other = replace(header, nonce="0" * 64 if header.nonce != "0" * 64 else "1" * 64)
     assert request.read(written(other, message)).digest != found.digest
+
+
+@given(headers())
+def test_the_beginning_of_a_request_says_what_the_whole_says(header: Header) -> None:
+    data = written(header)
+    whole, size = request.read(data), request.FORMAT.signature_end(data)
+    found = request.read_preamble(data[:size])
+    assert (found.federation, found.client, found.sequence, found.signed) == (
+        header.federation,
+        header.client,
+        header.sequence,
+        whole.signed,
+    )
+    assert request.read_preamble(memoryview(data)) == found
+    assert request.FORMAT.signature_end(data[:20]) == 21 + 64
+    for end in (0, 20, 21, size - 1):
+        with pytest.raises(FormatError):
+            request.read_preamble(data[:end])
+
+
+@pytest.mark.parametrize("header", [b"", b"{}", b"[]", b"\xff", b'{"client":1}'])
+def test_beginnings_that_do_not_say_who_speaks_are_refused(header: bytes) -> None:
+    data = b"expunge\x00request\x00\x01" + len(header).to_bytes(4, "little") + header + bytes(64)
+    with pytest.raises(FormatError):
+        request.read_preamble(data)
 
 
 @given(headers(), st.data())
@@ -84,7 +109,7 @@ def test_a_request_cut_off_or_altered_is_not_taken(header: Header, data: st.Data
     altered = bytearray(whole)
     altered[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises((FormatError, EvidenceError)):
-        request.read(bytes(altered)).verify(KEY.public)
+        request.read(bytes(altered)).signed.verify(KEY.public)
 
 
 @given(st.binary(max_size=200))

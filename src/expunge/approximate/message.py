@@ -8,9 +8,7 @@ in float64 and without any error.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 
 from expunge.approximate.bounds import Interval
 from expunge.errors import FormatError, InputError, SpecMismatchError
+from expunge.frame import CHECKSUM_BYTES, Format, with_checksum
 from expunge.ridge.encoding import integer_rows
 from expunge.ridge.plausibility import count_problem
 from expunge.ridge.spec import Spec
@@ -59,10 +58,12 @@ class Batch:
 
 
 PRECISIONS = ("float32", "float64")
-_MAGIC = b"expunge\x00approximate\x00"
-_VERSION = 1
-_HEADER = struct.Struct(f"<{len(_MAGIC)}sB32s32sIIIIqBBddd")
-_CHECKSUM = hashlib.sha256().digest_size
+_FORMAT = Format(
+    "an approximate message",
+    b"expunge\x00approximate\x00",
+    "32s32sIIIIqBBddd",
+    remedy="ask for it again",
+)
 _KINDS = (
     "truncated",
     "randomized",
@@ -142,11 +143,11 @@ class ApproximateMessage:
     def size(self) -> int:
         """The number of bytes of the message, without writing it."""
         return (
-            _HEADER.size
+            _FORMAT.size
             + self.class_counts.nbytes
             + self.factor.nbytes
             + self.moment.nbytes
-            + _CHECKSUM
+            + CHECKSUM_BYTES
         )
 
     def __repr__(self) -> str:
@@ -159,9 +160,7 @@ class ApproximateMessage:
         """Versioned bytes that end with their SHA-256: header, class counts, factor and moment, all
         little-endian.
         """
-        header = _HEADER.pack(
-            _MAGIC,
-            _VERSION,
+        header = _FORMAT.begin(
             bytes.fromhex(self.spec.data_digest),
             bytes.fromhex(self.spec.labels_digest),
             *self.moment.shape,
@@ -180,36 +179,15 @@ class ApproximateMessage:
             self.factor.astype(kind),
             self.moment.astype("<f8"),
         )
-        content = b"".join([header, *(array.tobytes() for array in arrays)])
-        return content + hashlib.sha256(content).digest()
+        return with_checksum([header, *(array.tobytes() for array in arrays)])
 
     @classmethod
     def from_bytes(cls, spec: Spec, data: bytes) -> ApproximateMessage:
         """The inverse of `to_bytes`; refuses altered bytes and bytes of another spec."""
-        if len(data) < _HEADER.size + _CHECKSUM:
-            raise FormatError(
-                f"an approximate message is truncated: {len(data)} bytes are less than a header; "
-                "ask for it again"
-            )
-        magic, version, *rest = _HEADER.unpack_from(data)
-        if magic != _MAGIC:
-            raise FormatError(
-                "these bytes are no approximate message: they do not begin as one does"
-            )
-        if version != _VERSION:
-            raise FormatError(
-                f"this approximate message is of version {version}; this release reads version "
-                f"{_VERSION}"
-            )
-        if hashlib.sha256(data[:-_CHECKSUM]).digest() != data[-_CHECKSUM:]:
-            raise FormatError(
-                "an approximate message has been altered: its checksum does not match; ask for it "
-                "again"
-            )
-        (
-            digests,
-            (width, columns, classes, rank, count, method, precision, below, above, moment_error),
-        ) = rest[:2], rest[2:]
+        fields, reader = _FORMAT.open(data)
+        reader.require_checksum()
+        digests = fields[:2]
+        width, columns, classes, rank, count, method, precision, *errors = fields[2:]
         if [digest.hex() for digest in digests] != [spec.data_digest, spec.labels_digest]:
             raise SpecMismatchError(
                 "this approximate message was made under another spec: dim, intercept, grids, "
@@ -217,6 +195,7 @@ class ApproximateMessage:
             )
         if (
             (width, columns) != (spec.width, spec.columns)
+            or classes != (columns if spec.is_classification else 0)
             or method >= len(_KINDS)
             or precision >= len(PRECISIONS)
         ):
@@ -224,22 +203,12 @@ class ApproximateMessage:
                 "an approximate message contradicts itself: its header does not fit its spec; ask "
                 "for it again"
             )
-        kind = np.dtype(PRECISIONS[precision]).newbyteorder("<")
-        sizes = [8 * classes, kind.itemsize * rank * width, 8 * width * columns]
-        if len(data) != _HEADER.size + sum(sizes) + _CHECKSUM or classes != (
-            columns if spec.is_classification else 0
-        ):
-            raise FormatError(
-                f"an approximate message has {len(data)} bytes, not what its header says; ask for "
-                "it again"
-            )
-        counts = np.frombuffer(data, "<i8", classes, _HEADER.size).astype(np.int64)
-        factor = np.frombuffer(data, kind, rank * width, _HEADER.size + sizes[0]).reshape(
-            rank, width
-        )
-        moment = np.frombuffer(
-            data, "<f8", width * columns, _HEADER.size + sizes[0] + sizes[1]
-        ).reshape(width, columns)
+        kind = np.dtype(PRECISIONS[precision]).newbyteorder("<").str
+        counts = reader.array("<i8", (classes,), "the class counts").astype(np.int64)
+        factor = reader.array(kind, (rank, width), "the factor")
+        moment = reader.array("<f8", (width, columns), "the moment")
+        reader.end()
+        below, above, moment_error = errors
         try:
             return cls(
                 spec,

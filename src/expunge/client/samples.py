@@ -15,7 +15,6 @@ which samples are meant, a `Preview` what forgetting them would do.
 from __future__ import annotations
 
 import secrets
-import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,10 +29,10 @@ from expunge.errors import (
     CommitmentError,
     InputError,
     ShapeError,
-    StoreError,
     UnknownLabelError,
     UnknownSampleError,
 )
+from expunge.frame import Reader, prefixed
 from expunge.ridge.encoding import (
     Rows,
     Targets,
@@ -121,9 +120,6 @@ def counted(values: Iterable[str | None]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-_LENGTH = struct.Struct("<I")
-
-
 FILE_SOURCE, TEXT_SOURCE = (
     "file:",
     "text:",
@@ -176,26 +172,20 @@ class Content:
         if not isinstance(self.target, int):
             head["target"] = [self.target.dtype.str, self.target.size]
             tail += self.target.tobytes()
-        text = canonical.encode(head)
-        return _LENGTH.pack(len(text)) + text + tail
+        return prefixed(canonical.encode(head)) + tail
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Content:
         """The inverse of `to_bytes`."""
-        (size,) = _LENGTH.unpack_from(data)
-        start = _LENGTH.size + size
-        head = canonical.decode(data[_LENGTH.size : start], "the content of a sample")
+        reader = Reader(data, "the content of a sample", "the store is damaged")
+        head = canonical.decode(bytes(reader.prefixed("the head")), "the content of a sample")
         feature, target = head["feature"], head["target"]
-        arrays = []
-        for form in (feature, target):
-            if isinstance(form, list):
-                dtype = np.dtype(form[0])
-                arrays.append(np.frombuffer(data, dtype=dtype, count=form[1], offset=start))
-                start += dtype.itemsize * form[1]
-        if start != len(data):
-            raise StoreError(
-                "the content of a sample has another length than it says: the store is damaged"
-            )
+        arrays = [
+            reader.array(form[0], (form[1],), "the numbers")
+            for form in (feature, target)
+            if isinstance(form, list)
+        ]
+        reader.end()
         return cls(
             bytes.fromhex(head["salt"]),
             arrays[0] if feature is not None else None,

@@ -1,4 +1,5 @@
-"""Envelopes: signed JSON in the form of DSSE (Dead Simple Signing Envelope, version 1).
+"""What is signed: envelopes, which are JSON in the form of DSSE (Dead Simple Signing Envelope,
+version 1), and frames, whose signed header is followed by a body of any bytes.
 
 The signature covers type and payload (`preauthentication`), so that no payload can pass for one of
 another type. The text of an envelope is canonical: `Envelope.from_bytes(data).to_bytes() == data`,
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +18,10 @@ from typing import Any
 from expunge.crypto import canonical
 from expunge.crypto.keys import SIGNATURE_BYTES, PublicKey, SigningKey
 from expunge.errors import EvidenceError, FormatError
+from expunge.frame import Bytes, HeaderFormat
 
 _TYPE = "application/vnd.expunge.{}.v1+json"
+_MOST_HEADER = 1 << 20
 _KEY_ID = re.compile("[0-9a-f]{64}")
 
 
@@ -118,6 +122,69 @@ class Envelope:
     def from_bytes(cls, data: bytes, kind: str) -> Envelope:
         """The inverse of `to_bytes`."""
         return cls.from_json(canonical.decode(data, f"the envelope of a {kind}"), kind)
+
+
+@dataclass(frozen=True)
+class SignedHeader:
+    """The header of a signed frame and its signature; `verify` says whose it is."""
+
+    kind: str
+    data: bytes
+    signature: bytes
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the header, which covers the body."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def covered(self) -> bytes:
+        """What the signature covers."""
+        return preauthentication(payload_type(self.kind), self.data)
+
+    def verify(self, key: PublicKey) -> None:
+        """Raise EvidenceError unless `key` signed this header."""
+        key.verify(self.signature, self.covered)
+
+
+class SignedFormat(HeaderFormat):
+    """Frames of a header in canonical JSON, the signature of it, and a body, whose SHA-256 the
+    header gives as `body`.
+    """
+
+    def __init__(self, kind: str, what: str, magic: bytes) -> None:
+        super().__init__(what, magic, _MOST_HEADER, remedy="offer it again")
+        self._kind = kind
+
+    def sign(self, header: dict[str, Any], body: bytes, key: SigningKey) -> bytes:
+        """The bytes of a frame. Law: the same arguments give the same bytes."""
+        data = header_bytes(header, body)
+        return self.write(data, key.sign(SignedHeader(self._kind, data, b"").covered), body)
+
+    def read_signed(self, data: Bytes) -> tuple[SignedHeader, memoryview]:
+        """Header and body, with nothing said about who signed the one, nor whether the other is
+        its.
+        """
+        header, reader = self.read(data)
+        signature = bytes(reader.take(SIGNATURE_BYTES, "the signature"))
+        return SignedHeader(self._kind, header, signature), reader.rest()
+
+    def signature_end(self, start: Bytes) -> int:
+        """Where the signature ends, as far as these first bytes tell: as many bytes say who
+        speaks.
+        """
+        return self.header_end(start) + SIGNATURE_BYTES
+
+
+def header_bytes(header: dict[str, Any], body: bytes) -> bytes:
+    """The header of a frame with this body."""
+    return canonical.encode(header | {"body": hashlib.sha256(body).hexdigest()})
+
+
+def require_body(header: dict[str, Any], body: memoryview, what: str) -> None:
+    """Raise FormatError unless the header is that of a frame with this body."""
+    if hashlib.sha256(body).hexdigest() != header["body"]:
+        raise FormatError(f"the body of {what} is truncated or altered: offer it again")
 
 
 def _binary(text: object, what: str) -> bytes:

@@ -27,7 +27,6 @@ import heapq
 import hmac
 import os
 import secrets
-import struct
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -36,14 +35,15 @@ from typing import NoReturn
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from expunge.errors import ShreddedError, StoreError
+from expunge.errors import FormatError, ShreddedError, StoreError
+from expunge.frame import Format, pack, pieces
 from expunge.storage.files import sync_folder
 
 KEY_BYTES = 32
 _ERASED = bytes(KEY_BYTES)  # what stands in a slot without a key
-_MAGIC = b"expunge\0vault\0"
-_VERSION = 1
-_HEADER = struct.Struct("<14sB16sQQ")
+_FORMAT = Format(
+    "a vault", b"expunge\0vault\0", "16sQQ", remedy="if there is a mirror of it, copy it here"
+)
 _START = 64  # of slot 0: every slot lies within one sector of the disk
 _GROWTH = 128  # slots added at a time, at the least
 _SEALED_VERSION = b"\x01"
@@ -111,19 +111,10 @@ class _File:
             raise StoreError(
                 f"the vault {self.path} cannot be read: {problem.strerror}"
             ) from problem
-        if len(content) < _START:
-            raise StoreError(
-                f"the vault {self.path} is truncated: it has {len(content)} bytes, not even a "
-                "whole header"
-            )
-        magic, version, self.identity, self.slots, self.changes = _HEADER.unpack_from(content)
-        if magic != _MAGIC:
-            raise StoreError(f"{self.path} is not a vault")
-        if version != _VERSION:
-            raise StoreError(
-                f"the vault {self.path} is of version {version}; this program reads version "
-                f"{_VERSION}"
-            )
+        try:
+            (self.identity, self.slots, self.changes), _ = _FORMAT.open(content)
+        except FormatError as problem:
+            raise StoreError(f"the vault {self.path} cannot be read: {problem}") from problem
         end = _START + self.slots * KEY_BYTES
         if len(content) < end:
             raise StoreError(
@@ -148,7 +139,7 @@ class _File:
                 os.fsync(self._descriptor)
             for slot, run in runs:
                 self._put(run, _START + slot * KEY_BYTES)
-            self._put(_HEADER.pack(_MAGIC, _VERSION, self.identity, slots, changes), 0)
+            self._put(_FORMAT.begin(self.identity, slots, changes), 0)
             os.fsync(self._descriptor)
         except OSError as problem:
             raise StoreError(
@@ -180,7 +171,7 @@ class Vault:
         self._closed = False
         self._live: set[int] = set()
         self._free: list[int] = []  # sorted, hence a heap
-        for slot, (key,) in enumerate(struct.iter_unpack(f"{KEY_BYTES}s", keys)):
+        for slot, key in enumerate(pieces(keys, KEY_BYTES)):
             if key == _ERASED:
                 self._free.append(slot)
             else:
@@ -429,4 +420,4 @@ def _key_tag(key: bytes) -> bytes:
 
 
 def _associated(slot: int, context: bytes) -> bytes:
-    return b"expunge\0sealed\0" + _SEALED_VERSION + struct.pack("<Q", slot) + context
+    return b"expunge\0sealed\0" + _SEALED_VERSION + pack("Q", slot) + context

@@ -6,7 +6,7 @@ Law: equal statistics have equal bytes, whatever they were made from; any altere
 from __future__ import annotations
 
 import hashlib
-import struct
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from expunge.errors import FormatError, SpecMismatchError
 from expunge.exact import blas, wide
+from expunge.frame import CHECKSUM_BYTES, Format, Reader, with_checksum
 from expunge.ridge.spec import Spec
 from expunge.ridge.sums import embedded
 
-_MAGIC = b"expunge\x00statistics\x00"
-_VERSION = 1
-_HEADER = struct.Struct(f"<{len(_MAGIC)}sB32s32sIIqI")
-_CHECKSUM = hashlib.sha256().digest_size
+_FORMAT = Format(
+    "statistics", b"expunge\x00statistics\x00", "32s32sIIqI", remedy="ask for them again"
+)
+_WIDE_BYTES = 16
 
 
 class Parts:
@@ -47,9 +48,7 @@ def digest_of(sums: Any) -> str:
 def _pieces(sums: Any) -> Iterator[bytes | memoryview]:
     """The canonical bytes, piece by piece; each piece is good until the next."""
     spec = sums.spec
-    yield _HEADER.pack(
-        _MAGIC,
-        _VERSION,
+    yield _FORMAT.begin(
         bytes.fromhex(spec.data_digest),
         bytes.fromhex(spec.labels_digest),
         spec.width,
@@ -64,45 +63,26 @@ def _pieces(sums: Any) -> Iterator[bytes | memoryview]:
 
 def write(sums: Any) -> bytes:
     """The canonical bytes, which end with their SHA-256."""
-    content, data = hashlib.sha256(), []
-    for piece in _pieces(sums):
-        content.update(piece)
-        data.append(bytes(piece))
-    return b"".join([*data, content.digest()])
+    return with_checksum(_pieces(sums))
 
 
 def read(spec: Spec, data: bytes) -> Parts:
     """The inverse of `write`; bytes made before labels were appended to the spec are embedded."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise FormatError(f"statistics are read from bytes, got {type(data).__name__}")
-    view = memoryview(bytes(data))
-    columns, count, classes = _checked_header(spec, view)
+    (columns, count, classes), reader = _opened(spec, bytes(data))
     width = spec.width
     shapes = [(blas.packed_length(width),), (width, columns), (blas.packed_length(columns),)]
-    sizes = [8 * classes, *(16 * int(np.prod(shape)) for shape in shapes)]
-    expected = _HEADER.size + sum(sizes) + _CHECKSUM
-    if len(view) != expected:
-        state = "truncated" if len(view) < expected else "too long"
-        raise FormatError(
-            f"statistics are {state}: {len(view)} bytes where {expected} are expected; ask for "
-            "them again"
-        )
-    if hashlib.sha256(view[:-_CHECKSUM]).digest() != view[-_CHECKSUM:]:
-        raise FormatError(
-            "statistics have been altered: their checksum does not match; ask for them again"
-        )
-    position = _HEADER.size
-    fields = []
-    for size in sizes:
-        fields.append(view[position : position + size])
-        position += size
+    sizes = [_WIDE_BYTES * math.prod(shape) for shape in shapes]
+    reader.require(8 * classes + sum(sizes) + CHECKSUM_BYTES)
+    reader.require_checksum()
     parts = object.__new__(Parts)
-    parts.class_counts = np.frombuffer(fields[0], dtype="<i8").astype(np.int64)
-    parts.gram, parts.moment = (
-        wide.from_bytes(fields[1], shapes[0]),
-        wide.from_bytes(fields[2], shapes[1]),
+    parts.class_counts = reader.array("<i8", (classes,), "the class counts").astype(np.int64)
+    parts.gram, parts.moment, packed = (
+        wide.from_bytes(reader.take(size, "the sums"), shape)
+        for size, shape in zip(sizes, shapes, strict=True)
     )
-    parts.label_gram = _symmetric(wide.from_bytes(fields[3], shapes[2]), columns)
+    parts.label_gram = _symmetric(packed, columns)
     parts.count = count
     if columns < spec.columns:
         parts.moment, parts.label_gram, parts.class_counts = embedded(
@@ -119,19 +99,9 @@ def _symmetric(packed: wide.Wide, size: int) -> wide.Wide:
     return result
 
 
-def _checked_header(spec: Spec, view: memoryview) -> tuple[int, int, int]:
-    if len(view) < _HEADER.size:
-        raise FormatError(
-            f"statistics are truncated: {len(view)} bytes are less than a header; ask for them "
-            "again"
-        )
-    magic, version, data, labels, width, columns, count, classes = _HEADER.unpack_from(view)
-    if magic != _MAGIC:
-        raise FormatError("these bytes are not statistics: they do not begin as statistics do")
-    if version != _VERSION:
-        raise FormatError(
-            f"statistics of version {version} cannot be read; this release reads version {_VERSION}"
-        )
+def _opened(spec: Spec, content: bytes) -> tuple[tuple[int, int, int], Reader]:
+    """Columns, count and number of class counts, if they are of this spec; and the rest."""
+    (data, labels, width, columns, count, classes), reader = _FORMAT.open(content)
     if data.hex() != spec.data_digest or width != spec.width:
         raise SpecMismatchError(
             "these statistics were made under another spec: their data digest is "
@@ -155,4 +125,4 @@ def _checked_header(spec: Spec, view: memoryview) -> tuple[int, int, int]:
             "statistics have been altered: the number of class counts does not fit the number of "
             "labels"
         )
-    return columns, count, classes
+    return (columns, count, classes), reader

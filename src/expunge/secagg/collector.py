@@ -284,7 +284,7 @@ class Collector:
             raise RefusedError("malformed", f"{problem}") from problem
         self._require_sender(message)
         known = self._digests.get((message.kind, message.client))
-        if known == message.digest:
+        if known == message.signed.digest:
             return message.client
         if known is not None:
             raise RefusedError(
@@ -307,7 +307,7 @@ class Collector:
             raise RefusedError(
                 "malformed", f"the {message.kind} of {message.client} cannot be read: {problem}"
             ) from problem
-        self._digests[message.kind, message.client] = message.digest
+        self._digests[message.kind, message.client] = message.signed.digest
         return message.client
 
     def _require_sender(self, message: ClientMessage) -> None:
@@ -332,7 +332,7 @@ class Collector:
                 "unknown-actor", f"nobody of the name {client} is enrolled here"
             ) from problem
         try:
-            message.verify(key)
+            message.signed.verify(key)
         except EvidenceError as problem:
             raise RefusedError(
                 "bad-signature",
@@ -399,7 +399,7 @@ class Collector:
                 ),
             )
         messages.pieces(message.body, 0, 1, "a join")
-        self._joins[message.client] = (Join.from_header(message.header), message.signature)
+        self._joins[message.client] = (Join.from_header(message.header), message.signed.signature)
 
     def _take_shares(self, message: ClientMessage) -> None:
         header, count = message.header, len(self._known().neighbours(message.client))

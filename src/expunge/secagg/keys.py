@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from expunge.errors import EvidenceError, FormatError
+from expunge.frame import Reader
 
 Random = Callable[[int], bytes]
 
@@ -52,9 +53,10 @@ class Secrets:
     @classmethod
     def from_bytes(cls, data: bytes) -> Secrets:
         """The inverse of `to_bytes`."""
-        if len(data) != 4 * KEY_BYTES:
-            raise FormatError(f"the secrets of a round are {4 * KEY_BYTES} bytes, got {len(data)}")
-        return cls(*(data[at : at + KEY_BYTES] for at in range(0, len(data), KEY_BYTES)))
+        reader = Reader(data, "the secrets of a round", "leave this round and wait for the next")
+        secrets = cls(*reader.pieces(4, KEY_BYTES, "the keys"))
+        reader.end()
+        return secrets
 
     def to_bytes(self) -> bytes:
         """All of them: to be kept from all others."""

@@ -53,18 +53,23 @@ The holders of a client's shares are the client and its neighbours, sorted by na
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from expunge.crypto import canonical
-from expunge.crypto.envelope import payload_type, preauthentication
-from expunge.crypto.keys import SIGNATURE_BYTES, PublicKey, SigningKey
+from expunge.crypto.envelope import (
+    SignedFormat,
+    SignedHeader,
+    header_bytes,
+    require_body,
+)
+from expunge.crypto.keys import SigningKey
 from expunge.errors import FormatError, SpecError
+from expunge.frame import Bytes, HeaderFormat, Reader
 from expunge.ridge.spec import Aggregation
 from expunge.secagg.plan import ROUND_DIGITS, Opening
+from expunge.wire import request
 from expunge.wire.schema import (
     FEDERATION_DIGITS,
     checked_digest,
@@ -73,10 +78,13 @@ from expunge.wire.schema import (
     checked_name,
 )
 
-_SAID, _TOLD = b"expunge\x00said\x00", b"expunge\x00told\x00"
-_VERSION = 1
-_FRAME = struct.Struct(f"<{len(_SAID)}sBI")
-_MOST_HEADER = 1 << 24  # a roster of a hundred thousand clients has some megabytes of names
+SAID = SignedFormat("aggregation", "a message of a round", b"expunge\x00said\x00")
+_TOLD = HeaderFormat(
+    "a message of a round",
+    b"expunge\x00told\x00",
+    1 << 24,  # a roster of a hundred thousand clients has some megabytes of names
+    remedy="ask again",
+)
 _ALWAYS = frozenset({"body", "federation", "kind", "round"})
 
 CLIENT_MESSAGES = {
@@ -95,11 +103,10 @@ _HEXADECIMAL = ("body", "cipher", "deliveries", "mask", "own", "roster", "seed",
 
 @dataclass(frozen=True)
 class ClientMessage:
-    """A client's message as it was received; `verify` says whether the client signed it."""
+    """A client's message as it was received; `signed` says whether the client signed it."""
 
     header: dict[str, Any]
-    header_bytes: bytes
-    signature: bytes
+    signed: SignedHeader
     body: memoryview
 
     @property
@@ -112,96 +119,49 @@ class ClientMessage:
         """Who claims to have said it."""
         return str(self.header["client"])
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the header, which covers the body."""
-        return hashlib.sha256(self.header_bytes).hexdigest()
-
-    def verify(self, key: PublicKey) -> None:
-        """Raise EvidenceError unless `key` signed this."""
-        key.verify(self.signature, covered(self.header_bytes))
-
-
-def covered(header: bytes) -> bytes:
-    """What a client signs."""
-    return preauthentication(payload_type("aggregation"), header)
-
 
 def sign(header: dict[str, Any], body: bytes, key: SigningKey) -> bytes:
     """The bytes of a client's message. Law: the same arguments give the same bytes."""
-    head = canonical.encode(header | {"body": hashlib.sha256(body).hexdigest()})
-    return b"".join([_FRAME.pack(_SAID, _VERSION, len(head)), head, key.sign(covered(head)), body])
+    return SAID.sign(header, body, key)
 
 
 def write_server_message(header: dict[str, Any], body: bytes = b"") -> bytes:
     """The bytes of what the server tells. Law: the same arguments give the same bytes."""
-    head = canonical.encode(header | {"body": hashlib.sha256(body).hexdigest()})
-    return b"".join([_FRAME.pack(_TOLD, _VERSION, len(head)), head, body])
+    return _TOLD.write(header_bytes(header, body), body)
 
 
 def read_client_message(data: bytes | memoryview) -> ClientMessage:
     """A client's message of any kind; FormatError for what is truncated, altered or malformed."""
-    head, rest = _opened(data, _SAID, "message of a round")
-    if len(rest) < SIGNATURE_BYTES:
-        raise FormatError("the message of a round is truncated: offer it again")
-    body = rest[SIGNATURE_BYTES:]
-    header = _checked(head, CLIENT_MESSAGES)
-    _require_body(header, body)
-    return ClientMessage(header, head, bytes(rest[:SIGNATURE_BYTES]), body)
+    signed, body = SAID.read_signed(data)
+    header = _checked(signed.data, CLIENT_MESSAGES)
+    require_body(header, body, f"the {header['kind']}")
+    return ClientMessage(header, signed, body)
 
 
 @dataclass(frozen=True)
-class Preamble:
-    """Who claims to say what; `verify` says whether the client signed it.
+class Preamble(request.Preamble):
+    """Who claims to say what in which round."""
 
-    Whether the body is the one that was signed is open.
-    """
-
-    federation: str
     round: str
-    client: str
-    sequence: int
     kind: str
-    header: bytes = field(repr=False)
-    signature: bytes = field(repr=False)
-
-    def verify(self, key: PublicKey) -> None:
-        """Raise EvidenceError unless `key` signed this."""
-        key.verify(self.signature, covered(self.header))
 
 
-def read_preamble(data: bytes | memoryview) -> Preamble:
+def read_preamble(data: Bytes) -> Preamble:
     """How a client's message introduces itself, to find out for which round it is; FormatError if
     it does not.
     """
-    head, rest = _opened(data, _SAID, "message of a round")
-    header = _checked(head, CLIENT_MESSAGES)
+    signed, _ = SAID.read_signed(data)
+    header = _checked(signed.data, CLIENT_MESSAGES)
     claims = {name: header[name] for name in ("federation", "round", "client", "sequence", "kind")}
-    return Preamble(**claims, header=head, signature=bytes(rest[:SIGNATURE_BYTES]))
+    return Preamble(**claims, signed=signed)
 
 
 def read_server_message(kind: str, data: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:
     """Header and body of what the server tells, of this kind; FormatError for anything else."""
-    head, body = _opened(data, _TOLD, kind)
-    header = _checked(head, {kind: SERVER_MESSAGES[kind]})
-    _require_body(header, body)
+    head, reader = _TOLD.read(data)
+    header, body = _checked(head, {kind: SERVER_MESSAGES[kind]}), reader.rest()
+    require_body(header, body, f"the {kind}")
     return header, body
-
-
-def _opened(data: bytes | memoryview, magic: bytes, what: str) -> tuple[bytes, memoryview]:
-    view = memoryview(data).cast("B")
-    if len(view) < _FRAME.size or bytes(view[: len(magic)]) != magic:
-        raise FormatError(f"this is no {what}: it does not begin as one")
-    _, version, size = _FRAME.unpack(view[: _FRAME.size])
-    if version != _VERSION:
-        raise FormatError(
-            f"a {what} of version {version} is unknown here; this side speaks version {_VERSION}"
-        )
-    if size > _MOST_HEADER or len(view) < _FRAME.size + size:
-        raise FormatError(
-            f"the {what} is truncated, or its header of {size} bytes is too long: offer it again"
-        )
-    return bytes(view[_FRAME.size : _FRAME.size + size]), view[_FRAME.size + size :]
 
 
 def _checked(head: bytes, kinds: dict[str, frozenset[str]]) -> dict[str, Any]:
@@ -222,13 +182,6 @@ def _checked(head: bytes, kinds: dict[str, frozenset[str]]) -> dict[str, Any]:
     if "length" in content:
         checked_integer(content["length"], "the length of the masked vector", 1)
     return content
-
-
-def _require_body(header: dict[str, Any], body: memoryview) -> None:
-    if hashlib.sha256(body).hexdigest() != header["body"]:
-        raise FormatError(
-            f"the body of the {header['kind']} is truncated or altered: offer it again"
-        )
 
 
 def opening_of(header: dict[str, Any]) -> Opening:
@@ -260,11 +213,12 @@ def about(opening: Opening, rules: Aggregation) -> dict[str, Any]:
     }
 
 
-def pieces(body: memoryview, count: int, size: int, what: str) -> list[memoryview]:
+def pieces(body: memoryview, count: int, size: int, what: str) -> list[bytes]:
     """The body cut into so many pieces of this size, and nothing else."""
-    if len(body) != count * size:
-        raise FormatError(f"{what} must have {count} times {size} bytes, got {len(body)}")
-    return [body[at : at + size] for at in range(0, len(body), size)]
+    reader = Reader(body, what, "whoever made them must make them anew")
+    found = reader.pieces(count, size, "the body")
+    reader.end()
+    return found
 
 
 def names(value: object, what: str) -> tuple[str, ...]:

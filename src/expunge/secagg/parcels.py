@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from expunge.errors import EvidenceError
+from expunge.frame import Reader
 from expunge.secagg import shamir
 from expunge.secagg.keys import SEALED_MORE, Context, Private, Secrets, seal, stream, unseal
 from expunge.secagg.messages import pieces
@@ -34,11 +35,12 @@ class Parcel:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Parcel:
-        """The inverse of `to_bytes`, for bytes of the right number."""
-        middle = _SEALED_BYTES + _DIGEST_BYTES
-        return cls(
-            bytes(data[:_SEALED_BYTES]), bytes(data[_SEALED_BYTES:middle]), bytes(data[middle:])
-        )
+        """The inverse of `to_bytes`."""
+        reader = Reader(data, "a parcel")
+        sealed = bytes(reader.take(_SEALED_BYTES, "the sealed shares"))
+        seed, mask = reader.pieces(2, _DIGEST_BYTES, "their digests")
+        reader.end()
+        return cls(sealed, seed, mask)
 
     def to_bytes(self) -> bytes:
         """146 bytes."""

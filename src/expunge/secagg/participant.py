@@ -25,15 +25,15 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from expunge.crypto import canonical
 from expunge.crypto.keys import PublicKey, SigningKey
-from expunge.errors import EvidenceError, FormatError, ProtocolError, SpecMismatchError
+from expunge.errors import EvidenceError, ProtocolError, SpecMismatchError
 from expunge.exact.wide import Wide
+from expunge.frame import HeaderFormat, with_checksum
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import messages
 from expunge.secagg.keys import Private, Random, Secrets
@@ -46,10 +46,11 @@ from expunge.wire.schema import checked_integer, checked_name
 
 PHASES = ("joined", "shared", "masked", "revealed")
 
-_MAGIC = b"expunge\x00participant\x00"
-_VERSION = 1
-_FRAME = struct.Struct(f"<{len(_MAGIC)}sBI")
-_CHECKSUM = hashlib.sha256().digest_size
+_FORMAT = HeaderFormat(
+    "a participant's state",
+    b"expunge\x00participant\x00",
+    remedy="leave this round and wait for the next",
+)
 _TEXTS = ("deliveries", "join", "key", "masked", "phase", "survivors")
 _PARTS = ("roster", "shares", "held", "reveal")
 _KEYS = frozenset(
@@ -92,38 +93,20 @@ class State:
             "secrets": None if self.secrets is None else self.secrets.to_bytes().hex(),
             "sequence": self.sequence,
         }
-        head = canonical.encode(content)
-        data = b"".join(
-            [
-                _FRAME.pack(_MAGIC, _VERSION, len(head)),
-                head,
-                *(getattr(self, name) for name in _PARTS),
-            ]
-        )
-        return data + hashlib.sha256(data).digest()
+        parts = (getattr(self, name) for name in _PARTS)
+        return with_checksum([_FORMAT.write(canonical.encode(content), *parts)])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> State:
         """The inverse of `to_bytes`."""
-        if len(data) < _FRAME.size + _CHECKSUM or data[: len(_MAGIC)] != _MAGIC:
-            raise FormatError("this is no state of a participant: it does not begin as one")
-        _, version, size = _FRAME.unpack_from(data)
-        if version != _VERSION:
-            raise FormatError(
-                f"a participant's state of version {version} is unknown here; this release reads "
-                f"version {_VERSION}"
-            )
-        if hashlib.sha256(data[:-_CHECKSUM]).digest() != data[-_CHECKSUM:]:
-            raise FormatError(
-                "the state of a participant is damaged: leave this round and wait for the next"
-            )
-        start = _FRAME.size + size
-        content = canonical.decode_object(
-            data[_FRAME.size : start], "the state of a participant", _KEYS
-        )
-        parts: dict[str, Any] = {}
-        for name, length in zip(_PARTS, content["parts"], strict=True):
-            parts[name], start = data[start : start + length], start + length
+        header, reader = _FORMAT.read(data)
+        reader.require_checksum()
+        content = canonical.decode_object(header, "the state of a participant", _KEYS)
+        parts: dict[str, Any] = {
+            name: bytes(reader.take(length, name))
+            for name, length in zip(_PARTS, content["parts"], strict=True)
+        }
+        reader.end()
         secrets, included = content["secrets"], content["included"]
         return cls(
             opening=Opening.from_json(content["opening"]),

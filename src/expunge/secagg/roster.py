@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from expunge.crypto import canonical
+from expunge.crypto.envelope import SignedHeader, header_bytes
 from expunge.crypto.keys import SIGNATURE_BYTES, PublicKey
 from expunge.errors import EvidenceError, FormatError, InputError
 from expunge.ridge.spec import Aggregation
 from expunge.secagg.keys import KEY_BYTES, Context, checked_public
 from expunge.secagg.messages import (
     about,
-    covered,
     names,
     opening_of,
     pieces,
@@ -86,10 +85,11 @@ class Join:
             | {"client": self.name, "kind": "join", "sequence": self.sequence}
         )
 
-    def covered(self, opening: Opening, rules: Aggregation) -> bytes:
-        """What its signature covers."""
-        nothing = {"body": hashlib.sha256(b"").hexdigest()}
-        return covered(canonical.encode(self.header(opening, rules) | nothing))
+    def signed(self, opening: Opening, rules: Aggregation, signature: bytes) -> SignedHeader:
+        """The header of its message, which has no body, with a signature."""
+        return SignedHeader(
+            "aggregation", header_bytes(self.header(opening, rules), b""), signature
+        )
 
     @classmethod
     def from_header(cls, header: dict[str, Any]) -> Join:
@@ -154,7 +154,7 @@ class Roster:
             if (name, key) in self._verified:
                 continue
             try:
-                key.verify(signature, join.covered(self.opening, self.rules))
+                join.signed(self.opening, self.rules, signature).verify(key)
             except EvidenceError as problem:
                 raise EvidenceError(
                     f"the join of {name} in the roster is not signed by the key pinned for it: "
@@ -208,14 +208,14 @@ def _read(data: bytes) -> Roster:
     joins = []
     found = pieces(body, len(clients), 2 * KEY_BYTES + SIGNATURE_BYTES, "the keys of a roster")
     for name, (_, sequence), piece in zip(order, clients, found, strict=True):
-        cipher = checked_public(bytes(piece[:KEY_BYTES]), f"the cipher key of {name}")
-        mask = checked_public(bytes(piece[KEY_BYTES : 2 * KEY_BYTES]), f"the mask key of {name}")
+        cipher = checked_public(piece[:KEY_BYTES], f"the cipher key of {name}")
+        mask = checked_public(piece[KEY_BYTES : 2 * KEY_BYTES], f"the mask key of {name}")
         joins.append(
             (
                 Join(
                     name, checked_integer(sequence, f"the sequence number of {name}"), cipher, mask
                 ),
-                bytes(piece[2 * KEY_BYTES :]),
+                piece[2 * KEY_BYTES :],
             )
         )
     return Roster(data, opening_of(header), rules_of(header), joins)

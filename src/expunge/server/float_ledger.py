@@ -9,7 +9,6 @@ so.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import FormatError, PublicationRangeError
+from expunge.frame import Format
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.server.rules import Account
@@ -25,9 +25,12 @@ from expunge.wire.messages import FactorPart, GramPart, Part, RowsPart
 
 Float = NDArray[np.float64]
 
-_MAGIC = b"expunge\x00float64\x00"
-_VERSION = 1
-_HEADER = struct.Struct(f"<{len(_MAGIC)}sBIIqI")
+_FORMAT = Format(
+    "the float64 ledger",
+    b"expunge\x00float64\x00",
+    "IIqI",
+    remedy="rebuild the server from its clients",
+)
 _MOST_INTEGER = 2.0**53
 
 
@@ -65,9 +68,7 @@ class FloatSums:
 
     def _pieces(self) -> Iterator[bytes]:
         spec = self.spec
-        yield _HEADER.pack(
-            _MAGIC, _VERSION, spec.width, spec.columns, self.count, len(self.class_counts)
-        )
+        yield _FORMAT.begin(spec.width, spec.columns, self.count, len(self.class_counts))
         yield self.class_counts.astype("<i8").tobytes()
         yield self.gram[np.triu_indices(spec.width)].astype("<f8").tobytes()
         yield self.moment.astype("<f8").tobytes()
@@ -87,21 +88,13 @@ class FloatSums:
     @classmethod
     def from_bytes(cls, spec: Spec, data: bytes) -> FloatSums:
         """The inverse of `to_bytes`; labels appended since have no samples."""
-        magic, version, width, columns, count, classes = _HEADER.unpack_from(data)
+        (width, columns, count, classes), reader = _FORMAT.open(data)
         triangle = width * (width + 1) // 2
-        if (
-            magic != _MAGIC
-            or version != _VERSION
-            or len(data) != _HEADER.size + 8 * (classes + triangle + width * columns)
-        ):
-            raise FormatError("the float64 ledger is damaged: rebuild the server from its clients")
+        reader.require(8 * (classes + triangle + width * columns))
         sums = cls(spec)
-        numbers = np.frombuffer(data, dtype="<f8", offset=_HEADER.size + 8 * classes)
-        sums.class_counts[:classes] = np.frombuffer(
-            data, dtype="<i8", count=classes, offset=_HEADER.size
-        )
-        sums.gram[np.triu_indices(width)] = numbers[:triangle]
-        sums.moment[:, :columns] = numbers[triangle:].reshape(width, columns)
+        sums.class_counts[:classes] = reader.array("<i8", (classes,), "the class counts")
+        sums.gram[np.triu_indices(width)] = reader.array("<f8", (triangle,), "the gram")
+        sums.moment[:, :columns] = reader.array("<f8", (width, columns), "the moment")
         sums.count = count
         return sums
 

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 
 from expunge.errors import (
     CarrierError,
-    EvidenceError,
     ExpungeError,
-    FormatError,
     ProtocolError,
     RefusedError,
     StoreError,
@@ -32,6 +30,7 @@ from expunge.server.rules import Account, judge, require_next, require_spec, req
 from expunge.server.state import Digests, ServerState
 from expunge.wire import messages, request
 from expunge.wire.messages import Message
+from expunge.wire.refusals import malformed
 from expunge.wire.request import Request
 from expunge.wire.schema import time_text
 
@@ -120,33 +119,18 @@ class Requests:
                     "allowed"
                 ),
             )
-        try:
+        with malformed():
             asked = request.read(data)
-        except FormatError as problem:
-            raise RefusedError("malformed", str(problem)) from problem
         header = asked.header
-        if header.federation != core.federation:
-            raise RefusedError(
-                "wrong-federation",
-                f"the request is for federation {header.federation}, this is {core.federation}",
-            )
-        actor = core.actor(header.client, "client")
-        try:
-            asked.verify(actor.key)
-        except EvidenceError as problem:
-            raise RefusedError(
-                "bad-signature",
-                f"the request is not signed by the key that {header.client} enrolled",
-            ) from problem
+        core.require_federation(header.federation)
+        actor = core.signing_client(header.client, asked.signed)
         if header.sequence <= actor.sequence:
             return Offer(asked, len(data), None, seconds={"checks": time.perf_counter() - begun})
         require_spec(core.spec, asked)
-        try:
+        with malformed():
             message = messages.read(
                 core.spec, header.message, header.added, header.deleted, asked.message
             )
-        except ExpungeError as problem:
-            raise RefusedError("malformed", str(problem)) from problem
         return Offer(asked, len(data), message, seconds={"checks": time.perf_counter() - begun})
 
     # -- rounds ------------------------------------------------------------------------------------

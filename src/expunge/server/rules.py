@@ -12,15 +12,15 @@ counts agree; what would be left is not impossible; a client that leaves leaves 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.errors import FormatError, RefusedError
+from expunge.errors import RefusedError
 from expunge.exact import wide
+from expunge.frame import Format
 from expunge.ridge.plausibility import count_problem
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
@@ -31,8 +31,9 @@ from expunge.wire.schema import UNDISCLOSED
 
 Live = Callable[[Sequence[bytes]], set[bytes]]  # which of these commitments are live
 
-_HEADER = struct.Struct("<BQII")
-_VERSION = 1
+_ACCOUNT = Format(
+    "an account of a client", b"", "QII", remedy="rebuild the server from its clients"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,25 +59,16 @@ class Account:
         """For the store; sealed there, for the difference of two accounts shows what was
         deleted.
         """
-        header = _HEADER.pack(_VERSION, self.count, len(self.class_counts), self.diagonal.shape[1])
+        header = _ACCOUNT.begin(self.count, len(self.class_counts), self.diagonal.shape[1])
         return header + self.class_counts.astype("<i8").tobytes() + wide.to_bytes(self.diagonal)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Account:
         """The inverse of `to_bytes`."""
-        version, count, classes, width = (
-            _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (0, 0, 0, 0)
-        )
-        if version != _VERSION or len(data) != _HEADER.size + 8 * classes + 16 * width:
-            raise FormatError(
-                "the account of a client is damaged: rebuild the server from its clients"
-            )
-        counts = np.frombuffer(data, dtype="<i8", count=classes, offset=_HEADER.size).astype(
-            np.int64
-        )
-        return cls(
-            count, counts, wide.from_bytes(memoryview(data)[_HEADER.size + 8 * classes :], (width,))
-        )
+        (count, classes, width), reader = _ACCOUNT.open(data)
+        reader.require(8 * classes + 16 * width)
+        counts = reader.array("<i8", (classes,), "the class counts").astype(np.int64)
+        return cls(count, counts, wide.from_bytes(reader.rest(), (width,)))
 
     def under(self, spec: Spec) -> Account:
         """The same account when labels have been appended."""

@@ -30,15 +30,14 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
-from expunge.crypto import Envelope, canonical
-from expunge.errors import EvidenceError, ExpungeError, RefusedError
+from expunge.crypto import canonical
+from expunge.errors import ExpungeError, RefusedError
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import (
     Aborted,
     Collector,
     Contribution,
     Opening,
-    Preamble,
     length,
     read_preamble,
 )
@@ -47,6 +46,7 @@ from expunge.server.state import ServerState
 from expunge.server.writer import Writer
 from expunge.wire import payloads
 from expunge.wire.delivery import answers_bytes
+from expunge.wire.refusals import malformed
 from expunge.wire.schema import time_text
 
 
@@ -66,22 +66,18 @@ class Turn:
 def read_turn(core: ServerState, data: bytes | memoryview) -> Turn:
     """Who says what; signed by the key that this client enrolled. RefusedError otherwise."""
     digest = hashlib.sha256(data).hexdigest()
-    try:
-        if bytes(data[:1]) != b"{":
-            header = read_preamble(data)
-            _require_federation(core, header.federation)
-            _verify(core, header, header.client)
-            return Turn(header.client, header.round, header.sequence, False, data, digest)
+    if bytes(data[:1]) != b"{":
+        with malformed():
+            claims = read_preamble(data)
+        core.require_federation(claims.federation)
+        core.signing_client(claims.client, claims.signed)
+        return Turn(claims.client, claims.round, claims.sequence, False, data, digest)
+    with malformed():
         envelope, content = payloads.open_unverified("turn", bytes(data))
-    except RefusedError:
-        raise
-    except ExpungeError as problem:
-        raise RefusedError("malformed", str(problem)) from problem
-    _require_federation(core, content["federation"])
-    name = content["actor"]
-    _verify(core, envelope, name)
+    core.require_federation(content["federation"])
+    core.signing_client(content["actor"], envelope)
     return Turn(
-        name,
+        content["actor"],
         content["aggregation"],
         content["sequence"],
         content["reset"],
@@ -89,22 +85,6 @@ def read_turn(core: ServerState, data: bytes | memoryview) -> Turn:
         digest,
         content["wait"],
     )
-
-
-def _verify(core: ServerState, said: Preamble | Envelope, name: str) -> None:
-    try:
-        said.verify(core.actor(name, "client").key)
-    except EvidenceError as problem:
-        raise RefusedError(
-            "bad-signature", f"this is not signed by the key that {name} enrolled"
-        ) from problem
-
-
-def _require_federation(core: ServerState, federation: str) -> None:
-    if federation != core.federation:
-        raise RefusedError(
-            "wrong-federation", f"this is federation {core.federation}, not {federation}"
-        )
 
 
 _ENDED_KEPT = 256

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from expunge.crypto import Envelope, PublicKey, canonical
-from expunge.errors import EvidenceError, ExpungeError, RefusedError, StoreError
+from expunge.errors import EvidenceError, RefusedError, StoreError
 from expunge.evidence import published_head, result_content
 from expunge.server.audits import Audits
 from expunge.server.bundles import certificate
@@ -30,6 +30,7 @@ from expunge.server.storage import Hook, ServerFolder, no_hook
 from expunge.server.writer import Writer
 from expunge.wire import payloads
 from expunge.wire.delivery import answers_bytes
+from expunge.wire.refusals import malformed
 from expunge.wire.schema import time_text
 
 Report = Callable[[str, BaseException | None], None]
@@ -132,7 +133,7 @@ class Service:
     def enrol(self, data: bytes) -> bytes:
         """Take a new actor in, by a one-time token; the same enrolment again is answered again."""
         envelope, content = _overheard("enrolment", data)
-        self._require_federation(content)
+        self._core.require_federation(content["federation"])
         key = PublicKey.from_text(content["key"])
         _verify(envelope, key, "the key that is to be enrolled")
         try:
@@ -183,7 +184,7 @@ class Service:
     def sync(self, data: bytes) -> bytes:
         """What is new for an actor."""
         envelope, content = _overheard("question", data)
-        self._require_federation(content)
+        self._core.require_federation(content["federation"])
         core, name = self._core, content["actor"]
         with core.lock:
             actor = core.actor(name)
@@ -230,7 +231,7 @@ class Service:
     def command(self, data: bytes) -> bytes:
         """A command, applied once by its number, or a question (number 0)."""
         envelope, content = _overheard("command", data)
-        self._require_federation(content)
+        self._core.require_federation(content["federation"])
         question = content["sequence"] == 0
         roles = self._commands.roles(content["action"], question=question)
         actor = self._core.actor(content["actor"], *roles)
@@ -371,19 +372,10 @@ class Service:
         finally:
             self._core.close()
 
-    def _require_federation(self, content: dict[str, Any]) -> None:
-        if content["federation"] != self._core.federation:
-            raise RefusedError(
-                "wrong-federation",
-                f"this is federation {self._core.federation}, not {content['federation']}",
-            )
-
 
 def _overheard(kind: str, data: bytes) -> tuple[Envelope, dict[str, Any]]:
-    try:
+    with malformed():
         return payloads.open_unverified(kind, data)
-    except ExpungeError as problem:
-        raise RefusedError("malformed", str(problem)) from problem
 
 
 def _verify(envelope: Envelope, key: PublicKey, whose: str) -> None:

@@ -14,7 +14,8 @@ from threading import RLock
 from typing import Any
 
 from expunge.crypto import Envelope, PublicKey, canonical
-from expunge.errors import NotAGramError, RefusedError, SolveError, StoreError
+from expunge.crypto.envelope import SignedHeader
+from expunge.errors import EvidenceError, NotAGramError, RefusedError, SolveError, StoreError
 from expunge.evidence import Checkpoint, Logged, make_entry, salted
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
@@ -275,6 +276,24 @@ class ServerState:
                 "not-allowed", f"{name} is enrolled as {row[0]}; this is for {' and '.join(roles)}s"
             )
         return Actor(row[0], PublicKey.from_text(row[1]), row[2], row[3])
+
+    def require_federation(self, federation: str) -> None:
+        """Refuse what is meant for another federation."""
+        if federation != self.federation:
+            raise RefusedError(
+                "wrong-federation", f"this is federation {self.federation}, not {federation}"
+            )
+
+    def signing_client(self, name: str, signed: SignedHeader | Envelope) -> Actor:
+        """The enrolled client of this name, if this is signed by the key that it enrolled."""
+        actor = self.actor(name, "client")
+        try:
+            signed.verify(actor.key)
+        except EvidenceError as problem:
+            raise RefusedError(
+                "bad-signature", f"this is not signed by the key that {name} enrolled"
+            ) from problem
+        return actor
 
     def close(self) -> None:
         """Let go of everything."""

@@ -7,12 +7,12 @@ holds and erases with the sample, it says nothing about them.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from expunge.frame import pack
 from expunge.ridge.encoding import Rows
 from expunge.ridge.spec import Spec
 
@@ -49,6 +49,6 @@ def _target_bytes(spec: Spec, target: Float) -> bytes:
     used = np.flatnonzero(target)
     one = 2.0**spec.label_grid.fraction_bits
     if spec.is_classification and len(used) == 1 and target[used[0]] == one:
-        return _HARD + struct.pack("<I", int(used[0]))
+        return _HARD + pack("I", int(used[0]))
     kept = int(used[-1]) + 1 if len(used) else 0
-    return _REAL + struct.pack("<I", kept) + target[:kept].astype("<i8").tobytes()
+    return _REAL + pack("I", kept) + target[:kept].astype("<i8").tobytes()

@@ -10,7 +10,6 @@ made, is never less than what the request turns out to be.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,15 +19,14 @@ from numpy.typing import NDArray
 from expunge.errors import FormatError
 from expunge.exact import wide
 from expunge.exact.blas import packed_diagonal
+from expunge.frame import Reader, pack, prefixed
 from expunge.ridge.encoding import Rows, Targets
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.solvers.float64 import Factor
 from expunge.wire.commitment import COMMITMENT_BYTES, SALT_BYTES
 
-_LENGTH = struct.Struct("<Q")
-_RANK = struct.Struct("<I")
-_LOG = struct.Struct("<Q32s")
+_LOG = "Q32s"  # of a group: size and root
 _HARD, _REAL = 0, 1
 _LARGEST_IN_FACTOR = 2.0**200
 
@@ -114,14 +112,13 @@ class Message:
         parts = [part for part in (self.added, self.deleted) if part is not None]
         if self.kind == "factor":
             return b"".join(_factor_bytes(spec, part) for part in (self.added, self.deleted))
-        start = b"" if self.log is None else _LOG.pack(*self.log)
+        start = b"" if self.log is None else pack(_LOG, *self.log)
         return start + b"".join(_part_bytes(spec, part) for part in parts)
 
 
 def _part_bytes(spec: Spec, part: Part) -> bytes:
     if isinstance(part, GramPart):
-        data = part.statistics.to_bytes()
-        return _LENGTH.pack(len(data)) + data
+        return prefixed(part.statistics.to_bytes(), "Q")
     if not isinstance(part, RowsPart):
         raise FormatError(f"a {type(part).__name__} is not part of a gram or rows message")
     targets = part.rows.targets
@@ -137,46 +134,19 @@ def _part_bytes(spec: Spec, part: Part) -> bytes:
 
 def _factor_bytes(spec: Spec, part: Part | None) -> bytes:
     if part is None:
-        return _RANK.pack(0)
+        return pack("I", 0)
     if not isinstance(part, FactorPart):
         raise FormatError(f"a {type(part).__name__} is not part of a factor message")
     numbers = (
         part.factor.r.astype("<f8").tobytes() + part.factor.coefficients.astype("<f8").tobytes()
     )
     counts = part.class_counts.astype("<i8").tobytes() if spec.is_classification else b""
-    return _RANK.pack(len(part.factor.r)) + numbers + counts
-
-
-class _Reader:
-    """Takes pieces off bytes, and knows when there are too few or too many."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._position = 0
-
-    def take(self, size: int, what: str) -> memoryview:
-        piece = self._data[self._position : self._position + size]
-        if len(piece) != size:
-            raise FormatError(
-                f"the message is truncated: {what} needs {size} bytes where {len(piece)} are left"
-            )
-        self._position += size
-        return piece
-
-    def numbers(self, dtype: str, shape: tuple[int, ...], what: str) -> NDArray[np.generic]:
-        kind = np.dtype(dtype)
-        return np.frombuffer(
-            self.take(kind.itemsize * int(np.prod(shape)), what), dtype=kind
-        ).reshape(shape)
-
-    def end(self) -> None:
-        if self._position != len(self._data):
-            raise FormatError(f"the message has {len(self._data) - self._position} bytes too many")
+    return pack("I", len(part.factor.r)) + numbers + counts
 
 
 def read(spec: Spec, kind: str, added: int, deleted: int, data: bytes | memoryview) -> Message:
     """The message of these bytes, which must be of exactly so many samples added and deleted."""
-    reader = _Reader(memoryview(data))
+    reader = Reader(data, "the message", "offer it again")
     if kind == "none":
         message = Message(kind)
     elif kind == "gram":
@@ -186,7 +156,7 @@ def read(spec: Spec, kind: str, added: int, deleted: int, data: bytes | memoryvi
     elif kind == "net":
         message = Message(kind, _statistics(spec, added - deleted, reader))
     elif kind == "group":
-        size, root = _LOG.unpack(reader.take(_LOG.size, "the log of a group"))
+        size, root = reader.fields(_LOG, "the log of a group")
         message = Message(kind, _statistics(spec, added - deleted, reader), log=(size, root))
     elif kind == "factor":
         message = Message(kind, _factor(spec, added, reader), _factor(spec, deleted, reader))
@@ -201,13 +171,12 @@ def read(spec: Spec, kind: str, added: int, deleted: int, data: bytes | memoryvi
     return message
 
 
-def _gram(spec: Spec, count: int, reader: _Reader) -> GramPart | None:
+def _gram(spec: Spec, count: int, reader: Reader) -> GramPart | None:
     return _statistics(spec, count, reader) if count else None
 
 
-def _statistics(spec: Spec, count: int, reader: _Reader) -> GramPart:
-    (size,) = _LENGTH.unpack(reader.take(_LENGTH.size, "the length of statistics"))
-    statistics = Statistics.from_bytes(spec, bytes(reader.take(size, "statistics")))
+def _statistics(spec: Spec, count: int, reader: Reader) -> GramPart:
+    statistics = Statistics.from_bytes(spec, bytes(reader.prefixed("the statistics", "Q")))
     if statistics.count != count:
         raise FormatError(
             f"the statistics are of {statistics.count} samples, but the request speaks of {count}"
@@ -215,11 +184,11 @@ def _statistics(spec: Spec, count: int, reader: _Reader) -> GramPart:
     return GramPart(statistics)
 
 
-def _rows(spec: Spec, count: int, reader: _Reader) -> RowsPart | None:
+def _rows(spec: Spec, count: int, reader: Reader) -> RowsPart | None:
     if not count:
         return None
-    salts = reader.take(SALT_BYTES * count, "the salts")
-    features = reader.numbers("<i8", (count, spec.dim), "the features")
+    salts = reader.pieces(count, SALT_BYTES, "the salts")
+    features = reader.array("<i8", (count, spec.dim), "the features")
     limit = 1 << spec.grid.bits
     largest = max(
         int(features.max()), -int(features.min())
@@ -234,19 +203,14 @@ def _rows(spec: Spec, count: int, reader: _Reader) -> RowsPart | None:
         integers[:, -1] = 2.0**spec.grid.fraction_bits
         largest = max(largest, 1 << spec.grid.fraction_bits)
     rows = Rows(integers, float(largest), _targets(spec, count, reader))
-    return RowsPart(
-        rows,
-        tuple(
-            bytes(salts[start : start + SALT_BYTES]) for start in range(0, len(salts), SALT_BYTES)
-        ),
-    )
+    return RowsPart(rows, tuple(salts))
 
 
-def _targets(spec: Spec, count: int, reader: _Reader) -> Targets:
-    (form,) = reader.take(1, "the form of the targets")
+def _targets(spec: Spec, count: int, reader: Reader) -> Targets:
+    (form,) = reader.fields("B", "the form of the targets")
     integers = np.zeros((count, spec.columns))
     if form == _HARD and spec.is_classification:
-        indices = np.asarray(reader.numbers("<u4", (count,), "the labels")).astype(np.int64)
+        indices = reader.array("<u4", (count,), "the labels").astype(np.int64)
         if (indices >= spec.columns).any():
             raise FormatError(
                 f"class index {indices.max()} is beyond the spec's {spec.columns} labels"
@@ -255,7 +219,7 @@ def _targets(spec: Spec, count: int, reader: _Reader) -> Targets:
         return Targets(integers, np.bincount(indices, minlength=spec.columns))
     if form != _REAL:
         raise FormatError(f"targets of form {form} are unknown here")
-    values = reader.numbers("<i8", (count, spec.columns), "the targets")
+    values = reader.array("<i8", (count, spec.columns), "the targets")
     limit = 1 << spec.label_grid.bits
     if values.max() >= limit or values.min() <= -limit:
         raise FormatError(f"a target is beyond the label grid, whose limit is {limit} units")
@@ -263,16 +227,16 @@ def _targets(spec: Spec, count: int, reader: _Reader) -> Targets:
     return Targets.of(spec, integers)
 
 
-def _factor(spec: Spec, count: int, reader: _Reader) -> FactorPart | None:
-    (rank,) = _RANK.unpack(reader.take(_RANK.size, "the rank of a factor"))
+def _factor(spec: Spec, count: int, reader: Reader) -> FactorPart | None:
+    (rank,) = reader.fields("I", "the rank of a factor")
     if not rank and not count:
         return None
     if not 0 < rank <= min(count, spec.width):
         raise FormatError(
             f"a factor of rank {rank} cannot be of {count} samples of width {spec.width}"
         )
-    r = np.array(reader.numbers("<f8", (rank, spec.width), "R"), dtype=np.float64)
-    coefficients = np.array(reader.numbers("<f8", (rank, spec.columns), "Q'Y"), dtype=np.float64)
+    r = np.array(reader.array("<f8", (rank, spec.width), "R"), dtype=np.float64)
+    coefficients = np.array(reader.array("<f8", (rank, spec.columns), "Q'Y"), dtype=np.float64)
     if not (
         (np.abs(r) <= _LARGEST_IN_FACTOR).all()
         and (np.abs(coefficients) <= _LARGEST_IN_FACTOR).all()
@@ -281,7 +245,7 @@ def _factor(spec: Spec, count: int, reader: _Reader) -> FactorPart | None:
             "the numbers of a factor must be finite, and at most 2^200 so that their squares are"
         )
     classes = spec.columns if spec.is_classification else 0
-    counts = np.array(reader.numbers("<i8", (classes,), "the class counts"), dtype=np.int64)
+    counts = np.array(reader.array("<i8", (classes,), "the class counts"), dtype=np.int64)
     if (counts < 0).any() or sum(
         counts.tolist()
     ) > count:  # Python's integers: these may not fit 64 bits together

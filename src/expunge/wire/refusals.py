@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from expunge.errors import RefusedError
+from expunge.errors import ExpungeError, RefusedError
 
 PASSING = ("storage", "too-many")  # later
 OUT_OF_STEP = ("sequence-gap", "sequence-reused")
@@ -84,6 +85,17 @@ def headers_of(refusal: RefusedError) -> dict[str, str]:
             max(1, math.ceil(wait)) if isinstance(wait, (int, float)) else 1
         )
     return headers
+
+
+@contextmanager
+def malformed() -> Iterator[None]:
+    """Whatever cannot be read within is refused as malformed."""
+    try:
+        yield
+    except RefusedError:
+        raise
+    except ExpungeError as problem:
+        raise RefusedError("malformed", str(problem)) from problem
 
 
 def too_many(what: str, seconds: float) -> RefusedError:

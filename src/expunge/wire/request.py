@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from dataclasses import dataclass
 from typing import Any
 
 from expunge.crypto import canonical
-from expunge.crypto.envelope import payload_type, preauthentication
-from expunge.crypto.keys import SIGNATURE_BYTES, PublicKey, SigningKey
+from expunge.crypto.envelope import SignedFormat, SignedHeader, require_body
+from expunge.crypto.keys import SigningKey
 from expunge.errors import FormatError
+from expunge.frame import Bytes, Reader
 from expunge.wire.commitment import COMMITMENT_BYTES
 from expunge.wire.schema import (
     DIGEST_DIGITS,
@@ -24,10 +23,7 @@ from expunge.wire.schema import (
 from expunge.wire.schema import found as checked_found
 
 KINDS = ("gram", "rows", "factor", "group", "none")
-_MAGIC = b"expunge\x00request\x00"
-_VERSION = 1
-_FRAME = struct.Struct(f"<{len(_MAGIC)}sBI")
-_MOST_HEADER = 1 << 20
+FORMAT = SignedFormat("request", "a request", b"expunge\x00request\x00")
 _KEYS = frozenset(
     {
         "added",
@@ -94,15 +90,14 @@ class Header:
         """How many commitments of samples the body begins with: an aggregator knows none."""
         return (0, 0) if self.message == "group" else (self.added, self.deleted)
 
-    def content(self, body: bytes | memoryview) -> dict[str, Any]:
-        """The JSON of the header for this body."""
+    def content(self) -> dict[str, Any]:
+        """The JSON of the header, but for the digest of the body."""
         return {
             "added": self.added,
             "audits": [
                 {"audit": one.audit, "count": one.count, "digest": one.digest}
                 for one in self.audits
             ],
-            "body": hashlib.sha256(body).hexdigest(),
             "client": self.client,
             "deleted": self.deleted,
             "federation": self.federation,
@@ -117,14 +112,26 @@ class Header:
 
 
 @dataclass(frozen=True)
+class Preamble:
+    """Who claims to send something under which number; `signed` says whether it is true.
+
+    Whether the body is the one that was signed is open.
+    """
+
+    federation: str
+    client: str
+    sequence: int
+    signed: SignedHeader
+
+
+@dataclass(frozen=True)
 class Request:
-    """A request as it was received: header, commitments and message bytes; `verify` says who signed
+    """A request as it was received: header, commitments and message bytes; `signed` says who signed
     it.
     """
 
     header: Header
-    header_bytes: bytes
-    signature: bytes
+    signed: SignedHeader
     added: tuple[bytes, ...]
     deleted: tuple[bytes, ...]
     message: memoryview
@@ -132,11 +139,7 @@ class Request:
     @property
     def digest(self) -> str:
         """SHA-256 of the header, which covers nonce and body."""
-        return hashlib.sha256(self.header_bytes).hexdigest()
-
-    def verify(self, key: PublicKey) -> None:
-        """Raise EvidenceError unless `key` signed this request."""
-        key.verify(self.signature, preauthentication(payload_type("request"), self.header_bytes))
+        return self.signed.digest
 
 
 def write(
@@ -148,41 +151,32 @@ def write(
             f"{header.commitments} commitments are needed, got {len(added), len(deleted)}"
         )
     body = b"".join([*added, *deleted, message])
-    head = canonical.encode(header.content(body))
-    signature = key.sign(preauthentication(payload_type("request"), head))
-    return b"".join([_FRAME.pack(_MAGIC, _VERSION, len(head)), head, signature, body])
+    return FORMAT.sign(header.content(), body, key)
+
+
+def read_preamble(data: Bytes) -> Preamble:
+    """Who claims to ask, from the first bytes of a request; FormatError if they do not say."""
+    signed, _ = FORMAT.read_signed(data)
+    header = _header(_content(signed))
+    return Preamble(header.federation, header.client, header.sequence, signed)
 
 
 def read(data: bytes | memoryview) -> Request:
     """The request of these bytes; FormatError for what is truncated, altered or malformed."""
-    view = memoryview(data)
-    if len(view) < _FRAME.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
-        raise FormatError("this is no request: it does not begin as one")
-    _, version, size = _FRAME.unpack(view[: _FRAME.size])
-    if version != _VERSION:
-        raise FormatError(
-            f"a request of version {version} is unknown here; this side speaks version {_VERSION}"
-        )
-    if size > _MOST_HEADER:
-        raise FormatError(f"a header of {size} bytes is more than the {_MOST_HEADER} allowed")
-    start = _FRAME.size + size
-    if len(view) < start + SIGNATURE_BYTES:
-        raise FormatError("the request is truncated: offer it again")
-    header_bytes, signature = (
-        bytes(view[_FRAME.size : start]),
-        bytes(view[start : start + SIGNATURE_BYTES]),
-    )
-    body = view[start + SIGNATURE_BYTES :]
-    content = canonical.decode_object(header_bytes, "the header of the request", _KEYS)
+    signed, body = FORMAT.read_signed(data)
+    content = _content(signed)
     header = _header(content)
-    first, second = header.commitments
-    numbers = COMMITMENT_BYTES * (first + second)
-    if len(body) < numbers or hashlib.sha256(body).hexdigest() != content["body"]:
-        raise FormatError("the body of the request is truncated or altered: offer it again")
-    found = [bytes(body[at : at + COMMITMENT_BYTES]) for at in range(0, numbers, COMMITMENT_BYTES)]
-    return Request(
-        header, header_bytes, signature, tuple(found[:first]), tuple(found[first:]), body[numbers:]
+    require_body(content, body, "the request")
+    reader = Reader(body, "the body of the request")
+    added, deleted = (
+        tuple(reader.pieces(count, COMMITMENT_BYTES, "the commitments"))
+        for count in header.commitments
     )
+    return Request(header, signed, added, deleted, reader.rest())
+
+
+def _content(signed: SignedHeader) -> dict[str, Any]:
+    return canonical.decode_object(signed.data, "the header of the request", _KEYS)
 
 
 def _header(content: dict[str, Any]) -> Header:

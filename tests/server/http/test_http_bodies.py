@@ -161,14 +161,22 @@ def test_envelopes_have_a_limit_of_their_own(server: Served, path: str) -> None:
     assert server.ask("POST", path, b" " * LIMITS.envelope).status == 400
 
 
-@pytest.mark.usefixtures("client")
-def test_a_stranger_is_refused_before_its_long_body_is_taken(server: Served) -> None:
-    stranger = HandClient("after-all", SigningKey(bytes(32)), server.site.federation, 2)
-    start = stranger.request(add=[0])
-    with server.raw() as connection:
-        connection.sendall(head(LARGEST) + start + bytes(LIMITS.free))
-        answer = read_answer(connection)
-    assert (answer.status, code(answer)) == (403, "unknown-actor")
+def test_a_stranger_is_refused_before_its_long_body_is_taken(
+    server: Served, client: HandClient
+) -> None:
+    federation, other = server.site.federation, SigningKey(bytes(32))
+    cases = [
+        (HandClient("after-all", other, federation, 2), 403, "unknown-actor"),
+        (HandClient(client.name, other, federation, 2), 403, "bad-signature"),
+        (HandClient("operator", server.site.operator, federation, 2), 403, "not-allowed"),
+        (HandClient(client.name, client.key, "0" * 32, 2), 422, "wrong-federation"),
+    ]
+    for stranger, status, problem in cases:
+        start = stranger.request(add=[0])
+        with server.raw() as connection:
+            connection.sendall(head(LARGEST) + start + bytes(LIMITS.free))
+            answer = read_answer(connection)
+        assert (answer.status, code(answer)) == (status, problem)
     with server.raw() as connection:
         connection.sendall(head(LARGEST) + bytes(LIMITS.free))
         answer = read_answer(connection)

@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mutabl
 from contextlib import asynccontextmanager
 from typing import Any
 
+from expunge.crypto.envelope import SignedFormat
 from expunge.errors import RefusedError
-from expunge.server.http import preamble
 from expunge.server.http.limits import Budget, Limits
+from expunge.wire.refusals import malformed
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Prove = Callable[[bytes], Awaitable[None]]  # refuses a beginning that no enrolled client signed
@@ -127,7 +128,11 @@ class Bodies:
 
     @asynccontextmanager
     async def message(
-        self, kind: str, headers: Iterable[tuple[bytes, bytes]], receive: Receive, prove: Prove
+        self,
+        form: SignedFormat,
+        headers: Iterable[tuple[bytes, bytes]],
+        receive: Receive,
+        prove: Prove,
     ) -> AsyncIterator[memoryview]:
         """A request of a client, or what it says in a round, held until the block is left."""
         limits, expected = self._limits, announced(headers)
@@ -136,7 +141,8 @@ class Bodies:
         if body.is_whole:
             yield memoryview(start)
             return
-        size = preamble.size_of(kind, start)
+        with malformed():
+            size = form.signature_end(start)
         if size <= len(start):
             await prove(start)
         else:

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from expunge.errors import RefusedError, StoreError
 from expunge.evidence import published_head
-from expunge.server.http import preamble
+from expunge.frame import Bytes
+from expunge.secagg import messages, read_preamble
 from expunge.server.http.bodies import Bodies, Receive
 from expunge.server.http.limits import Buckets, Limits
 from expunge.server.http.logs import Note, log_problem
@@ -24,11 +25,14 @@ from expunge.server.http.metrics import Metrics
 from expunge.server.requests import Offer
 from expunge.server.secagg import Standing
 from expunge.server.service import Service
+from expunge.wire import payloads, request
 from expunge.wire.delivery import UNPROVEN, refusals_to
-from expunge.wire.refusals import too_many
+from expunge.wire.refusals import malformed, too_many
+from expunge.wire.request import Preamble
 
 Value = TypeVar("Value")
 Headers = Iterable[tuple[bytes, bytes]]
+ReadPreamble = Callable[[Bytes], Preamble]
 
 _CHECKING = 4  # threads: more would only take turns
 _ANSWERING = 16
@@ -76,7 +80,10 @@ class Gateway:
         took.
         """
         async with self.bodies.message(
-            "request", headers, receive, lambda start: self._prove("request", start)
+            request.FORMAT,
+            headers,
+            receive,
+            lambda start: self._prove(request.read_preamble, start),
         ) as data:
             offer = await self._in(self._checks, lambda: self._offer(note, data))
             # A shield, since a wait that is given up must not cancel what the round is going to
@@ -92,7 +99,7 @@ class Gateway:
         """
         rounds, clock = self.service.aggregations, asyncio.get_running_loop().time
         async with self.bodies.message(
-            "said", headers, receive, lambda start: self._prove("said", start)
+            messages.SAID, headers, receive, lambda start: self._prove(read_preamble, start)
         ) as data:
             standing = await self._in(self._turns, lambda: self._turn(note, data))
             end = clock() + min(standing.wait, _LONGEST_WAIT)
@@ -108,11 +115,10 @@ class Gateway:
     def _turn(self, note: Note, data: memoryview) -> Standing:
         with refusals_to(data):
             if bytes(data[:1]) == b"{":
-                actor, sequence = preamble.of_envelope("turn", bytes(data))
+                actor, sequence = _claimed("turn", bytes(data))
             else:
-                introduced = preamble.of_message("said", data)
-                introduced.verify(self.service.core)
-                actor, sequence = introduced.actor, introduced.sequence
+                claims = self._proven(read_preamble, data)
+                actor, sequence = claims.client, claims.sequence
         return self._as(note, actor, sequence, lambda: self.service.aggregations.turn(data))
 
     async def enrol(self, note: Note, headers: Headers, receive: Receive) -> bytes:
@@ -127,20 +133,21 @@ class Gateway:
         """A command or a question."""
         return await self._speak("command", self.service.command, note, headers, receive)
 
-    async def _prove(self, kind: str, start: bytes) -> None:
-        def verify() -> None:
-            introduced = preamble.of_message(kind, start)
-            introduced.verify(self.service.core)
-            self._take(introduced.actor, 0.0)
+    async def _prove(self, read: ReadPreamble, start: bytes) -> None:
+        await self._in(self._checks, lambda: self._take(self._proven(read, start).client, 0.0))
 
-        await self._in(self._checks, verify)
+    def _proven(self, read: ReadPreamble, start: Bytes) -> Preamble:
+        """Who speaks; refused, as the service would, unless an enrolled client signed it."""
+        with malformed():
+            claims = read(start)
+        self.service.core.require_federation(claims.federation)
+        self.service.core.signing_client(claims.client, claims.signed)
+        return claims
 
     def _offer(self, note: Note, data: memoryview) -> Offer:
-        with refusals_to(data):
-            introduced = preamble.of_message("request", data)
-        return self._as(
-            note, introduced.actor, introduced.sequence, lambda: self.service.take(data)
-        )
+        with refusals_to(data), malformed():
+            claims = request.read_preamble(data)
+        return self._as(note, claims.client, claims.sequence, lambda: self.service.take(data))
 
     async def _speak(
         self,
@@ -154,7 +161,7 @@ class Gateway:
 
             def speak() -> bytes:
                 with refusals_to(data):
-                    actor, sequence = preamble.of_envelope(kind, data)
+                    actor, sequence = _claimed(kind, data)
                 return self._as(note, actor, sequence, lambda: call(data))
 
             return await self._in(self._answers, speak)
@@ -242,3 +249,12 @@ class Gateway:
         self._checks.shutdown()
         self._answers.shutdown()
         self._turns.shutdown()
+
+
+def _claimed(kind: str, data: bytes) -> tuple[str, int]:
+    """Actor and sequence number that a question or command claims; those of an enrolment are its
+    name and 0.
+    """
+    with malformed():
+        _, content = payloads.open_unverified(kind, data)
+    return (content["name"], 0) if kind == "enrolment" else (content["actor"], content["sequence"])
