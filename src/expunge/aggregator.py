@@ -30,8 +30,7 @@ from typing import Any
 
 from expunge.client import Agent, ClientStore, Preview, Synced, enrol
 from expunge.client.outbox import Composition
-from expunge.client.sync_answer import Answer
-from expunge.client.trust import Trust
+from expunge.client.trust import Answer, Trust
 from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError, ExpungeError, StoreError
 from expunge.evidence import Logged, Receipt, read_entry
@@ -87,19 +86,19 @@ class Forwarding:
     def settled(self) -> Forwarded:
         """What has been forwarded. What was on its way counts as soon as its receipt is here."""
         store = self._store
-        data = store.forwarding.kept()
+        data = store.forwarding.read()
         if data is not None:
             under_way = Forwarded.from_bytes(store.spec, data)
             if self.is_receipted(under_way.sequence):
-                store.forwarded.keep(data)
+                store.forwarded.write(data)
                 store.forwarding.drop()
-            elif store.composed() is None:  # it was abandoned, or never composed
+            elif store.outbox.composed() is None:  # it was abandoned, or never composed
                 store.forwarding.drop()
-        return Forwarded.from_bytes(store.spec, store.forwarded.kept())
+        return Forwarded.from_bytes(store.spec, store.forwarded.read())
 
     def begin(self, state: Forwarded) -> None:
         """Note what is on its way with the request of this number."""
-        self._store.forwarding.keep(state.to_bytes())
+        self._store.forwarding.write(state.to_bytes())
 
     def is_receipted(self, sequence: int) -> bool:
         """Whether a group message of this number is: a number whose request was abandoned may have
@@ -168,7 +167,7 @@ class GroupAgent(Agent):
             "group", GramPart(after.statistics - before.statistics), log=(after.size, root)
         )
         self._forwarding.begin(after)
-        return self.store.compose_group(
+        return self.store.outbox.compose_group(
             message.to_bytes(self.store.spec),
             added=added,
             deleted=deleted,

@@ -228,7 +228,7 @@ def test_a_forward_is_made_once_whatever_is_lost(
         raise CarrierError("the answer was lost")
 
     monkeypatch.setattr(carrier, "request", lost)
-    monkeypatch.setattr(group._agent, "_sleep", lambda _: None)
+    monkeypatch.setattr("expunge.client.delivery._FIRST_PAUSE", 0.0)
     with pytest.raises(CarrierError):
         group.sync()
     tree.add("region-0", "client-1", 1)  # the group goes on meanwhile
@@ -366,7 +366,7 @@ def test_a_forwarder_outlives_a_server_that_does_not_answer(
 
     tree.add("region-0", "client-0", 1)
     tree.groups["region-0"].group.sync()
-    monkeypatch.setattr(tree.groups["region-0"]._agent, "_attempts", 1)
+    monkeypatch.setattr("expunge.client.delivery._FIRST_PAUSE", 0.0)
     monkeypatch.setattr(tree.root.carrier, "sync", silent)
     forwarder = Forwarder(tree.groups["region-0"], 0.01, report)
     forwarder.start()

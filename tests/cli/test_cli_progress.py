@@ -66,7 +66,7 @@ def test_a_request_without_an_answer_is_not_counted_as_sent(folder: Path) -> Non
 
     told: list[int] = []
     with ClientStore.open(folder) as store:
-        store.compose()
+        store.outbox.compose()
         way = watched(store, Lost(), lambda _, done, __: told.append(done))  # type: ignore[arg-type]
         for _ in range(2):
             with pytest.raises(CarrierError):

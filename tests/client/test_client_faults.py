@@ -91,13 +91,13 @@ class TestErasure:
             store.add(ids(3), features(3), [0, 1, 2], now=NOW)
             deliver(store, server)
             store.forget(Selection(ids=["sample-0"]))
-            composition = store.compose()
+            composition = store.outbox.compose()
             assert composition is not None
-            receipt = server.offer(store.encode(composition))
+            receipt = server.offer(store.outbox.encode(composition))
             self.failing_once(monkeypatch, before=before)
             with pytest.raises(StoreError, match="the disk failed"):
-                store.settle(2, receipt)
-            store.settle(2, receipt)
+                store.outbox.settle(2, receipt)
+            store.outbox.settle(2, receipt)
             assert store._folder.vault.live() == {
                 0,
                 *(row[0] for row in store._database.rows("SELECT slot FROM samples")),
@@ -144,7 +144,7 @@ class TestErasure:
             assert found_in(tmp_path, needles) == []
             deliver(store, server)
             store.forget(Selection(ids=["sample-3"]))
-            composition = store.compose()
+            composition = store.outbox.compose()
             assert composition is not None
             assert (
                 found_in(tmp_path, [*needles, composition.nonce, composition.nonce.hex().encode()])
@@ -160,7 +160,7 @@ class TestErasure:
             )
             deliver(store, server)
             store.forget(Selection(subject="ann"))
-            store.compose()
+            store.outbox.compose()
             old = {
                 row[0]: row[1:]
                 for row in store._database.rows(
@@ -174,8 +174,8 @@ class TestErasure:
             }
             assert len(doomed) == 3
             assert nonce is not None
-            receipt = server.offer(store.encode(store.composed()))  # type: ignore[arg-type]
-            store.settle(2, receipt)
+            receipt = server.offer(store.outbox.encode(store.outbox.composed()))  # type: ignore[arg-type]
+            store.outbox.settle(2, receipt)
             log = store.path / "client.db-wal"
             assert not log.exists() or log.stat().st_size == 0
             raw = b"".join(file.read_bytes() for file in store.path.iterdir())
@@ -240,16 +240,16 @@ class TestFullDisk:
             store.add(ids(3), features(3), [0, 1, 2], now=NOW)
             deliver(store, server)
             store.forget(Selection(ids=["sample-0"]))
-            composition = store.compose()
+            composition = store.outbox.compose()
             assert composition is not None
-            data = store.encode(composition)
+            data = store.outbox.encode(composition)
             self.full(store)
             with pytest.raises(StoreError, match="full"):
-                store.settle(2, b"x" * 1_000_000)
-            assert store.encode(composition) == data
+                store.outbox.settle(2, b"x" * 1_000_000)
+            assert store.outbox.encode(composition) == data
             assert store.status().deleting == 1
             self.roomy(store)
-            store.settle(2, server.offer(data))
+            store.outbox.settle(2, server.offer(data))
             assert store.statistics() == server.statistics
 
 

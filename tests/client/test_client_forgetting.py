@@ -28,7 +28,7 @@ class TestForgetting:
         server = Server()
         with make_store(tmp_path) as store:
             store.add(ids(3), features(3), [0, 1, 2], now=NOW)
-            composition = store.compose()
+            composition = store.outbox.compose()
             assert composition is not None
             preview = store.forget(Selection(ids=["sample-1"]))
             assert (preview.count, preview.unsent) == (1, 0)
@@ -43,9 +43,9 @@ class TestForgetting:
     def test_what_was_on_its_way_and_refused_is_gone(self, tmp_path: Path) -> None:
         with make_store(tmp_path) as store:
             store.add(ids(3), features(3), [0, 1, 2], now=NOW)
-            store.compose()
+            store.outbox.compose()
             store.forget(Selection(ids=["sample-1"]))
-            store.abandon(1, "no")
+            store.outbox.abandon(1, "no")
             assert (store.status().adding, store.status().deleting) == (2, 0)
             store.add(["sample-1"], features(1), [0], now=NOW)
 
@@ -66,7 +66,7 @@ class TestForgetting:
             store.add(ids(4), features(4), [0, 1, 2, 0], now=NOW)
             deliver(store, server)
             store.add(["on its way"], features(1), [0], now=NOW)
-            store.compose()
+            store.outbox.compose()
             store.add(["at home"], features(1), [0], now=NOW)
             assert store.leave().count == 6
             with pytest.raises(StoreError, match="leaving"):
@@ -129,7 +129,7 @@ class TestCorrecting:
             for change in ({"label": 0}, {"label": name}, {"feature": features(1)[0]}):
                 assert store.correct("a", **change) is False
             assert (store.status(), store._folder.vault.live(), store.statistics()) == before
-            assert (store.compose() is None) == delivered
+            assert (store.outbox.compose() is None) == delivered
 
     def test_commitments_are_new_if_something_changes(self, tmp_path: Path) -> None:
         server = Server()
@@ -162,7 +162,7 @@ class TestCorrecting:
             deliver(store, server)
             store.correct("a", label=1)
             if composed:
-                store.compose()
+                store.outbox.compose()
             store.correct("a", label=2)
             while (header := deliver(store, server, most=1)) is not None:
                 assert (header.added, header.deleted) == (1, 1)

@@ -77,20 +77,20 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.store.forget(Selection(ids=[name])).ids == (name,)
             del self.model[name]
 
-    @precondition(lambda self: self.store.composed() is None)
+    @precondition(lambda self: self.store.outbox.composed() is None)
     @rule(reset=st.booleans(), most=st.one_of(st.none(), st.integers(1, 3)))
     def compose(self, reset: bool, most: int | None) -> None:
-        composition = self.store.compose(reset=reset, most=most)
-        self.data = None if composition is None else self.store.encode(composition)
+        composition = self.store.outbox.compose(reset=reset, most=most)
+        self.data = None if composition is None else self.store.outbox.encode(composition)
 
     @precondition(lambda self: self.data is not None)
     @rule(answer_lost=st.booleans(), times=st.integers(1, 2))
     def offer(self, answer_lost: bool, times: int) -> None:
         composition = self.outstanding()
         for _ in range(times):
-            receipt = self.server.offer(self.store.encode(composition))
+            receipt = self.server.offer(self.store.outbox.encode(composition))
         if not answer_lost:
-            self.store.settle(composition.sequence, receipt)
+            self.store.outbox.settle(composition.sequence, receipt)
             self.data = None
 
     @precondition(
@@ -98,7 +98,7 @@ class StoreMachine(RuleBasedStateMachine):
     )
     @rule()
     def refuse(self) -> None:
-        self.store.abandon(self.outstanding().sequence, "refused")
+        self.store.outbox.abandon(self.outstanding().sequence, "refused")
         self.data = None
 
     @rule()
@@ -107,14 +107,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = ClientStore.open(Path(self._folder.name) / "store")
 
     def outstanding(self) -> Composition:
-        composition = self.store.composed()
+        composition = self.store.outbox.composed()
         assert composition is not None
         return composition
 
     @invariant()
     def the_same_bytes_are_offered(self) -> None:
         if self.data is not None:
-            assert self.store.encode(self.outstanding()) == self.data
+            assert self.store.outbox.encode(self.outstanding()) == self.data
             assert request.read(self.data).header.sequence == self.store.sequence + 1
 
     @invariant()

@@ -42,11 +42,11 @@ def test_a_store_of_the_first_version(tmp_path: Path, monkeypatch: pytest.Monkey
     with ClientStore.open(tmp_path / "store") as store:
         assert store.documents("lost-log") == {0: b'{"root":"","size":0}'}
         assert b"alice" not in b"".join(file.read_bytes() for file in store.path.iterdir())
-        composition = store.composed()
+        composition = store.outbox.composed()
         assert composition is not None
         assert (composition.added, composition.doubtful) == (1, True)
-        store.settle(1, b"receipt")
-        composition = store.compose(most=1)
+        store.outbox.settle(1, b"receipt")
+        composition = store.outbox.compose(most=1)
         assert composition is not None
         assert (composition.deleted, composition.doubtful, composition.orders) == (
             2,

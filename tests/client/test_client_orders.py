@@ -81,7 +81,7 @@ class TestOrders:
 
     def test_orders_and_changes_together(self, home: Home) -> None:
         add(home.store, subjects=["ann"] * 4)
-        home.store.compose()
+        home.store.outbox.compose()
         order = home.federation.officer().command("order", subject="ann")["order"]
         synced = home.agent.sync()
         assert [receipt.logged.entry["orders"] for receipt in synced.receipts] == [

@@ -22,8 +22,8 @@ ORDER = "ab" * 16
 class TestComposing:
     def test_nothing_pending_composes_nothing(self, tmp_path: Path) -> None:
         with make_store(tmp_path) as store:
-            assert store.compose() is None
-            assert store.composed() is None
+            assert store.outbox.compose() is None
+            assert store.outbox.composed() is None
 
     @pytest.mark.parametrize("message", ["rows", "gram"])
     def test_the_same_bytes_each_time(self, tmp_path: Path, message: str) -> None:
@@ -33,42 +33,42 @@ class TestComposing:
             store.forget(Selection(ids=["sample-1"]))
             store.correct("sample-2", label="cat")
             store.add(["new"], features(1, 9), [[0.5, 0.5, 0]], now=NOW)
-            composition = store.compose()
+            composition = store.outbox.compose()
             assert composition is not None
             assert (composition.sequence, composition.added, composition.deleted) == (2, 2, 2)
-            data = store.encode(composition)
+            data = store.outbox.encode(composition)
         with ClientStore.open(tmp_path / "store") as store:
-            again = store.composed()
+            again = store.outbox.composed()
             assert again == composition
             store.add(["newer"], features(1), [0], now=NOW)
             store.forget(Selection(ids=["sample-0", "new"]))
             store.amend(SPEC.with_labels("fox"))
-            assert store.composed() == composition
-            assert store.encode(composition) == data
+            assert store.outbox.composed() == composition
+            assert store.outbox.encode(composition) == data
 
     def test_one_at_a_time(self, tmp_path: Path) -> None:
         with make_store(tmp_path) as store:
             store.add(ids(1), features(1), [0], now=NOW)
-            store.compose()
+            store.outbox.compose()
             with pytest.raises(StoreError, match="request 1 has no receipt yet"):
-                store.compose()
+                store.outbox.compose()
 
     def test_nonces_differ_unless_given(self, tmp_path: Path) -> None:
         nonces = set()
         with make_store(tmp_path) as store:
             store.add(ids(1), features(1), [0], now=NOW)
             for _ in range(3):
-                composition = store.compose()
+                composition = store.outbox.compose()
                 assert composition is not None
                 nonces.add(composition.nonce)
-                store.abandon(1, "again")
-            given = store.compose(nonce=b"n" * 32)
+                store.outbox.abandon(1, "again")
+            given = store.outbox.compose(nonce=b"n" * 32)
             assert given is not None
             assert given.nonce == b"n" * 32
-            store.abandon(1, "again")
+            store.outbox.abandon(1, "again")
             with pytest.raises(InputError, match="nonce"):
-                store.compose(nonce=b"short")
-            assert store.composed() is None
+                store.outbox.compose(nonce=b"short")
+            assert store.outbox.composed() is None
         assert len(nonces) == 3
 
     def test_a_limit_leaves_the_rest_for_later_deletions_first(self, tmp_path: Path) -> None:
@@ -103,18 +103,18 @@ class TestSettling:
     def test_a_receipt_is_kept_and_may_come_twice(self, tmp_path: Path) -> None:
         with make_store(tmp_path) as store:
             store.add(ids(2), features(2), [0, 1], now=NOW)
-            store.compose()
-            store.settle(1, b"receipt", checkpoint=(7, b"r" * 32))
+            store.outbox.compose()
+            store.outbox.settle(1, b"receipt", checkpoint=(7, b"r" * 32))
             before = store.status()
-            store.settle(1, b"receipt")
+            store.outbox.settle(1, b"receipt")
             assert store.status() == before
             assert store.documents("receipt") == {1: b"receipt"}
             assert store.checkpoint == (7, b"r" * 32)
             assert (before.live, before.sequence, before.composed) == (2, 1, None)
             with pytest.raises(StoreError, match="request 1 is not being offered"):
-                store.settle(1, b"another")
+                store.outbox.settle(1, b"another")
             with pytest.raises(StoreError, match="request 2 is not being offered"):
-                store.abandon(2, "why")
+                store.outbox.abandon(2, "why")
 
     def test_an_abandoned_request_is_pending_again(self, tmp_path: Path) -> None:
         server = Server()
@@ -124,8 +124,8 @@ class TestSettling:
             store.add(["new"], features(1, 1), [0], now=NOW)
             store.forget(Selection(ids=["sample-0"]))
             store.correct("sample-1", label=0)
-            store.compose()
-            store.abandon(2, "the labels have been amended")
+            store.outbox.compose()
+            store.outbox.abandon(2, "the labels have been amended")
             status = store.status()
             assert (status.adding, status.deleting, status.live, status.composed) == (2, 2, 1, None)
             assert status.refusal == "the labels have been amended"
@@ -169,7 +169,7 @@ class TestOrders:
         server = Server()
         with make_store(tmp_path) as store:
             store.add(ids(3), features(3), [0] * 3, subjects=["ann"] * 3, now=NOW)
-            store.compose()
+            store.outbox.compose()
             store.forget(Selection(subject="ann"), order=ORDER)
             first, second = deliver(store, server), deliver(store, server)
             assert first is not None
@@ -183,8 +183,8 @@ class TestOrders:
             store.add(ids(1), features(1), [0], subjects=["ann"], now=NOW)
             deliver(store, server)
             store.forget(Selection(subject="ann"), order=ORDER)
-            store.compose()
-            store.abandon(2, "no")
+            store.outbox.compose()
+            store.outbox.abandon(2, "no")
             header = deliver(store, server)
             assert header is not None
             assert header.orders == (OrderAnswer(ORDER, 1),)
@@ -293,7 +293,7 @@ class TestOrders:
                 ProtocolError,
                 match=rf"the 40 samples .* order {ORDER} .*takes {largest}.*largest-request",
             ):
-                store.compose(most=5, largest=largest)
+                store.outbox.compose(most=5, largest=largest)
             header = deliver(store, server, most=5, largest=largest + 1)
             assert header is not None
             assert header.orders == (OrderAnswer(ORDER, 40),)
@@ -351,11 +351,11 @@ class TestReset:
             server = Server()
             store.add(ids(2), features(2), [0, 1], now=NOW)
             deliver(store, server)
-            store.compose(reset=True)
+            store.outbox.compose(reset=True)
             store.forget(Selection(ids=["sample-0"]))
             assert store.statistics() == server.statistics
             if refused:
-                store.abandon(2, "no")
+                store.outbox.abandon(2, "no")
             else:
                 deliver(store, server)
             header = deliver(store, server)
@@ -382,14 +382,14 @@ class TestReset:
             deliver(store, Server())
             store.correct("sample-1", label=2)
             server = Server(sequence=6)
-            composition = store.compose(reset=True, sequence=7, most=3, largest=100)
+            composition = store.outbox.compose(reset=True, sequence=7, most=3, largest=100)
             assert composition is not None
             assert (composition.kind, composition.added) == ("rows", 3)
             store.forget(
                 Selection(ids=["sample-0", "sample-7"])
             )  # the one goes with the reset, the other was left out
             if refused:
-                store.abandon(7, "no")
+                store.outbox.abandon(7, "no")
                 assert store.status().live == 6
                 deliver(store, server, reset=True, sequence=7)
             else:

@@ -116,10 +116,10 @@ class TestRecomputing:
         self, store: ClientStore, pictures: Pictures
     ) -> None:
         deliver(store, Server())
-        composition = store.compose(reset=True)
+        composition = store.outbox.compose(reset=True)
         assert composition is not None
         server = Server(sequence=1)
-        store.settle(2, server.offer(store.encode(composition, recompute=pictures)))
+        store.outbox.settle(2, server.offer(store.outbox.encode(composition, recompute=pictures)))
         assert server.statistics == Statistics.of(SPEC, features(4), [0, 1, 2, 0])
         assert self.kept(store) == 0
 

@@ -166,7 +166,7 @@ def test_a_client_that_finds_a_round_under_way_waits_for_the_next_one_if_it_has_
 
     circle.offered["c3", 1] = dict(circle.held["c3"])
     agent = circle.agent("c3", patience=0.5, sleep=meanwhile)
-    agent._masking._contributor._clock = lambda: 0.0  # so that only the steps above end it
+    agent._delivery._contributor._clock = lambda: 0.0  # so that only the steps above end it
     assert agent.sync().receipts
     circle.go()
     circle.check_whole()
@@ -201,7 +201,7 @@ def test_what_a_refused_join_leaves_behind_is_nothing(circle: Circle) -> None:
     with pytest.raises(RefusedError) as problem:
         agent.push()
     assert problem.value.code == "sequence-reused"
-    assert circle.stores["c0"].participation.kept() is None
+    assert circle.stores["c0"].participation.read() is None
 
 
 def test_only_wanted_messages_wake_those_who_wait(circle: Circle) -> None:

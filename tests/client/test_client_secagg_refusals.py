@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from expunge.client.pins import pins_text
+from expunge.client.secagg import RoundPolicy
+from expunge.client.trust import Trust
 from expunge.crypto import Envelope
 from expunge.errors import EvidenceError
 from expunge.secagg import Participant, read_preamble
@@ -304,11 +306,11 @@ def test_a_number_that_went_on_belongs_to_the_same_client() -> None:
         store = circle.stores["c1"]
         earlier = '[[["c0",1],["c1",1],["c2",1],["c3",1]]]'
         store.remember({"revealed": earlier})
-        caution = circle.agent("c1")._masking._contributor._caution
+        policy = RoundPolicy(store, circle.way, Trust(store, circle.way))
 
         class Told:
             included = (("c0", 2), ("c1", 1), ("c2", 1), ("c3", 1))
 
         with pytest.raises(EvidenceError, match="differ from it by c0 only"):
-            caution.require_apart(Told())
+            policy.require_apart(Told())
         assert store.recall("revealed") == earlier

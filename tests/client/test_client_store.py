@@ -320,7 +320,7 @@ class TestAdding:
     def test_an_empty_batch_is_nothing(self, tmp_path: Path) -> None:
         with make_store(tmp_path) as store:
             assert store.add([], np.zeros((0, 4)), [], now=NOW) == 0
-            assert store.compose() is None
+            assert store.outbox.compose() is None
 
     def test_any_text_is_an_id(self, tmp_path: Path) -> None:
         strange = ["é", "日本", "a b\n", "0", "\ufffd", "%s{}", "'; DROP TABLE samples"]

@@ -82,7 +82,7 @@ def test_a_sample_that_is_forgotten_meanwhile_is_forgotten_at_the_server_too(hom
     add(home.store)
     home.agent.sync()
     home.store.add(["alice-1"], features(1, 5), np.array([1]), subjects=["alice"], now=NOW)
-    home.store.compose()
+    home.store.outbox.compose()
     home.store.forget(Selection(subject="alice"))
     in_doubt(home, *["too-many"] * 3)
     with pytest.raises(RefusedError):

@@ -49,7 +49,7 @@ def test_what_was_asked_for_before_is_done_when_the_server_says_so(home: Home) -
     add(home.store)
     home.agent.push()
     add(home.store, 2, "on its way", 1)
-    home.store.compose()
+    home.store.outbox.compose()
     home.store.forget(Selection(ids=["on its way-0", "sample-0"]))
     forgotten(home)
     home.agent.sync()
@@ -82,7 +82,7 @@ def test_a_store_without_features_needs_no_backbone_to_erase(tmp_path: Path) -> 
 def test_a_server_that_takes_it_back_is_found_out(home: Home) -> None:
     add(home.store)
     home.agent.push()
-    home.store.release()  # as if it had said so
+    home.store.outbox.release()  # as if it had said so
     with pytest.raises(EvidenceError, match="knows ward-3 no longer, and now says that it does"):
         home.agent.sync()
 
@@ -106,7 +106,7 @@ class TestOldCopies:
         self, home: Home
     ) -> None:
         add(home.store)
-        home.store.compose()
+        home.store.outbox.compose()
         home.store.forget(Selection(ids=["sample-0"]))
         home.store.close()
         with ClientStore.open(home.store.path, restored=True) as store:

@@ -82,8 +82,8 @@ def test_nothing_can_be_changed_by_a_glance(store: ClientStore) -> None:
             lambda: glance.forget(Selection(subject="nobody"), order="1" * 32),
             lambda: glance.drop_orders([]),
             glance.leave,
-            glance.compose,
-            glance.release,
+            glance.outbox.compose,
+            glance.outbox.release,
             lambda: glance.choose("gram"),
             lambda: glance.remember({"gone": "1"}),
             lambda: glance.amend(SPEC.with_gamma(2.0)),
@@ -103,14 +103,14 @@ def test_nothing_can_be_changed_by_a_glance(store: ClientStore) -> None:
 
 
 def test_the_request_under_way_cannot_be_changed_by_a_glance(store: ClientStore) -> None:
-    composition = store.compose()
+    composition = store.outbox.compose()
     assert composition is not None
     before = contents(store.path)
     with ClientStore.open_read_only(store.path) as glance:
-        assert glance.composed() == composition
-        refused(lambda: glance.doubt(2))
-        refused(lambda: glance.settle(2, b"receipt"))
-        refused(lambda: glance.abandon(2, "no"))
+        assert glance.outbox.composed() == composition
+        refused(lambda: glance.outbox.doubt(2))
+        refused(lambda: glance.outbox.settle(2, b"receipt"))
+        refused(lambda: glance.outbox.abandon(2, "no"))
     assert contents(store.path) == before
 
 

@@ -134,10 +134,10 @@ class TestPushing:
         home = Home(tmp_path, spec)
         assert home.store.message == "factor"
         add(home.store, 700)
-        composition = home.store.compose()
+        composition = home.store.outbox.compose()
         assert composition is not None
-        data = home.store.encode(composition)
-        assert home.store.encode(composition) == data
+        data = home.store.outbox.encode(composition)
+        assert home.store.outbox.encode(composition) == data
         assert request.read(data).header.message == "factor"
         home.agent.push()
         home.store.forget(Selection(ids=ids(600)))
@@ -224,7 +224,7 @@ class TestSyncing:
 
     def test_a_composed_request_under_old_labels_is_made_again(self, home: Home) -> None:
         add(home.store)
-        home.store.compose()
+        home.store.outbox.compose()
         home.federation.operator.command("amend", labels=["cat", "dog", "eel", "fox"])
         assert len(home.agent.sync().receipts) == 1
         assert home.store.sequence == 1

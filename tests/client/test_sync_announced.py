@@ -35,7 +35,7 @@ def announce(home: Home, **options: Any) -> list[tuple[str, bytes]]:
 
 
 def composed(home: Home) -> Composition:
-    found = home.store.composed()
+    found = home.store.outbox.composed()
     assert found is not None
     return found
 
@@ -45,7 +45,7 @@ def test_the_request_goes_first_and_the_same_bytes_each_time(home: Home) -> None
     first, second = announce(home), announce(home)
     assert [name for name, _ in first] == ["request", "sync"]
     assert first[0] == second[0]
-    assert first[0][1] == home.store.encode(composed(home))
+    assert first[0][1] == home.store.outbox.encode(composed(home))
     assert request.read(first[0][1]).header.added == 4
     assert composed(home).doubtful
 

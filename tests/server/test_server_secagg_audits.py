@@ -256,7 +256,7 @@ def test_a_forgotten_client_takes_no_part_any_more(circle: Circle) -> None:
     circle.stores.pop("c3")
     circle.held.pop("c3")
     assert gone.sync().status == "gone"
-    assert store.participation.kept() is None
+    assert store.participation.read() is None
     circle.go(passes=30)
     circle.check_whole()
     store.close()
@@ -332,7 +332,7 @@ def test_an_audit_in_which_a_client_is_doubtful_waits_until_it_knows(circle: Cir
     circle.wait(PHASE)
     number = audit(circle)
     circle.go("c1", "c2", "c3", passes=2)
-    composed = circle.stores["c0"].composed()
+    composed = circle.stores["c0"].outbox.composed()
     assert composed is not None
     assert composed.doubtful
     circle.go(passes=30)

@@ -291,6 +291,6 @@ def test_an_old_copy_of_a_store_forgets_the_round_it_was_in(circle: Circle) -> N
     for name in ("client.db-wal", "client.db-shm"):
         (store.path / name).unlink(missing_ok=True)
     circle.stores["c0"] = ClientStore.open(store.path, restored=True)
-    assert circle.stores["c0"].participation.kept() is None
+    assert circle.stores["c0"].participation.read() is None
     circle.go()
     circle.check_whole()

@@ -149,7 +149,7 @@ def test_what_was_masked_once_goes_out_unchanged_under_its_number(circle: Circle
     circle.everybody_adds()
     circle.until("revealing")
     first = {
-        name: circle.stores[name].contribution(circle.stores[name].composed())
+        name: circle.stores[name].outbox.statistics(circle.stores[name].outbox.composed())
         for name in circle.names
     }
     circle.restart_server()
@@ -157,10 +157,10 @@ def test_what_was_masked_once_goes_out_unchanged_under_its_number(circle: Circle
         circle.forget(name, list(circle.held[name])[:1])
         circle.add(name, 3)
         circle.sync(name)
-        composed = circle.stores[name].composed()
+        composed = circle.stores[name].outbox.composed()
         assert composed is not None
-        again = circle.stores[name].contribution(composed)
-        assert (again.statistics, again.added, again.deleted) == (first[name].statistics, 2, 0)
+        assert circle.stores[name].outbox.statistics(composed) == first[name]
+        assert (composed.added, composed.deleted) == (2, 0)
     circle.go()
     circle.check()
     assert [entry["added"] for entry in circle.entries("aggregated")] == [8, 12]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from expunge import Statistics
-from expunge.client.outbox import Outbox
+from expunge.client.secagg import Masked
 from expunge.crypto import Envelope, SigningKey, canonical
 from expunge.errors import EvidenceError, RefusedError
 from expunge.evidence import commitments_root
@@ -155,11 +155,11 @@ def false(
     monkeypatch: pytest.MonkeyPatch, circle: Circle, name: str, contribution: Contribution
 ) -> None:
     """Let a client contribute something else than what it adds and deletes."""
-    true, path = Outbox.contribution, circle.stores[name].path
+    true, store = Masked.contribution, circle.stores[name]
     monkeypatch.setattr(
-        Outbox,
+        Masked,
         "contribution",
-        lambda self, *rest: contribution if self._folder.path == path else true(self, *rest),
+        lambda self, *rest: contribution if self._store is store else true(self, *rest),
     )
 
 

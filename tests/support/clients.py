@@ -109,11 +109,11 @@ class Server:
 
 def deliver(store: ClientStore, server: Server, **options: Any) -> request.Header | None:
     """Compose, offer and settle once; the header, or None if nothing was pending."""
-    composition = store.composed() or store.compose(**options)
+    composition = store.outbox.composed() or store.outbox.compose(**options)
     if composition is None:
         return None
-    receipt = server.offer(store.encode(composition))
-    store.settle(composition.sequence, receipt)
+    receipt = server.offer(store.outbox.encode(composition))
+    store.outbox.settle(composition.sequence, receipt)
     return server.headers[-1]
 
 

@@ -62,9 +62,9 @@ class Accepting:
 
 
 def deliver(store: ClientStore, server: Accepting) -> None:
-    composition = store.composed() or store.compose()
+    composition = store.outbox.composed() or store.outbox.compose()
     if composition is not None:
-        store.settle(composition.sequence, server.offer(store.encode(composition)))
+        store.outbox.settle(composition.sequence, server.offer(store.outbox.encode(composition)))
 
 
 def steps(store: ClientStore, server: Accepting) -> list[Callable[[], object]]:
@@ -77,7 +77,7 @@ def steps(store: ClientStore, server: Accepting) -> list[Callable[[], object]]:
             ids(2, "extra"), features(2, 1), [0, 1], subjects=[SUBJECT, None], now=NOW
         ),
         lambda: store.correct("sample-2", label="cat"),
-        store.compose,
+        store.outbox.compose,
         lambda: store.forget(Selection(subject=SUBJECT), order="ab" * 16),
         lambda: deliver(store, server),
         lambda: deliver(store, server),

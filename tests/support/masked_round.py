@@ -170,12 +170,12 @@ class Circle:
         What it masks now, and did not mask before, is of what it holds now.
         """
         store = self.stores[name]
-        receipts, composed = set(store.documents("receipt")), store.composed()
+        receipts, composed = set(store.documents("receipt")), store.outbox.composed()
         is_bound = composed is not None and store.recall("masked") == str(composed.sequence)
         try:
             return self.agent(name, **options).sync(accept_restored=accept_restored)
         finally:
-            outstanding = store.composed()
+            outstanding = store.outbox.composed()
             for sequence in {
                 *store.documents("receipt"),
                 *([] if outstanding is None else [outstanding.sequence]),
@@ -308,7 +308,7 @@ class Circle:
             assert (status.adding, status.deleting, status.live) == (0, 0, len(self.held[name])), (
                 name
             )
-            assert store.participation.kept() is None, name
+            assert store.participation.read() is None, name
         self.check({name: held for name, held in self.held.items() if name in self.stores})
 
     def ledger(self) -> tuple[str, int, str]:

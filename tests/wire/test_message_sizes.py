@@ -35,15 +35,15 @@ def test_no_request_is_larger_than_is_said(tmp_path: Path, kind: str, soft: bool
     labels = [[0.5, 0.25, 0.25]] * 20 if soft else [0] * 20
     with make_store(tmp_path, SPECS[kind], message=kind) as store:
         store.add(ids(20), features(20), labels, subjects=["ann"] * 10 + ["ben"] * 10, now=NOW)
-        first = store.compose()
+        first = store.outbox.compose()
         assert first is not None
-        assert len(store.encode(first)) <= request_bytes(SPECS[kind], kind, 20, 0)
-        store.settle(1, b"receipt")
+        assert len(store.outbox.encode(first)) <= request_bytes(SPECS[kind], kind, 20, 0)
+        store.outbox.settle(1, b"receipt")
         for order, subject in (("ab" * 16, "ann"), ("cd" * 16, "ben")):
             store.forget(Selection(subject=subject), order=order)
         store.add(ids(5, "more"), features(5), labels[:5], now=NOW)
-        second = store.compose()
+        second = store.outbox.compose()
         assert second is not None
         assert second.orders == (OrderAnswer("ab" * 16, 10), OrderAnswer("cd" * 16, 10))
         bound = request_bytes(SPECS[kind], kind, 5, 20, 2)
-        assert bound - 2000 < len(store.encode(second)) <= bound
+        assert bound - 2000 < len(store.outbox.encode(second)) <= bound

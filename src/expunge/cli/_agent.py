@@ -55,7 +55,7 @@ class _Watched:
 
         Its samples are pending until it is settled, which is after this returns.
         """
-        composition = self._store.composed()
+        composition = self._store.outbox.composed()
         samples = 0 if composition is None else composition.added + composition.deleted
         if not samples:
             return self._carrier.request(data)

@@ -125,7 +125,7 @@ def _standing(store: ClientOverview) -> tuple[Status, str, Spec, dict[str, Any] 
     rounds = None
     if store.spec.is_masked:
         rounds = {
-            "in_round": store.participation.kept() is not None,
+            "in_round": store.participation.read() is not None,
             "pins": len(read_pins(store.recall("pins"))),
         }
     return store.status(), store.address, store.spec, rounds

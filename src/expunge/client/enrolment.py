@@ -205,9 +205,9 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
         store.key.public.text,
     ):
         raise EvidenceError(f"the server enrolled {answer['name']!r:.80}, not what the token says")
-    outstanding = store.composed()
+    outstanding = store.outbox.composed()
     if outstanding is not None:
-        store.abandon(outstanding.sequence, "the server was lost")
+        store.outbox.abandon(outstanding.sequence, "the server was lost")
     store.move(federation=token.federation, server=token.server, address=address, ca=token.ca)
     store.participation.drop()  # a round at the lost server is over
     store.remember({"peers": ""})  # they are read anew, from the log of the rebuilt server

@@ -19,9 +19,12 @@ after a crash.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
+from threading import RLock
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from expunge.client.database import Database, Snapshot
 from expunge.client.schema import MIGRATIONS
@@ -32,6 +35,9 @@ from expunge.storage.files import FolderLock, erase_drafts, make_folder, sync_fo
 
 _DATABASE, _VAULT, _KEY, _HEAD = "client.db", "client.vault", "client.key", "head"
 STORE_SLOT = 0  # of the key that makes tags
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class ClientFolder:
@@ -47,6 +53,7 @@ class ClientFolder:
         self.database = database
         self.vault = vault
         self.key = key
+        self.mutex = RLock()
         self._lock = lock
         self._closed = False
         self._clean = True  # no erasure has failed since the last one that succeeded
@@ -193,7 +200,7 @@ class ClientFolder:
             if (
                 counted
             ):  # then what the server counts is not what is here, whatever number it has reached
-                changes.run("INSERT OR REPLACE INTO settings (name, value) VALUES ('rejoin', '1')")
+                put_settings(changes, {"rejoin": "1"})
 
     def erase(self, slots: Iterable[int] = ()) -> None:
         """Destroy the keys of what the database no longer refers to, and cut the write-ahead log.
@@ -261,6 +268,35 @@ class ClientFolder:
             self._lock.release()
 
 
+class _InFolder(Protocol):
+    """A part of the store, which shares the folder with the others."""
+
+    _folder: ClientFolder
+
+
+_Part = TypeVar("_Part", bound=_InFolder)
+
+
+def exclusive(
+    method: Callable[Concatenate[_Part, _P], _T],
+) -> Callable[Concatenate[_Part, _P], _T]:
+    """A method that one thread at a time may be in, of all such methods on one folder."""
+
+    @wraps(method)
+    def guarded(self: _Part, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        with self._folder.mutex:
+            return method(self, *arguments, **options)
+
+    return guarded
+
+
+def put_settings(changes: Database, settings: Mapping[str, str]) -> None:
+    """Change settings, within a transaction of the caller."""
+    changes.run_many(
+        "INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", settings.items()
+    )
+
+
 def _require_files(path: Path) -> None:
     for name in (_DATABASE, _VAULT, _KEY):
         if not (path / name).exists():
@@ -299,7 +335,7 @@ def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
     database = Database(path, MIGRATIONS)
     try:
         with database.transaction() as changes:
-            changes.run_many("INSERT INTO settings (name, value) VALUES (?, ?)", settings.items())
+            put_settings(changes, settings)
         database.truncate_log()
     finally:
         database.close()

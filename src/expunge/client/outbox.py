@@ -2,9 +2,9 @@
 
 Laws: at most one request is composed at a time; `encode` gives the same bytes whenever it is called
 between `compose` and `settle`, also after a crash; `settle` and `abandon` each happen whole or not
-at all. What `settle` removes cannot be read afterwards.
+at all. What `settle` removes cannot be read afterwards. Any thread may use it.
 
-`Choosing` decides which of the pending samples the next request takes, and which orders it can
+`Chooser` decides which of the pending samples the next request takes, and which orders it can
 answer. Laws: nothing changes by choosing; what an order deletes is never divided; a corrected
 sample travels with what it replaces.
 
@@ -15,22 +15,25 @@ float64.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import RLock
+from typing import Any
 
 import numpy as np
 
 from expunge.client import states
 from expunge.client.database import Database
-from expunge.client.folder import ClientFolder
+from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.client.samples import Block, Recompute, Samples
+from expunge.client.settings import ClientSettings, checkpoint_text, spec_of, spec_text
 from expunge.crypto import canonical
-from expunge.errors import FormatError, InputError, ProtocolError, StoreError
+from expunge.errors import FormatError, InputError, ProtocolError, SpecMismatchError, StoreError
 from expunge.ridge.encoding import Rows
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
-from expunge.secagg import Contribution
 from expunge.solvers.float64 import Factor
 from expunge.wire import request
 from expunge.wire.messages import FactorPart, GramPart, Message, Part, RowsPart, beyond, fitting
@@ -87,8 +90,8 @@ class Choice:
     problem: str = ""  # why something pending cannot be sent at all
 
 
-class Choosing:
-    """Looks at what is pending in a client's database."""
+class Chooser:
+    """Chooses from what is pending in a client's database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -112,7 +115,7 @@ class Choosing:
         chosen: list[int] = []
         problem = ""
         for old, orders in self._inseparable():
-            new = [slot for slot in (replaced.pop(one) for one in old) if slot is not None]
+            new = [slot for slot in (replaced.pop(deleted) for deleted in old) if slot is not None]
             if most is None or len(chosen) + len(old) + len(new) <= most:
                 chosen += [*old, *new]
             elif chosen:
@@ -150,8 +153,8 @@ class Choosing:
             groups = [group for group in groups if group[0].isdisjoint(slots)]
             groups.append(
                 (
-                    slots.union(*(one[0] for one in shared)),
-                    [*(name for one in shared for name in one[1]), order],
+                    slots.union(*(others for others, _ in shared)),
+                    [*(name for _, names in shared for name in names), order],
                 )
             )
         return sorted((sorted(slots), sorted(orders)) for slots, orders in groups)
@@ -193,7 +196,6 @@ class Choosing:
 
 
 NONCE_BYTES = 32
-_SETTING = "INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)"
 
 
 @dataclass(frozen=True)
@@ -218,16 +220,23 @@ class Composition:
 
 
 class Outbox:
-    """Composes, encodes, settles and abandons requests."""
+    """Composes, holds, encodes, settles and abandons the requests of a store.
 
-    def __init__(self, folder: ClientFolder, samples: Samples) -> None:
+    `turn` is held by whoever goes on from the request that is composed, so that two agents on one
+    store take turns.
+    """
+
+    def __init__(self, settings: ClientSettings, folder: ClientFolder, samples: Samples) -> None:
+        self.turn = RLock()
+        self._settings = settings
         self._folder = folder
         self._database = folder.database
         self._samples = samples
-        self._choosing = Choosing(folder.database)
+        self._chooser = Chooser(folder.database)
 
     # -- composing ---------------------------------------------------------------------------------
 
+    @exclusive
     def composed(self) -> Composition | None:
         """The request that is being offered, if there is one."""
         row = self._database.row(
@@ -235,10 +244,8 @@ class Outbox:
         )
         if row is None:
             return None
-        sequence, slot, sealed, text, kind, leave, reset, doubtful = row
-        content = canonical.decode(
-            self._folder.vault.unseal(slot, sealed, _context(sequence)), "a composed request"
-        )
+        sequence, slot, sealed, spec, kind, leave, reset, doubtful = row
+        content = self._content(sequence, slot, sealed)
         added, deleted = (len(slots) for slots in self._members(sequence, reset=bool(reset)))
         orders = self._database.rows(
             "SELECT id, found FROM orders WHERE sequence = ? AND answered = 0 ORDER BY id",
@@ -249,23 +256,20 @@ class Outbox:
         return Composition(
             sequence=sequence,
             nonce=bytes.fromhex(content["nonce"]),
-            spec=Spec.from_dict(
-                canonical.decode(text.encode("ascii"), "the spec of a composed request")
-            ),
+            spec=spec_of(spec),
             kind=kind,
             added=added,
             deleted=deleted,
-            orders=tuple(OrderAnswer(*row) for row in orders),
-            audits=tuple(AuditAnswer(*one) for one in content["audits"]),
+            orders=tuple(OrderAnswer(*order) for order in orders),
+            audits=tuple(AuditAnswer(*audit) for audit in content["audits"]),
             leave=bool(leave),
             reset=bool(reset),
             doubtful=bool(doubtful),
         )
 
+    @exclusive
     def compose(
         self,
-        spec: Spec,
-        kind: str,
         *,
         nonce: bytes | None = None,
         audits: Sequence[AuditAnswer] = (),
@@ -286,94 +290,113 @@ class Outbox:
         statistics instead, which are as large for any number of samples, within `largest` bytes.
         ProtocolError if nothing is left but an order that is beyond that.
         """
+        kind = self._allowed_kind()
         self._require_none_composed()
         nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
         if len(nonce) != NONCE_BYTES:
             raise InputError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
-        if reset:
-            choice = self._choosing.reset(spec, kind, most, largest)
-        else:
-            choice = (
-                Choice([], False, kind)
-                if audits
-                else self._choosing.next(spec, kind, most, largest)
-            )
-        orders = [] if audits or reset else self._choosing.answerable(choice)
-        leave = self._leaving() and choice.all_of_them and not audits
-        if (
-            kind == "masked" and choice.slots
-        ):  # what a round carries is told to nobody: orders and farewells follow it
-            orders, leave = [], False
+        choice = self._choice(kind, most, largest, alone=bool(audits), reset=reset)
+        disclosed = kind != "masked"
+        # What a round carries is told to nobody: orders and farewells follow it.
+        answers = not (audits or reset) and (disclosed or not choice.slots)
+        orders = self._chooser.answerable(choice) if answers else []
+        leave = self._is_leaving() and choice.all_of_them and not audits
+        leave = leave and (disclosed or not choice.slots)
         if not (choice.slots or orders or audits or leave or reset):
             if choice.problem:
                 raise ProtocolError(choice.problem)
             return None
-        number = self._next() if sequence is None else sequence
-        (slot,) = self._folder.vault.new()
+        number = self._settings.sequence + 1 if sequence is None else sequence
         content = {
-            "audits": [[one.audit, one.digest, one.count] for one in audits],
+            "audits": [[answer.audit, answer.digest, answer.count] for answer in audits],
             "nonce": nonce.hex(),
         }
-        sealed = self._folder.vault.seal(slot, canonical.encode(content), _context(number))
-        text = canonical.encode(spec.to_dict()).decode("ascii")
-        try:
-            with self._database.transaction() as changes:
-                changes.run(
-                    "INSERT INTO compositions (sequence, slot, sealed, spec, kind, leave, reset, "
-                    "doubtful)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
-                    (number, slot, sealed, text, choice.kind, int(leave), int(reset)),
-                )
-                states.freeze(changes, number, choice.slots)
-                for order in orders:
-                    _answer(changes, order, number, disclosed=kind != "masked")
-                if kind == "factor" and choice.slots:
-                    self._keep_message(spec, number, slot, recompute, reset=reset)
-        except BaseException:
-            self._folder.drop([slot])
-            raise
+        with self._new(number, choice.kind, content, leave=leave, reset=reset) as changes:
+            states.freeze(changes, number, choice.slots)
+            for order in orders:
+                _answer(changes, order, number, disclosed=disclosed)
+            if kind == "factor" and choice.slots:
+                self._keep_message(number, recompute, reset=reset)
         return self.composed()
 
+    def _choice(
+        self, kind: str, most: int | None, largest: int | None, *, alone: bool, reset: bool
+    ) -> Choice:
+        spec = self._settings.spec
+        if reset:
+            return self._chooser.reset(spec, kind, most, largest)
+        return Choice([], False, kind) if alone else self._chooser.next(spec, kind, most, largest)
+
+    @exclusive
     def compose_group(
         self,
-        spec: Spec,
         message: bytes,
         *,
         added: int,
         deleted: int,
-        orders: Sequence[OrderAnswer],
-        sequence: int | None,
-        reset: bool,
+        orders: Sequence[OrderAnswer] = (),
+        sequence: int | None = None,
+        reset: bool = False,
     ) -> Composition:
         """Freeze the message of a whole group into the next request, with the orders that all of
         the group have answered.
         """
         self._require_none_composed()
-        number, (slot,) = self._next() if sequence is None else sequence, self._folder.vault.new()
-        nonce = secrets.token_bytes(NONCE_BYTES).hex()
+        number = self._settings.sequence + 1 if sequence is None else sequence
         content = {
             "audits": [],
-            "group": [added, deleted, [[one.order, one.found] for one in orders]],
-            "nonce": nonce,
+            "group": [added, deleted, [[answer.order, answer.found] for answer in orders]],
+            "nonce": secrets.token_bytes(NONCE_BYTES).hex(),
         }
-        seal, context = self._folder.vault.seal, _context(number)
-        sealed, kept = seal(slot, canonical.encode(content), context), seal(slot, message, context)
-        text = canonical.encode(spec.to_dict()).decode("ascii")
-        try:
-            with self._database.transaction() as changes:
-                changes.run(
-                    "INSERT INTO compositions (sequence, slot, sealed, message, spec, kind, "
-                    "leave, reset, doubtful)"
-                    " VALUES (?, ?, ?, ?, ?, 'group', 0, ?, 0)",
-                    (number, slot, sealed, kept, text, int(reset)),
-                )
-        except BaseException:
-            self._folder.drop([slot])
-            raise
+        with self._new(number, "group", content, message=message, reset=reset):
+            pass  # no samples take part
         composition = self.composed()
         if composition is None:
             raise StoreError(f"request {number} was composed and is not there")
         return composition
+
+    @contextmanager
+    def _new(
+        self,
+        number: int,
+        kind: str,
+        content: Mapping[str, Any],
+        *,
+        message: bytes | None = None,
+        leave: bool = False,
+        reset: bool = False,
+    ) -> Iterator[Database]:
+        """Write a request under a key of its own, in one transaction with what the caller changes
+        for it.
+        """
+        vault, context = self._folder.vault, _context(number)
+        (slot,) = vault.new()
+        try:
+            sealed = vault.seal(slot, canonical.encode(dict(content)), context)
+            body = None if message is None else vault.seal(slot, message, context)
+            with self._database.transaction() as changes:
+                changes.run(
+                    "INSERT INTO compositions (sequence, slot, sealed, message, spec, kind, "
+                    "leave, reset, doubtful) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                    (
+                        *(number, slot, sealed, body, spec_text(self._settings.spec)),
+                        *(kind, int(leave), int(reset)),
+                    ),
+                )
+                yield changes
+        except BaseException:
+            self._folder.drop([slot])
+            raise
+
+    def _allowed_kind(self) -> str:
+        kind, allowed = self._settings.message, self._settings.spec.messages
+        if kind not in allowed:
+            raise SpecMismatchError(
+                f"the federation no longer allows {kind} messages, only "
+                f"{', '.join(allowed)}: choose one of those for this client "
+                "(message=). Mind that rows show every sample's feature to the server"
+            )
+        return kind
 
     def _require_none_composed(self) -> None:
         outstanding = self._database.value("SELECT sequence FROM compositions")
@@ -383,14 +406,14 @@ class Outbox:
                 "was refused"
             )
 
-    def _keep_message(
-        self, spec: Spec, sequence: int, slot: int, recompute: Recompute | None, *, reset: bool
-    ) -> None:
+    def _keep_message(self, sequence: int, recompute: Recompute | None, *, reset: bool) -> None:
         """Keep the message itself, sealed: floating point may give other bits another time."""
+        spec = self._settings.spec
         parts = [
             self._part(spec, "factor", slots, recompute)
             for slots in self._members(sequence, reset=reset)
         ]
+        slot, _, _ = self._outstanding(sequence)
         sealed = self._folder.vault.seal(
             slot, Message("factor", *parts).to_bytes(spec), _context(sequence)
         )
@@ -406,16 +429,8 @@ class Outbox:
             None if sealed is None else self._folder.vault.unseal(slot, sealed, _context(sequence))
         )
 
-    def _next(self) -> int:
-        return int(self._database.value("SELECT value FROM settings WHERE name = 'sequence'")) + 1
-
-    def _leaving(self) -> bool:
-        settings = dict(
-            self._database.rows(
-                "SELECT name, value FROM settings WHERE name IN ('leaving', 'left')"
-            )
-        )
-        return settings.get("leaving") == "1" and settings.get("left") != "1"
+    def _is_leaving(self) -> bool:
+        return self._settings.recall("leaving") == "1" and self._settings.recall("left") != "1"
 
     def _members(self, sequence: int, *, reset: bool) -> tuple[list[int], list[int]]:
         query = f"SELECT slot FROM samples WHERE sequence = ? AND {states.ADDED} ORDER BY slot"  # noqa: S608 - our own words
@@ -425,6 +440,7 @@ class Outbox:
         query = "SELECT slot FROM samples WHERE sequence = ? AND state = 'deleting' ORDER BY slot"
         return added, [row[0] for row in self._database.rows(query, (sequence,))]
 
+    @exclusive
     def is_outdated(self) -> bool:
         """Whether a request that were composed now would have other samples than the one that is
         composed.
@@ -437,20 +453,15 @@ class Outbox:
 
     # -- offering ----------------------------------------------------------------------------------
 
-    def encode(
-        self,
-        composition: Composition,
-        federation: str,
-        client: str,
-        recompute: Recompute | None = None,
-    ) -> bytes:
-        """The bytes of the request, signed."""
+    @exclusive
+    def encode(self, composition: Composition, *, recompute: Recompute | None = None) -> bytes:
+        """The bytes of a composed request, signed; the same ones each time."""
         spec = composition.spec
         added, deleted = self._members(composition.sequence, reset=composition.reset)
         message = self._kept_message(composition.sequence)
         header = Header(
-            federation=federation,
-            client=client,
+            federation=self._settings.federation,
+            client=self._settings.name,
             sequence=composition.sequence,
             nonce=composition.nonce.hex(),
             data_digest=spec.data_digest,
@@ -476,17 +487,18 @@ class Outbox:
             self._folder.key,
         )
 
-    def contribution(
-        self, composition: Composition, recompute: Recompute | None = None
-    ) -> Contribution:
-        """What a composed request adds and deletes, for a round of secure aggregation; the same
+    @exclusive
+    def statistics(
+        self, composition: Composition, *, recompute: Recompute | None = None
+    ) -> tuple[Statistics | None, Statistics | None]:
+        """Of what a composed request adds and of what it deletes, None for no samples; the same
         each time.
         """
-        sums: list[Statistics | None] = []
-        for slots in self._members(composition.sequence, reset=composition.reset):
-            part = self._part(composition.spec, "gram", slots, recompute)
-            sums.append(part.statistics if isinstance(part, GramPart) else None)
-        return Contribution.of(sums[0], sums[1], composition.spec)
+        added, deleted = (
+            self._part(composition.spec, "gram", slots, recompute)
+            for slots in self._members(composition.sequence, reset=composition.reset)
+        )
+        return _statistics_of(added), _statistics_of(deleted)
 
     def _part(
         self, spec: Spec, kind: str, slots: Sequence[int], recompute: Recompute | None
@@ -495,7 +507,8 @@ class Outbox:
 
     # -- the end of it -----------------------------------------------------------------------------
 
-    def doubt(self, sequence: int, doubtful: bool) -> bool:
+    @exclusive
+    def doubt(self, sequence: int, doubtful: bool = True) -> bool:
         """Note, durably, whether a request may have arrived without an answer; what was noted
         before.
         """
@@ -512,11 +525,20 @@ class Outbox:
                 )
         return before
 
+    @exclusive
     def settle(
-        self, sequence: int, receipt: bytes, settings: Mapping[str, str], *, keep_features: bool
+        self,
+        sequence: int,
+        receipt: bytes,
+        *,
+        checkpoint: tuple[int, bytes] | None = None,
+        entry: int | None = None,
     ) -> None:
-        """The receipt is here: what was added is live, what was deleted is gone, from the disk
-        too.
+        """The receipt is here, and has been verified: what was added is live, what was deleted is
+        gone, from the disk too.
+
+        `checkpoint` is the newest one seen (size and root), `entry` the number of the request's
+        entry in the log.
         """
         if (
             self._database.value(
@@ -527,7 +549,9 @@ class Outbox:
             self._folder.erase()  # which may have failed when the receipt came first
             return
         slot, leave, reset = self._outstanding(sequence)
-        changed = {
+        settings = {
+            **({} if checkpoint is None else {"checkpoint": checkpoint_text(*checkpoint)}),
+            **({} if entry is None else {"entry": str(entry)}),
             "sequence": str(sequence),
             "refusal": "",
             **({"left": "1"} if leave else {}),
@@ -543,19 +567,21 @@ class Outbox:
                 (sequence, receipt),
             )
             changes.run("UPDATE orders SET answered = 1 WHERE sequence = ?", (sequence,))
-            audits = canonical.decode(self._opened(sequence), "a composed request")["audits"]
             changes.run_many(
                 "INSERT OR REPLACE INTO audits (id, sequence) VALUES (?, ?)",
-                [(one[0], sequence) for one in audits],
+                [(audit, sequence) for audit, *_ in self._audits(sequence)],
             )
             changes.run("DELETE FROM compositions WHERE sequence = ?", (sequence,))
-            changes.run_many(_SETTING, {**settings, **changed}.items())
-            if not keep_features:
+            put_settings(changes, settings)
+            if self._settings.mode != "cached":
                 self._samples.drop_features([row[0] for row in fresh])
         self._folder.erase([*gone, slot])
 
+    @exclusive
     def abandon(self, sequence: int, reason: str) -> None:
-        """The server refused: everything is pending again, so that the cause can be mended."""
+        """The server refused the request, and it has never taken effect: everything is pending
+        again, so that the cause can be mended.
+        """
         slot, _, _ = self._outstanding(sequence)
         with self._database.transaction() as changes:
             gone = states.abandon(changes, sequence)
@@ -565,20 +591,24 @@ class Outbox:
                 (sequence,),
             )
             changes.run("DELETE FROM compositions WHERE sequence = ?", (sequence,))
-            changes.run(_SETTING, ("refusal", reason))
+            put_settings(changes, {"refusal": reason})
         self._folder.erase([*gone, slot])
 
+    @exclusive
     def release(self) -> None:
-        """The server knows this client no longer: nothing is on its way, and what was to be deleted
-        is gone.
+        """The server has said, signed, that it knows this client no longer: what was to be deleted
+        is gone, at once.
+
+        No receipt can come, and none is needed. Other samples stay until they are forgotten here,
+        or the client leaves.
         """
         slots = [row[0] for row in self._database.rows("SELECT slot FROM compositions")]
-        settings = {"gone": "1", "refusal": "", **({"left": "1"} if self._leaving() else {})}
+        settings = {"gone": "1", "refusal": "", **({"left": "1"} if self._is_leaving() else {})}
         with self._database.transaction() as changes:
             gone = states.release(changes)
             changes.run("UPDATE orders SET answered = 1 WHERE answered = 0")
             changes.run("DELETE FROM compositions")
-            changes.run_many(_SETTING, settings.items())
+            put_settings(changes, settings)
         self._folder.erase([*gone, *slots])
 
     def _outstanding(self, sequence: int) -> tuple[int, bool, bool]:
@@ -592,11 +622,23 @@ class Outbox:
             )
         return row[0], bool(row[1]), bool(row[2])
 
-    def _opened(self, sequence: int) -> bytes:
+    def _audits(self, sequence: int) -> list[list[Any]]:
+        """The answers to audits in a request, as they are sealed."""
         ((slot, sealed),) = self._database.rows(
             "SELECT slot, sealed FROM compositions WHERE sequence = ?", (sequence,)
         )
-        return self._folder.vault.unseal(slot, sealed, _context(sequence))
+        audits: list[list[Any]] = self._content(sequence, slot, sealed)["audits"]
+        return audits
+
+    def _content(self, sequence: int, slot: int, sealed: bytes) -> dict[str, Any]:
+        content: dict[str, Any] = canonical.decode(
+            self._folder.vault.unseal(slot, sealed, _context(sequence)), "a composed request"
+        )
+        return content
+
+
+def _statistics_of(part: Part | None) -> Statistics | None:
+    return part.statistics if isinstance(part, GramPart) else None
 
 
 def _answer(changes: Database, order: str, sequence: int, *, disclosed: bool) -> None:

@@ -3,8 +3,8 @@
 No sample is opened for it, so no arithmetic is imported: whoever only asks does not wait for it.
 
 What a client keeps between two steps (its part in a round of secure aggregation, what it has
-forwarded) is sealed. Law: each `keep` replaces what was kept under the name before and destroys its
-key, so that secrets which have had their day cannot be read again.
+forwarded) is sealed. Law: each `write` replaces what was kept under the name before and destroys
+its key, so that secrets which have had their day cannot be read again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import RLock
 from typing import Self
 
-from expunge.client.folder import ClientFolder
-from expunge.client.settings import ClientSettings, alone
+from expunge.client.folder import ClientFolder, exclusive
+from expunge.client.settings import ClientSettings
 
 
 class SealedValue:
@@ -26,18 +25,17 @@ class SealedValue:
         self._folder = folder
         self._database = folder.database
         self._name = name
-        self.turn = (
-            RLock()
-        )  # held by whoever goes on from what is kept, so that two agents on one store take turns
         self._context = b"kept\0" + name.encode("ascii")
 
-    def kept(self) -> bytes | None:
-        """What was kept last."""
+    @exclusive
+    def read(self) -> bytes | None:
+        """What was written last."""
         row = self._database.row("SELECT slot, sealed FROM kept WHERE name = ?", (self._name,))
         return None if row is None else self._folder.vault.unseal(row[0], row[1], self._context)
 
-    def keep(self, content: bytes) -> None:
-        """Keep this in the place of what was kept before."""
+    @exclusive
+    def write(self, content: bytes) -> None:
+        """Keep this in the place of what was written before."""
         old = self._slots()
         (slot,) = self._folder.vault.new()
         try:
@@ -53,6 +51,7 @@ class SealedValue:
         if old:
             self._folder.erase(old)
 
+    @exclusive
     def drop(self) -> None:
         """It is needed no longer."""
         old = self._slots()
@@ -129,7 +128,7 @@ class ClientOverview(ClientSettings):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @alone
+    @exclusive
     def status(self) -> Status:
         """Where this client stands."""
         numbers = dict(self._database.rows("SELECT state, count(*) FROM samples GROUP BY state"))

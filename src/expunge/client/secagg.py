@@ -1,6 +1,6 @@
 """A client's side of rounds of secure aggregation.
 
-`Masking`: what an agent brings by rounds, and how it takes part in audits and rebuilds. Law: a
+`Masked`: the delivery of requests by rounds, and a client's part in audits and rebuilds. Law: a
 client is in one round at a time, and stays in it until it knows how it ended; whatever else is due
 waits for that.
 
@@ -11,9 +11,9 @@ out under it unchanged, however many rounds that takes. Shares are revealed once
 never so that two sums which were asked for differ by some clients, but by fewer than the rules ask
 for in a round.
 
-`Caution`: what a client demands of a round before it deals shares, before it reveals any, and of
-receipts. Law: the server is believed for who drops out and for nothing else. Keys come from the log
-or from pins; an audit or a rebuild must be of all clients that the log shows; and two sums that
+`RoundPolicy`: what a client demands of a round before it deals shares, before it reveals any, and
+of receipts. Law: the server is believed for who drops out and for nothing else. Keys come from the
+log or from pins; an audit or a rebuild must be of all clients that the log shows; and two sums that
 this client helps to unmask differ by nobody, or by at least as many clients as the rules ask for in
 a round.
 """
@@ -25,14 +25,15 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
+from expunge.client.delivery import Direct, PendingError, Retry
 from expunge.client.outbox import Composition
 from expunge.client.pins import read_pins
 from expunge.client.samples import Recompute
 from expunge.client.settings import checkpoint_text
 from expunge.client.store import ClientStore
-from expunge.client.sync_answer import Answer
-from expunge.client.trust import Peers, Trust, trusted
+from expunge.client.trust import Answer, Peers, Trust, trusted
 from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import EvidenceError, ProtocolError, RefusedError
 from expunge.evidence import Checkpoint, Receipt
@@ -53,7 +54,7 @@ class Unsafe(EvidenceError):  # noqa: N818 - perhaps nobody's mistake
     """
 
 
-class Caution:
+class RoundPolicy:
     """The demands of one client."""
 
     def __init__(self, store: ClientStore, carrier: Carrier, trust: Trust) -> None:
@@ -126,10 +127,7 @@ class Caution:
         if included in earlier:
             return  # the very same sum once more, of which nothing new can be learnt
         for before in earlier:
-            names = {
-                str(one[0])
-                for one in {tuple(one) for one in before} ^ {tuple(one) for one in included}
-            }
+            names = {str(name) for name, _ in _pairs(before) ^ _pairs(included)}
             if names:
                 names -= self._gone()
             if 0 < len(names) < self._fewest:
@@ -141,8 +139,8 @@ class Caution:
                     "operator"
                 )
         if participant.opening.purpose == "change":
-            kept = [*earlier, included][-_REVEALED_KEPT:]
-            self._store.remember({"revealed": canonical.encode(kept).decode("ascii")})
+            newest = [*earlier, included][-_REVEALED_KEPT:]
+            self._store.remember({"revealed": canonical.encode(newest).decode("ascii")})
 
     def _gone(self) -> frozenset[str]:
         self._follow_log()
@@ -166,13 +164,17 @@ class Caution:
                 "the receipt is for another round than the one that this client took part in"
             )
         if participant.included is not None:
-            told = [(member["client"], member["sequence"]) for member in entry["clients"]]
-            if sorted(told) != sorted(participant.included):
+            listed = [(member["client"], member["sequence"]) for member in entry["clients"]]
+            if sorted(listed) != sorted(participant.included):
                 raise EvidenceError(
                     "the receipt lists other clients than those whose masks this client helped to "
                     "remove"
                 )
         return receipt
+
+
+def _pairs(members: list[list[Any]]) -> set[tuple[Any, ...]]:
+    return {tuple(member) for member in members}
 
 
 def a(purpose: str) -> str:
@@ -198,14 +200,14 @@ _MASKED = "masked"  # the setting that holds the number of the request that was 
 
 
 @dataclass(frozen=True)
-class Waiting:
+class RoundPending:
     """There is nothing to do before something changes at the server: ask again later."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class Ended:
+class RoundEnd:
     """The round is over for this client.
 
     Its receipt, if it was included in a change; otherwise why it was not.
@@ -215,11 +217,11 @@ class Ended:
     why: str = ""
 
 
-Outcome = Waiting | Ended
+Outcome = RoundPending | RoundEnd
 
 
 @dataclass(frozen=True)
-class _Standing:
+class _RoundState:
     phase: str
     purpose: str
     content: bytes
@@ -242,45 +244,44 @@ class Contributor:
         carrier: Carrier,
         trust: Trust,
         *,
-        patiently: Callable[[Callable[[], bytes]], bytes] = lambda act: act(),
+        retry: Retry,
         patience: float = 0.0,
-        sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._carrier = carrier
         self._trust = trust
-        self._caution = Caution(store, carrier, trust)
-        self._patiently = patiently
+        self._policy = RoundPolicy(store, carrier, trust)
+        self._outbox = store.outbox
+        self._retry = retry
         self._patience = patience
-        self._sleep = sleep
         self._clock = clock
 
     # -- rounds ------------------------------------------------------------------------------------
 
     def change(self, composition: Composition, vector: Callable[[], Wide]) -> Outcome:
-        """Bring a composed request by a round; `Ended` without a receipt if it was not included,
+        """Bring a composed request by a round; `RoundEnd` without a receipt if it was not included,
         and may be offered anew.
         """
-        if (doing := self.purpose()) not in ("", "change"):
-            return Waiting(f"this client takes part in {a(doing)}, which comes first: sync")
+        if (current := self.purpose()) not in ("", "change"):
+            return RoundPending(f"this client takes part in {a(current)}, which comes first: sync")
         return self._take_part("change", composition.sequence, vector, reset=composition.reset)
 
     def join_in(self, purpose: str, contribution: Callable[[], Contribution]) -> Outcome:
         """Take part in an audit or a rebuild, which changes nothing here."""
-        if (doing := self.purpose()) not in ("", purpose):
-            return Waiting(f"this client takes part in {a(doing)}, which comes first: sync")
+        if (current := self.purpose()) not in ("", purpose):
+            return RoundPending(f"this client takes part in {a(current)}, which comes first: sync")
         return self._take_part(purpose, self._store.sequence, lambda: contribution().vector())
 
     def purpose(self) -> str:
         """What the round is for that this client is in, as far as it knows; empty if it is in
         none.
         """
-        with self._store.participation.turn:
-            participant = self._kept()
+        with self._outbox.turn:
+            participant = self._participant()
             if participant is None:
                 return ""
-            composed = self._store.composed()
+            composed = self._outbox.composed()
             purpose = participant.opening.purpose
             if purpose != "change" or (
                 composed is not None and composed.sequence == participant.sequence
@@ -306,61 +307,63 @@ class Contributor:
         self, purpose: str, sequence: int, vector: Callable[[], Wide], *, reset: bool = False
     ) -> Outcome:
         participant = self._resumed(purpose, sequence)
-        said = (
+        message = (
             self._question("", sequence, reset=reset)
             if participant is None
-            else self._again(participant)
+            else self._last_message(participant)
         )
         begun, pause, is_waiting = self._clock(), _PAUSE, False
         while True:
             asked = self._clock()
             try:
-                standing = self._turn(said)
+                state = self._turn(message)
             except RefusedError as refusal:
                 if participant is None:
                     raise
                 return self._refused(participant, refusal)
             took = self._clock() - asked
-            if participant is None and standing.opening is not None:
-                if (why := self._other(standing.opening, purpose)) is not None:
-                    return Waiting(why)
-                participant = self._joined(standing.opening, sequence)
+            if participant is None and state.opening is not None:
+                if (why := self._reason_to_wait(state.opening, purpose)) is not None:
+                    return RoundPending(why)
+                participant = self._join(state.opening, sequence)
                 if participant is None:
-                    return Waiting(
+                    return RoundPending(
                         "another agent on this store is in a round, or has just been: sync again"
                     )
-                said, is_waiting = participant.message, False
+                message, is_waiting = participant.message, False
                 continue
-            if participant is not None and standing.phase in ("done", "aborted"):
-                return self._ended(participant, standing)
-            if participant is not None and standing.content:
+            if participant is not None and state.phase in ("done", "aborted"):
+                return self._finish(participant, state)
+            if participant is not None and state.content:
                 try:
-                    participant, said = self._answer(participant, standing, vector)
+                    participant, message = self._answer(participant, state, vector)
                 except Unsafe as problem:
-                    return Waiting(str(problem))
+                    return RoundPending(str(problem))
                 is_waiting = False
                 continue
             left = self._patience - (self._clock() - begun)
             if left <= 0.0:
-                return Waiting(_why(standing))
+                return RoundPending(_why(state))
             if (
                 is_waiting and took < pause
             ):  # this server, or its carrier, was asked to wait and does not
-                self._sleep(min(pause, left))
+                self._retry.sleep(min(pause, left))
                 pause = min(2.0 * pause, 1.0)
-            where = "" if participant is None else participant.opening.round
-            said, is_waiting = (
-                self._question(where, sequence, reset=reset, wait=min(_LONGEST_WAIT, int(left))),
+            aggregation = "" if participant is None else participant.opening.round
+            message, is_waiting = (
+                self._question(
+                    aggregation, sequence, reset=reset, wait=min(_LONGEST_WAIT, int(left))
+                ),
                 True,
             )
 
-    def _again(self, participant: Participant) -> bytes:
+    def _last_message(self, participant: Participant) -> bytes:
         """What this client said last; if that is not at hand, the question how the round stands."""
         return participant.message or self._question(
             participant.opening.round, participant.sequence
         )
 
-    def _refused(self, participant: Participant, refusal: RefusedError) -> Waiting:
+    def _refused(self, participant: Participant, refusal: RefusedError) -> RoundPending:
         """A message that came late, when the round had gone on without this client, is no mistake;
         whoever is not let in is out.
 
@@ -370,20 +373,18 @@ class Contributor:
             self._store.participation.drop()
         if refusal.code not in _LATE:
             raise refusal
-        return Waiting(refusal.reason)
+        return RoundPending(refusal.reason)
 
-    def _kept(self) -> Participant | None:
-        state = self._store.participation.kept()
-        return (
-            None if state is None else Participant.from_bytes(state, self._store.key, self._rules)
-        )
+    def _participant(self) -> Participant | None:
+        data = self._store.participation.read()
+        return None if data is None else Participant.from_bytes(data, self._store.key, self._rules)
 
     def _resumed(self, purpose: str, sequence: int) -> Participant | None:
         """The round that this client is in; one for a request that is there no longer is over for
         it.
         """
-        with self._store.participation.turn:
-            participant = self._kept()
+        with self._outbox.turn:
+            participant = self._participant()
             if participant is None or participant.opening.purpose == purpose != "change":
                 return participant
             if (participant.opening.purpose, participant.sequence) == (purpose, sequence):
@@ -398,7 +399,7 @@ class Contributor:
             raise ProtocolError("this federation does not use secure aggregation")
         return rules
 
-    def _other(self, opening: Opening, purpose: str) -> str | None:
+    def _reason_to_wait(self, opening: Opening, purpose: str) -> str | None:
         """Why this client does not join the round that the server has opened."""
         spec = self._store.spec
         if (opening.federation, opening.data_digest) != (self._store.federation, spec.data_digest):
@@ -411,99 +412,100 @@ class Contributor:
             None if opening.purpose == purpose else f"a round for {a(opening.purpose)} comes first"
         )
 
-    def _joined(self, opening: Opening, sequence: int) -> Participant | None:
+    def _join(self, opening: Opening, sequence: int) -> Participant | None:
         """The part in a round that this client joins now; None if another agent on this store has
         taken its part elsewhere.
         """
         store = self._store
-        with store.participation.turn:
-            kept, composed = self._kept(), store.composed()
-            if kept is not None:
-                return kept if kept.opening == opening and kept.sequence == sequence else None
+        with self._outbox.turn:
+            participant, composed = self._participant(), self._outbox.composed()
+            if participant is not None:
+                is_same = (participant.opening, participant.sequence) == (opening, sequence)
+                return participant if is_same else None
             if opening.purpose == "change" and (composed is None or composed.sequence != sequence):
                 return None
             participant = Participant.join(
                 opening, self._rules, name=store.name, sequence=sequence, key=store.key
             )
-            store.participation.keep(participant.to_bytes())
+            store.participation.write(participant.to_bytes())
             return participant
 
     # -- answering ---------------------------------------------------------------------------------
 
     def _answer(
-        self, participant: Participant, standing: _Standing, vector: Callable[[], Wide]
+        self, participant: Participant, state: _RoundState, vector: Callable[[], Wide]
     ) -> tuple[Participant, bytes]:
         """What is to be said in this phase; durable before it is said.
 
         It goes on from what is in the store: another agent on it may have gone further, and what it
         said cannot be unsaid.
         """
-        if standing.phase not in _ASKED:
+        if state.phase not in _ASKED:
             raise EvidenceError(
-                f"the server speaks of a phase that there is not: {standing.phase!r:.40}"
+                f"the server speaks of a phase that there is not: {state.phase!r:.40}"
             )
-        with self._store.participation.turn:
-            newest = self._kept()
+        with self._outbox.turn:
+            newest = self._participant()
             if newest is None or newest.opening != participant.opening:
                 return participant, self._question(participant.opening.round, participant.sequence)
-            if _PHASES.index(newest.phase) > _PHASES.index(_ASKED[standing.phase]):
-                return newest, self._again(newest)
-            return newest, self._said(newest, standing, vector)
+            if _PHASES.index(newest.phase) > _PHASES.index(_ASKED[state.phase]):
+                return newest, self._last_message(newest)
+            return newest, self._respond(newest, state, vector)
 
-    def _said(
-        self, participant: Participant, standing: _Standing, vector: Callable[[], Wide]
+    def _respond(
+        self, participant: Participant, state: _RoundState, vector: Callable[[], Wide]
     ) -> bytes:
-        if standing.phase == "sharing":
-            said = participant.on_roster(
-                standing.content, self._caution.keys(participant, standing.content)
+        if state.phase == "sharing":
+            message = participant.on_roster(
+                state.content, self._policy.keys(participant, state.content)
             )
-        elif standing.phase == "masking":
-            said = participant.on_deliveries(standing.content, vector())
+        elif state.phase == "masking":
+            message = participant.on_deliveries(state.content, vector())
             if participant.opening.purpose == "change":
                 self._store.remember({_MASKED: str(participant.sequence)})
-                self._store.doubt(participant.sequence)
+                self._outbox.doubt(participant.sequence)
         else:
-            said = participant.on_survivors(standing.content)
-            self._caution.require_all(participant)
-            self._caution.require_apart(participant)
-        self._store.participation.keep(participant.to_bytes())
-        return said
+            message = participant.on_survivors(state.content)
+            self._policy.require_all(participant)
+            self._policy.require_apart(participant)
+        self._store.participation.write(participant.to_bytes())
+        return message
 
-    def _ended(self, participant: Participant, standing: _Standing) -> Outcome:
+    def _finish(self, participant: Participant, state: _RoundState) -> Outcome:
         store, is_change = self._store, participant.opening.purpose == "change"
-        if not is_change or standing.receipt is None:
-            with store.participation.turn:
+        if not is_change or state.receipt is None:
+            with self._outbox.turn:
                 if is_change:
-                    store.doubt(
+                    self._outbox.doubt(
                         participant.sequence, False
                     )  # it has not taken effect, and cannot any more
                 self._drop(participant)
-            if is_change or standing.phase == "aborted":
-                return Ended(
-                    why=standing.reason
+            if is_change or state.phase == "aborted":
+                return RoundEnd(
+                    why=state.reason
                     or "the round went on without this client, which had dropped out"
                 )
-            return Ended()
-        receipt = self._caution.receipt(participant, standing.receipt)
+            return RoundEnd()
+        receipt = self._policy.receipt(participant, state.receipt)
         newest = self._trust.follow(receipt.checkpoint)
-        with store.participation.turn:
-            composed = store.composed()
+        with self._outbox.turn:
+            composed = self._outbox.composed()
             if (
                 composed is not None and composed.sequence == receipt.sequence
             ):  # or another agent has settled it meanwhile
-                store.settle(
+                self._outbox.settle(
                     receipt.sequence,
-                    standing.receipt,
+                    state.receipt,
                     checkpoint=newest,
                     entry=receipt.logged.index,
                 )
             store.remember({"revealed": ""})
             self._drop(participant)
-        return Ended(receipt)
+        return RoundEnd(receipt)
 
     def _drop(self, participant: Participant) -> None:
-        kept = self._kept()
-        if kept is not None and kept.opening == participant.opening:
+        current = self._participant()
+        if current is not None and current.opening == participant.opening:
             self._store.participation.drop()
 
     # -- turns -------------------------------------------------------------------------------------
@@ -522,18 +524,18 @@ class Contributor:
         }
         return payloads.sign("turn", content, store.key)
 
-    def _turn(self, said: bytes) -> _Standing:
-        data = self._patiently(lambda: self._carrier.aggregate(said))
+    def _turn(self, message: bytes) -> _RoundState:
+        data = self._retry(lambda: self._carrier.aggregate(message))
         envelope, content = payloads.open_unverified("standing", data)
         self._trust.meet(envelope)
         self._trust.current(envelope)
         self._trust.require_ours(content["federation"])
         if (
             content["actor"] != self._store.name
-            or content["to"] != hashlib.sha256(said).hexdigest()
+            or content["to"] != hashlib.sha256(message).hexdigest()
         ):
             raise EvidenceError("the server answered somebody else's turn, or another one")
-        return _Standing(
+        return _RoundState(
             content["phase"],
             content["purpose"],
             base64.b64decode(content["content"]),
@@ -545,20 +547,20 @@ class Contributor:
         )
 
 
-def _why(standing: _Standing) -> str:
-    if standing.phase == "closed":
+def _why(state: _RoundState) -> str:
+    if state.phase == "closed":
         return "another round is under way: this client joins the next one"
-    if standing.phase == "joining":
-        missing = standing.fewest - standing.joined
+    if state.phase == "joining":
+        missing = state.fewest - state.joined
         if missing > 0:
             clients = "one more client" if missing == 1 else f"{missing} more clients"
             return (
-                f"the round has {standing.joined} of the {standing.fewest} clients that it "
+                f"the round has {state.joined} of the {state.fewest} clients that it "
                 f"needs: it waits for {clients}"
             )
-        return f"the round has {standing.joined} clients, and waits a moment for others to join"
+        return f"the round has {state.joined} clients, and waits a moment for others to join"
     return (
-        f"the round of {standing.joined} clients is at its phase of {standing.phase}, and "
+        f"the round of {state.joined} clients is at its phase of {state.phase}, and "
         "waits for the others"
     )
 
@@ -569,18 +571,31 @@ _AUDITING = (
 _OF_ALL = ("audit", "rebuild")  # rounds that change nothing here, and need every client
 
 
-class Waits(ProtocolError):  # noqa: N818 - not a mistake of anybody
-    """A round of secure aggregation waits for other clients; everything can be tried again
-    later.
+class Masked:
+    """Requests with samples are delivered by rounds; the others, which show nothing of any sample,
+    go directly.
     """
 
-
-class Masking:
-    """One client's rounds."""
-
-    def __init__(self, store: ClientStore, contributor: Contributor) -> None:
+    def __init__(
+        self,
+        direct: Direct,
+        store: ClientStore,
+        contributor: Contributor,
+        recompute: Recompute | None,
+    ) -> None:
+        self._direct = direct
         self._store = store
+        self._outbox = store.outbox
         self._contributor = contributor
+        self._recompute = recompute
+
+    def compose(self) -> Composition | None:
+        """Everything that is pending: a sum is as large for any number of samples."""
+        return self._outbox.compose(recompute=self._recompute)
+
+    def compose_reset(self, sequence: int) -> Composition | None:
+        """Everything that stays."""
+        return self._outbox.compose(reset=True, sequence=sequence, recompute=self._recompute)
 
     def outstanding(self, compose: Callable[[], Composition | None]) -> Composition | None:
         """The request to be brought now.
@@ -589,100 +604,118 @@ class Masking:
 
         So what is added or forgotten while a client waits for others goes into the same round.
         """
-        store = self._store
-        with store.participation.turn:
-            composed = store.composed()
+        with self._outbox.turn:
+            composed = self._outbox.composed()
             if composed is not None and (composed.reset or not self.is_outdated(composed)):
                 return composed
             if composed is not None:
-                store.abandon(composed.sequence, "")
+                self._outbox.abandon(composed.sequence, "")
             return compose()
 
-    def is_outdated(self, composed: Composition) -> bool:
+    def is_outdated(self, composition: Composition) -> bool:
         """Whether a request that waits for a round, and was never masked, would have other samples
         if it were composed now.
         """
-        if (
-            composed.kind != "masked"
-            or not composed.added + composed.deleted
-            or self._contributor.is_bound(composed.sequence)
-        ):
+        if not _has_samples(composition) or self._contributor.is_bound(composition.sequence):
             return False
-        return self._store.is_outdated()
+        return self._outbox.is_outdated()
 
-    def bring(self, composition: Composition, recompute: Recompute | None) -> Receipt:
-        """Bring a request by a round; Waits if that takes longer than there is patience, or if the
-        round came to nothing.
+    def deliver(self, composition: Composition) -> Receipt:
+        """Bring a request by a round; PendingError if that takes longer than there is patience, or
+        if the round came to nothing.
 
         What has never been masked is put back then, so that it can still change; what has been
         stays as it is.
         """
+        if not _has_samples(composition):
+            return self._direct.deliver(composition)
         store, sequence = self._store, composition.sequence
-
-        def vector() -> Wide:
-            due = replace(
-                composition, spec=store.spec
-            )  # labels may have been appended since it was composed
-            return store.contribution(due, recompute=recompute).vector()
-
         try:
-            outcome = self._contributor.change(composition, vector)
+            outcome = self._contributor.change(composition, lambda: self._vector(composition))
         except RefusedError as refusal:
             if refusal.code in refusals.OUT_OF_STEP and store.sequence >= sequence:
-                raise Waits(
+                raise PendingError(
                     "another agent on this store has brought the request meanwhile"
                 ) from refusal
             raise
-        if isinstance(outcome, Waiting):
-            raise Waits(outcome.why)
+        if isinstance(outcome, RoundPending):
+            raise PendingError(outcome.why)
         if outcome.receipt is not None:
             return outcome.receipt
-        with store.participation.turn:
-            composed = store.composed()
+        with self._outbox.turn:
+            composed = self._outbox.composed()
             if (
                 composed is not None and composed.sequence == sequence
             ):  # or another agent has put it back meanwhile
                 if self._contributor.is_bound(sequence):
                     store.remember({"refusal": outcome.why})
                 else:
-                    store.abandon(sequence, outcome.why)
-        raise Waits(f"{outcome.why}. Nothing was changed: the next sync joins another round")
+                    self._outbox.abandon(sequence, outcome.why)
+        raise PendingError(f"{outcome.why}. Nothing was changed: the next sync joins another round")
 
-    def is_in_round_of_all(self) -> bool:
+    def contribution(self, composition: Composition) -> Contribution:
+        """What a composed request adds and deletes; the same each time."""
+        spec = self._store.spec  # labels may have been appended since it was composed
+        due = replace(composition, spec=spec)
+        added, deleted = self._outbox.statistics(due, recompute=self._recompute)
+        return Contribution.of(added, deleted, spec)
+
+    def _vector(self, composition: Composition) -> Wide:
+        return self.contribution(composition).vector()
+
+    def may_mend(self, composition: Composition, refusal: RefusedError) -> bool:
+        """Not what goes by a round, unless the server has lost this client."""
+        return not _has_samples(composition) or refusal.code == "must-rejoin"
+
+    def divide(self, composition: Composition) -> bool:
+        """Never: a sum is as large for any number of samples."""
+        del composition
+        return False
+
+    def restart(self, sequence: int) -> int:
+        """A number under which nothing has been masked; the server knows of no round from
+        before.
+        """
+        if self.audits_first():
+            self._store.participation.drop()
+        return self._contributor.unbound(sequence)
+
+    def audits_first(self) -> bool:
         """Whether this client takes part in an audit or a rebuild whose end it does not know
         yet.
         """
         return self._contributor.purpose() in _OF_ALL
 
-    def join_in(
-        self, answer: Answer, everything: Callable[[], Statistics]
-    ) -> tuple[tuple[str, ...], str]:
-        """Take part in the round that rebuilds or audits the ledger, if one is wanted: the audits
-        answered; what it waits for.
+    def answer_audits(
+        self,
+        answer: Answer,
+        statistics: Callable[[], Statistics],
+        send: Callable[[Composition], Receipt | None],
+    ) -> tuple[str, ...]:
+        """Take part in the round that rebuilds or audits the ledger, if one is wanted; which audits
+        were answered.
         """
-        doing, outstanding = self._contributor.purpose(), self._store.composed()
-        purpose = doing or ("rebuild" if answer.rebuild else "audit" if answer.audits else "")
+        del send  # a round answers them, no request
+        current, outstanding = self._contributor.purpose(), self._outbox.composed()
+        purpose = current or ("rebuild" if answer.rebuild else "audit" if answer.audits else "")
         is_open = (
             outstanding is not None and outstanding.doubtful
         )  # then it is not known what the server counts
-        if purpose not in _OF_ALL or answer.status != "active" or (is_open and not doing):
-            return (), ""
+        if purpose not in _OF_ALL or answer.status != "active" or (is_open and not current):
+            return ()
         if answer.audits:  # when it is over, the server does not name them any more
             self._store.remember({_AUDITING: " ".join(audit for audit, _ in answer.audits)})
         outcome = self._contributor.join_in(
-            purpose, lambda: Contribution.of(everything(), None, self._store.spec)
+            purpose, lambda: Contribution.of(statistics(), None, self._store.spec)
         )
-        if isinstance(outcome, Waiting) or outcome.why:
-            return (), outcome.why
-        return (
-            tuple((self._store.recall(_AUDITING) or "").split()) if purpose == "audit" else ()
-        ), ""
+        if isinstance(outcome, RoundPending) or outcome.why:
+            raise PendingError(outcome.why)
+        return tuple((self._store.recall(_AUDITING) or "").split()) if purpose == "audit" else ()
 
-    def begin_anew(self, sequence: int) -> int:
-        """The server was restored, and knows of no round from before.
+    def release(self) -> None:
+        """The round is over for this client."""
+        self._store.participation.drop()
 
-        The number that a reset may have, from this one on.
-        """
-        if self.is_in_round_of_all():
-            self._store.participation.drop()
-        return self._contributor.unbound(sequence)
+
+def _has_samples(composition: Composition) -> bool:
+    return composition.added + composition.deleted > 0

@@ -4,65 +4,44 @@ head.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import RLock
-from typing import Concatenate, ParamSpec, TypeVar
 
-from expunge.client.folder import ClientFolder
+from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import SpecMismatchError, StoreError
 from expunge.evidence import KeyChain
 from expunge.ridge.spec import Spec
 from expunge.wire.schema import FEDERATION_DIGITS, checked_hex
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-_S = TypeVar("_S", bound="ClientSettings")
-
 _APPEND = (
     "INSERT INTO documents (kind, number, content) SELECT ?1, coalesce(max(number) + 1, 0), ?2 "
     "FROM documents WHERE kind = ?1"
 )
-
-_SETTING = "INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)"
 _FORMER = (
     "former-server"  # the kind of document in which the keys of a server that was lost are kept
 )
-
-
-def alone(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
-    """A method that one thread at a time may be in."""
-
-    @wraps(method)
-    def guarded(self: _S, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-        with self._guard:
-            return method(self, *arguments, **options)
-
-    return guarded
 
 
 class ClientSettings:
     """Settings and documents of a store. Setting names are ours; values are texts."""
 
     def __init__(self, folder: ClientFolder) -> None:
-        self._guard = RLock()
         self._folder = folder
         self._database = folder.database
         self._spec = spec_of(self.setting("spec"))
 
-    @alone
+    @exclusive
     def recall(self, name: str) -> str | None:
         """A setting, or None."""
         value = self._database.value("SELECT value FROM settings WHERE name = ?", (name,))
         return None if value is None else str(value)
 
-    @alone
+    @exclusive
     def remember(self, settings: Mapping[str, str]) -> None:
         """Change settings, all of them or none."""
         with self._database.transaction() as changes:
-            changes.run_many(_SETTING, settings.items())
+            put_settings(changes, settings)
 
     def setting(self, name: str) -> str:
         """A setting that every store has."""
@@ -144,7 +123,7 @@ class ClientSettings:
         )
         return value["size"], bytes.fromhex(value["root"])
 
-    @alone
+    @exclusive
     def amend(self, spec: Spec, envelopes: Sequence[bytes] = ()) -> None:
         """Take on an amended spec, and keep the envelopes that amend it.
 
@@ -159,7 +138,7 @@ class ClientSettings:
             changes.run_many(_APPEND, [("amendment", envelope) for envelope in envelopes])
         self._spec = spec
 
-    @alone
+    @exclusive
     def move(self, *, federation: str, server: PublicKey, address: str, ca: str) -> None:
         """Belong to another federation from now on, whose server has enrolled this store's key; all
         of it or nothing.
@@ -184,7 +163,7 @@ class ClientSettings:
         with self._database.transaction() as changes:
             changes.run_many(_APPEND, [(_FORMER, former)])
             changes.run("DELETE FROM documents WHERE kind = 'rotation'")
-            changes.run_many(_SETTING, changed.items())
+            put_settings(changes, changed)
 
     def chains(self) -> list[KeyChain]:
         """The keys of this client's server, and then those of servers that it had before, whose
@@ -193,20 +172,20 @@ class ClientSettings:
         rotations = [
             Envelope.from_bytes(data, "rotation") for data in self.documents("rotation").values()
         ]
-        found = [KeyChain(self.server, rotations)]
+        chains = [KeyChain(self.server, rotations)]
         for data in self.documents(_FORMER).values():
             content = canonical.decode(data, "what is known of a former server")
             links = [Envelope.from_json(value, "rotation") for value in content["rotations"]]
-            found.append(KeyChain(PublicKey.from_text(content["server"]), links))
-        return found
+            chains.append(KeyChain(PublicKey.from_text(content["server"]), links))
+        return chains
 
-    @alone
+    @exclusive
     def keep(self, kind: str, *contents: bytes) -> None:
         """Keep documents of a kind, such as rotations, after those that are there."""
         with self._database.transaction() as changes:
             changes.run_many(_APPEND, [(kind, content) for content in contents])
 
-    @alone
+    @exclusive
     def documents(self, kind: str) -> dict[int, bytes]:
         """Documents of a kind by number: receipts by their sequence number, others in their
         order.
@@ -216,7 +195,7 @@ class ClientSettings:
         )
         return {number: bytes(content) for number, content in rows}
 
-    @alone
+    @exclusive
     def put_head(self, data: bytes, digest: str) -> None:
         """Replace the newest head.
 
@@ -226,19 +205,19 @@ class ClientSettings:
         self.remember({"head": digest})
         self._database.truncate_log()
 
-    @alone
+    @exclusive
     def drop_head(self) -> None:
         """There is no head any more: an old one would remember what has been deleted since."""
         self.remember({"head": ""})
         self._folder.drop_head()
         self._database.truncate_log()
 
-    @alone
+    @exclusive
     def head(self) -> bytes | None:
         """The newest head that was fetched, with its certificate."""
         return self._folder.read_head()
 
-    @alone
+    @exclusive
     def close(self) -> None:
         """Close the files and let others in."""
         self._folder.close()

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.client import states
-from expunge.client.folder import ClientFolder
-from expunge.client.outbox import Composition, Outbox
+from expunge.client.folder import ClientFolder, exclusive, put_settings
+from expunge.client.outbox import Outbox
 from expunge.client.overview import ClientOverview
 from expunge.client.samples import (
     BLOCK_SAMPLES,
@@ -36,15 +36,13 @@ from expunge.client.samples import (
     Selection,
     counted,
 )
-from expunge.client.settings import alone, checkpoint_text, spec_text
+from expunge.client.settings import checkpoint_text, spec_text
 from expunge.crypto import PublicKey, SigningKey
-from expunge.errors import InputError, SpecError, SpecMismatchError, StoreError
+from expunge.errors import InputError, SpecError, StoreError
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
-from expunge.secagg import Contribution
 from expunge.wire.commitment import SALT_BYTES
-from expunge.wire.request import AuditAnswer, OrderAnswer
 from expunge.wire.schema import FEDERATION_DIGITS, checked_hex, checked_name
 
 MODES = ("cached", "recompute")
@@ -64,7 +62,7 @@ class ClientStore(ClientOverview):
     def __init__(self, folder: ClientFolder) -> None:
         super().__init__(folder)
         self._samples = Samples(folder)
-        self._outbox = Outbox(folder, self._samples)
+        self.outbox = Outbox(self, folder, self._samples)
 
     @classmethod
     def create(
@@ -116,19 +114,19 @@ class ClientStore(ClientOverview):
 
     # -- reading -----------------------------------------------------------------------------------
 
-    @alone
+    @exclusive
     def listed(self, selection: Selection) -> list[Found]:
         """The samples of a selection: ids, subjects, class indices, states and times, without their
         features.
         """
         return self._samples.find(selection, self._spec)
 
-    @alone
+    @exclusive
     def missing(self, ids: Sequence[str]) -> list[str]:
         """Which of these ids no sample in the store has."""
         return self._samples.missing(ids)
 
-    @alone
+    @exclusive
     def opened(self, selection: Selection) -> list[tuple[Found, Opened]]:
         """The samples of a selection with all that the store holds of them, in the order of
         `listed`.
@@ -136,7 +134,7 @@ class ClientStore(ClientOverview):
         found = self._samples.find(selection, self._spec)
         return list(zip(found, self._samples.open([one.slot for one in found]), strict=True))
 
-    @alone
+    @exclusive
     def preview(self, selection: Selection) -> Preview:
         """What forgetting would do; nothing changes."""
         return self._preview(self._samples.find(selection, self._spec))
@@ -155,7 +153,7 @@ class ClientStore(ClientOverview):
             pending=tuple(one.names.id for one in found if one.state not in ("adding", "live")),
         )
 
-    @alone
+    @exclusive
     def statistics(
         self, progress: Progress | None = None, *, recompute: Recompute | None = None
     ) -> Statistics:
@@ -171,14 +169,14 @@ class ClientStore(ClientOverview):
                 progress(min(number * BLOCK_SAMPLES, len(slots)))
         return Statistics.snapshot(sums, by_construction=True)
 
-    @alone
+    @exclusive
     def answered(self, audit: str) -> bool:
         """Whether an audit has been answered."""
         return bool(self._database.value("SELECT 1 FROM audits WHERE id = ?", (audit,)))
 
     # -- adding and correcting ---------------------------------------------------------------------
 
-    @alone
+    @exclusive
     def add(
         self,
         ids: Any,
@@ -218,7 +216,7 @@ class ClientStore(ClientOverview):
             raise
         return len(batch)
 
-    @alone
+    @exclusive
     def correct(
         self,
         sample: str,
@@ -300,7 +298,7 @@ class ClientStore(ClientOverview):
 
     # -- forgetting --------------------------------------------------------------------------------
 
-    @alone
+    @exclusive
     def forget(
         self, selection: Selection, *, order: str | None = None, recompute: Recompute | None = None
     ) -> Preview:
@@ -322,14 +320,14 @@ class ClientStore(ClientOverview):
         self._forget(found, order=order, recompute=recompute)
         return self._preview(found)
 
-    @alone
+    @exclusive
     def leave(self, *, recompute: Recompute | None = None) -> Preview:
         """Forget everything, and say in the next request that this client leaves the federation."""
         found = self._samples.find(Selection(everything=True), self._spec)
         self._forget(found, recompute=recompute, leaving=True)
         return self._preview(found)
 
-    @alone
+    @exclusive
     def drop_orders(self, waiting: Collection[str]) -> None:
         """Answer no orders but these, which the server waits for; those that a composed request
         answers stay.
@@ -359,143 +357,13 @@ class ClientStore(ClientOverview):
                 if order is not None:
                     changes.run("INSERT OR REPLACE INTO orders (id) VALUES (?)", (order,))
             if leaving:
-                said = [("leaving",), ("left",)] if self.gone else [("leaving",)]
-                changes.run_many(
-                    "INSERT OR REPLACE INTO settings (name, value) VALUES (?, '1')", said
-                )
+                put_settings(changes, {"leaving": "1", **({"left": "1"} if self.gone else {})})
         if gone:
             self._folder.erase(gone)
 
-    # -- the outbox --------------------------------------------------------------------------------
-
-    @alone
-    def compose(
-        self,
-        *,
-        nonce: bytes | None = None,
-        audits: Sequence[AuditAnswer] = (),
-        reset: bool = False,
-        sequence: int | None = None,
-        most: int | None = None,
-        largest: int | None = None,
-        recompute: Recompute | None = None,
-    ) -> Composition | None:
-        """Freeze what is pending into the next request; None if nothing is.
-
-        See `Outbox.compose`.
-        """
-        if self.message not in self._spec.messages:
-            raise SpecMismatchError(
-                f"the federation no longer allows {self.message} messages, only "
-                f"{', '.join(self._spec.messages)}: choose one of those for this client "
-                "(message=). Mind that rows show every sample's feature to the server"
-            )
-        return self._outbox.compose(
-            self._spec,
-            self.message,
-            nonce=nonce,
-            audits=audits,
-            reset=reset,
-            sequence=sequence,
-            most=most,
-            largest=largest,
-            recompute=recompute,
-        )
-
-    @alone
-    def compose_group(
-        self,
-        message: bytes,
-        *,
-        added: int,
-        deleted: int,
-        orders: Sequence[OrderAnswer] = (),
-        sequence: int | None = None,
-        reset: bool = False,
-    ) -> Composition:
-        """Freeze an aggregator's message into the next request. See `Outbox.compose_group`."""
-        return self._outbox.compose_group(
-            self._spec,
-            message,
-            added=added,
-            deleted=deleted,
-            orders=orders,
-            sequence=sequence,
-            reset=reset,
-        )
-
-    @alone
-    def composed(self) -> Composition | None:
-        """The request that is being offered, if there is one."""
-        return self._outbox.composed()
-
-    @alone
-    def is_outdated(self) -> bool:
-        """Whether a request that were composed now would have other samples than the one that is
-        composed.
-        """
-        return self._outbox.is_outdated()
-
-    @alone
-    def encode(self, composition: Composition, *, recompute: Recompute | None = None) -> bytes:
-        """The bytes of a composed request, signed; the same ones each time."""
-        return self._outbox.encode(composition, self.federation, self.name, recompute)
-
-    @alone
-    def contribution(
-        self, composition: Composition, *, recompute: Recompute | None = None
-    ) -> Contribution:
-        """What a composed request adds and deletes, for a round of secure aggregation; the same
-        each time.
-        """
-        return self._outbox.contribution(composition, recompute)
-
-    @alone
-    def doubt(self, sequence: int, doubtful: bool = True) -> bool:
-        """Note, durably, whether a request may have arrived without an answer; what was noted
-        before.
-        """
-        return self._outbox.doubt(sequence, doubtful)
-
-    @alone
-    def settle(
-        self,
-        sequence: int,
-        receipt: bytes,
-        *,
-        checkpoint: tuple[int, bytes] | None = None,
-        entry: int | None = None,
-    ) -> None:
-        """The receipt is here, and has been verified: what was added is live, what was deleted is
-        gone, from the disk too.
-
-        `checkpoint` is the newest one seen (size and root), `entry` the number of the request's
-        entry in the log.
-        """
-        settings = {} if checkpoint is None else {"checkpoint": checkpoint_text(*checkpoint)}
-        settings |= {} if entry is None else {"entry": str(entry)}
-        self._outbox.settle(sequence, receipt, settings, keep_features=self.mode == "cached")
-
-    @alone
-    def abandon(self, sequence: int, reason: str) -> None:
-        """The server refused the request, and it has never taken effect: everything is pending
-        again.
-        """
-        self._outbox.abandon(sequence, reason)
-
-    @alone
-    def release(self) -> None:
-        """The server has said, signed, that it knows this client no longer: what was to be deleted
-        is gone, at once.
-
-        No receipt can come, and none is needed. Other samples stay until they are forgotten here,
-        or the client leaves.
-        """
-        self._outbox.release()
-
     # -- choosing ----------------------------------------------------------------------------------
 
-    @alone
+    @exclusive
     def choose(self, message: str) -> None:
         """Send messages of another kind from now on."""
         if message not in KINDS or message not in self._spec.messages:

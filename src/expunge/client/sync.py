@@ -6,9 +6,9 @@ cause can be mended, only if no earlier attempt of it can have taken effect eith
 answers (spec, rotations, checkpoint) is taken on only as far as `Trust` goes; otherwise the client
 stays where it stood.
 
-`Asking` is a client's question to the server, and what it believes of the answer;
-`require_in_step` compares what store and server say of each other's requests; `Synced` is what a
-sync has done.
+How a request is delivered is the federation's choice (`expunge.client.delivery`). `Updates` asks
+the server what is new, and takes it on; `require_in_step` compares what store and server say of
+each other's requests; `Synced` is what a sync has done.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
+from expunge.client.delivery import Delivery, Direct, PendingError, Retry
 from expunge.client.outbox import Composition
 from expunge.client.samples import Preview, Progress, Recompute, Selection
-from expunge.client.secagg import Contributor, Masking, Waits
 from expunge.client.settings import checkpoint_text
 from expunge.client.store import ClientStore
-from expunge.client.sync_answer import Answer, claims
-from expunge.client.trust import Trust
+from expunge.client.trust import Answer, Trust, claims
 from expunge.crypto import canonical
 from expunge.errors import (
     CarrierError,
@@ -38,15 +36,18 @@ from expunge.errors import (
     RefusedError,
     StoreError,
 )
-from expunge.evidence import Receipt, salted
+from expunge.evidence import Receipt
 from expunge.evidence.certificate import Certificate
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
-from expunge.wire import payloads, refusals, request
+from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier
 from expunge.wire.delivery import CheckedCarrier
-from expunge.wire.request import AuditAnswer
+
+_HEADLESS = ("unsolvable", "not-found")
+_MOST_MENDED = 4  # refusals that are mended without asking, one after another
+_PAUSE = 0.1  # seconds between turns of clients that wait for one another
 
 
 def require_in_step(store: ClientStore, answer: Answer) -> None:
@@ -61,7 +62,7 @@ def require_in_step(store: ClientStore, answer: Answer) -> None:
         raise EvidenceError(
             f"the server said that it knows {store.name} no longer, and now says that it does"
         )
-    outstanding = store.composed()
+    outstanding = store.outbox.composed()
     known = store.sequence if outstanding is None else outstanding.sequence
     rejoining = outstanding is not None and outstanding.reset
     if answer.sequence > known or (store.recall("rejoin") == "1" and not rejoining):
@@ -168,8 +169,8 @@ def patience(
     return go_on
 
 
-class Asking:
-    """The questions of one client. `patiently` does something again while no answer comes."""
+class Updates:
+    """What is new at the server of one client: asked for, believed, taken on."""
 
     def __init__(
         self,
@@ -177,15 +178,15 @@ class Asking:
         carrier: Carrier,
         trust: Trust,
         nonce: Callable[[], str],
-        patiently: Callable[[Callable[[], bytes]], bytes],
+        retry: Retry,
     ) -> None:
         self._store = store
         self._carrier = carrier
         self._trust = trust
         self._nonce = nonce
-        self._patiently = patiently
+        self._retry = retry
 
-    def ask(self, *, accept_restored: bool = False) -> Answer:
+    def fetch(self, *, accept_restored: bool = False) -> Answer:
         """The server's answer, believed; spec, rotations and checkpoint are taken on."""
         store, nonce = self._store, self._nonce()
         question = {
@@ -195,7 +196,7 @@ class Asking:
             "sequence": store.sequence,
             "size": store.checkpoint[0],
         }
-        data = self._patiently(
+        data = self._retry(
             lambda: self._carrier.sync(payloads.sign("question", question, store.key))
         )
         answer = Answer.read(data)
@@ -230,7 +231,7 @@ class Asking:
                     "(accept_restored=True). Receipts of what was lost stay valid evidence"
                 ) from problem
             # Not the answer itself: it names the subjects of orders, and the head.
-            signed = self._patiently(self._trust.checkpoint)
+            signed = self._retry(self._trust.checkpoint)
             store.keep("lost-log", canonical.encode({"root": root.hex(), "size": size}), signed)
             store.remember({"entry": "-1"})  # this client's last request is not in that log
             newest = checkpoint.size, checkpoint.root
@@ -243,8 +244,8 @@ class Asking:
             return
         amendments = self._trust.amendments(answer.amendments)
         starts = [
-            place
-            for place, (_, content) in enumerate(amendments)
+            index
+            for index, (_, content) in enumerate(amendments)
             if content["spec_before"] == store.spec.digest
         ]
         spec = store.spec
@@ -261,17 +262,6 @@ class Asking:
         store.amend(spec, [data for data, _ in amendments[starts[-1] :]])
         if store.message not in spec.messages and "gram" in spec.messages:
             store.choose("gram")  # which shows the server no more than before
-
-
-_T = TypeVar("_T")
-
-_HEADLESS = ("unsolvable", "not-found")
-_MOST_MENDED = 4  # refusals that are mended without asking, one after another
-_LARGEST = (
-    64 << 20
-)  # bytes of a request, whatever the server would take: memory is bounded on both sides
-_LONGEST_PAUSE = 60.0
-_PAUSE = 0.1  # seconds between turns of clients that wait for one another
 
 
 class Agent:
@@ -300,24 +290,28 @@ class Agent:
         patience: float = 0.0,
     ) -> None:
         self.store = store
-        self._carrier = carrier = CheckedCarrier(carrier)
-        self._trust = Trust(store, carrier)
+        self._carrier = CheckedCarrier(carrier)
+        self._trust = Trust(store, self._carrier)
+        self._retry = Retry(attempts, sleep)
         self._recompute = recompute
-        self._sleep = sleep
-        self._attempts = attempts
         self._progress = progress
-        self._asking = Asking(store, carrier, self._trust, nonce, self._patiently)
         self._announced = announced
-        rounds = Contributor(
-            store, carrier, self._trust, patiently=self._patiently, patience=patience, sleep=sleep
-        )
-        self._masking = Masking(store, rounds)
+        self._updates = Updates(store, self._carrier, self._trust, nonce, self._retry)
+        self._delivery = self._chosen_delivery(patience)
         self._waiting = ""  # what a round of secure aggregation waits for
-        self._heard: Answer | None = None  # the answer that this sync began with
-        self._fewest: int | None = (
-            None  # the most samples that a request may have, once one was too large
+        self._answer: Answer | None = None  # that this sync began with
+
+    def _chosen_delivery(self, patience: float) -> Delivery:
+        """As the spec says, which never changes in this."""
+        direct = Direct(self.store, self._carrier, self._trust, self._retry, self._recompute)
+        if not self.store.spec.is_masked:
+            return direct
+        from expunge.client.secagg import Contributor, Masked  # noqa: PLC0415 - for masked federations only
+
+        rounds = Contributor(
+            self.store, self._carrier, self._trust, retry=self._retry, patience=patience
         )
-        self._too_large: int | None = None  # bytes of the smallest request that was
+        return Masked(direct, self.store, rounds, self._recompute)
 
     # -- bringing ----------------------------------------------------------------------------------
 
@@ -326,74 +320,45 @@ class Agent:
         self._require_enrolled()
         receipts: list[Receipt] = []
         mended = 0
-        while True:
-            composition = self._masking.outstanding(self._compose)
-            if composition is None:
-                return receipts
-            try:
-                receipts.append(self._bring(composition))
-                mended = 0
-            except Waits as pending:
-                self._waiting = str(pending)
-                return receipts
-            except RefusedError as refusal:
-                mended += 1
-                if mended > _MOST_MENDED or not self._mend(composition, refusal):
-                    raise
-
-    def _bring(self, composition: Composition) -> Receipt:
-        """Offer one request until its receipt is here, and settle it.
-
-        A refusal is passed on, with everything as it was.
-        """
-        if composition.kind == "masked" and composition.added + composition.deleted:
-            return self._masking.bring(composition, self._recompute)
-        data = self.store.encode(composition, recompute=self._recompute)
-        answer = self._patiently(lambda: self._offer(composition.sequence, data))
-        receipt = self._trust.receipt(answer, request.read(data))
-        newest = self._patiently(lambda: self._trust.follow(receipt.checkpoint))
-        self.store.settle(
-            composition.sequence, answer, checkpoint=newest, entry=receipt.logged.index
-        )
-        return receipt
-
-    def _offer(self, sequence: int, data: bytes) -> bytes:
-        """Offer a request once.
-
-        It is in doubt from before the first attempt, until that one, and no other, was refused.
-        """
-        doubtful = self.store.doubt(sequence)
         try:
-            return self._carrier.request(data)
+            while composition := self._delivery.outstanding(self._compose):
+                receipt = self._send(composition, mend=mended < _MOST_MENDED)
+                mended = mended + 1 if receipt is None else 0
+                receipts += [] if receipt is None else [receipt]
+        except PendingError as pending:
+            self._waiting = str(pending)
+        return receipts
+
+    def _send(self, composition: Composition, *, mend: bool = True) -> Receipt | None:
+        """Deliver a request; None if it was refused, and the cause is mended: go on."""
+        try:
+            return self._delivery.deliver(composition)
         except RefusedError as refusal:
-            if not doubtful and refusal.code != "storage":
-                self.store.doubt(sequence, False)
-            if refusal.code == "too-large":
-                self._too_large = min(len(data), self._too_large or len(data))
-            raise
+            if not mend or not self._mend(composition, refusal):
+                raise
+            return None
 
     def _mend(self, composition: Composition, refusal: RefusedError) -> bool:
         """Deal with a refusal: whether there is a point in going on.
 
         What cannot be mended here stays as it is.
         """
-        by_round = composition.kind == "masked" and composition.added + composition.deleted > 0
-        if refusal.code in (*refusals.KEPT, *refusals.PASSING) or (
-            by_round and refusal.code != "must-rejoin"
-        ):
+        if refusal.code in (
+            *refusals.KEPT,
+            *refusals.PASSING,
+        ) or not self._delivery.may_mend(composition, refusal):
             return False
         if self._may_have_taken_effect(composition, refusal):
             return refusal.code in refusals.BY_SPEC  # offered again, it is answered by its receipt
-        self.store.abandon(composition.sequence, f"{refusal.code}: {refusal.reason}")
-        if refusal.code == "too-large" and composition.added + composition.deleted > 1:
-            self._fewest = (composition.added + composition.deleted) // 2
+        self.store.outbox.abandon(composition.sequence, f"{refusal.code}: {refusal.reason}")
+        if refusal.code == "too-large" and self._delivery.divide(composition):
             return True
         if refusal.code == "must-rejoin":
-            self._rejoin(self._asking.ask())
+            self._rejoin(self._updates.fetch())
             return True
         if refusal.code in (*refusals.BY_SPEC, "unknown-order"):
-            answer = self._asking.ask()
-            self.store.drop_orders([one.order for one in answer.orders])
+            answer = self._updates.fetch()
+            self.store.drop_orders([order.order for order in answer.orders])
             made, due = (
                 (composition.spec.labels_digest, composition.kind),
                 (self.store.spec.labels_digest, self.store.message),
@@ -405,79 +370,26 @@ class Agent:
         """Whether an earlier attempt to offer a request may have succeeded, or yet succeed, though
         this one was refused.
         """
-        outstanding = self.store.composed()
+        outstanding = self.store.outbox.composed()
         if outstanding is None or not outstanding.doubtful or refusal.code in refusals.JUDGED:
             return False
         if refusal.code not in refusals.BY_SPEC:
             return True
-        answer = self._heard if self._announced and self._heard is not None else self._asking.ask()
+        known = self._answer if self._announced else None
+        answer = self._updates.fetch() if known is None else known
         return answer.sequence >= composition.sequence
 
-    def _most(self) -> int:
-        """How many samples a request may have so that its bytes stay within what the server
-        takes.
-        """
-        spec = self.store.spec
-        if spec.is_masked:
-            return 1 << 40  # a sum is as large for any number of samples
-        room = min(int(self.store.recall("largest_request") or _LARGEST), _LARGEST) // 2
-        each = 64 + (8 * spec.dim + 8 * spec.columns if self.store.message == "rows" else 0)
-        most = max(1, room // each)
-        return most if self._fewest is None else min(most, self._fewest)
-
-    def _largest(self) -> int:
-        """How many bytes a request may have that cannot be divided."""
-        known = int(self.store.recall("largest_request") or _LARGEST)
-        return known if self._too_large is None else min(known, self._too_large - 1)
-
     def _compose(self) -> Composition | None:
-        """The next request, if anything is pending; what is too large is measured by what the
-        server takes now.
-        """
-
-        def compose() -> Composition | None:
-            return self.store.compose(
-                most=self._most(), largest=self._largest(), recompute=self._recompute
-            )
-
-        try:
-            return compose()
-        except ProtocolError:
-            before = self._largest()
-            limits = self._patiently(self._trust.federation)["limits"]
-            self.store.remember({"largest_request": str(int(limits["largest_request"]))})
-            if self._largest() <= before:
-                raise
-            return compose()
+        """The next request, if anything is pending."""
+        return self._delivery.compose()
 
     def _compose_reset(self, number: int) -> Composition | None:
         """A request under this number that replaces all that the server holds."""
-        return self.store.compose(
-            reset=True,
-            sequence=number,
-            most=self._most(),
-            largest=self._largest(),
-            recompute=self._recompute,
-        )
+        return self._delivery.compose_reset(number)
 
     def _statistics(self) -> Statistics:
         """What the server counts of this client, recomputed."""
         return self.store.statistics(self._progress, recompute=self._recompute)
-
-    def _patiently(self, act: Callable[[], _T]) -> _T:
-        """Do something again while no answer comes, or while the server asks for patience."""
-        pause = 0.5
-        for _ in range(self._attempts - 1):
-            try:
-                return act()
-            except CarrierError:
-                pass
-            except RefusedError as refusal:
-                if refusal.code not in refusals.PASSING:
-                    raise
-            self._sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        return act()
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -490,10 +402,10 @@ class Agent:
         """
         self._require_enrolled()
         before = self.store.spec
-        answer = self._heard = self._asking.ask(accept_restored=accept_restored)
+        answer = self._answer = self._updates.fetch(accept_restored=accept_restored)
         if answer.status == "gone":
-            self.store.release()
-            self.store.participation.drop()
+            self.store.outbox.release()
+            self._delivery.release()
             return Synced(
                 "gone", orders=self._carry_out(answer)[0], amended=self.store.spec != before
             )
@@ -502,11 +414,11 @@ class Agent:
         self._waiting = ""
         receipts = self._rejoined(answer) if rejoined else []
         orders, problem = self._carry_out(answer)
-        first = self._masking.is_in_round_of_all()
-        audits = self._join_in(answer) if first else ()
+        audits_first = self._delivery.audits_first()
+        audits = self._answer_audits(answer) if audits_first else ()
         if not self._waiting:
             receipts += self.push()
-        audits = audits if first else self._answer_audits(answer)
+        audits = audits if audits_first else self._answer_audits(answer)
         head, is_new = self._fetch_head()
         if problem is not None:
             raise problem
@@ -533,16 +445,16 @@ class Agent:
         self._require_enrolled()
         if self.store.recall("rejoin") != "1":
             with suppress(ExpungeError):
-                composition = self._masking.outstanding(self._compose)
+                composition = self._delivery.outstanding(self._compose)
                 if composition is not None:
-                    self._bring(composition)
+                    self._delivery.deliver(composition)
         with suppress(CarrierError):
-            self._asking.ask()
+            self._updates.fetch()
 
     def _rejoined(self, answer: Answer) -> list[Receipt]:
         try:
             return [self._rejoin(answer)]
-        except Waits as pending:
+        except PendingError as pending:
             self._waiting = str(pending)
             return []
 
@@ -553,25 +465,24 @@ class Agent:
         is taken back, but for a reset that may still arrive. If everything is too much for one
         request, the rest stays pending.
         """
-        outstanding = self.store.composed()
+        outbox = self.store.outbox
+        outstanding = outbox.composed()
         if outstanding is not None and (
             not outstanding.reset
             or outstanding.sequence <= answer.sequence
-            or self._masking.is_outdated(outstanding)
+            or self._delivery.is_outdated(outstanding)
         ):
-            self.store.abandon(outstanding.sequence, "must-rejoin: the server was restored")
-        number = self._masking.begin_anew(max(self.store.sequence, answer.sequence) + 1)
+            outbox.abandon(outstanding.sequence, "must-rejoin: the server was restored")
+        number = self._delivery.restart(max(self.store.sequence, answer.sequence) + 1)
         mended = 0
         while True:
-            composition = self.store.composed() or self._compose_reset(number)
+            composition = outbox.composed() or self._compose_reset(number)
             if composition is None:
                 raise ProtocolError("a reset is a request, even of nothing")
-            try:
-                return self._bring(composition)
-            except RefusedError as refusal:
-                mended += 1
-                if mended > _MOST_MENDED or not self._mend(composition, refusal):
-                    raise
+            receipt = self._send(composition, mend=mended < _MOST_MENDED)
+            if receipt is not None:
+                return receipt
+            mended += 1
 
     # -- carrying out ------------------------------------------------------------------------------
 
@@ -582,13 +493,13 @@ class Agent:
 
         One that cannot be carried out does not hold up the others.
         """
-        self.store.drop_orders([one.order for one in answer.orders])
+        self.store.drop_orders([order.order for order in answer.orders])
         done: list[tuple[str, Preview]] = []
         problem: ExpungeError | None = None
-        for one in answer.orders:
+        for order in answer.orders:
             try:
                 preview = self.store.forget(
-                    Selection(subject=one.subject), order=one.order, recompute=self._recompute
+                    Selection(subject=order.subject), order=order.order, recompute=self._recompute
                 )
             except (
                 CommitmentError,
@@ -596,42 +507,16 @@ class Agent:
             ) as refused:  # a feature that cannot be computed again
                 problem = problem or refused
             else:
-                done.append((one.order, preview))
+                done.append((order.order, preview))
         return tuple(done), problem
 
     def _answer_audits(self, answer: Answer) -> tuple[str, ...]:
-        """Recompute the statistics from the store, and say their salted digest for each audit."""
-        if self.store.spec.is_masked:
-            return self._join_in(answer)
-        if not answer.audits:
+        """Recompute the statistics from the store for each audit that the server asks for."""
+        try:
+            return self._delivery.answer_audits(answer, self._statistics, self._send)
+        except PendingError as pending:
+            self._waiting = str(pending)
             return ()
-        statistics = self._statistics()
-        answers = [
-            AuditAnswer(audit, salted("audit", salt, statistics.digest), statistics.count)
-            for audit, salt in answer.audits
-        ]
-        done = []
-        for one in answers:
-            composition = self.store.compose(audits=[one])
-            if composition is None:
-                raise ProtocolError("an answer to an audit is a request, even of nothing")
-            try:
-                self._bring(composition)
-                done.append(one.audit)
-            except RefusedError as refusal:
-                if not self._mend(composition, refusal):
-                    raise
-                if self.store.composed() is not None:
-                    break  # it has taken effect: its receipt comes first, next time
-        return tuple(done)
-
-    def _join_in(self, answer: Answer) -> tuple[str, ...]:
-        """In a masked federation: take part in the round that rebuilds or audits the ledger, if one
-        is wanted.
-        """
-        audits, waiting = self._masking.join_in(answer, self._statistics)
-        self._waiting = waiting or self._waiting
-        return audits
 
     def _fetch_head(self) -> tuple[str, bool]:
         """The newest head: its digest, and whether it is new here."""
@@ -644,7 +529,7 @@ class Agent:
             return None if data is None else (data, *self._trust.head(data, after))
 
         try:
-            fetched = self._patiently(fetch)
+            fetched = self._retry(fetch)
         except RefusedError as refusal:
             if refusal.code not in _HEADLESS:
                 raise
@@ -655,10 +540,10 @@ class Agent:
             return known, False
         data, head, certificate = fetched
         if certificate.spec != self.store.spec:
-            self._asking.ask()
+            self._updates.fetch()
         if certificate.spec != self.store.spec:
             raise EvidenceError("the head is of another spec than the federation's: fetch it again")
-        newest = self._patiently(lambda: self._trust.follow(certificate.checkpoint))
+        newest = self._retry(lambda: self._trust.follow(certificate.checkpoint))
         self.store.put_head(data, head.digest)
         self.store.remember({"checkpoint": checkpoint_text(*newest)})
         return head.digest, True

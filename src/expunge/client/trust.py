@@ -10,6 +10,8 @@ round of secure aggregation. So a client takes keys from the log only: it reads 
 own reckoning of the root must be that of the checkpoint that it follows, which receipts,
 certificates and other clients' checkpoints are compared with. A name has one key for ever. Pins are
 stronger: keys compared out of band. Where there are pins, nobody else is accepted.
+
+`Answer` is the server's answer to a client's question, read and checked for form.
 """
 
 from __future__ import annotations
@@ -33,19 +35,35 @@ from expunge.evidence import (
 from expunge.evidence.certificate import Certificate
 from expunge.evidence.log import Frontier
 from expunge.ridge.head import Head
+from expunge.ridge.spec import Spec
 from expunge.wire import payloads, schema
 from expunge.wire.carrier import Carrier
 from expunge.wire.request import Request
 
 _ACTIVE, _AWAY, _GONE = "active", "away", "gone"
 _AT_ONCE = 1000  # entries
-_CHECK = schema.objects(
+_PEERS_CHECK = schema.objects(
     {
         "frontier": lambda value, _: value,
         "keys": schema.mapping(schema.name, schema.key_text),
         "states": schema.mapping(schema.name, schema.one_of(_ACTIVE, _AWAY, _GONE)),
     }
 )
+
+_ANSWER_CHECKS: dict[str, schema.Check] = {
+    "status": schema.one_of("active", "must-rejoin", "gone"),
+    "orders": schema.lists(
+        schema.objects(
+            {"deadline": schema.time, "order": schema.identifier, "subject": schema.text}
+        )
+    ),
+    "audits": schema.lists(schema.objects({"audit": schema.identifier, "salt": schema.digest})),
+    "consistency": schema.lists(schema.digest),
+    "rebuild": schema.boolean,
+    "rotations": schema.lists(schema.envelope_json),
+    "amendments": schema.lists(schema.envelope_json),
+    "time": schema.time,
+}
 
 Entries = Callable[[int, int], list[bytes]]
 
@@ -93,12 +111,12 @@ class Peers:
         peers = self
         while peers.frontier.size < size:
             start = peers.frontier.size
-            found = entries(start, min(size, start + _AT_ONCE))
-            if not found or start + len(found) > size:
+            page = entries(start, min(size, start + _AT_ONCE))
+            if not page or start + len(page) > size:
                 raise EvidenceError(
                     f"the server does not show the entries of its log from number {start} on"
                 )
-            peers = peers._after(found)
+            peers = peers._after(page)
         return peers
 
     def _after(self, entries: list[bytes]) -> Peers:
@@ -122,7 +140,7 @@ class Peers:
         """The inverse of `to_text`; nobody, if nothing was stored."""
         if not text:
             return cls()
-        parts = _CHECK(
+        parts = _PEERS_CHECK(
             canonical.decode(text.encode("ascii"), "the peers of this client"),
             "the peers of this client",
         )
@@ -167,6 +185,63 @@ def trusted(peers: Peers, pins: Mapping[str, str]) -> dict[str, PublicKey]:
                 f"and ask {name}"
             )
     return {name: PublicKey.from_text(key) for name, key in (pins or peers.keys).items()}
+
+
+@dataclass(frozen=True)
+class Order:
+    """An erasure order that waits for this client, with the name it knows the subject by."""
+
+    order: str
+    subject: str
+    deadline: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is new for a client, as the server says it; who signed it is for the caller to
+    verify.
+    """
+
+    envelope: Envelope
+    federation: str
+    actor: str
+    nonce: str
+    sequence: int
+    status: str
+    spec: Spec
+    amendments: tuple[object, ...]
+    orders: tuple[Order, ...]
+    audits: tuple[tuple[str, bytes], ...]  # id and salt
+    checkpoint: Checkpoint
+    consistency: tuple[bytes, ...]
+    rotations: tuple[Envelope, ...]
+    rebuild: bool  # whether the clients are to rebuild the ledger by secure aggregation
+
+    @classmethod
+    def read(cls, data: bytes) -> Answer:
+        """The answer in an envelope."""
+        envelope, content = payloads.open_unverified("answer", data)
+        for name, check in _ANSWER_CHECKS.items():
+            check(content[name], f"{name!r} of the answer")
+        return cls(
+            envelope,
+            content["federation"],
+            content["actor"],
+            content["nonce"],
+            content["sequence"],
+            content["status"],
+            Spec.from_dict(content["spec"]),
+            tuple(content["amendments"]),
+            tuple(
+                Order(order["order"], order["subject"], order["deadline"])
+                for order in content["orders"]
+            ),
+            tuple((audit["audit"], bytes.fromhex(audit["salt"])) for audit in content["audits"]),
+            Checkpoint.from_json(content["checkpoint"]),
+            tuple(bytes.fromhex(text) for text in content["consistency"]),
+            tuple(Envelope.from_json(value, "rotation") for value in content["rotations"]),
+            content["rebuild"],
+        )
 
 
 class Trust:
@@ -226,7 +301,7 @@ class Trust:
         """What the server says of the federation: spec, limits, rotations."""
         envelope, content = payloads.open_unverified("federation", self._carrier.federation())
         self.learn([Envelope.from_json(value, "rotation") for value in content["rotations"]])
-        self.chain.verify(envelope, lambda said: (said["federation"], said["checkpoint"]["time"]))
+        self.chain.verify(envelope, federation_claims)
         self.require_ours(content["federation"])
         return content
 
@@ -272,7 +347,7 @@ class Trust:
         """
         envelope = Envelope.from_bytes(self._carrier.checkpoint(), "checkpoint")
         self.meet(envelope)
-        content = self.chain.verify(envelope, lambda said: (said["federation"], said["time"]))
+        content = self.chain.verify(envelope, claims)
         self.require_ours(Checkpoint.from_json(content).federation)
         return envelope.to_bytes()
 
@@ -331,16 +406,26 @@ class Trust:
         """The amendments of the spec, each signed by the server: bytes and content, in their
         order.
         """
-        found = []
+        amendments = []
         for value in values:
             envelope = Envelope.from_json(value, "amendment")
-            content = self.chain.verify(envelope, _claims)
+            content = self.chain.verify(envelope, _amendment_claims)
             self.require_ours(content["federation"])
-            found.append((envelope.to_bytes(), content))
-        return found
+            amendments.append((envelope.to_bytes(), content))
+        return amendments
 
 
-def _claims(content: object) -> tuple[str, str]:
+def claims(content: Any) -> tuple[str, str]:
+    """Federation and time that an answer or a checkpoint claims."""
+    return content["federation"], content["time"]
+
+
+def federation_claims(content: Any) -> tuple[str, str]:
+    """Federation and time that the description of a federation claims."""
+    return content["federation"], content["checkpoint"]["time"]
+
+
+def _amendment_claims(content: object) -> tuple[str, str]:
     keys = frozenset({"command", "federation", "index", "spec", "spec_before", "time"})
     parts = canonical.require_keys(content, "an amendment", keys)
     return parts["federation"], parts["time"]

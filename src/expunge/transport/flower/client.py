@@ -207,7 +207,7 @@ class _Memory:
             for one in replies
         )
         if refused and self._offered and _doubted(self._store) == self._offered:
-            self._store.doubt(self._offered, False)
+            self._store.outbox.doubt(self._offered, False)
 
     def draw(self, relay: Relay) -> str:
         """The nonce of the question that waits; a fresh one as soon as it is answered."""
@@ -231,7 +231,7 @@ class _Memory:
 
 def _doubted(store: ClientStore) -> int:
     """The number of the request that may have arrived without an answer; 0 if there is none."""
-    composition = store.composed()
+    composition = store.outbox.composed()
     return composition.sequence if composition is not None and composition.doubtful else 0
 
 

@@ -1,0 +1,266 @@
+"""Delivery: how a client's requests reach the ledger. The spec of the federation decides it.
+
+`Direct`: each request goes to the server by itself, and its receipt is the answer. `Masked`, in
+`expunge.client.secagg`: the clients meet in rounds, and the server learns their sum alone. An agent
+is given one of the two when it begins; from then on it does not ask which.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from expunge.client.outbox import Composition
+from expunge.client.samples import Recompute
+from expunge.client.store import ClientStore
+from expunge.client.trust import Answer, Trust
+from expunge.errors import CarrierError, ProtocolError, RefusedError
+from expunge.evidence import Receipt, salted
+from expunge.ridge.statistics import Statistics
+from expunge.wire import refusals, request
+from expunge.wire.carrier import Carrier
+from expunge.wire.request import AuditAnswer
+
+_T = TypeVar("_T")
+_LARGEST = 64 << 20  # bytes of a request, whatever the server would take: memory is bounded
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0  # seconds
+
+
+class PendingError(ProtocolError):
+    """A request waits for other clients; nobody's mistake, and it can be tried again later."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Do something again while no answer comes, or while the server says: later.
+
+    Attempts come after 0.5, 1, 2, ... seconds; the error of the last one is passed on.
+    """
+
+    attempts: int = 1
+    sleep: Callable[[float], None] = time.sleep
+
+    def __call__(self, act: Callable[[], _T]) -> _T:
+        """What `act` gives."""
+        pause = _FIRST_PAUSE
+        for _ in range(self.attempts - 1):
+            try:
+                return act()
+            except CarrierError:
+                pass
+            except RefusedError as refusal:
+                if refusal.code not in refusals.PASSING:
+                    raise
+            self.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return act()
+
+
+class Delivery(Protocol):
+    """What an agent asks of a way to deliver requests."""
+
+    def compose(self) -> Composition | None:
+        """The next request, if anything is pending."""
+
+    def compose_reset(self, sequence: int) -> Composition | None:
+        """A request under this number that replaces all that the server holds."""
+
+    def outstanding(self, compose: Callable[[], Composition | None]) -> Composition | None:
+        """The request to be delivered now: the one that is composed, or a new one."""
+
+    def deliver(self, composition: Composition) -> Receipt:
+        """Offer a request until its receipt is here, and settle it.
+
+        A refusal is passed on, with everything as it was; PendingError if others have to come
+        first.
+        """
+
+    def may_mend(self, composition: Composition, refusal: RefusedError) -> bool:
+        """Whether a request that was refused may be put back, to be composed anew."""
+
+    def divide(self, composition: Composition) -> bool:
+        """Make the next requests smaller than this one, which was too large; whether they can
+        be.
+        """
+
+    def restart(self, sequence: int) -> int:
+        """The server was restored: the number that a reset may have, from this one on."""
+
+    def is_outdated(self, composition: Composition) -> bool:
+        """Whether a composed request may still be composed anew, and would have other samples."""
+
+    def audits_first(self) -> bool:
+        """Whether an audit is under way that must end before anything else is delivered."""
+
+    def answer_audits(
+        self,
+        answer: Answer,
+        statistics: Callable[[], Statistics],
+        send: Callable[[Composition], Receipt | None],
+    ) -> tuple[str, ...]:
+        """Answer the audits that the server asks for, by statistics computed afresh; which were.
+
+        `send` delivers a request: None if it was refused, and the cause is mended.
+        """
+
+    def release(self) -> None:
+        """The server knows this client no longer: nothing is under way."""
+
+
+class Direct:
+    """Each request goes to the server by itself."""
+
+    def __init__(
+        self,
+        store: ClientStore,
+        carrier: Carrier,
+        trust: Trust,
+        retry: Retry,
+        recompute: Recompute | None,
+    ) -> None:
+        self._store = store
+        self._outbox = store.outbox
+        self._carrier = carrier
+        self._trust = trust
+        self._retry = retry
+        self._recompute = recompute
+        self._most: int | None = None  # samples of a request, once one was too large
+        self._too_large: int | None = None  # bytes of the smallest request that was
+
+    # -- composing ---------------------------------------------------------------------------------
+
+    def compose(self) -> Composition | None:
+        """The next request, if anything is pending; what is too large is measured by what the
+        server takes now.
+        """
+        try:
+            return self._compose()
+        except ProtocolError:
+            before = self._largest()
+            limits = self._retry(self._trust.federation)["limits"]
+            self._store.remember({"largest_request": str(int(limits["largest_request"]))})
+            if self._largest() <= before:
+                raise
+            return self._compose()
+
+    def _compose(self) -> Composition | None:
+        return self._outbox.compose(
+            most=self._samples_at_most(), largest=self._largest(), recompute=self._recompute
+        )
+
+    def compose_reset(self, sequence: int) -> Composition | None:
+        """A request under this number that replaces all that the server holds."""
+        return self._outbox.compose(
+            reset=True,
+            sequence=sequence,
+            most=self._samples_at_most(),
+            largest=self._largest(),
+            recompute=self._recompute,
+        )
+
+    def _samples_at_most(self) -> int:
+        """How many samples a request may have so that its bytes stay within what the server
+        takes.
+        """
+        spec = self._store.spec
+        room = min(self._server_limit(), _LARGEST) // 2
+        each = 64 + (8 * spec.dim + 8 * spec.columns if self._store.message == "rows" else 0)
+        most = max(1, room // each)
+        return most if self._most is None else min(most, self._most)
+
+    def _largest(self) -> int:
+        """How many bytes a request may have that cannot be divided."""
+        known = self._server_limit()
+        return known if self._too_large is None else min(known, self._too_large - 1)
+
+    def _server_limit(self) -> int:
+        return int(self._store.recall("largest_request") or _LARGEST)
+
+    def outstanding(self, compose: Callable[[], Composition | None]) -> Composition | None:
+        """The request that is composed, or a new one."""
+        with self._outbox.turn:
+            return self._outbox.composed() or compose()
+
+    # -- delivering --------------------------------------------------------------------------------
+
+    def deliver(self, composition: Composition) -> Receipt:
+        """Offer a request until its receipt is here, and settle it."""
+        data = self._outbox.encode(composition, recompute=self._recompute)
+        answer = self._retry(lambda: self._offer(composition.sequence, data))
+        receipt = self._trust.receipt(answer, request.read(data))
+        newest = self._retry(lambda: self._trust.follow(receipt.checkpoint))
+        self._outbox.settle(
+            composition.sequence, answer, checkpoint=newest, entry=receipt.logged.index
+        )
+        return receipt
+
+    def _offer(self, sequence: int, data: bytes) -> bytes:
+        """Offer a request once.
+
+        It is in doubt from before the first attempt, until that one, and no other, was refused.
+        """
+        doubtful = self._outbox.doubt(sequence)
+        try:
+            return self._carrier.request(data)
+        except RefusedError as refusal:
+            if not doubtful and refusal.code != "storage":
+                self._outbox.doubt(sequence, False)
+            if refusal.code == "too-large":
+                self._too_large = min(len(data), self._too_large or len(data))
+            raise
+
+    def may_mend(self, composition: Composition, refusal: RefusedError) -> bool:
+        """Always: nobody else is in the request."""
+        del composition, refusal
+        return True
+
+    def divide(self, composition: Composition) -> bool:
+        """Halve the number of samples."""
+        samples = composition.added + composition.deleted
+        if samples > 1:
+            self._most = samples // 2
+        return samples > 1
+
+    def restart(self, sequence: int) -> int:
+        """The same number: no other request has it."""
+        return sequence
+
+    def is_outdated(self, composition: Composition) -> bool:
+        """Never: what has been composed goes out as it is."""
+        del composition
+        return False
+
+    # -- audits ------------------------------------------------------------------------------------
+
+    def audits_first(self) -> bool:
+        """Never: an answer to an audit is a request as any other."""
+        return False
+
+    def answer_audits(
+        self,
+        answer: Answer,
+        statistics: Callable[[], Statistics],
+        send: Callable[[Composition], Receipt | None],
+    ) -> tuple[str, ...]:
+        """Say the salted digest of the statistics for each audit."""
+        if not answer.audits:
+            return ()
+        recomputed = statistics()
+        answered: list[str] = []
+        for audit, salt in answer.audits:
+            digest = salted("audit", salt, recomputed.digest)
+            composition = self._outbox.compose(
+                audits=[AuditAnswer(audit, digest, recomputed.count)]
+            )
+            if composition is None:
+                raise ProtocolError("an answer to an audit is a request, even of nothing")
+            if send(composition) is not None:
+                answered.append(audit)
+            elif self._outbox.composed() is not None:
+                break  # it has taken effect: its receipt comes first, next time
+        return tuple(answered)
+
+    def release(self) -> None:
+        """Nothing is under way but the request, which the outbox has released."""
