@@ -336,9 +336,8 @@ class Aggregator:
         that of the server above. `options` are those of `found_federation`: hosts, urls, mirrors,
         solver.
         """
-        chosen = Spec(
-            dim=1, outputs=1, messages=messages, aggregation=aggregation
-        )  # refuses what cannot be, before anything is
+        # refuses what cannot be, before anything is
+        chosen = Spec(dim=1, outputs=1, messages=messages, aggregation=aggregation)
         draft = folder.absolute().with_name(folder.name + ".upstream")
         unfinished = draft.exists() and Layout.is_at(folder) and not is_aggregator(folder)
         if not unfinished and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -115,9 +115,8 @@ class _ExactRidge(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no
     label_grid: Grid | None = Grid()  # a classifier's targets are 0 and 1
     _solver: CholeskySolver | WoodburySolver
     _columns: dict[str, Any]  # the spec's labels or outputs
-    _output_shape: tuple[int, ...] = (
-        -1,
-    )  # of what is predicted for a row; () if y is one-dimensional
+    # of what is predicted for a row; () if y is one-dimensional
+    _output_shape: tuple[int, ...] = (-1,)
 
     def __init__(
         self,
@@ -498,9 +497,7 @@ def _differences(columns: Float) -> Float:
 
 
 def _label_names(classes: Array) -> tuple[str | int, ...]:
-    """The spec's labels for these classes: strings as they are, 0, 1, 2, ... as such, other numbers
-    by their decimal form.
-    """
+    """The spec's labels: strings as they are, 0, 1, 2, ... as such, other numbers as decimals."""
     items = classes.tolist()
     if items == list(range(len(items))):
         return tuple(range(len(items)))

@@ -559,9 +559,7 @@ class Office:
     # -- orders ------------------------------------------------------------------------------------
 
     def _note_order(self, action: str, arguments: Mapping[str, Any], value: Any) -> None:
-        """Keep the id of an order that was filed, before its command is let go of: a restored
-        server may not know it.
-        """
+        """Keep the id of an order before its command is let go: a restored server may lose it."""
         known = self._folder.orders()
         if action == "order" and value["order"] not in known:
             self._folder.write_orders([*known, value["order"]])
@@ -596,9 +594,8 @@ class Office:
                     f"{getattr(result, name)!r:.80}"
                 )
         told = result.result
-        expected = (
-            "" if asked["sequence"] else asked["nonce"]
-        )  # a command's answer names its digest instead
+        # a command's answer names its digest instead
+        expected = "" if asked["sequence"] else asked["nonce"]
         if (
             not isinstance(told, dict)
             or set(told) != {"nonce", "value"}

@@ -269,9 +269,8 @@ class _Fit:
             )
         self.statistics = statistics
         self.spec = statistics.spec
-        self.head = solve(
-            statistics
-        )  # also the guard: the conditioning rule makes the factorisation below succeed
+        # also the guard: the conditioning rule makes the factorisation below succeed
+        self.head = solve(statistics)
         system = statistics.gram_float()
         system.flat[:: self.spec.width + 1] += self.spec.gamma
         self.trace = float(system.trace())
@@ -384,9 +383,7 @@ def _dot(left: list[int], right: list[int]) -> int:
 
 
 def _minus_log1p(values: Float) -> Float:
-    """x - log(1 + x) for |x| <= 1/2, without cancellation: r x - 2 r^3 (1/3 + r^2/5 + r^4/7 + ...)
-    with r = x / (2 + x).
-    """
+    """x - log(1 + x) for |x| <= 1/2 as r x - 2 r^3 (1/3 + r^2/5 + r^4/7 + ...), r = x / (2 + x)."""
     ratio = values / (2.0 + values)
     series = np.zeros_like(values)
     for place in reversed(range(_SERIES_TERMS)):
@@ -395,9 +392,7 @@ def _minus_log1p(values: Float) -> Float:
 
 
 def _excess(fit: _Fit, other: _Fit) -> Float:
-    """The eigenvalues of H^-1 H' - I, ascending: of L^-1 (H' - H) L^-T for H = L L', with an exact
-    difference.
-    """
+    """Eigenvalues of H^-1 H' - I, ascending: those of L^-1 (H' - H) L^-T, where H = L L^T."""
     difference, _ = fit.difference(other)
     half = _solve_lower(fit.factor, difference)
     relative = _solve_lower(fit.factor, half.T)

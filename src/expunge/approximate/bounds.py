@@ -156,9 +156,7 @@ def weights_bound(error: Interval, floor: float, gamma: float, norms: Norms) -> 
 def through_inverse(
     inverse: float, error: Interval, floor: float, gamma: float, norms: Norms
 ) -> float:
-    """||W_ex - W|| <= ||T_ex - T_ap|| ||G|| + ||T_ex|| ||G_ex - G|| + ||T_ap|| ||G - H_ap W||, the
-    paper's way.
-    """
+    """||W_ex - W|| <= ||T_ex - T_ap|| ||G|| + ||T_ex|| ||G_ex - G|| + ||T_ap|| ||G - H_ap W||."""
     least = max(gamma, floor - error.below) / ROUNDED
     return (inverse * norms.moment + norms.moment_error / least + norms.rest / floor) * ROUNDED
 
@@ -199,9 +197,7 @@ _FLOORS = (
 
 
 def factor(upper: Float, shift: float, sign: int = 1) -> Float | None:
-    """The lower Cholesky factor, column-major, of sign * A + shift * I; None if the factorisation
-    breaks down.
-    """
+    """The lower Cholesky factor, column-major, of sign * A + shift * I; None if there is none."""
     shifted = upper.copy() if sign > 0 else np.negative(upper)
     shifted.flat[:: len(upper) + 1] += shift
     lower, info = lapack.dpotrf(shifted.T, lower=1, clean=0, overwrite_a=1)
@@ -218,9 +214,7 @@ def guard(upper: Float, shift: float) -> float:
 
 
 def frobenius(upper: Float) -> float:
-    """At least the Frobenius norm of the symmetric matrix; what stands below the diagonal is not
-    read.
-    """
+    """At least the Frobenius norm of the symmetric matrix; nothing below the diagonal is read."""
     squares = 0.0
     for start in range(0, len(upper), _BLOCK):
         squares += 2.0 * float(np.square(np.triu(upper[start : start + _BLOCK, start:])).sum())
@@ -304,9 +298,7 @@ def _proven_above(upper: Float, estimate: float, hint: float, sign: int) -> floa
 
 
 def _aims(estimate: float, hint: float, most: float) -> Iterator[float]:
-    """What to try to prove, one after another: near the estimate, or near what rounding explains;
-    then coarser and coarser.
-    """
+    """What to try to prove in turn: near the estimate or what rounding explains, then coarser."""
     if estimate <= hint:
         yield estimate + hint / 16.0
         yield estimate + hint

@@ -58,9 +58,7 @@ class ApproximateHead:
 
     @property
     def relative_bound(self) -> float:
-        """The Frobenius bound over the Frobenius norm of the weights; infinite for a head of zeros
-        that may be off.
-        """
+        """The Frobenius bound over the norm of the weights; infinite for zeros that may be off."""
         length = float(np.sqrt(np.square(self.weights).sum()))
         if length > 0.0:
             return self.bounds.frobenius / length
@@ -439,10 +437,8 @@ class ApproximateLedger:
             )
 
     def _require_same(self, spec: Spec) -> None:
-        if (spec.data_digest, spec.labels_digest) != (
-            self.spec.data_digest,
-            self.spec.labels_digest,
-        ):
+        own = self.spec
+        if (spec.data_digest, spec.labels_digest) != (own.data_digest, own.labels_digest):
             raise SpecMismatchError(
-                f"this was made under another spec than the ledger's: {self.spec.difference(spec)}"
+                f"this was made under another spec than the ledger's: {own.difference(spec)}"
             )

@@ -100,9 +100,8 @@ def row_space(rows: Float) -> tuple[Float, Float]:
 
 def frequent_directions(rows: Float, rank: int, draw: np.random.Generator) -> Float:  # noqa: ARG001 - one form for all
     """The sketch of these rows, in their order."""
-    sketch = FrequentDirections(
-        rows.shape[1], max(1, min(rank, len(rows)))
-    )  # more rank than rows would be memory only
+    # more rank than rows would be memory only
+    sketch = FrequentDirections(rows.shape[1], max(1, min(rank, len(rows))))
     sketch.extend(rows)
     return sketch.factor()
 

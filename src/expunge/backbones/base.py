@@ -150,9 +150,7 @@ class Options:
         return value == "yes"
 
     def finish(self) -> None:
-        """Raise BackboneError for options that are not known, rather than to compute something else
-        than was meant.
-        """
+        """Raise BackboneError for unknown options: nothing else than was meant is computed."""
         if self._left:
             raise BackboneError(
                 f"{self._text!r} has unknown options {', '.join(sorted(self._left))}; known are "

@@ -87,9 +87,8 @@ def _from_file(pillow: Any, path: str | os.PathLike[str], position: int, mode: s
     except (*_UNREADABLE, pillow.DecompressionBombError) as problem:
         if isinstance(problem, BackboneError):
             raise
-        reason = (
-            f": {problem}" if isinstance(path, os.PathLike) else ""
-        )  # a str may be a text that was taken for a path
+        # a str may be a text that was taken for a path
+        reason = f": {problem}" if isinstance(path, os.PathLike) else ""
         raise BackboneError(
             f"{named(position, path)} cannot be read as an image{reason}; leave it out or replace "
             "it"
@@ -258,9 +257,8 @@ class ImagePreprocessing:
         elif self.resize == "stretch":
             target = (edge, edge)
         else:
-            longer = int(
-                edge * max(width, height) / min(width, height)
-            )  # as torchvision's Resize computes it
+            # as torchvision's Resize computes it
+            longer = int(edge * max(width, height) / min(width, height))
             target = (edge, longer) if width <= height else (longer, edge)
         if target == image.size:
             return image

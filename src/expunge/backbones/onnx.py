@@ -86,9 +86,7 @@ class OnnxBackbone(Backbone):
         )
 
     def _weights(self, files: dict[str, bytes]) -> dict[str, str]:
-        """Digests; the model's own file may have any name, but the names of the others are written
-        in it.
-        """
+        """Digests; the model's own file may have any name, the others are named in it."""
         return {
             "" if name == self._path.name else name: hashlib.sha256(data).hexdigest()
             for name, data in files.items()

@@ -149,12 +149,8 @@ class PrecomputedBackbone(Backbone):
     @property
     def text(self) -> str:
         """`precomputed:FINGERPRINT?dim=N`."""
-        return written(
-            self.kind,
-            self.fingerprint,
-            {"dim": str(self.dim), "dtype": self.dtype.name},
-            {"dtype": "float64"},
-        )
+        options = {"dim": str(self.dim), "dtype": self.dtype.name}
+        return written(self.kind, self.fingerprint, options, {"dtype": "float64"})
 
     def _run(self, samples: list[Any], first: int) -> NDArray[Any]:
         rows = []
@@ -169,9 +165,8 @@ class PrecomputedBackbone(Backbone):
         return np.stack(rows)
 
     def _compute(self, batch: list[object], first: int) -> Any:
-        return self._checked(
-            self._run(batch, first), batch, first
-        )  # rows do not meet, so a whole batch changes nothing
+        # rows do not meet, so a whole batch changes nothing
+        return self._checked(self._run(batch, first), batch, first)
 
 
 def backbone_from(description: str | Mapping[str, Any]) -> Backbone:

@@ -111,9 +111,7 @@ def store_at(folder: Path, *, old_copy: bool = False) -> Iterator[ClientStore]:
 
 
 def unserved(store: ClientStore, at: str | None) -> Path | None:
-    """The folder of a federation whose clients meet in rounds at a server that is not running:
-    nobody else can take part.
-    """
+    """The folder of a masked federation whose server is not running: nobody can take part."""
     address = at or store.address
     if not store.spec.is_masked or is_url(address) or federation_at(address).serving():
         return None

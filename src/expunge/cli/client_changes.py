@@ -216,9 +216,7 @@ def _batches(
 
 
 def _put(store: ClientStore, batch: Samples) -> int:
-    """Add samples; those that were added before, by a command that did not come to its end, are not
-    added twice.
-    """
+    """Add samples, except those that an interrupted command has added before."""
     try:
         return _put_whole(store, batch)
     except InputError as problem:

@@ -117,9 +117,7 @@ def head(
 
 
 def _next(output: Path, trusted: Path) -> RenderableType:
-    """What to do with a head that was written, by what is at hand: the folder that knows the
-    server's key.
-    """
+    """What to do with a written head; `trusted` is the folder that knows the server's key."""
     return next_steps(
         f"expunge verify {typed(output)} --trust {typed(trusted)}",
         f"expunge predict FILE --head {typed(output)} --trust {typed(trusted)}",
@@ -157,9 +155,7 @@ def _write(output: Path, form: str | None, data: bytes, weights: Head) -> None:
 
 
 def _save_npz(output: Path, weights: Head) -> None:
-    """Weights (width, columns), the intercept last, as float64, which is exact; with labels and
-    digest beside them.
-    """
+    """Exact float64 weights (width, columns), the intercept last; with labels and digest."""
     draft = output.with_name(f".{output.name}.part")
     labels = np.array([str(label) for label in weights.spec.labels or ()])
     with draft.open("wb") as file:

@@ -123,9 +123,8 @@ class Expunge(Group):
             )
             code = _command.INTERRUPTED
         except BrokenPipeError:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # whoever read our output has gone
+            # whoever read our output has gone
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = _command.FAILED
         except (ExpungeError, OSError) as problem:
             _report(problem, as_json=as_json)

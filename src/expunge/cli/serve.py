@@ -171,9 +171,8 @@ def serve(
     own = tls_cert is not None or insecure_http
     threads.limit_blas_threads(blas_threads or threads.cores())
     handler, began = logs.write_to(sys.stderr, log_level), False
-    handler.addFilter(
-        lambda record: began or '"event": "stopped"' not in record.getMessage()
-    )  # what never began is an error
+    # what never began is an error
+    handler.addFilter(lambda record: began or '"event": "stopped"' not in record.getMessage())
     try:
         service = Service.open(
             place.server,

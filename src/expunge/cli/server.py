@@ -150,9 +150,7 @@ def token(
 
 
 def _addresses(reached: Reached, place: Layout | None) -> tuple[str, ...]:
-    """Where a newcomer will find the server: where it was meant to be reached, or where we have
-    reached it ourselves.
-    """
+    """Where a newcomer finds the server: where it is meant to be, or where we reached it."""
     if place is None:
         return (reached.address,)
     serving = place.serving()
@@ -350,10 +348,11 @@ def amend(
         )
         told = reached.office.do("amend", change)
         now = reached.office.ask("status", {})
+        # the result, which is kept, has a salted digest
         told |= {
             "head": now["head"],
             "headless": now["headless"],
-        }  # the result, which is kept, has a salted digest
+        }
     after = Spec.from_dict(told["spec"])
     screen.result(
         told | {"digest": after.digest},

@@ -101,9 +101,8 @@ def _write_keys(reached: Reached, found: Layout | None) -> Path | None:
     if found is None:
         return None
     chain = reached.office.chain
-    ordered = sorted(
-        chain.envelopes, key=lambda one: int(one.unverified()["index"])
-    )  # the chain has verified each
+    # the chain has verified each
+    ordered = sorted(chain.envelopes, key=lambda one: int(one.unverified()["index"]))
     return found.write_keys(chain.newest, ordered)[-1]
 
 

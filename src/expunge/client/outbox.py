@@ -442,9 +442,7 @@ class Outbox:
 
     @exclusive
     def is_outdated(self) -> bool:
-        """Whether a request that were composed now would have other samples than the one that is
-        composed.
-        """
+        """Whether a request composed now would have other samples than the composed one."""
         query = (
             "SELECT 1 FROM samples WHERE state = 'withdrawn' OR (state IN ('adding', 'deleting') "
             "AND sequence IS NULL)"
@@ -642,9 +640,7 @@ def _statistics_of(part: Part | None) -> Statistics | None:
 
 
 def _answer(changes: Database, order: str, sequence: int, *, disclosed: bool) -> None:
-    """Let a request answer an order, with the number of samples that it deletes for it, if that may
-    be disclosed.
-    """
+    """Let a request answer an order; how many samples it deletes for it may be undisclosed."""
     query = (
         "SELECT count(*) FROM samples WHERE order_id = ? AND sequence = ? AND state = 'deleting'"
     )

@@ -228,9 +228,7 @@ def _targets_of(spec: Spec, targets: Sequence[int | NDArray[Any]]) -> Targets:
 
 
 def _alike(kinds: Sequence[str]) -> list[list[int]]:
-    """The places of each kind: arrays of different types are never brought to a common one, which
-    could round.
-    """
+    """The places of each kind: a type common to different arrays could round."""
     places: dict[str, list[int]] = {}
     for place, kind in enumerate(kinds):
         places.setdefault(kind, []).append(place)

@@ -187,9 +187,7 @@ class ClientSettings:
 
     @exclusive
     def documents(self, kind: str) -> dict[int, bytes]:
-        """Documents of a kind by number: receipts by their sequence number, others in their
-        order.
-        """
+        """Documents of a kind by number: receipts by sequence number, others in their order."""
         rows = self._database.rows(
             "SELECT number, content FROM documents WHERE kind = ? ORDER BY number", (kind,)
         )

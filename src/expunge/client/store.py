@@ -329,9 +329,7 @@ class ClientStore(ClientOverview):
 
     @exclusive
     def drop_orders(self, waiting: Collection[str]) -> None:
-        """Answer no orders but these, which the server waits for; those that a composed request
-        answers stay.
-        """
+        """Answer no orders but those waited for, and those that a composed request answers."""
         rows = self._database.rows("SELECT id FROM orders WHERE answered = 0 AND sequence IS NULL")
         with self._database.transaction() as changes:
             others = [(order,) for (order,) in rows if order not in waiting]

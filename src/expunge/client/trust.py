@@ -342,9 +342,7 @@ class Trust:
             ) from refusal
 
     def checkpoint(self) -> bytes:
-        """The log as the server says it is now: an envelope that says nothing else, and is evidence
-        by itself.
-        """
+        """The log as the server says it is now, as an envelope that is evidence by itself."""
         envelope = Envelope.from_bytes(self._carrier.checkpoint(), "checkpoint")
         self.meet(envelope)
         content = self.chain.verify(envelope, claims)

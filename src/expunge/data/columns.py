@@ -126,9 +126,7 @@ def one_of_each(file: DataFile) -> InputError:
 
 
 def usual_name(names: Sequence[str], usual: Sequence[str]) -> str | None:
-    """The first of these that has a usual name, as it is written; else one that is so named but for
-    capitals and spaces.
-    """
+    """The name among these that is a usual one; failing that, one but for capitals and spaces."""
     exact = next((name for name in usual if name in names), None)
     return exact or next(
         (name for word in usual for name in names if name.strip().lower() == word), None

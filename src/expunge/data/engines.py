@@ -137,9 +137,7 @@ class _Local:
 
 
 def _told(task: Callable[[Any], Any], shard: Any) -> tuple[ExpungeError | None, Any]:
-    """What went wrong, and the result: apart, so that the one who waits need not fetch what is
-    large.
-    """
+    """What went wrong, and the result: apart, since the result is large and need not be fetched."""
     try:
         return None, task(shard)
     except ExpungeError as problem:

@@ -412,10 +412,10 @@ class Bundle:
         """The first entry that says that the journal generation of this change is shredded."""
         generation = change.entry["generation"]
         later = (logged for logged in self.erased if logged.index > change.index)
-        return next(
-            (one for one in later if one.entry["first"] <= generation <= one.entry["generation"]),
-            None,
+        fitting = (
+            one for one in later if one.entry["first"] <= generation <= one.entry["generation"]
         )
+        return next(fitting, None)
 
     def _check_entries(self) -> None:
         """What must hold between entries and order, whoever signed them."""

@@ -247,9 +247,7 @@ class Certificate:
         return certificate
 
     def verify_head(self, head: Head) -> None:
-        """Raise EvidenceError unless `head` is, weight for weight, the head that the certificate is
-        of.
-        """
+        """Raise EvidenceError unless the certificate is of this head, weight for weight."""
         if head.digest != self.head:
             raise EvidenceError(
                 f"the certificate is of the head with digest {self.head}, but this head has digest "

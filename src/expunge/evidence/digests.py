@@ -33,9 +33,7 @@ def salted(kind: str, salt: bytes, digest_hex: str) -> str:
 
 
 def commitments_root(commitments: Sequence[bytes]) -> str:
-    """The Merkle root over sample commitments of 32 bytes, as leaves in this order, in
-    hexadecimal.
-    """
+    """The Merkle root, in hexadecimal, over commitments as leaves in this order."""
     for commitment in commitments:
         if len(commitment) != merkle.HASH_BYTES:
             raise FormatError(f"a commitment has {merkle.HASH_BYTES} bytes, got {len(commitment)}")

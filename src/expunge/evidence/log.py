@@ -289,11 +289,8 @@ class Logged:
     def at(cls, entry: object, position: object) -> Logged:
         """From an entry's object and the position {"index", "proof"} that stands beside it."""
         parts = check_position(position, "a position in the log")
-        return cls(
-            check_entry(entry),
-            parts["index"],
-            tuple(bytes.fromhex(text) for text in parts["proof"]),
-        )
+        proof = tuple(bytes.fromhex(text) for text in parts["proof"])
+        return cls(check_entry(entry), parts["index"], proof)
 
     def position(self) -> dict[str, Any]:
         """Index and proof as a JSON value."""

@@ -73,9 +73,7 @@ def _require_plain(*arrays: Float) -> None:
 
 
 def add_gram(rows: Float, total: Float, factor: float = 1.0) -> None:
-    """total += factor * rows.T @ rows, in place and on the upper triangle only; arrays contiguous
-    and row-major.
-    """
+    """total += factor * rows.T @ rows, in place, upper triangle only; arrays row-major."""
     _require_plain(rows, total)
     scalars = _scalars(b"L", b"N", len(total), len(rows), float(factor), 1.0)
     lower, plain, size, length, alpha, beta = map(ctypes.addressof, scalars)
@@ -83,9 +81,7 @@ def add_gram(rows: Float, total: Float, factor: float = 1.0) -> None:
 
 
 def add_packed_square(row: Float, packed: Float, factor: float = 1.0) -> None:
-    """packed += factor * the upper triangle of the outer square of one row, by rows and in place;
-    arrays contiguous.
-    """
+    """packed += factor * the upper triangle of the row's outer square, by rows, in place."""
     _require_plain(row, packed)
     if len(packed) != packed_length(len(row)):
         raise TypeError("the packed triangle is not of the row's length")

@@ -165,9 +165,7 @@ class GramSum:
 
 
 def add_digit_products(target: wide.Wide, products: list[Float]) -> None:
-    """target += the Gram whose digit products (of q0; or of q0, q1 and q0 + q1) are given, as
-    vectors.
-    """
+    """target += the Gram of these digit products: of q0, or of q0, q1 and q0 + q1."""
     join = _one_digit if len(products) == 1 else _two_digits
     for part in chunks(target.shape[1], 3):
         wide.add_into(

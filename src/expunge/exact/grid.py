@@ -113,9 +113,8 @@ class Grid:
                 np.multiply(values[part], scale, out=block, dtype=np.float64, casting="unsafe")
             np.rint(block, out=block)
             if block.size:
-                largest = np.maximum(
-                    largest, np.maximum(block.max(), -block.min())
-                )  # unlike max(), keeps a NaN
+                # unlike max(), keeps a NaN
+                largest = np.maximum(largest, np.maximum(block.max(), -block.min()))
             if not largest < 2.0**self.bits:
                 self._refuse(values[part], block, what, first_row + part.start, holding_one)
         return float(largest)
@@ -147,9 +146,7 @@ class Grid:
         )
 
     def _serving(self, value: float, holding_one: bool) -> Grid | None:
-        """A two-digit grid that holds the value, keeping the grid's own fraction bits where it can;
-        None if there is none.
-        """
+        """A two-digit grid that holds the value, with this grid's fraction bits if it can."""
         fraction = DIGIT_BITS * 2 - 2 - math.frexp(abs(value) / 2 * (1 + 2.0**-20))[1]
         if fraction < (0 if holding_one else -_MOST_FRACTION_BITS):
             return None

@@ -211,9 +211,7 @@ class Federation:
         )
 
     def audit(self) -> dict[str, Any]:
-        """Have every client that is open here recompute its statistics, and compare; the result
-        names who differs or waits.
-        """
+        """Have every open client recompute its statistics; the result names who differs."""
         audit = self.office.do("audit", {})["audit"]
         self.sync()
         self.carrier.upkeep.finish_audits()

@@ -36,9 +36,7 @@ class Parts:
 
 
 def digest_of(sums: Any) -> str:
-    """The digest of statistics, or of what the statistics of settled sums would be; nothing large
-    is copied.
-    """
+    """The digest of statistics, or of settled sums as statistics; nothing large is copied."""
     content = hashlib.sha256()
     for piece in _pieces(sums):
         content.update(piece)

@@ -29,9 +29,7 @@ def scores_of(spec: Spec, weights: Float, features: Any) -> Float:
 
 
 def predictions_of(spec: Spec, weights: Float, features: Any) -> NDArray[Any]:
-    """For classification the label of the largest score (the first of equals), shape (n,); for
-    regression the scores.
-    """
+    """Labels of the largest scores (the first of equals), shape (n,); in regression the scores."""
     scores = scores_of(spec, weights, features)
     if spec.labels is None:
         return scores
@@ -96,9 +94,7 @@ class Head:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the spec's data, labels and head digests and the little-endian 64-bit
-        integers of the weights.
-        """
+        """SHA-256 over the spec's data, labels and head digests, and the weights as `<i8`."""
         content = hashlib.sha256(_TAG)
         for digest in (self.spec.data_digest, self.spec.labels_digest, self.spec.head_digest):
             content.update(bytes.fromhex(digest))

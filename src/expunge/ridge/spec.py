@@ -280,9 +280,7 @@ class Spec:
 
     @cached_property
     def policy_digest(self) -> str:
-        """Of when heads are published, which messages clients may send, and the rules of secure
-        aggregation.
-        """
+        """Of publication, the messages that clients may send, and secure aggregation."""
         rules = {} if self.aggregation is None else {"aggregation": self.aggregation.to_dict()}
         return _digest(
             "policy", {"messages": list(self.messages), "publication": self.publication, **rules}

@@ -63,9 +63,7 @@ class Hearing:
     revealed: Mapping[str, Mapping[str, bytes]]  # by holder, then by dealer
 
     def needed(self) -> list[str]:
-        """Whose secrets must be opened: survivors, and dealers that dropped out but have neighbours
-        among them.
-        """
+        """Whose secrets must be opened: survivors, and drop-outs with surviving neighbours."""
         near = (
             name for name in self.dealt if self.survivors.intersection(self.roster.neighbours(name))
         )
@@ -122,11 +120,8 @@ def listed(names: list[str] | frozenset[str]) -> str:
 
 
 def _seed(hearing: Hearing, name: str) -> bytes:
-    seed = _recovered(hearing, name)
-    if (
-        seed is None
-        or hearing.roster.context.digest(seed, "seed", name) != hearing.dealt[name].seed
-    ):
+    seed, context = _recovered(hearing, name), hearing.roster.context
+    if seed is None or context.digest(seed, "seed", name) != hearing.dealt[name].seed:
         raise Aborted(_wrong(name, "self seed"))
     return seed
 
@@ -519,9 +514,8 @@ class Collector:
     def _end_revealing(self) -> None:
         if self._hidden is None:
             raise ProtocolError("there are no masked vectors to open")
-        plus, minus = masks_left(
-            Hearing(self._known(), self._dealt, self._survivors, self._revealed)
-        )
+        hearing = Hearing(self._known(), self._dealt, self._survivors, self._revealed)
+        plus, minus = masks_left(hearing)
         self._sum = self._hidden.opened(plus, minus)
         self._hidden, self._revealed = None, {}
 

@@ -199,9 +199,8 @@ class Masked:
                 f"{len(data)} bytes"
             )
         limbs = wide.from_bytes(data, (len(data) // ENTRY_BYTES,))
-        return cls(
-            limbs if limbs.flags.writeable else limbs.copy()
-        )  # a single entry is not copied by reading it
+        # a single entry is not copied by reading it
+        return cls(limbs if limbs.flags.writeable else limbs.copy())
 
     def to_bytes(self) -> bytes:
         """16 bytes an entry, little-endian."""

@@ -147,9 +147,7 @@ class Preamble(request.Preamble):
 
 
 def read_preamble(data: Bytes) -> Preamble:
-    """How a client's message introduces itself, to find out for which round it is; FormatError if
-    it does not.
-    """
+    """How a client's message introduces itself, which tells its round; else FormatError."""
     signed, _ = SAID.read_signed(data)
     header = _checked(signed.data, CLIENT_MESSAGES)
     claims = {name: header[name] for name in ("federation", "round", "client", "sequence", "kind")}

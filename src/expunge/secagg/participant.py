@@ -449,13 +449,9 @@ class Participant:
         return self._state.secrets
 
     def _join(self) -> Join:
-        own = self._secrets("a roster")
-        return Join(
-            self._state.name,
-            self._state.sequence,
-            Private(own.cipher).public,
-            Private(own.mask).public,
-        )
+        own, state = self._secrets("a roster"), self._state
+        cipher, mask = Private(own.cipher).public, Private(own.mask).public
+        return Join(state.name, state.sequence, cipher, mask)
 
     def _header(self, kind: str, roster: Roster) -> dict[str, Any]:
         opening = self._state.opening

@@ -208,9 +208,7 @@ def _disconnected(clients: int, degree: int, gone: int) -> Decimal:
 
 
 def _coarse(clients: int) -> list[int]:
-    """Degrees between the fine ones and the complete graph's, each about a hundredth larger than
-    the one before.
-    """
+    """Degrees from the fine ones to the complete graph's, each about a hundredth larger."""
     found, degree = [], _FINE
     while (degree := degree + 2 * (degree // 256)) < clients - 1:
         found.append(degree)

@@ -79,11 +79,8 @@ class Join:
     def header(self, opening: Opening, rules: Aggregation) -> dict[str, Any]:
         """The header of its message, without the body's digest."""
         keys = {"cipher": self.cipher.hex(), "mask": self.mask.hex()}
-        return (
-            about(opening, rules)
-            | keys
-            | {"client": self.name, "kind": "join", "sequence": self.sequence}
-        )
+        claims = {"client": self.name, "kind": "join", "sequence": self.sequence}
+        return about(opening, rules) | keys | claims
 
     def signed(self, opening: Opening, rules: Aggregation, signature: bytes) -> SignedHeader:
         """The header of its message, which has no body, with a signature."""
@@ -129,9 +126,8 @@ class Roster:
         ordered = sorted(joins, key=lambda pair: pair[0].name)
         clients = [[join.name, join.sequence] for join, _ in ordered]
         body = b"".join(join.cipher + join.mask + signature for join, signature in ordered)
-        return write_server_message(
-            about(opening, rules) | {"clients": clients, "kind": "roster"}, body
-        )
+        header = about(opening, rules) | {"clients": clients, "kind": "roster"}
+        return write_server_message(header, body)
 
     @staticmethod
     def read(data: bytes | memoryview) -> Roster:

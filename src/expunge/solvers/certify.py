@@ -48,9 +48,8 @@ def certified(
     bound, stalls = math.inf, 0
     while True:
         proposal = refinement.propose(preconditioner.solve, floor)
-        shrinks = proposal.contraction <= (
-            _FRESH_LIMIT if preconditioner.fresh else STALE_LIMIT
-        )  # never true of NaN
+        # never true of NaN
+        shrinks = proposal.contraction <= (_FRESH_LIMIT if preconditioner.fresh else STALE_LIMIT)
         stalls += not float(proposal.bounds.max()) <= bound / 2.0
         if not shrinks or stalls > _MOST_STALLS:
             if preconditioner.fresh:
@@ -113,7 +112,5 @@ def with_diagnostics(
     head: Head, found: Diagnostics, method: str, factorisations: int, resets: int
 ) -> Head:
     """The same head, telling how it was reached."""
-    return replace(
-        head,
-        diagnostics=replace(found, method=method, factorisations=factorisations, resets=resets),
-    )
+    told = replace(found, method=method, factorisations=factorisations, resets=resets)
+    return replace(head, diagnostics=told)

@@ -59,9 +59,8 @@ class FloatSolver(ABC):
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise SpecError(f"float solvers run in float32 or float64, not in {self.dtype}")
-        self.gram = np.zeros(
-            (spec.width, spec.width), dtype=self.dtype
-        )  # of which only the upper triangle is meaningful
+        # of which only the upper triangle is meaningful
+        self.gram = np.zeros((spec.width, spec.width), dtype=self.dtype)
         self.moment = np.zeros((spec.width, spec.columns), dtype=self.dtype)
 
     def add(self, features: Any, labels: Any) -> None:
@@ -180,10 +179,8 @@ class FloatWoodburySolver(FloatSolver):
 
     def reset(self) -> None:
         """Solve inverse and head from the accumulated sums, as Variant A would."""
-        inverse, weights = (
-            self._solved(np.eye(self.spec.width, dtype=self.dtype)),
-            self._solved(self.moment),
-        )
+        identity = np.eye(self.spec.width, dtype=self.dtype)
+        inverse, weights = self._solved(identity), self._solved(self.moment)
         self._inverse, self._weights = TrackedInverse(inverse), weights
         self.resets += 1
 

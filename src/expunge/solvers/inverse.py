@@ -28,12 +28,10 @@ class TrackedInverse:
     """T = H^-1 under additions and deletions of rows U: H +- U'U."""
 
     def __init__(self, upper: Array) -> None:
-        self._inverse = np.ascontiguousarray(
-            upper
-        ).T  # what BLAS calls a lower triangle, column-major
-        routines: Any = blas.get_blas_funcs(
-            ("symv", "symm", "syr", "syrk", "gemm"), (self._inverse,)
-        )
+        # what BLAS calls a lower triangle, column-major
+        self._inverse = np.ascontiguousarray(upper).T
+        names = ("symv", "symm", "syr", "syrk", "gemm")
+        routines: Any = blas.get_blas_funcs(names, (self._inverse,))
         self._symv, self._symm, self._syr, self._syrk, self._gemm = routines
 
     @property

@@ -44,15 +44,12 @@ class System:
         self.digit_bits = self._words.digit_bits
         packed = wide.to_float(gram, -2 * spec.grid.fraction_bits)
         self.gram = blas.upper_from_packed(spec.width, packed)  # upper triangle, float64: a cache
-        self.gram_norm = (
-            math.sqrt(2.0) * blas.norm(packed) * (1 + 2.0**-20)
-        )  # at least the Frobenius norm of S
-        self.gram_error = (
-            2.0**-50 * self.gram_norm
-        )  # at least that of what the float copy is off by
-        self.live = gram[:, blas.packed_diagonal(spec.width)].any(
-            axis=0
-        )  # features that are or were not zero throughout
+        # at least the Frobenius norm of S
+        self.gram_norm = math.sqrt(2.0) * blas.norm(packed) * (1 + 2.0**-20)
+        # at least that of what the float copy is off by
+        self.gram_error = 2.0**-50 * self.gram_norm
+        # features that are or were not zero throughout
+        self.live = gram[:, blas.packed_diagonal(spec.width)].any(axis=0)
         self._largest = float(np.abs(packed).max())
         self.entry_error = 2.0**-50 * self._largest  # the same for every entry
         self.set_gamma(spec.gamma)

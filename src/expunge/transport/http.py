@@ -121,9 +121,8 @@ class HttpCarrier:
 
     def head(self, known: str | None = None) -> bytes | None:
         """The published head, unless it is known."""
-        answer = self._ask(
-            "GET", "/v1/head", headers={"if-none-match": f'"{known}"'} if known else {}
-        )
+        headers = {"if-none-match": f'"{known}"'} if known else {}
+        answer = self._ask("GET", "/v1/head", headers=headers)
         if answer.status == 304 and known:
             return None
         return _content(answer, _HEAD)

@@ -103,9 +103,8 @@ class Message:
     kind: str
     added: Part | None = None
     deleted: Part | None = None
-    log: tuple[int, bytes] | None = field(
-        default=None, kw_only=True
-    )  # of a group: size and root of its audit log, of which the message is the state
+    # of a group: size and root of its audit log, of which the message is the state
+    log: tuple[int, bytes] | None = field(default=None, kw_only=True)
 
     def to_bytes(self, spec: Spec) -> bytes:
         """The bytes of docs/protocol.md."""
@@ -190,9 +189,8 @@ def _rows(spec: Spec, count: int, reader: Reader) -> RowsPart | None:
     salts = reader.pieces(count, SALT_BYTES, "the salts")
     features = reader.array("<i8", (count, spec.dim), "the features")
     limit = 1 << spec.grid.bits
-    largest = max(
-        int(features.max()), -int(features.min())
-    )  # Python's integers: -2^63 has no opposite in 64 bits
+    # Python's integers: -2^63 has no opposite in 64 bits
+    largest = max(int(features.max()), -int(features.min()))
     if largest >= limit:
         raise FormatError(
             f"a feature of {largest} units is beyond the grid, whose limit is {limit}"

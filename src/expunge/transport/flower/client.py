@@ -221,9 +221,8 @@ class _Memory:
         when the turn began.
         """
         now = _doubted(self._store)
-        repeated = (
-            turn == self._turn and now == self._offered
-        )  # the same message twice: one reply of the two will be used
+        # the same message twice: one reply of the two will be used
+        repeated = turn == self._turn and now == self._offered
         offered = now if now != doubted or repeated else 0
         kept = {"nonce": self._nonce, "offered": offered, "turn": turn}
         self._store.remember({_SETTING: canonical.encode(kept).decode("ascii")})
