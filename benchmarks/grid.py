@@ -49,10 +49,10 @@ def measured(server: Path, clients: Path, first: int, single: int, rounds: int) 
     """Milliseconds; the journal is not folded in meanwhile."""
     from expunge.server.state import Settings  # noqa: PLC0415
     from expunge.transport.flower.client_app import client_app  # noqa: PLC0415 - the environment is set first
-    from expunge.transport.flower.config import Plan  # noqa: PLC0415
+    from expunge.transport.flower.config import RunConfig  # noqa: PLC0415
     from expunge.transport.flower.inprocess import InProcessGrid  # noqa: PLC0415
-    from expunge.transport.flower.server import Desk  # noqa: PLC0415
-    from expunge.transport.flower.server_app import converse  # noqa: PLC0415
+    from expunge.transport.flower.server import CallHandler  # noqa: PLC0415
+    from expunge.transport.flower.server_app import poll_nodes  # noqa: PLC0415
     from expunge.transport.local import LocalCarrier  # noqa: PLC0415
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -64,9 +64,9 @@ def measured(server: Path, clients: Path, first: int, single: int, rounds: int) 
         nodes = {
             1000 + place: {"expunge-client": str(folder)} for place, folder in enumerate(folders)
         }
-        desk = Desk(carrier, _report)
+        handler = CallHandler(carrier, _report)
         grid = InProcessGrid(client_app(), nodes, {})
-        return 1e3 * seconds(lambda: converse(grid, desk, Plan(server=server))), int(
+        return 1e3 * seconds(lambda: poll_nodes(grid, handler, RunConfig(server=server))), int(
             grid.sent + grid.received
         )
 

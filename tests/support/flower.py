@@ -15,9 +15,9 @@ import numpy as np
 
 from expunge import Spec, Statistics, solve
 from expunge.client import ClientStore, Selection, enrol
-from expunge.transport.flower.client import attend
-from expunge.transport.flower.messages import NodeSays, ServerSays
-from expunge.transport.flower.server import Desk
+from expunge.transport.flower.client import run_client
+from expunge.transport.flower.messages import NodeMessage, ServerMessage
+from expunge.transport.flower.server import CallHandler
 from expunge.transport.local import LocalCarrier
 from expunge.wire.token import Token
 from support.federation import SPEC, Federation
@@ -150,48 +150,51 @@ class Clinics:
 
 
 class Exchanges:
-    """Conversations without Flower: a desk and nodes, and parcels in between."""
+    """Conversations without Flower: a handler and nodes, and parcels in between."""
 
-    def __init__(self, clinics: Clinics, desk: Desk) -> None:
+    def __init__(self, clinics: Clinics, handler: CallHandler) -> None:
         self.clinics = clinics
-        self.desk = desk
-        self.said: list[NodeSays] = []
-        self.change: Callable[[ServerSays], ServerSays] = lambda says: says
+        self.handler = handler
+        self.said: list[NodeMessage] = []
+        self.change: Callable[[ServerMessage], ServerMessage] = lambda says: says
         self.backwards = False  # calls are answered in the opposite order
 
-    def tell(self, name: str, says: ServerSays, **options: Any) -> NodeSays:
-        arrived = ServerSays.read(self.change(says).to_parcel())
-        said = NodeSays.read(attend(self.clinics.folder(name), arrived, **options).to_parcel())
+    def tell(self, name: str, says: ServerMessage, **options: Any) -> NodeMessage:
+        arrived = ServerMessage.read(self.change(says).to_parcel())
+        said = NodeMessage.read(
+            run_client(self.clinics.folder(name), arrived, **options).to_parcel()
+        )
         self.said.append(said)
         return said
 
     def run(self, name: str, **options: Any) -> int:
         """Talk until the node is done; how many exchanges it took."""
-        says = self.desk.opening()
+        says = self.handler.opening()
         for number in range(1, MOST_TURNS):
             said = self.tell(name, says, **options)
             if said.done:
                 return number
-            says = self.desk.answer(
+            says = self.handler.answer(
                 replace(said, calls=said.calls[::-1]) if self.backwards else said
             )
         raise AssertionError("the conversation does not come to an end")
 
 
 @contextmanager
-def desk_of(clinics: Clinics) -> Iterator[Exchanges]:
-    """A desk on the clinics' server."""
+def exchanges_of(clinics: Clinics) -> Iterator[Exchanges]:
+    """A handler on the clinics' server."""
     problems: list[str] = []
     carrier = LocalCarrier.open(clinics.server)
     try:
         yield Exchanges(
-            clinics, Desk(carrier, lambda what, problem: problems.append(f"{what}: {problem!r}"))
+            clinics,
+            CallHandler(carrier, lambda what, problem: problems.append(f"{what}: {problem!r}")),
         )
     finally:
         carrier.close()
     assert problems == []
 
 
-def without_replies(says: ServerSays, name: str) -> ServerSays:
+def without_replies(says: ServerMessage, name: str) -> ServerMessage:
     """The message with the answers to one kind of call left out."""
     return replace(says, replies=tuple(reply for reply in says.replies if reply.name != name))

@@ -1,4 +1,4 @@
-"""The lane of the Flower carrier: a desk and nodes, and parcels in between, without Flower.
+"""The lane of the Flower carrier: a handler and nodes, and parcels in between, without Flower.
 
 An exchange is a message to a node and its reply, as Flower carries them. What is lost or cannot be
 read ends the conversation, and a new one is begun, as a ServerApp does.
@@ -19,9 +19,9 @@ from expunge.crypto import Envelope
 from expunge.errors import CarrierError, ExpungeError, FormatError
 from expunge.evidence import Receipt
 from expunge.office import Office
-from expunge.transport.flower.client import NotYet, Relay, respond
-from expunge.transport.flower.messages import Call, NodeSays, Parcel, ServerSays
-from expunge.transport.flower.server import Desk
+from expunge.transport.flower.client import NotYet, ReplayCarrier, run_agent
+from expunge.transport.flower.messages import Call, NodeMessage, Parcel, ServerMessage
+from expunge.transport.flower.server import CallHandler
 from expunge.wire.token import Token
 from support.carriers import ATTEMPTS, Died, Fault, Lane
 from support.samples import SPEC
@@ -37,21 +37,21 @@ class FlowerLane(Lane):
         self._office: Office | None = None
 
     @property
-    def desk(self) -> Desk:
+    def handler(self) -> CallHandler:
         """As a ServerApp has it that begins now."""
-        return Desk(self.federation.service, _fail)
+        return CallHandler(self.federation.service, _fail)
 
     def enrolled(self, path: Path, token: Token, message: str) -> ClientStore:
-        says = self.desk.opening()
+        says = self.handler.opening()
         for _ in range(MOST_TURNS):
-            relay = Relay(ServerSays.read(says.to_parcel()).replies)
+            relay = ReplayCarrier(ServerMessage.read(says.to_parcel()).replies)
             try:
                 return enrol(path, token, relay.carrier, message=message)
             except NotYet:
                 with suppress(NotYet):
                     relay.carrier.federation()
-            said = NodeSays.read(NodeSays(says.turn, token.name, relay.noted).to_parcel())
-            says = self.desk.answer(said)
+            said = NodeMessage.read(NodeMessage(says.turn, token.name, relay.noted).to_parcel())
+            says = self.handler.answer(said)
         raise AssertionError("the enrolment does not come to an end")
 
     def sync(self, name: str) -> Synced:
@@ -72,19 +72,19 @@ class FlowerLane(Lane):
         )
 
     def _conversation(self, name: str) -> Synced:
-        says = self.desk.opening()
+        says = self.handler.opening()
         for _ in range(MOST_TURNS):
             said, outcome = self._exchange(name, says)
             if isinstance(outcome, ExpungeError):
                 raise outcome
             if outcome is not None:
                 return outcome
-            says = self.desk.answer(said)
+            says = self.handler.answer(said)
         raise AssertionError("the conversation does not come to an end")
 
     def _exchange(
-        self, name: str, says: ServerSays
-    ) -> tuple[NodeSays, Synced | ExpungeError | None]:
+        self, name: str, says: ServerMessage
+    ) -> tuple[NodeMessage, Synced | ExpungeError | None]:
         fault = self.next_fault()
         if fault is None:
             return self._deliver(name, says.to_parcel())
@@ -106,7 +106,7 @@ class FlowerLane(Lane):
             raise CarrierError("the run has ended")
         return self._deliver(name, says.to_parcel())
 
-    def _cut(self, fault: Fault, name: str, says: ServerSays) -> NoReturn:
+    def _cut(self, fault: Fault, name: str, says: ServerMessage) -> NoReturn:
         parcel = says.to_parcel()
         if not fault.back and fault.what == "truncated":
             with pytest.raises(FormatError):
@@ -116,17 +116,19 @@ class FlowerLane(Lane):
             reply = said.to_parcel()
             if fault.what == "truncated":
                 with pytest.raises(FormatError):
-                    NodeSays.read(Parcel(reply.note[: len(reply.note) // 2], reply.parts))
+                    NodeMessage.read(Parcel(reply.note[: len(reply.note) // 2], reply.parts))
         raise CarrierError("lost on the way")
 
-    def _deliver(self, name: str, parcel: Parcel) -> tuple[NodeSays, Synced | ExpungeError | None]:
-        said, outcome = respond(self.stores[name], ServerSays.read(parcel))
-        return NodeSays.read(said.to_parcel()), outcome
+    def _deliver(
+        self, name: str, parcel: Parcel
+    ) -> tuple[NodeMessage, Synced | ExpungeError | None]:
+        said, outcome = run_agent(self.stores[name], ServerMessage.read(parcel))
+        return NodeMessage.read(said.to_parcel()), outcome
 
     def offer(self, data: bytes) -> bytes:
-        said = NodeSays("turn", "by-hand", (Call.of("request", data),))
-        says = self.desk.answer(NodeSays.read(said.to_parcel()))
-        return bytes(ServerSays.read(says.to_parcel()).replies[0].result())
+        said = NodeMessage("turn", "by-hand", (Call.of("request", data),))
+        says = self.handler.answer(NodeMessage.read(said.to_parcel()))
+        return bytes(ServerMessage.read(says.to_parcel()).replies[0].result())
 
     # -- the officer, who has the server at hand ---------------------------------------------------
 

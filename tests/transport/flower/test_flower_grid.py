@@ -257,13 +257,15 @@ def test_a_slow_node_is_waited_for_but_not_for_long(
 
     grid.pull_messages = slowly
     carrier = LocalCarrier.open(clinics.server)
-    desk = module("server").Desk(carrier, lambda what, problem: pytest.fail(f"{what}: {problem}"))
-    plan = module("config").Plan(clinics.server)
-    tally = module("server_app").converse(
-        grid, desk, plan, clock=lambda: now[0], sleep=lambda _: None
+    handler = module("server").CallHandler(
+        carrier, lambda what, problem: pytest.fail(f"{what}: {problem}")
+    )
+    config = module("config").RunConfig(clinics.server)
+    summary = module("server_app").poll_nodes(
+        grid, handler, config, clock=lambda: now[0], sleep=lambda _: None
     )
     carrier.close()
-    assert tally.exchanges == exchanges
+    assert summary.exchanges == exchanges
     clinics.check()
 
 
@@ -290,10 +292,15 @@ def test_a_server_that_polls_forever_sees_what_comes_later(tmp_path: Path) -> No
         clinics.forget("clinic-01", 1)
 
     pauses: list[float] = []
-    desk = module("server").Desk(carrier, lambda what, problem: pytest.fail(f"{what}: {problem}"))
+    handler = module("server").CallHandler(
+        carrier, lambda what, problem: pytest.fail(f"{what}: {problem}")
+    )
     with pytest.raises(KilledError):
-        serving.converse(
-            grid, desk, plan.Plan(clinics.server, until="forever", poll_seconds=7.0), sleep=sleep
+        serving.poll_nodes(
+            grid,
+            handler,
+            plan.RunConfig(clinics.server, until="forever", poll_seconds=7.0),
+            sleep=sleep,
         )
     carrier.close()
     assert len(clinics.retained["clinic-01"]) == 3
@@ -367,15 +374,16 @@ def test_our_part_stands_beside_others(tmp_path: Path) -> None:
 
 def test_a_simulated_node_has_the_store_of_its_partition(tmp_path: Path) -> None:
     clinics = Clinics(tmp_path, 3)
-    place = module("client_app").place
+    client_folder = module("client_app").client_folder
     config = {"expunge-clients": str(tmp_path / "clients" / "*")}
     assert [
-        place({"partition-id": number, "num-partitions": 3}, config).name for number in range(3)
+        client_folder({"partition-id": number, "num-partitions": 3}, config).name
+        for number in range(3)
     ] == list(clinics.retained)
-    assert place({"partition-id": 0, "expunge-client": "/x"}, config) == Path("/x")
+    assert client_folder({"partition-id": 0, "expunge-client": "/x"}, config) == Path("/x")
     for node, run in (({"partition-id": 3}, config), ({"partition-id": 0}, {}), ({}, config)):
         with pytest.raises(InputError):
-            place(node, run)
+            client_folder(node, run)
 
 
 def test_a_wrong_config_of_a_node_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

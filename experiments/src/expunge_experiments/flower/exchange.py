@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from expunge.errors import CarrierError, ExpungeError, InputError, ProtocolError
 from expunge.transport.flower.messages import Parcel
 from expunge.transport.flower.records import from_records, to_records
-from expunge.transport.flower.server_app import Clock, Pauses, Sleep, connected
+from expunge.transport.flower.server_app import Backoff, Clock, Sleep, connected
 
 _LONGEST_PAUSE = 0.02  # an exchange is timed, so that its end is noticed soon
 _LONGEST_PROBLEM = 1000
@@ -122,7 +122,7 @@ class Exchange:
         end = self._clock() + self._seconds
         waiting = {self._pushed(node, parcel): node for node, parcel in parcels}
         answers: dict[int, Parcel] = {}
-        pauses = Pauses(self._sleep, _LONGEST_PAUSE)
+        backoff = Backoff(self._sleep, _LONGEST_PAUSE)
         while waiting:
             heard = self._pulled(list(waiting))
             for reply in heard:
@@ -131,13 +131,13 @@ class Exchange:
                 )  # only what is waited for is pulled
                 answers[node] = _content(node, reply)
             if heard:
-                pauses.begin()
+                backoff.reset()
             elif self._clock() >= end:
                 raise CarrierError(
                     f"no answer within {self._seconds:g} seconds from: {_named(waiting.values())}"
                 )
             else:
-                pauses.take()
+                backoff.wait()
         return [answers[node] for node, _ in parcels]
 
     def _pushed(self, node: int, parcel: Parcel) -> str:

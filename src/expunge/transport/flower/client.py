@@ -4,7 +4,7 @@ brings.
 Nothing is lost between messages: everything durable is in the client's store, and a request has the
 same bytes each time. What the conversation itself needs is a setting of the store (`relay`).
 
-The `Relay` is a carrier whose answers are those at hand; what they do not answer is noted, to be
+A `ReplayCarrier` has the answers that are at hand; what they do not answer is noted, to be
 carried later. Laws: an answer is given once, as over a network; a call without an answer is noted,
 once, and raises NotYet.
 """
@@ -25,7 +25,7 @@ from expunge.client import Agent, ClientStore, Synced, enrol
 from expunge.client.samples import Recompute
 from expunge.crypto import canonical
 from expunge.errors import CarrierError, ExpungeError, RefusedError
-from expunge.transport.flower.messages import CALLS, Call, NodeSays, Reply, ServerSays
+from expunge.transport.flower.messages import CALLS, Call, NodeMessage, Reply, ServerMessage
 from expunge.wire.carrier import Carrier
 from expunge.wire.token import Token
 
@@ -34,7 +34,7 @@ class NotYet(CarrierError):  # noqa: N818 - not a fault
     """The call is on its way, and its answer comes when the agent is run again."""
 
 
-class Relay:
+class ReplayCarrier:
     """A carrier over answers at hand; `answered` counts, by name, the calls that had one."""
 
     def __init__(self, replies: Iterable[Reply] = ()) -> None:
@@ -82,7 +82,7 @@ class Relay:
         reads = {
             digest: call
             for digest, call in self._used.items()
-            if not any(isinstance(one, bytes) for one in call.arguments)
+            if not any(isinstance(argument, bytes) for argument in call.arguments)
         }
         self._noted = reads | self._noted
 
@@ -97,14 +97,14 @@ _LONGEST_PROBLEM = 500
 log = logging.getLogger("flwr")
 
 
-def attend(
+def run_client(
     path: Path,
-    says: ServerSays,
+    message: ServerMessage,
     *,
     token: Token | None = None,
     recompute: Recompute | None = None,
     timeout: float = _PATIENCE,
-) -> NodeSays:
+) -> NodeMessage:
     """Run the client in this folder on a message, and tell what it has to say.
 
     Problems are told, and never raised.
@@ -114,20 +114,20 @@ def attend(
     name = token.name if token is not None else path.name
     try:
         if token is not None and not _enrolled(path, timeout):
-            relay = Relay(says.replies)
+            replay = ReplayCarrier(message.replies)
             try:
-                store = enrol(path, token, relay.carrier)
+                store = enrol(path, token, replay.carrier)
             except NotYet:
                 with suppress(NotYet):
-                    relay.carrier.federation()  # by which the answer to the enrolment is checked
-                return NodeSays(says.turn, name, relay.noted)
+                    replay.carrier.federation()  # by which the answer to the enrolment is checked
+                return NodeMessage(message.turn, name, replay.noted)
         else:
             store = ClientStore.open(path, timeout=timeout)
         with store:
             name = store.name
-            return respond(store, says, recompute)[0]
+            return run_agent(store, message, recompute)[0]
     except ExpungeError as problem:
-        return NodeSays(says.turn, name, done=True, problem=_told(name, problem))
+        return NodeMessage(message.turn, name, done=True, problem=_public_problem(name, problem))
 
 
 def _enrolled(path: Path, timeout: float) -> bool:
@@ -137,45 +137,45 @@ def _enrolled(path: Path, timeout: float) -> bool:
         return store.recall("enrolled") == "1"
 
 
-def respond(
-    store: ClientStore, says: ServerSays, recompute: Recompute | None = None
-) -> tuple[NodeSays, Synced | ExpungeError | None]:
+def run_agent(
+    store: ClientStore, message: ServerMessage, recompute: Recompute | None = None
+) -> tuple[NodeMessage, Synced | ExpungeError | None]:
     """Run the agent of a store on a message: what is to be replied, and how its sync has ended, if
     it has.
     """
-    memory = _Memory(store)
-    replies = says.replies if memory.expects(says) else ()
-    memory.judge(replies)
-    relay, doubted = Relay(replies), _doubted(store)
+    state = _ConversationState(store)
+    replies = message.replies if state.expects(message) else ()
+    state.judge(replies)
+    replay, doubtful = ReplayCarrier(replies), _doubted(store)
     agent = Agent(
         store,
-        relay.carrier,
+        replay.carrier,
         recompute=recompute,
         attempts=1,
-        nonce=lambda: memory.draw(relay),
+        nonce=lambda: state.draw(replay),
         announced=True,
     )
     outcome: Synced | ExpungeError | None = None
     try:
         outcome = agent.sync()
     except NotYet:
-        relay.interrupt()
+        replay.interrupt()
         agent.announce()
     except ExpungeError as refused:
         outcome = refused
-    memory.draw(relay)
-    memory.keep(says.turn, doubted)
-    said = NodeSays(
-        says.turn, store.name, (), store.checkpoint[0], store.recall("head") or "", done=True
+    state.draw(replay)
+    state.keep(message.turn, doubtful)
+    reply = NodeMessage(
+        message.turn, store.name, (), store.checkpoint[0], store.recall("head") or "", done=True
     )
     if outcome is None:
-        return replace(said, calls=relay.noted, done=False), None
+        return replace(reply, calls=replay.noted, done=False), None
     if isinstance(outcome, ExpungeError):
-        return replace(said, problem=_told(store.name, outcome)), outcome
-    return replace(said, waiting=outcome.waiting), outcome
+        return replace(reply, problem=_public_problem(store.name, outcome)), outcome
+    return replace(reply, waiting=outcome.waiting), outcome
 
 
-class _Memory:
+class _ConversationState:
     """What a conversation must remember: the last turn, the nonce of the question that waits, and
     what was offered.
 
@@ -196,23 +196,25 @@ class _Memory:
         self._offered: int = kept.get("offered", 0)
         self._answered = 0
 
-    def expects(self, says: ServerSays) -> bool:
+    def expects(self, message: ServerMessage) -> bool:
         """Whether a message goes on from the last one that was seen."""
-        return bool(says.after) and says.after == self._turn
+        return bool(message.after) and message.after == self._turn
 
     def judge(self, replies: Iterable[Reply]) -> None:
         """A request is in doubt no longer, if all attempts have been answered by a refusal."""
         refused = any(
-            one.name == "request" and one.refusal is not None and one.refusal.code != "storage"
-            for one in replies
+            reply.name == "request"
+            and reply.refusal is not None
+            and reply.refusal.code != "storage"
+            for reply in replies
         )
         if refused and self._offered and _doubted(self._store) == self._offered:
             self._store.outbox.doubt(self._offered, False)
 
-    def draw(self, relay: Relay) -> str:
+    def draw(self, replay: ReplayCarrier) -> str:
         """The nonce of the question that waits; a fresh one as soon as it is answered."""
-        if relay.answered["sync"] != self._answered:
-            self._answered = relay.answered["sync"]
+        if replay.answered["sync"] != self._answered:
+            self._answered = replay.answered["sync"]
             self._nonce = secrets.token_hex(32)
         return self._nonce
 
@@ -234,7 +236,7 @@ def _doubted(store: ClientStore) -> int:
     return composition.sequence if composition is not None and composition.doubtful else 0
 
 
-def _told(name: str, problem: ExpungeError) -> str:
+def _public_problem(name: str, problem: ExpungeError) -> str:
     """What the server is told of a problem: its text may name samples, so only a refusal, the
     server's own, is told whole.
     """

@@ -12,8 +12,8 @@ from flwr.clientapp import ClientApp
 
 from expunge.client.samples import Recompute
 from expunge.errors import ExpungeError, InputError
-from expunge.transport.flower.client import attend
-from expunge.transport.flower.messages import NodeSays, ServerSays
+from expunge.transport.flower.client import run_client
+from expunge.transport.flower.messages import NodeMessage, ServerMessage
 from expunge.transport.flower.records import ACTION, from_records, to_records
 from expunge.wire.token import Token
 
@@ -32,32 +32,32 @@ def register(app: ClientApp, recompute: Recompute | None = None) -> None:
 
     `recompute` is for stores that keep no features.
     """
-    app.query(ACTION)(_attending(recompute))
+    app.query(ACTION)(_handler(recompute))
 
 
-def _attending(recompute: Recompute | None) -> Callable[[Message, Context], Message]:
+def _handler(recompute: Recompute | None) -> Callable[[Message, Context], Message]:
     def reply(message: Message, context: Context) -> Message:
-        says = ServerSays.read(from_records(message.content))
+        question = ServerMessage.read(from_records(message.content))
         try:
             path, token = (
-                place(context.node_config, context.run_config),
+                client_folder(context.node_config, context.run_config),
                 _token(context.node_config),
             )
         except ExpungeError as problem:  # the config is wrong, and nothing in it is personal
-            said = NodeSays(
-                says.turn,
+            answer = NodeMessage(
+                question.turn,
                 f"node-{context.node_id}",
                 done=True,
                 problem=str(problem)[:_LONGEST_PROBLEM],
             )
         else:
-            said = attend(path, says, token=token, recompute=recompute)
-        return Message(to_records(said.to_parcel()), reply_to=message)
+            answer = run_client(path, question, token=token, recompute=recompute)
+        return Message(to_records(answer.to_parcel()), reply_to=message)
 
     return reply
 
 
-def place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Path:
+def client_folder(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Path:
     """The folder of a node's client: `expunge-client` of the node's config, or its partition's
     share of `expunge-clients`.
 
@@ -73,12 +73,12 @@ def place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Path
             "'expunge-client=\"PATH\"', or, in a simulation, give the run a pattern of folders, "
             "--run-config 'expunge-clients=\"/data/clients/*\"'"
         )
-    found = sorted(path for path in map(Path, glob(pattern)) if (path / "client.db").is_file())
-    if partition >= len(found):
+    folders = sorted(path for path in map(Path, glob(pattern)) if (path / "client.db").is_file())
+    if partition >= len(folders):
         raise InputError(
-            f"node {partition} of the simulation has no client: {pattern!r} has only {len(found)}"
+            f"node {partition} of the simulation has no client: {pattern!r} has only {len(folders)}"
         )
-    return found[partition]
+    return folders[partition]
 
 
 def _token(node_config: Mapping[str, Any]) -> Token | None:

@@ -1,4 +1,4 @@
-"""Plan: what a run's config says about a run."""
+"""RunConfig: what a run's config says about a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNTIL = ("idle", "forever")
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunConfig:
     """How nodes are polled. In a run's config each name has `expunge-` before it, and hyphens.
 
     `server` is the server's folder, on the machine where the ServerApp runs. A run ends when all
@@ -50,7 +50,7 @@ class Plan:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """The plan in a run's config.
+        """The settings in a run's config.
 
         Settings of others are left alone; one that begins with ours and is unknown is refused.
         """

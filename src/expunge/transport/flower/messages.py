@@ -33,12 +33,12 @@ from expunge.wire.carrier import Carrier
 class Parts:
     """Bytes in the order in which they were found."""
 
-    found: list[bytes] = field(default_factory=list)
+    chunks: list[bytes] = field(default_factory=list)
 
     def add(self, data: bytes) -> int:
         """The number of these bytes."""
-        self.found.append(bytes(data))
-        return len(self.found) - 1
+        self.chunks.append(bytes(data))
+        return len(self.chunks) - 1
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def packed(value: Any, parts: Parts) -> dict[str, Any]:
     if isinstance(value, bytes | bytearray | memoryview):
         return {"bytes": parts.add(bytes(value))}
     if isinstance(value, list | tuple):
-        return {"list": [packed(one, parts) for one in value]}
+        return {"list": [packed(item, parts) for item in value]}
     return {"value": value}
 
 
@@ -70,7 +70,7 @@ def unpacked(value: Any, parts: Sequence[bytes]) -> Any:
         ):
             return parts[number]
         case {"list": list(values)} if len(value) == 1:
-            return [unpacked(one, parts) for one in values]
+            return [unpacked(item, parts) for item in values]
         case {"value": None | str() | int()} if len(value) == 1:
             return value["value"]
     raise FormatError(
@@ -104,7 +104,7 @@ class Call:
         """What an answer refers to."""
         parts = Parts()
         note = canonical.encode([self.name, [packed(value, parts) for value in self.arguments]])
-        digests = [hashlib.sha256(part).digest() for part in parts.found]
+        digests = [hashlib.sha256(part).digest() for part in parts.chunks]
         return hashlib.sha256(b"".join([hashlib.sha256(note).digest(), *digests])).hexdigest()
 
     def ask(self, carrier: Carrier) -> Any:
@@ -166,7 +166,7 @@ _TAKEN = frozenset({"code", "reason", "self"})  # no names of details
 
 
 @dataclass(frozen=True)
-class ServerSays:
+class ServerMessage:
     """A message to a node: answers to the calls of its last reply, and to those that it will likely
     make next.
     """
@@ -178,12 +178,12 @@ class ServerSays:
     def to_parcel(self) -> Parcel:
         """The parcel that travels."""
         parts = Parts()
-        replies = [_reply(one, parts) for one in self.replies]
+        replies = [_reply(reply, parts) for reply in self.replies]
         note = {"after": self.after, "replies": replies, "turn": self.turn, "version": VERSION}
-        return Parcel(canonical.encode(note), tuple(parts.found))
+        return Parcel(canonical.encode(note), tuple(parts.chunks))
 
     @classmethod
-    def read(cls, parcel: Parcel) -> ServerSays:
+    def read(cls, parcel: Parcel) -> ServerMessage:
         """The inverse of `to_parcel`."""
         what = "a message of the server"
         note = parcel.content(what, _MESSAGE)
@@ -191,12 +191,14 @@ class ServerSays:
         for name, check in (("turn", schema.text), ("after", schema.text), ("replies", _listed)):
             check(note[name], f"{name!r} of {what}")
         return cls(
-            note["turn"], note["after"], tuple(_read_reply(one, parcel) for one in note["replies"])
+            note["turn"],
+            note["after"],
+            tuple(_read_reply(reply, parcel) for reply in note["replies"]),
         )
 
 
 @dataclass(frozen=True)
-class NodeSays:
+class NodeMessage:
     """A node's reply: the calls that its agent made without an answer, in order, and what the
     client knows.
 
@@ -219,7 +221,10 @@ class NodeSays:
         """The parcel that travels."""
         parts = Parts()
         calls = [
-            {"arguments": [packed(one, parts) for one in call.arguments], "name": call.name}
+            {
+                "arguments": [packed(argument, parts) for argument in call.arguments],
+                "name": call.name,
+            }
             for call in self.calls
         ]
         note = {
@@ -233,10 +238,10 @@ class NodeSays:
             "version": VERSION,
             "waiting": self.waiting,
         }
-        return Parcel(canonical.encode(note), tuple(parts.found))
+        return Parcel(canonical.encode(note), tuple(parts.chunks))
 
     @classmethod
-    def read(cls, parcel: Parcel) -> NodeSays:
+    def read(cls, parcel: Parcel) -> NodeMessage:
         """The inverse of `to_parcel`."""
         what = "a node's reply"
         note = parcel.content(what, _ANSWER)
@@ -245,12 +250,12 @@ class NodeSays:
         checks |= {"size": schema.count, "done": schema.boolean, "calls": _listed}
         for name, check in checks.items():
             check(note[name], f"{name!r} of {what}")
-        calls = tuple(_read_call(one, parcel) for one in note["calls"])
-        told = {
+        calls = tuple(_read_call(call, parcel) for call in note["calls"])
+        fields = {
             name: note[name]
             for name in ("turn", "client", "size", "head", "done", "problem", "waiting")
         }
-        return cls(calls=calls, **told)
+        return cls(calls=calls, **fields)
 
 
 def _listed(value: object, what: str) -> object:
@@ -268,22 +273,22 @@ def _require_version(note: dict[str, Any], what: str) -> None:
 
 
 def _reply(reply: Reply, parts: Parts) -> dict[str, Any]:
-    told: dict[str, Any] = {"call": reply.call, "name": reply.name}
+    content: dict[str, Any] = {"call": reply.call, "name": reply.name}
     if reply.refusal is None:
-        return told | {"value": packed(reply.value, parts)}
+        return content | {"value": packed(reply.value, parts)}
     refusal = reply.refusal
-    return told | {
+    return content | {
         "refusal": {"code": refusal.code, "details": refusal.details, "reason": refusal.reason}
     }
 
 
 def _read_reply(value: Any, parcel: Parcel) -> Reply:
     match value:
-        case {"call": str(call), "name": str(name), "value": found} if len(value) == 3:
-            return Reply(call, name, unpacked(found, parcel.parts))
+        case {"call": str(call), "name": str(name), "value": content} if len(value) == 3:
+            return Reply(call, name, unpacked(content, parcel.parts))
         case {"call": str(call), "name": str(name), "refusal": refusal} if len(value) == 3:
-            told = canonical.require_keys(refusal, "a refusal", _REFUSAL)
-            code, reason, details = told["code"], told["reason"], told["details"]
+            parts = canonical.require_keys(refusal, "a refusal", _REFUSAL)
+            code, reason, details = parts["code"], parts["reason"], parts["details"]
             if (
                 isinstance(code, str)
                 and isinstance(reason, str)
@@ -299,5 +304,5 @@ def _read_reply(value: Any, parcel: Parcel) -> Reply:
 def _read_call(value: Any, parcel: Parcel) -> Call:
     match value:
         case {"arguments": list(arguments), "name": str(name)} if len(value) == 2:
-            return Call(name, tuple(unpacked(one, parcel.parts) for one in arguments))
+            return Call(name, tuple(unpacked(argument, parcel.parts) for argument in arguments))
     raise FormatError(f"{value!r:.80} is no call: it was altered, or is of another version")

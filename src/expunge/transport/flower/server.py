@@ -18,16 +18,18 @@ from typing import Any
 
 from expunge.errors import RefusedError
 from expunge.evidence import published_head
-from expunge.transport.flower.messages import Call, NodeSays, Reply, ServerSays
+from expunge.transport.flower.messages import Call, NodeMessage, Reply, ServerMessage
 from expunge.wire.carrier import Carrier
 
 _MOST_SIZES = 8  # of the log, among which proofs are foreseen: no more come up in one message
 
-Each = Callable[[Callable[[NodeSays], list[Reply]], Sequence[NodeSays]], Iterable[list[Reply]]]
+Each = Callable[
+    [Callable[[NodeMessage], list[Reply]], Sequence[NodeMessage]], Iterable[list[Reply]]
+]
 Report = Callable[[str, BaseException], None]
 
 
-class Desk:
+class CallHandler:
     """Answers nodes, several at a time.
 
     `answered` counts, by name, the calls that were answered and not refused.
@@ -46,17 +48,17 @@ class Desk:
         self._lock = Lock()
         self.answered: Counter[str] = Counter()
 
-    def opening(self) -> ServerSays:
+    def opening(self) -> ServerMessage:
         """The first message of a conversation: whoever gets it tells what it has to say."""
-        return ServerSays(self._turn())
+        return ServerMessage(self._turn())
 
-    def answer(self, said: NodeSays) -> ServerSays:
+    def answer(self, message: NodeMessage) -> ServerMessage:
         """The next message to a node: its calls, made in its order, and what it will ask for
         next.
         """
-        return self.answer_all([said], map)[0]
+        return self.answer_all([message], map)[0]
 
-    def answer_all(self, said: Sequence[NodeSays], each: Each) -> list[ServerSays]:
+    def answer_all(self, messages: Sequence[NodeMessage], each: Each) -> list[ServerMessage]:
         """The next messages to several nodes.
 
         `each` may be the `map` of a pool, so that their requests can share a round.
@@ -64,14 +66,14 @@ class Desk:
         What is foreseen is what follows from all of them, so that nobody gets a head that is not
         the newest.
         """
-        replies = list(each(self._replies, said))
+        replies = list(each(self._replies, messages))
         return [
-            ServerSays(self._turn(), one.turn, (*answers, *self._foreseen(one, answers)))
-            for one, answers in zip(said, replies, strict=True)
+            ServerMessage(self._turn(), message.turn, (*answers, *self._foreseen(message, answers)))
+            for message, answers in zip(messages, replies, strict=True)
         ]
 
-    def _replies(self, said: NodeSays) -> list[Reply]:
-        replies = [self._reply(call) for call in said.calls]
+    def _replies(self, message: NodeMessage) -> list[Reply]:
+        replies = [self._reply(call) for call in message.calls]
         with self._lock:
             self.answered.update(reply.name for reply in replies if reply.refusal is None)
         return replies
@@ -95,15 +97,15 @@ class Desk:
             )
             return Reply(call.digest, call.name, refusal=RefusedError("storage", reason))
 
-    def _foreseen(self, said: NodeSays, replies: Iterable[Reply]) -> list[Reply]:
+    def _foreseen(self, message: NodeMessage, replies: Iterable[Reply]) -> list[Reply]:
         """The head, if it is another than the client's, and proofs between the sizes of the log
         that the client will hear of.
         """
-        if not any(call.name == "sync" for call in said.calls):
+        if not any(call.name == "sync" for call in message.calls):
             return []
-        head = self._reply(Call.of("head", said.head or None))
+        head = self._reply(Call.of("head", message.head or None))
         sizes = {
-            said.size,
+            message.size,
             *(size for reply in (*replies, head) for size in _sizes(reply.value)),
         } - {0}
         steps = combinations(sorted(sizes)[-_MOST_SIZES:], 2)

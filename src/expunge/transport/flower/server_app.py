@@ -21,10 +21,10 @@ from flwr.serverapp import Grid, ServerApp
 from expunge.errors import ExpungeError
 from expunge.server.service import Service
 from expunge.server.state import Settings
-from expunge.transport.flower.config import Plan
-from expunge.transport.flower.messages import NodeSays, ServerSays
+from expunge.transport.flower.config import RunConfig
+from expunge.transport.flower.messages import NodeMessage, ServerMessage
 from expunge.transport.flower.records import MESSAGE_TYPE, from_records, to_records
-from expunge.transport.flower.server import Desk
+from expunge.transport.flower.server import CallHandler
 from expunge.transport.local import LocalCarrier
 
 _SHORTEST, _LONGEST = 0.005, 0.25
@@ -33,7 +33,7 @@ Clock = Callable[[], float]
 Sleep = Callable[[float], None]
 
 
-class Pauses:
+class Backoff:
     """Pauses that double from 5 ms to the longest, and begin anew when something has happened."""
 
     def __init__(self, sleep: Sleep, longest: float = _LONGEST) -> None:
@@ -41,11 +41,11 @@ class Pauses:
         self._longest = longest
         self._next = _SHORTEST
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Something has happened: the next pause is a short one."""
         self._next = _SHORTEST
 
-    def take(self) -> None:
+    def wait(self) -> None:
         """Pause."""
         self._sleep(self._next)
         self._next = min(2 * self._next, self._longest)
@@ -55,9 +55,9 @@ def connected(grid: Grid, fewest: int, seconds: float, clock: Clock, sleep: Slee
     """The nodes, as soon as there are enough of them; after so many seconds, those that are
     there.
     """
-    end, pauses = clock() + seconds, Pauses(sleep)
+    end, backoff = clock() + seconds, Backoff(sleep)
     while len(nodes := sorted(grid.get_node_ids())) < fewest and clock() < end:
-        pauses.take()
+        backoff.wait()
     return nodes
 
 
@@ -73,7 +73,7 @@ Choose = Callable[[Sequence[int], int], list[int]]
 
 
 @dataclass
-class Tally:
+class RunSummary:
     """What a run has seen: names of the clients that are done, what others could not do or wait
     for, and nodes left behind.
     """
@@ -86,7 +86,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _SentMessage:
     node: int
     turn: str
     since: float
@@ -94,9 +94,9 @@ class _Sent:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _HeldMessage:
     node: int
-    said: NodeSays
+    message: NodeMessage
     # When its answer waits for the other nodes no longer: after as long as the reply took itself
     until: float
 
@@ -104,7 +104,10 @@ class _Held:
     def size(self) -> int:
         """Bytes of the calls."""
         return sum(
-            len(one) for call in self.said.calls for one in call.arguments if isinstance(one, bytes)
+            len(argument)
+            for call in self.message.calls
+            for argument in call.arguments
+            if isinstance(argument, bytes)
         )
 
 
@@ -116,15 +119,20 @@ class Poll:
     """
 
     def __init__(
-        self, grid: Grid, desk: Desk, plan: Plan, tally: Tally, clock: Callable[[], float]
+        self,
+        grid: Grid,
+        handler: CallHandler,
+        config: RunConfig,
+        summary: RunSummary,
+        clock: Callable[[], float],
     ) -> None:
         self._grid = grid
-        self._desk = desk
-        self._plan = plan
-        self._tally = tally
+        self._handler = handler
+        self._config = config
+        self._summary = summary
         self._clock = clock
-        self._waiting: dict[str, _Sent] = {}  # by the message that waits for a reply
-        self._held: list[_Held] = []  # what nodes have said, to be answered together
+        self._waiting: dict[str, _SentMessage] = {}  # by the message that waits for a reply
+        self._held: list[_HeldMessage] = []  # what nodes have said, to be answered together
         self._absent: dict[
             int, float
         ] = {}  # nodes that are not connected, and how long they are waited for
@@ -134,66 +142,72 @@ class Poll:
 
     def run(self, nodes: Iterable[int], end: float, sleep: Callable[[float], None]) -> None:
         """Talk to these nodes until all are done, or the end has come."""
-        pauses = Pauses(sleep)
-        with ThreadPoolExecutor(_MOST_AT_ONCE, "desk") as pool:
-            self._push((node, self._desk.opening()) for node in nodes)
+        backoff = Backoff(sleep)
+        with ThreadPoolExecutor(_MOST_AT_ONCE, "calls") as pool:
+            self._push((node, self._handler.opening()) for node in nodes)
             while (self._waiting or self._absent or self._held) and self._clock() < end:
-                heard = self._tally.exchanges
-                silent = [*self._overdue(), *self._returned(), *self._listen()]
+                before = self._summary.exchanges
+                silent = [*self._overdue(), *self._returned(), *self._pull()]
                 held = self._due()
-                if heard == self._tally.exchanges and not silent and not held:
-                    pauses.take()
+                if before == self._summary.exchanges and not silent and not held:
+                    backoff.wait()
                     continue
-                pauses.begin()
-                answers = self._desk.answer_all([one.said for one in held], pool.map)
-                self._push(zip([one.node for one in held], answers, strict=True))
-                self._push((node, self._desk.opening()) for node in silent if self._is_there(node))
+                backoff.reset()
+                answers = self._handler.answer_all([item.message for item in held], pool.map)
+                self._push(zip([item.node for item in held], answers, strict=True))
+                self._push(
+                    (node, self._handler.opening()) for node in silent if self._is_there(node)
+                )
         late = (
             {sent.node for sent in self._waiting.values()}
-            | {one.node for one in self._held}
+            | {item.node for item in self._held}
             | set(self._absent)
         )
         for node in sorted(late):
             self._leave(node, "the deadline has come")
 
-    def _listen(self) -> list[int]:
+    def _pull(self) -> list[int]:
         """Take in the replies that are there, as far as memory allows; the nodes that did not
         reply.
         """
         waiting = list(self._waiting)
         silent: list[int] = []
-        for place in range(0, len(waiting), _MOST_AT_ONCE):
+        for start in range(0, len(waiting), _MOST_AT_ONCE):
             if self._is_full():
                 break
-            replies = self._grid.pull_messages(waiting[place : place + _MOST_AT_ONCE])
-            silent += [node for node in map(self._hear, replies) if node is not None]
+            replies = self._grid.pull_messages(waiting[start : start + _MOST_AT_ONCE])
+            silent += [node for node in map(self._take_reply, replies) if node is not None]
         return silent
 
     def _is_full(self) -> bool:
-        return sum(one.size for one in self._held) > _MOST_HELD
+        return sum(held.size for held in self._held) > _MOST_HELD
 
-    def _due(self) -> list[_Held]:
+    def _due(self) -> list[_HeldMessage]:
         """What is to be answered now: all that nodes have said, once everybody has, or once
         somebody has waited for long enough.
 
         Answered together, requests share a round, and nobody gets a head that is not the newest.
         """
         now = self._clock()
-        if self._waiting and all(one.until >= now for one in self._held) and not self._is_full():
+        if (
+            self._waiting
+            and all(message.until >= now for message in self._held)
+            and not self._is_full()
+        ):
             return []
         held, self._held = self._held, []
         return held
 
-    def _push(self, messages: Iterable[tuple[int, ServerSays]]) -> None:
-        for node, says in messages:
+    def _push(self, messages: Iterable[tuple[int, ServerMessage]]) -> None:
+        for node, content in messages:
             message = Message(
-                to_records(says.to_parcel()), node, MESSAGE_TYPE, ttl=self._plan.reply_seconds
+                to_records(content.to_parcel()), node, MESSAGE_TYPE, ttl=self._config.reply_seconds
             )
             for identity in self._grid.push_messages([message]):
                 if identity:
                     now = self._clock()
-                    self._waiting[identity] = _Sent(
-                        node, says.turn, now, now + self._plan.reply_seconds
+                    self._waiting[identity] = _SentMessage(
+                        node, content.turn, now, now + self._config.reply_seconds
                     )
                 else:
                     self._leave(node, "the message to it could not be sent")
@@ -204,7 +218,7 @@ class Poll:
         overdue = [identity for identity, sent in self._waiting.items() if sent.until <= now]
         return [self._waiting.pop(identity).node for identity in overdue]
 
-    def _hear(self, reply: Message) -> int | None:
+    def _take_reply(self, reply: Message) -> int | None:
         """Take a reply in. If it is none, its node."""
         sent = self._waiting.pop(reply.metadata.reply_to_message_id, None)
         if sent is None:
@@ -212,34 +226,36 @@ class Poll:
         if reply.has_error():
             log.warning("Expunge: node %s did not reply: %s", sent.node, reply.error.reason)
             return sent.node
-        self._tally.exchanges += 1
+        self._summary.exchanges += 1
         try:
-            said = NodeSays.read(from_records(reply.content))
+            message = NodeMessage.read(from_records(reply.content))
         except ExpungeError as problem:
-            self._tally.problems[f"node {sent.node}"] = str(problem)
+            self._summary.problems[f"node {sent.node}"] = str(problem)
             log.warning("Expunge: node %s says what cannot be understood: %s", sent.node, problem)
             return None
-        if said.turn != sent.turn:
+        if message.turn != sent.turn:
             return sent.node
-        if not self._is_done(sent.node, said):
+        if not self._is_done(sent.node, message):
             now = self._clock()
-            self._held.append(_Held(sent.node, said, now + (now - sent.since)))
+            self._held.append(_HeldMessage(sent.node, message, now + (now - sent.since)))
         return None
 
-    def _is_done(self, node: int, said: NodeSays) -> bool:
-        if not said.done:
+    def _is_done(self, node: int, message: NodeMessage) -> bool:
+        if not message.done:
             return False
-        self._tally.late.discard(node)
-        if said.problem:
-            self._tally.problems[said.client] = said.problem
-            log.warning("Expunge: the client %s could not go on: %s", said.client, said.problem)
+        self._summary.late.discard(node)
+        if message.problem:
+            self._summary.problems[message.client] = message.problem
+            log.warning(
+                "Expunge: the client %s could not go on: %s", message.client, message.problem
+            )
         else:
-            self._tally.done.add(said.client)
-            self._tally.problems.pop(said.client, None)
-            self._tally.waiting.pop(said.client, None)
-            self.heads[node] = said.head
-        if said.waiting:
-            self._tally.waiting[said.client] = self.waiting[node] = said.waiting
+            self._summary.done.add(message.client)
+            self._summary.problems.pop(message.client, None)
+            self._summary.waiting.pop(message.client, None)
+            self.heads[node] = message.head
+        if message.waiting:
+            self._summary.waiting[message.client] = self.waiting[node] = message.waiting
         return True
 
     def _is_there(self, node: int) -> bool:
@@ -251,7 +267,7 @@ class Poll:
             self._leave(node, "it does not reply")
             return False
         if node not in set(self._grid.get_node_ids()):
-            self._absent.setdefault(node, self._clock() + self._plan.reply_seconds)
+            self._absent.setdefault(node, self._clock() + self._config.reply_seconds)
             return False
         self._tries[node] = self._tries.get(node, 0) + 1
         return True
@@ -274,7 +290,7 @@ class Poll:
         return returned
 
     def _leave(self, node: int, why: str) -> None:
-        self._tally.late.add(node)
+        self._summary.late.add(node)
         log.warning(
             "Expunge: node %s is left behind: %s. Nothing is lost; its client goes on with the "
             "next run",
@@ -283,39 +299,39 @@ class Poll:
         )
 
 
-def converse(
+def poll_nodes(
     grid: Grid,
-    desk: Desk,
-    plan: Plan,
+    handler: CallHandler,
+    config: RunConfig,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     choose: Choose = _CHANCE.sample,
-) -> Tally:
-    """Poll nodes as the plan says, until all are idle and have the newest head, or without end;
+) -> RunSummary:
+    """Poll nodes as the config says, until all are idle and have the newest head, or without end;
     what was seen.
     """
-    tally = Tally()
+    summary = RunSummary()
     while True:
-        nodes = _connected(grid, plan, clock, sleep)
-        chosen = choose(nodes, max(1, round(plan.fraction * len(nodes)))) if nodes else []
-        end = clock() + plan.deadline_seconds
-        patience = _Patience(plan.round_seconds, clock, sleep)
+        nodes = _connected(grid, config, clock, sleep)
+        chosen = choose(nodes, max(1, round(config.fraction * len(nodes)))) if nodes else []
+        end = clock() + config.deadline_seconds
+        patience = _Patience(config.round_seconds, clock, sleep)
         while chosen and clock() < end:
-            poll = Poll(grid, desk, plan, tally, clock)
+            poll = Poll(grid, handler, config, summary, clock)
             poll.run(chosen, end, sleep)
             # Those that were done early do not know what came of the others' requests. If there is
             # another poll, that tells them.
             stale = {
                 node
                 for node, head in poll.heads.items()
-                if plan.until == "idle" and not desk.is_newest(head)
+                if config.until == "idle" and not handler.is_newest(head)
             }
             waiting = set(poll.waiting) if patience.lasts(poll.waiting) else set()
             chosen = sorted(stale | waiting)
-        if plan.until == "idle":
-            return tally
-        sleep(plan.poll_seconds)
+        if config.until == "idle":
+            return summary
+        sleep(config.poll_seconds)
 
 
 class _Patience:
@@ -330,7 +346,7 @@ class _Patience:
         self._clock = clock
         self._last: dict[int, str] = {}
         self._since = clock()
-        self._pauses = Pauses(sleep)
+        self._backoff = Backoff(sleep)
 
     def lasts(self, waiting: dict[int, str]) -> bool:
         """Whether to ask again; pauses if nothing has changed."""
@@ -338,25 +354,25 @@ class _Patience:
             return False
         if waiting != self._last:
             self._last, self._since = waiting, self._clock()
-            self._pauses.begin()
+            self._backoff.reset()
             return True
         if self._clock() - self._since >= self._seconds:
             return False
-        self._pauses.take()
+        self._backoff.wait()
         return True
 
 
 def _connected(
-    grid: Grid, plan: Plan, clock: Callable[[], float], sleep: Callable[[float], None]
+    grid: Grid, config: RunConfig, clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> list[int]:
     """The nodes, as soon as there are enough of them; none if there are not before the deadline."""
-    nodes = connected(grid, plan.fewest_nodes, plan.deadline_seconds, clock, sleep)
-    if len(nodes) >= plan.fewest_nodes:
+    nodes = connected(grid, config.fewest_nodes, config.deadline_seconds, clock, sleep)
+    if len(nodes) >= config.fewest_nodes:
         return nodes
     log.warning(
         "Expunge: %d nodes are connected, %d are needed: nothing is done",
         len(nodes),
-        plan.fewest_nodes,
+        config.fewest_nodes,
     )
     return []
 
@@ -375,33 +391,35 @@ def server_app(settings: Settings | None = None) -> ServerApp:
     return app
 
 
-def serve(grid: Grid, context: Context, *, settings: Settings | None = None) -> Tally:
+def serve(grid: Grid, context: Context, *, settings: Settings | None = None) -> RunSummary:
     """Open the server's folder, poll the nodes as the run's config says, and leave the folder
     folded. For the main of any app.
     """
-    plan = Plan.of(context.run_config)
+    config = RunConfig.of(context.run_config)
     began = time.monotonic()
-    carrier = LocalCarrier.open(plan.server, settings=settings, timeout=_LOCK_PATIENCE)
+    carrier = LocalCarrier.open(config.server, settings=settings, timeout=_LOCK_PATIENCE)
     try:
         before = _applied(carrier)
-        desk = Desk(carrier, lambda what, problem: log.error("Expunge: %s", what, exc_info=problem))
-        tally = converse(grid, desk, plan)
+        handler = CallHandler(
+            carrier, lambda what, problem: log.error("Expunge: %s", what, exc_info=problem)
+        )
+        summary = poll_nodes(grid, handler, config)
         log.info(
             "Expunge: %d samples, head %s; %d requests applied, %d clients seen, %d with problems, "
             "%d waiting for others, %d nodes late; %d exchanges in %.2f s",
             carrier.status()["samples"],
             carrier.head_digest() or "none",
             _applied(carrier) - before,
-            len(tally.done | set(tally.problems)),
-            len(tally.problems),
-            len(tally.waiting),
-            len(tally.late),
-            tally.exchanges,
+            len(summary.done | set(summary.problems)),
+            len(summary.problems),
+            len(summary.waiting),
+            len(summary.late),
+            summary.exchanges,
             time.monotonic() - began,
         )
     finally:
         carrier.close()
-    return tally
+    return summary
 
 
 def _applied(service: Service) -> int:

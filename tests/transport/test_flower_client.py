@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 import expunge
 from expunge.crypto import canonical
 from expunge.errors import CarrierError, FormatError, RefusedError
-from expunge.transport.flower.client import NotYet, Relay
+from expunge.transport.flower.client import NotYet, ReplayCarrier
 from expunge.transport.flower.messages import (
     CALLS,
     Call,
-    NodeSays,
+    NodeMessage,
     Parcel,
     Parts,
     Reply,
-    ServerSays,
+    ServerMessage,
     packed,
     unpacked,
 )
-from expunge.transport.flower.server import Desk
+from expunge.transport.flower.server import CallHandler
 from expunge.transport.local import LocalCarrier
 from expunge.wire.carrier import Carrier
-from support.flower import Clinics, desk_of, without_replies
+from support.flower import Clinics, exchanges_of, without_replies
 
 VALUES = st.recursive(
     st.none() | st.text(max_size=20) | st.integers(-(2**53), 2**53) | st.binary(max_size=40),
@@ -54,7 +54,7 @@ def test_every_method_of_a_carrier_is_a_call() -> None:
 @given(VALUES)
 def test_values_travel_unchanged(value: Any) -> None:
     parts = Parts()
-    assert unpacked(canonical.decode(canonical.encode(packed(value, parts))), parts.found) == value
+    assert unpacked(canonical.decode(canonical.encode(packed(value, parts))), parts.chunks) == value
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_a_call_has_one_digest_and_others_have_others() -> None:
     ],
 )
 def test_what_is_no_call_is_refused_and_changes_nothing(clinics: Clinics, call: Call) -> None:
-    with desk_of(clinics) as exchanges:
-        says = exchanges.desk.answer(NodeSays("t", "clinic-00", (call,)))
+    with exchanges_of(clinics) as exchanges:
+        says = exchanges.handler.answer(NodeMessage("t", "clinic-00", (call,)))
         assert [(reply.refusal.code if reply.refusal else "") for reply in says.replies] == [
             "malformed"
         ]
@@ -113,7 +113,7 @@ def test_what_is_no_call_is_refused_and_changes_nothing(clinics: Clinics, call: 
 def test_a_reply_is_given_once_and_refusals_arrive_whole() -> None:
     call = Call.of("request", b"data")
     refusal = RefusedError("sequence-gap", "number 4 is expected", expected=4)
-    says = ServerSays(
+    says = ServerMessage(
         "t2",
         "t1",
         (
@@ -121,7 +121,7 @@ def test_a_reply_is_given_once_and_refusals_arrive_whole() -> None:
             Reply(Call.of("head").digest, "head", b"head"),
         ),
     )
-    relay = Relay(ServerSays.read(says.to_parcel()).replies)
+    relay = ReplayCarrier(ServerMessage.read(says.to_parcel()).replies)
     with pytest.raises(RefusedError) as raised:
         relay.carrier.request(b"data")
     assert (raised.value.code, raised.value.reason, raised.value.details) == (
@@ -145,9 +145,9 @@ def test_a_reply_is_given_once_and_refusals_arrive_whole() -> None:
     [{"version": 2}, {"turn": 7}, {"replies": {}}, {"replies": [{"call": "x"}]}, {"more": 1}],
 )
 def test_a_message_of_another_form_is_refused(change: dict[str, Any]) -> None:
-    note = canonical.decode(ServerSays("t").to_parcel().note) | change
+    note = canonical.decode(ServerMessage("t").to_parcel().note) | change
     with pytest.raises(FormatError):
-        ServerSays.read(Parcel(canonical.encode(note)))
+        ServerMessage.read(Parcel(canonical.encode(note)))
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_a_message_of_another_form_is_refused(change: dict[str, Any]) -> None:
     [{"version": 0}, {"done": 1}, {"size": -1}, {"calls": [{"name": "head"}]}, {"problem": None}],
 )
 def test_a_reply_of_another_form_is_refused(change: dict[str, Any]) -> None:
-    note = canonical.decode(NodeSays("t", "clinic-00").to_parcel().note) | change
+    note = canonical.decode(NodeMessage("t", "clinic-00").to_parcel().note) | change
     with pytest.raises(FormatError):
-        NodeSays.read(Parcel(canonical.encode(note)))
+        NodeMessage.read(Parcel(canonical.encode(note)))
 
 
 def test_only_this_folder_imports_flower() -> None:
@@ -177,7 +177,7 @@ def test_only_this_folder_imports_flower() -> None:
 
 
 def test_a_whole_sync_takes_two_exchanges(clinics: Clinics) -> None:
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         assert [exchanges.run(name) for name in clinics.retained] == [2, 2, 2]
         clinics.forget("clinic-01", 2)
         assert exchanges.run("clinic-01") == 2
@@ -187,13 +187,13 @@ def test_a_whole_sync_takes_two_exchanges(clinics: Clinics) -> None:
 
 def test_an_order_takes_one_exchange_more(clinics: Clinics) -> None:
     ids = clinics.add("clinic-02", 2, subject="ada")
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         for name in clinics.retained:
             exchanges.run(name)
     order = clinics.order("ada")
     for one in ids:
         del clinics.retained["clinic-02"][one]
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         assert [exchanges.run(name) for name in clinics.retained] == [3, 3, 3]
         for name in clinics.retained:
             exchanges.run(name)
@@ -203,12 +203,12 @@ def test_an_order_takes_one_exchange_more(clinics: Clinics) -> None:
 
 
 def test_an_audit_is_answered(clinics: Clinics) -> None:
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         for name in clinics.retained:
             exchanges.run(name)
     with clinics.service():
         audit = clinics.officer.command("audit")["audit"]
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         assert [exchanges.run(name) for name in clinics.retained] == [3, 3, 3]
     clinics.check()
     with clinics.service() as federation:
@@ -219,13 +219,13 @@ def test_an_audit_is_answered(clinics: Clinics) -> None:
 @pytest.mark.parametrize("name", ["consistency", "head", "sync", "request"])
 def test_what_is_not_foreseen_is_asked_for(clinics: Clinics, name: str) -> None:
     """Answers that are left out, whichever they are, cost exchanges and nothing else."""
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         for clinic in clinics.retained:
             exchanges.run(clinic)
         clinics.forget("clinic-00", 1)
         left = [True]
 
-        def once(says: ServerSays) -> ServerSays:
+        def once(says: ServerMessage) -> ServerMessage:
             if left and any(reply.name == name for reply in says.replies):
                 left.clear()
                 return without_replies(says, name)
@@ -240,22 +240,22 @@ def test_what_is_not_foreseen_is_asked_for(clinics: Clinics, name: str) -> None:
 
 
 def test_the_same_bytes_are_offered_until_they_are_answered(clinics: Clinics) -> None:
-    with desk_of(clinics) as exchanges:
-        first = exchanges.tell("clinic-00", exchanges.desk.opening())
-        second = exchanges.tell("clinic-00", exchanges.desk.opening())
+    with exchanges_of(clinics) as exchanges:
+        first = exchanges.tell("clinic-00", exchanges.handler.opening())
+        second = exchanges.tell("clinic-00", exchanges.handler.opening())
         assert [call.name for call in first.calls] == ["request", "sync"]
         assert first.calls == second.calls
         exchanges.run("clinic-00")
-        third = exchanges.tell("clinic-00", exchanges.desk.opening())
+        third = exchanges.tell("clinic-00", exchanges.handler.opening())
         assert [call.name for call in third.calls] == ["sync"]
         assert third.calls[0] not in first.calls
 
 
 def test_a_message_that_does_not_follow_the_last_one_brings_no_answers(clinics: Clinics) -> None:
     """An old head that arrives late must not take the place of a newer one."""
-    with desk_of(clinics) as exchanges:
-        desk = exchanges.desk
-        late = desk.answer(exchanges.tell("clinic-00", desk.opening()))
+    with exchanges_of(clinics) as exchanges:
+        handler = exchanges.handler
+        late = handler.answer(exchanges.tell("clinic-00", handler.opening()))
         exchanges.run("clinic-00")
         exchanges.run("clinic-01")
         exchanges.run("clinic-00")
@@ -268,20 +268,20 @@ def test_a_message_that_does_not_follow_the_last_one_brings_no_answers(clinics: 
 
 
 def test_a_message_twice_does_no_harm(clinics: Clinics) -> None:
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         for name in clinics.retained:
-            says = exchanges.desk.opening()
+            says = exchanges.handler.opening()
             while True:
                 exchanges.tell(name, says)
                 said = exchanges.tell(name, says)
                 if said.done or len(exchanges.said) > 100:
                     break
-                says = exchanges.desk.answer(said)
+                says = exchanges.handler.answer(said)
                 first = exchanges.tell(name, says)
                 if first.done:
                     break
-        assert exchanges.desk.answered["request"] >= 3
-    with desk_of(clinics) as exchanges:
+        assert exchanges.handler.answered["request"] >= 3
+    with exchanges_of(clinics) as exchanges:
         for name in clinics.retained:
             assert exchanges.run(name) == 2
     clinics.check()
@@ -290,7 +290,7 @@ def test_a_message_twice_does_no_harm(clinics: Clinics) -> None:
 def test_a_refusal_is_told_and_everything_stays(
     clinics: Clinics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         exchanges.run("clinic-00")
     clinics.federation.service = clinics.federation.opened()
     before = clinics.federation.dump()
@@ -300,7 +300,7 @@ def test_a_refusal_is_told_and_everything_stays(
         raise RefusedError("storage", "the disk is full: offer it again later")
 
     monkeypatch.setattr(LocalCarrier, "request", full)
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         assert exchanges.run("clinic-01") == 2
         assert exchanges.said[-1].problem == "storage: the disk is full: offer it again later"
     monkeypatch.undo()
@@ -308,7 +308,7 @@ def test_a_refusal_is_told_and_everything_stays(
         after = federation.dump()
     assert after["memory"] == before["memory"]
     assert after["log"] == before["log"]
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         for name in (*clinics.retained, *clinics.retained):
             exchanges.run(name)
     clinics.check()
@@ -329,9 +329,9 @@ def test_a_request_that_is_too_large_is_divided(
         return taken(self, data)
 
     monkeypatch.setattr(LocalCarrier, "request", narrow)
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         exchanges.run("clinic-00")
-        assert exchanges.desk.answered["request"] > 1
+        assert exchanges.handler.answered["request"] > 1
     clinics.check()
 
 
@@ -340,15 +340,15 @@ def test_an_amendment_in_between_is_taken_on(clinics: Clinics, doubtful: bool) -
     """A request of an old spec is made anew if it never took effect, also when an attempt of it was
     lost.
     """
-    with desk_of(clinics) as exchanges:
-        exchanges.tell("clinic-00", exchanges.desk.opening())
+    with exchanges_of(clinics) as exchanges:
+        exchanges.tell("clinic-00", exchanges.handler.opening())
         if doubtful:
-            exchanges.tell("clinic-00", exchanges.desk.opening())
+            exchanges.tell("clinic-00", exchanges.handler.opening())
         before = exchanges.said[-1]
     with clinics.service() as federation:
         federation.operator.command("amend", labels=["cat", "dog", "eel", "fox"])
-    with desk_of(clinics) as exchanges:
-        said = exchanges.tell("clinic-00", exchanges.desk.answer(before))
+    with exchanges_of(clinics) as exchanges:
+        said = exchanges.tell("clinic-00", exchanges.handler.answer(before))
         assert not said.done
         for _ in range(2):
             for name in clinics.retained:
@@ -363,7 +363,7 @@ def test_an_amendment_in_between_is_taken_on(clinics: Clinics, doubtful: bool) -
 def test_a_client_is_enrolled_over_the_relay(clinics: Clinics) -> None:
     with clinics.service():
         token = clinics.token("clinic-99")
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         assert exchanges.run("clinic-99", token=token) == 4
         clinics.retained["clinic-99"] = {}
         clinics.add("clinic-99", 4)
@@ -374,17 +374,17 @@ def test_a_client_is_enrolled_over_the_relay(clinics: Clinics) -> None:
 
 
 def test_problems_do_not_name_samples(clinics: Clinics) -> None:
-    with desk_of(clinics) as exchanges:
-        said = exchanges.tell("nobody", exchanges.desk.opening())
+    with exchanges_of(clinics) as exchanges:
+        said = exchanges.tell("nobody", exchanges.handler.opening())
         assert (said.done, said.calls) == (True, ())
         assert str(clinics.path) not in said.problem
         assert "StoreError" in said.problem
 
 
 def test_a_store_in_use_is_a_problem_and_not_a_fault(clinics: Clinics) -> None:
-    with desk_of(clinics) as exchanges:
+    with exchanges_of(clinics) as exchanges:
         with clinics.store("clinic-00"):
-            said = exchanges.tell("clinic-00", exchanges.desk.opening(), timeout=0.0)
+            said = exchanges.tell("clinic-00", exchanges.handler.opening(), timeout=0.0)
         assert (said.done, said.problem) == (True, "StoreBusyError; its own log says more")
         assert exchanges.run("clinic-00") == 2
 
@@ -398,8 +398,8 @@ def test_a_fault_of_the_server_is_reported_and_refused(
     monkeypatch.setattr(LocalCarrier, "sync", broken)
     reports: list[str] = []
     carrier = LocalCarrier.open(clinics.server)
-    desk = Desk(carrier, lambda what, problem: reports.append(f"{what}: {problem}"))
-    says = desk.answer(NodeSays("t", "clinic-00", (Call.of("sync", b"?"),)))
+    handler = CallHandler(carrier, lambda what, problem: reports.append(f"{what}: {problem}"))
+    says = handler.answer(NodeMessage("t", "clinic-00", (Call.of("sync", b"?"),)))
     carrier.close()
     assert says.replies[0].refusal is not None
     assert says.replies[0].refusal.code == "storage"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from expunge.errors import InputError
-from expunge.transport.flower.config import Plan
+from expunge.transport.flower.config import RunConfig
 
 
 def test_a_config_has_what_it_says_and_otherwise_what_is_usual() -> None:
@@ -19,7 +19,9 @@ def test_a_config_has_what_it_says_and_otherwise_what_is_usual() -> None:
         "expunge-deadline-seconds": 30,
         "expunge-until": "forever",
     }
-    assert Plan.of(config) == Plan(Path("/srv/fed"), deadline_seconds=30.0, until="forever")
+    assert RunConfig.of(config) == RunConfig(
+        Path("/srv/fed"), deadline_seconds=30.0, until="forever"
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,4 +44,4 @@ def test_a_config_has_what_it_says_and_otherwise_what_is_usual() -> None:
 )
 def test_what_cannot_be_is_refused_by_name(change: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        Plan.of({"expunge-server": "/srv/fed"} | change)
+        RunConfig.of({"expunge-server": "/srv/fed"} | change)
