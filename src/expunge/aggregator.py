@@ -400,20 +400,14 @@ class Aggregator:
     def _entry(self, client: str, sequence: int) -> tuple[int, bytes]:
         """The entry of a client's request in the group's log."""
         core = self.group.carrier.core
-        row = core.database.row(
-            "SELECT position FROM members WHERE client = ? AND sequence = ?", (client, sequence)
-        )
-        if row is None:
-            row = core.database.row(
-                "SELECT position FROM log "
-                "WHERE json_extract(CAST(entry AS TEXT), '$.kind') = 'changed' "
-                "AND json_extract(CAST(entry AS TEXT), '$.client') = ? "
-                "AND json_extract(CAST(entry AS TEXT), '$.sequence') = ?",
-                (client, sequence),
-            )
-        if row is None:
+        membership = core.storage.rounds.membership(client, sequence)
+        if membership is not None:
+            return membership.position, core.log.entry(membership.position)
+        request: dict[str, str | int] = {"kind": "changed", "client": client, "sequence": sequence}
+        positions = core.storage.log.search(request)
+        if not positions:
             raise StoreError(f"there is no request {sequence} of {client} in the log of this group")
-        return int(row[0]), core.log.entry(int(row[0]))
+        return positions[0], core.log.entry(positions[0])
 
     def close(self) -> None:
         """Close everything, after erasing at rest."""

@@ -5,6 +5,7 @@ down to each of them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -269,10 +270,11 @@ def test_a_number_that_was_abandoned_does_not_count_as_forwarded(
 def test_a_root_that_lost_its_ledger_gets_everything_again(tree: Tree) -> None:
     fill(tree)
     core = tree.root.carrier.core
-    with core.changing() as (connection, _):  # as a server is that was restored from a backup
-        connection.execute("UPDATE actors SET status = 'must-rejoin' WHERE role = 'client'")
+    with core.changing():  # as a server is that was restored from a backup
+        for name in core.clients("active"):
+            core.storage.actors.put(replace(core.actor(name), status="must-rejoin"))
         for table in ("ledger", "subledgers", "journal"):
-            connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
+            core.storage.database.run(f"DELETE FROM {table}")  # noqa: S608 - our own names
     core.recover()
     tree.sync()
     tree.check()

@@ -221,7 +221,7 @@ class TestRejoining:
     def test_a_server_that_forgot_what_it_receipted_is_found_out(self, home: Home) -> None:
         add(home.store)
         home.agent.push()
-        home.federation.service.core.database.rows(
+        home.federation.service.core.storage.database.rows(
             "UPDATE actors SET sequence = 0 WHERE name = 'ward-3'"
         )
         with pytest.raises(EvidenceError, match="forgotten requests"):

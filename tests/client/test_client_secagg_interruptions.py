@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -195,8 +196,9 @@ def test_without_a_way_to_the_server_the_error_is_the_carriers(circle: Circle) -
 
 def test_what_a_refused_join_leaves_behind_is_nothing(circle: Circle) -> None:
     circle.everybody_adds()
-    with circle.service.core.changing() as (connection, _):
-        connection.execute("UPDATE actors SET sequence = 7 WHERE name = 'c0'")
+    core = circle.service.core
+    with core.changing():
+        core.storage.actors.put(replace(core.actor("c0"), sequence=7))
     agent = circle.agent("c0")
     with pytest.raises(RefusedError) as problem:
         agent.push()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,10 +117,8 @@ def test_keys_that_were_swapped_are_noticed(circle: Circle) -> None:
 def test_a_name_that_is_enrolled_again_with_another_key_is_noticed(circle: Circle) -> None:
     circle.everybody_adds()
     core = circle.service.core
-    with core.changing() as (connection, now):
-        core.append(
-            connection, "enrolled", now, name="c1", role="client", key=make_key().public.text
-        )
+    with core.changing() as now:
+        core.append("enrolled", now, name="c1", role="client", key=make_key().public.text)
     for name in ("c1", "c2", "c3"):
         circle.sync(name)
     with pytest.raises(EvidenceError, match="enrols c1 twice"):
@@ -133,8 +132,9 @@ def test_a_key_that_the_server_exchanged_in_its_own_books_is_noticed(circle: Cir
     """
     circle.everybody_adds()
     other = make_key()
-    with circle.service.core.changing() as (connection, _):
-        connection.execute("UPDATE actors SET key = ? WHERE name = 'c1'", (other.public.text,))
+    core = circle.service.core
+    with core.changing():
+        core.storage.actors.put(replace(core.actor("c1"), key=other.public.text))
     circle.sync("c0")
     circle.sync("c2")
     opening = circle.service.aggregations._round.opening

@@ -13,12 +13,12 @@ from threading import Timer
 import pytest
 
 from expunge.client import ClientStore, Selection
-from expunge.client import database as client_database
-from expunge.client.database import Snapshot
 from expunge.client.folder import ClientFolder
 from expunge.client.schema import MIGRATIONS
 from expunge.crypto.vault import ReadOnlyVault
 from expunge.errors import ShreddedError, StoreBusyError, StoreError
+from expunge.storage import sqlite
+from expunge.storage.sqlite import Snapshot
 from support.clients import NOW, SERVER, SPEC, Server, deliver, features, ids, make_store
 
 EVERYTHING = Selection(everything=True)
@@ -177,7 +177,7 @@ def test_what_was_deleted_while_one_looked_is_not_shown(store: ClientStore) -> N
 def test_what_cannot_be_read_beside_its_process_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_database, "_PATIENCE", 0.0)
+    monkeypatch.setattr(sqlite, "_PATIENCE", 0.0)
     make_store(tmp_path).close()
     path = tmp_path / "store"
     with closing(sqlite3.connect(path / "client.db", isolation_level=None)) as other:

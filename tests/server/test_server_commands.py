@@ -129,7 +129,7 @@ def test_a_sync_is_answered_though_nothing_can_be_written(
         raise OSError(28, "no space left")
 
     client = next(iter(federation.clients.values()))
-    monkeypatch.setattr(federation.service.core.database, "_hook", full)
+    monkeypatch.setattr(federation.service.core.storage.database, "_hook", full)
     assert client.sync()["status"] == "active"
 
 

@@ -222,7 +222,7 @@ def test_a_forgotten_client_is_erased_without_waiting_for_another_request(
     federation.check()
     assert (
         federation.entries("erased")[-1]["generation"]
-        == federation.service.core.state("generation") - 1
+        == federation.service.core.record.generation - 1
     )
 
 
@@ -286,8 +286,8 @@ def test_a_plain_digest_would_be_found(federation: Federation) -> None:
         federation.service.core.books.solver.statistics + statistics_of(SPEC, [gone])
     ).digest
     hidden = Envelope.signed("result", {"head": before}, federation.server_key).to_bytes()
-    with federation.service.core.database.transaction() as connection:
-        connection.execute(
+    with federation.service.core.storage.database.transaction() as changes:
+        changes.run(
             "UPDATE answers SET answer = ? WHERE actor = 'operator' AND sequence = 1", (hidden,)
         )
     assert candidates_in(federation, gone, 2) == ["head"]
@@ -300,15 +300,15 @@ def test_the_salt_of_current_digests_is_there_for_auditors_and_opens_them(
     head = core.head
     assert head is not None
     for _ in range(2):
-        assert core.state("ledger_digest") == salted(
+        assert core.record.ledger_digest == salted(
             "ledger", core.salt(), core.books.solver.statistics.digest
         )
-        assert core.state("head_digest") == salted("head", core.salt(), head.digest)
+        assert core.record.head_digest == salted("head", core.salt(), head.digest)
         federation.fold()  # which seals the same salt anew
     entry = federation.entries("changed")[-1]
     assert (entry["ledger_after"], entry["head"]) == (
-        core.state("ledger_digest"),
-        core.state("head_digest"),
+        core.record.ledger_digest,
+        core.record.head_digest,
     )
 
 

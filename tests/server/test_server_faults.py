@@ -24,7 +24,8 @@ import pytest
 from expunge.crypto.vault import _File
 from expunge.errors import CarrierError, RefusedError, StoreError
 from expunge.evidence import published_head
-from expunge.server import backup, ledger, storage
+from expunge.server import backup, ledger
+from expunge.server.storage import folder
 from expunge.storage.files import write_whole
 from expunge.wire.request import OrderAnswer
 from expunge.wire.token import secret_digest
@@ -72,7 +73,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
         faults("after key")
 
     monkeypatch.setattr(_File, "write", failing)
-    monkeypatch.setattr(storage, "write_whole", failing_whole)
+    monkeypatch.setattr(folder, "write_whole", failing_whole)
     monkeypatch.setattr(ledger, "_LARGE", 200)  # so that a few rows have a file of their own
     return faults
 
@@ -388,21 +389,17 @@ def test_a_failure_between_two_requests_of_one_batch_tells_each_its_own_truth(
 
 def test_a_database_without_room(base: Federation) -> None:
     with base.twin(base.path.parent / "twin") as federation:
-        client, database = federation.clients["clinic"], federation.service.core.database
+        client, database = federation.clients["clinic"], federation.service.core.storage.database
         sample = federation.draw(400)
         data = client.request(sample)
         pages = database.value("PRAGMA page_count")
-        with database._lock:
-            connection = database._connection
-            connection.execute(f"PRAGMA max_page_count={pages}")
+        database.rows(f"PRAGMA max_page_count={pages}")
         before = federation.dump()
         with pytest.raises(RefusedError, match="full") as refusal:
             federation.service.request(data)
         assert refusal.value.code == "storage"
         assert federation.dump() == before
-        with database._lock:
-            connection = database._connection
-            connection.execute("PRAGMA max_page_count=1000000")
+        database.rows("PRAGMA max_page_count=1000000")
         client.settled(federation.service.request(data), sample)
         federation.check()
 

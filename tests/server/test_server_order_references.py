@@ -13,8 +13,8 @@ import pytest
 from expunge.crypto import Envelope
 from expunge.errors import RefusedError
 from expunge.evidence import Bundle, read_bundle, render_bundle
-from expunge.server.schema import MIGRATIONS
-from expunge.server.storage import Database
+from expunge.server.storage.schema import MIGRATIONS
+from expunge.storage.sqlite import Database
 from support.federation import Clock, Federation
 
 REFERENCE = "DPO-2026/0815"
@@ -70,8 +70,8 @@ def test_a_reference_that_cannot_be_is_refused_and_nothing_changes(
 
 def test_orders_of_an_earlier_version_have_none(tmp_path: Path) -> None:
     old = Database(tmp_path / "server.db", MIGRATIONS[:_ADDS_REFERENCES])
-    with old.transaction() as connection:
-        connection.execute("INSERT INTO orders (id, filed, deadline) VALUES ('0f', 1, 2)")
+    with old.transaction() as changes:
+        changes.run("INSERT INTO orders (id, filed, deadline) VALUES ('0f', 1, 2)")
     old.close()
     new = Database(tmp_path / "server.db", MIGRATIONS)
     assert new.rows("SELECT id, filed, deadline, reference FROM orders") == [("0f", 1, 2, "")]

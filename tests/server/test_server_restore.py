@@ -10,9 +10,10 @@ import pytest
 from expunge.errors import RefusedError, ShreddedError, StoreError
 from expunge.evidence import published_head
 from expunge.server.backup import found, restore, write_backup
-from expunge.server.schema import MIGRATIONS
 from expunge.server.service import Service
-from expunge.server.storage import Database, ServerFolder
+from expunge.server.storage.schema import MIGRATIONS
+from expunge.server.storage.sqlite import SqliteStorage
+from expunge.storage.sqlite import Database
 from expunge.wire.request import OrderAnswer
 from support.federation import NOW, Clock, Federation, make_key
 from support.raw_bytes import needles, raw_bytes
@@ -148,7 +149,7 @@ def test_log_receipts_and_enrolments_outlive_the_server(federation: Federation) 
         federation.service.request(data) == answer
     )  # what the backup knows to be answered is answered
     assert federation.entries()[-1]["kind"] == "restored"
-    known = federation.service.core.state("generation")
+    known = federation.service.core.record.generation
     federation.fold()
     assert (
         federation.entries("erased") == []
@@ -358,19 +359,21 @@ def test_a_database_of_a_newer_version_is_not_touched(federation: Federation) ->
 
 
 @pytest.mark.parametrize("transaction", [1, 2])
-def test_a_server_that_was_never_finished_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transaction: int
-) -> None:
-    left, create = [2 * transaction - 1], ServerFolder.create
+def test_a_server_that_was_never_finished_says_so(tmp_path: Path, transaction: int) -> None:
+    left = [2 * transaction - 1]
 
     def failing(_: str) -> None:
         left[0] -= 1
         if not left[0]:
             raise OSError("made to fail")
 
-    monkeypatch.setattr(ServerFolder, "create", lambda *arguments: create(*arguments, failing))
     with pytest.raises(OSError, match="made to fail"):
-        found(tmp_path / "server", SPEC, make_key().public)
+        found(
+            tmp_path / "server",
+            SPEC,
+            make_key().public,
+            storage=lambda path, _: SqliteStorage(path, failing),
+        )
     with pytest.raises(StoreError, match="never finished"):
         Service.open(tmp_path / "server")
     with pytest.raises(StoreError, match="never finished"):  # nor is it left locked

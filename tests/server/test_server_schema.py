@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from expunge.errors import StoreError
-from expunge.server.schema import MIGRATIONS
-from expunge.server.storage import Database
+from expunge.server.storage.schema import MIGRATIONS
+from expunge.storage.sqlite import Database
 
 
 @pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,10 +42,11 @@ def tamper(circle: Circle, name: str) -> None:
     """
     store = circle.stores[name]
     circle.correct(name, next(iter(circle.held[name])))
-    store._database.run("DELETE FROM samples WHERE state = 'deleting'")
-    store._database.run(
-        "UPDATE samples SET state = 'live', held = 1, replaces = NULL WHERE state = 'adding'"
-    )
+    with store._database.transaction() as changes:
+        changes.run("DELETE FROM samples WHERE state = 'deleting'")
+        changes.run(
+            "UPDATE samples SET state = 'live', held = 1, replaces = NULL WHERE state = 'adding'"
+        )
 
 
 def test_an_audit_of_honest_clients_finds_the_ledger_equal(circle: Circle) -> None:
@@ -347,8 +349,9 @@ def test_what_is_wanted_next(circle: Circle) -> None:
     assert rounds.wanted() == "audit"
     circle.federation.operator.command("forget-client", client="c3")
     assert rounds.wanted() == "rebuild"
-    with circle.service.core.changing() as (connection, _):
-        connection.execute("UPDATE actors SET status = 'must-rejoin' WHERE name = 'c0'")
+    core = circle.service.core
+    with core.changing():
+        core.storage.actors.put(replace(core.actor("c0"), status="must-rejoin"))
     assert (
         rounds.wanted() == "change"
     )  # with too few clients for the others, changes may bring some back

@@ -4,13 +4,12 @@ is applied twice.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from expunge.errors import CarrierError, RefusedError
+from expunge.errors import CarrierError, RefusedError, StoreError
 from support.masked_round import PHASE, Circle, drawn
 
 PHASES = ("joining", "sharing", "masking", "revealing")
@@ -179,7 +178,7 @@ class Failing:
     def __call__(self, when: str) -> None:
         if when == self.when:
             self.when = ""
-            raise sqlite3.OperationalError("database or disk is full")
+            raise StoreError("the disk is full")
 
 
 @pytest.mark.parametrize("when", ["before commit", "after commit"])

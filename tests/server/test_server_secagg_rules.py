@@ -146,7 +146,7 @@ def test_no_commitments_travel(circle: Circle) -> None:
     assert all(
         bytes(row[0]) not in seen and bytes(row[0]).hex().encode() not in seen for row in rows
     )
-    assert circle.service.core.database.value("SELECT count(*) FROM commitments") == 0
+    assert circle.service.core.storage.database.value("SELECT count(*) FROM commitments") == 0
     assert not any("commitments" in key for entry in circle.entries("aggregated") for key in entry)
     assert commitments_root([]) not in shown(circle.entries("aggregated"))
 

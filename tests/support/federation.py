@@ -30,7 +30,7 @@ from expunge.ridge.sums import Sums
 from expunge.server.backup import found
 from expunge.server.service import Service
 from expunge.server.state import Settings
-from expunge.server.storage import Hook, no_hook
+from expunge.storage.sqlite import Hook, no_hook
 from expunge.wire import messages, payloads, request
 from expunge.wire.messages import Message
 from expunge.wire.request import AuditAnswer, Header, OrderAnswer
@@ -406,7 +406,7 @@ class Federation:
         }
 
     def live(self) -> set[tuple[str, bytes]]:
-        rows = self.service.core.database.rows("SELECT client, commitment FROM commitments")
+        rows = self.service.core.storage.database.rows("SELECT client, commitment FROM commitments")
         return {(client, bytes(commitment)) for client, commitment in rows}
 
     def entries(self, kind: str | None = None) -> list[dict[str, Any]]:
@@ -421,12 +421,12 @@ class Federation:
         core = self.service.core
         tables = [
             row[0]
-            for row in core.database.rows(
+            for row in core.storage.database.rows(
                 "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
             )
         ]
         rows = {
-            table: sorted(core.database.rows(f"SELECT * FROM {table}"), key=repr)  # noqa: S608
+            table: sorted(core.storage.database.rows(f"SELECT * FROM {table}"), key=repr)  # noqa: S608
             for table in tables
         }
         digests = (

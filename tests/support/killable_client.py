@@ -22,9 +22,9 @@ import numpy as np
 
 from expunge import Statistics
 from expunge.client import ClientStore, Selection
-from expunge.client.database import Database
 from expunge.crypto.vault import Vault
 from expunge.errors import ExpungeError, ShreddedError
+from expunge.storage.sqlite import Database
 from expunge.wire import request
 from support.clients import NOW, SPEC, Server, features, found_in, ids, make_store, traces
 

@@ -168,7 +168,7 @@ def check(federation: Federation, plan: list[Planned], acknowledged: list[int]) 
             "SELECT slot FROM ledger UNION ALL SELECT slot FROM subledgers UNION ALL SELECT slot "
             "FROM generations"
         )
-        assert core.vault.live() == {slot for (slot,) in core.database.rows(slots)}
+        assert core.vault.live() == {slot for (slot,) in core.storage.database.rows(slots)}
     finally:
         federation.service.close()
     return done

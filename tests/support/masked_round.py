@@ -315,7 +315,7 @@ class Circle:
         """What must stay as it is when a round comes to nothing."""
         core = self.service.core
         head = core.head.digest if core.head is not None else core.headless
-        return core.books.exact_statistics().digest, core.state("round"), head
+        return core.books.exact_statistics().digest, core.record.round, head
 
 
 @contextmanager

@@ -113,14 +113,16 @@ def nothing_lingers(federation: Federation) -> None:
     referred = [
         row
         for table in tables
-        for row in core.database.rows(f"SELECT slot FROM {table} WHERE slot IS NOT NULL")  # noqa: S608
+        for row in core.storage.database.rows(f"SELECT slot FROM {table} WHERE slot IS NOT NULL")  # noqa: S608
     ]
     assert core.vault.live() == {slot for (slot,) in referred}
-    files = core.database.rows("SELECT file FROM ledger UNION ALL SELECT file FROM subledgers")
+    files = core.storage.database.rows(
+        "SELECT file FROM ledger UNION ALL SELECT file FROM subledgers"
+    )
     assert {path.name for path in (federation.path / "sealed").iterdir()} == {
         name for (name,) in files
     }
-    assert core.database.value("SELECT count(*) FROM generations") == 1
+    assert core.storage.database.value("SELECT count(*) FROM generations") == 1
     erased = [entry["generation"] for entry in federation.entries("erased")]
     assert erased == sorted(set(erased))
-    assert max(erased, default=0) == core.state("generation") - 1
+    assert max(erased, default=0) == core.record.generation - 1

@@ -26,12 +26,12 @@ from pathlib import Path
 from threading import RLock
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from expunge.client.database import Database, Snapshot
-from expunge.client.schema import MIGRATIONS
+from expunge.client.schema import MIGRATIONS, SETTINGS
 from expunge.crypto import SigningKey, canonical
 from expunge.crypto.vault import ReadOnlyVault, Vault
 from expunge.errors import ShreddedError, StoreError
 from expunge.storage.files import FolderLock, erase_drafts, make_folder, sync_folder, write_whole
+from expunge.storage.sqlite import Database, Snapshot
 
 _DATABASE, _VAULT, _KEY, _HEAD = "client.db", "client.vault", "client.key", "head"
 STORE_SLOT = 0  # of the key that makes tags
@@ -112,7 +112,7 @@ class ClientFolder:
         try:
             erase_drafts(path)
             key = SigningKey.from_pem((path / _KEY).read_bytes())
-            database = Database(path / _DATABASE, MIGRATIONS)
+            database = Database(path / _DATABASE, MIGRATIONS, SETTINGS)
             text = database.value("SELECT value FROM settings WHERE name = 'mirrors'")
             vault = _vault_of(
                 path / _VAULT, [Path(place) for place in canonical.decode(str(text).encode())]
@@ -332,7 +332,7 @@ def content_context(id_tag: bytes, commitment: bytes) -> bytes:
 
 
 def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
-    database = Database(path, MIGRATIONS)
+    database = Database(path, MIGRATIONS, SETTINGS)
     try:
         with database.transaction() as changes:
             put_settings(changes, settings)

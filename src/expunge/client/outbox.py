@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from expunge.client import states
-from expunge.client.database import Database
 from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.client.samples import Block, Recompute, Samples
 from expunge.client.settings import ClientSettings, checkpoint_text, spec_of, spec_text
@@ -35,6 +34,7 @@ from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
 from expunge.solvers.float64 import Factor
+from expunge.storage.sqlite import Database
 from expunge.wire import request
 from expunge.wire.messages import FactorPart, GramPart, Message, Part, RowsPart, beyond, fitting
 from expunge.wire.request import AuditAnswer, Header, OrderAnswer

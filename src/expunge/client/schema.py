@@ -7,6 +7,11 @@ that only the vault's store key can make.
 
 from __future__ import annotations
 
+SETTINGS: dict[str, str | int] = {
+    "page_size": 8192,  # a row with a feature of 768 float64 fits one page
+    "temp_store": "MEMORY",  # nothing is written that is not in these files
+}
+
 MIGRATIONS: tuple[str, ...] = (
     """
     -- Who we are, and where we stand with the server.

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from expunge.client.database import Database
+from expunge.storage.sqlite import Database
 
 # By the server, as far as receipts say
 COUNTED = "(state IN ('live', 'deleting') OR (state = 'withdrawn' AND held = 1))"

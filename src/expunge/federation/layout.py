@@ -15,15 +15,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from expunge.crypto import Envelope, PublicKey, SigningKey
 from expunge.errors import StoreError
+from expunge.server.storage.sqlite import rotations_of
 from expunge.storage.files import write_whole
 
 LOCAL_NAMES = ("localhost", "127.0.0.1")
@@ -100,19 +99,8 @@ class Layout:
 
     def rotations(self) -> list[Envelope]:
         """The rotations of the server's key, the oldest first; also while a server is running."""
-        file = self.server / "server.db"
-        try:
-            with closing(
-                sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=5.0)
-            ) as connection:
-                rows = connection.execute(
-                    "SELECT envelope FROM rotations ORDER BY number"
-                ).fetchall()
-        except sqlite3.Error as problem:
-            raise StoreError(
-                f"the rotations of the server's key cannot be read from {file}: {problem}"
-            ) from problem
-        return [Envelope.from_bytes(bytes(row[0]), "rotation") for row in rows]
+        rotations = rotations_of(self.server / "server.db")
+        return [Envelope.from_bytes(data, "rotation") for data in rotations]
 
     def write_keys(self, newest: PublicKey, rotations: Sequence[Envelope]) -> list[Path]:
         """Bring server.pub and the rotations beside it up to date; the files of the rotations, the

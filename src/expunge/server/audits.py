@@ -11,8 +11,8 @@ comparison says "equal", the ledger is, bit for bit, that of retraining on what 
 from __future__ import annotations
 
 import secrets
-import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from expunge.errors import RefusedError
@@ -20,6 +20,7 @@ from expunge.evidence import read_entry, salted
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
 from expunge.server.state import SALT_BYTES, ServerState
+from expunge.server.storage.tables import Audit, AuditReply
 from expunge.wire.request import AuditAnswer
 from expunge.wire.schema import time_text
 
@@ -29,9 +30,9 @@ class Audits:
 
     def __init__(self, core: ServerState) -> None:
         self._core = core
-        self._database = core.database
+        self._table = core.storage.audits
 
-    def start(self, connection: sqlite3.Connection, now: int) -> str:
+    def start(self, now: int) -> str:
         """Begin an audit of all active clients, within a transaction; returns its id."""
         if not self._core.spec.is_exact:
             raise RefusedError(
@@ -41,83 +42,55 @@ class Audits:
         audit = secrets.token_hex(16)
         (slot,) = self._core.vault.new()
         salt = self._core.vault.seal(slot, secrets.token_bytes(SALT_BYTES), _context(audit))
-        connection.execute(
-            "INSERT INTO audits (id, started, slot, salt) VALUES (?, ?, ?, ?)",
-            (audit, now, slot, salt),
-        )
-        clients = self._core.clients("active")
-        connection.executemany(
-            "INSERT INTO audit_clients (audit_id, client) VALUES (?, ?)",
-            [(audit, one) for one in clients],
-        )
+        self._table.put(Audit(audit, now, slot, salt))
+        self._table.reply(audit, *(AuditReply(client) for client in self._core.clients("active")))
         return audit
 
-    def _salt(self, audit: str) -> bytes:
-        row = self._database.row(
-            "SELECT slot, salt FROM audits WHERE id = ? AND finished IS NULL", (audit,)
-        )
-        if row is None:
-            raise RefusedError("unknown-audit", f"there is no audit {audit!r:.80} under way")
-        return self._core.vault.unseal(row[0], row[1], _context(audit))
+    def _salt(self, audit: Audit) -> bytes:
+        if audit.slot is None or audit.salt is None:
+            raise RefusedError("unknown-audit", f"audit {audit.id} is not under way")
+        return self._core.vault.unseal(audit.slot, audit.salt, _context(audit.id))
 
     def waiting(self, client: str) -> list[dict[str, Any]]:
         """The audits that a client has yet to answer."""
-        rows = self._database.rows(
-            "SELECT id FROM audits JOIN audit_clients ON audit_id = id"
-            " WHERE client = ? AND equal IS NULL AND finished IS NULL ORDER BY started, id",
-            (client,),
-        )
-        return [{"audit": audit, "salt": self._salt(audit).hex()} for (audit,) in rows]
+        return [
+            {"audit": audit.id, "salt": self._salt(audit).hex()}
+            for audit in self._table.unanswered(client)
+        ]
 
     def require_waiting(self, client: str, answers: tuple[AuditAnswer, ...]) -> None:
         """Refuse answers to audits that wait for none from this client."""
+        waiting = {audit.id for audit in self._table.unanswered(client)}
         for answer in answers:
-            row = self._database.row(
-                "SELECT equal FROM audit_clients JOIN audits ON id = audit_id"
-                " WHERE audit_id = ? AND client = ? AND finished IS NULL",
-                (answer.audit, client),
-            )
-            if row is None or row[0] is not None:
+            if answer.audit not in waiting:
                 raise RefusedError(
                     "unknown-audit", f"audit {answer.audit} does not wait for an answer of {client}"
                 )
         if len({answer.audit for answer in answers}) < len(answers):
             raise RefusedError("unknown-audit", "an audit is answered twice in one request")
 
-    def answer(
-        self, connection: sqlite3.Connection, client: str, answers: tuple[AuditAnswer, ...]
-    ) -> None:
+    def answer(self, client: str, answers: tuple[AuditAnswer, ...]) -> None:
         """Compare what a client recomputed with its sub-ledger as it is now."""
-        share = self._core.books.exact_subledger(client) if answers else None
+        if not answers:
+            return
+        share = self._core.books.exact_subledger(client)
         for answer in answers:
-            if share is None:
-                continue
-            equal = (
-                salted("audit", self._salt(answer.audit), share.digest) == answer.digest
-                and share.count == answer.count
-            )
-            connection.execute(
-                "UPDATE audit_clients SET equal = ?, count = ? WHERE audit_id = ? AND client = ?",
-                (int(equal), answer.count, answer.audit, client),
-            )
+            salt = self._salt(self._require(answer.audit))
+            digest = salted("audit", salt, share.digest)
+            equal = (digest, share.count) == (answer.digest, answer.count)
+            self._table.reply(answer.audit, AuditReply(client, equal, answer.count))
 
-    def client_joined(self, connection: sqlite3.Connection, client: str) -> None:
+    def client_joined(self, client: str) -> None:
         """A client that comes, or comes back, while an audit is under way must answer it as
         well.
         """
-        connection.execute(
-            "INSERT OR REPLACE INTO audit_clients (audit_id, client) SELECT id, ? FROM audits "
-            "WHERE finished IS NULL",
-            (client,),
-        )
+        for audit in self._table.running():
+            self._table.reply(audit.id, AuditReply(client))
 
-    def client_is_gone(self, connection: sqlite3.Connection, client: str) -> None:
+    def client_is_gone(self, client: str) -> None:
         """A client of which nothing remains has nothing to answer."""
-        connection.execute(
-            "DELETE FROM audit_clients WHERE client = ? AND equal IS NULL"
-            " AND audit_id IN (SELECT id FROM audits WHERE finished IS NULL)",
-            (client,),
-        )
+        for audit in self._table.unanswered(client):
+            self._table.release(audit.id, client)
 
     def answered(self) -> list[str]:
         """The audits that all have answered, and that have yet to be finished.
@@ -126,11 +99,11 @@ class Audits:
         """
         if self._core.spec.is_masked:
             return []
-        rows = self._database.rows(
-            "SELECT id FROM audits WHERE finished IS NULL AND NOT EXISTS (SELECT 1 "
-            "FROM audit_clients WHERE audit_id = id AND equal IS NULL) ORDER BY started"
-        )
-        return [row[0] for row in rows]
+        return [
+            audit.id
+            for audit in self._table.running()
+            if all(reply.equal is not None for reply in self._table.replies(audit.id))
+        ]
 
     def finish(self, audit: str) -> str:
         """Add up the sub-ledgers and compare the sum with the ledger; log what was found.
@@ -139,7 +112,7 @@ class Audits:
         """
         core = self._core
         with core.lock:
-            position, ledger = core.books.position(), core.books.exact_statistics()
+            position, ledger = core.storage.journal.last(), core.books.exact_statistics()
             # Not the audit's own, which every client knows; so these digests can be compared with
             # receipts
             current = core.salt()
@@ -148,27 +121,16 @@ class Audits:
         for client in clients:
             total.merge(core.books.exact_subledger(client, position))
         recomputed = Statistics.snapshot(total)
-        rows = self._database.rows(
-            "SELECT client, equal FROM audit_clients WHERE audit_id = ? ORDER BY client", (audit,)
-        )
-        result = "equal" if all(row[1] for row in rows) and recomputed == ledger else "different"
+        replies = self._table.replies(audit)
+        agreed = all(reply.equal for reply in replies) and recomputed == ledger
+        result = "equal" if agreed else "different"
         digests = {
             "ledger": salted("ledger", current, ledger.digest),
             "recomputed": salted("ledger", current, recomputed.digest),
         }
-        with core.changing() as (connection, now):
-            clients = [row[0] for row in rows]
-            index = core.append(
-                connection,
-                "audited",
-                now,
-                audit=audit,
-                result=result,
-                clients=clients,
-                count=ledger.count,
-                **digests,
-            )
-            self._end(connection, now, audit, result, index)
+        content = {"result": result, "count": ledger.count, **digests}
+        with core.changing() as now:
+            self._end(audit, now, clients=[reply.client for reply in replies], **content)
         core.version += 1
         return result
 
@@ -183,64 +145,49 @@ class Audits:
             "ledger": salted("ledger", current, ledger.digest),
             "recomputed": salted("ledger", current, recomputed.digest),
         }
-        with core.changing() as (connection, now):
-            for (audit,) in self._database.rows(
-                "SELECT id FROM audits WHERE finished IS NULL ORDER BY started, id"
-            ):
-                index = core.append(
-                    connection,
-                    "audited",
-                    now,
-                    audit=audit,
-                    result=result,
-                    clients=sorted(clients),
-                    count=ledger.count,
-                    **digests,
-                )
-                connection.execute(
-                    "UPDATE audit_clients SET equal = ? WHERE audit_id = ?",
-                    (int(result == "equal"), audit),
-                )
-                self._end(connection, now, audit, result, index)
+        content = {"result": result, "count": ledger.count, **digests}
+        with core.changing() as now:
+            for audit in self._table.running():
+                replies = [
+                    replace(reply, equal=result == "equal")
+                    for reply in self._table.replies(audit.id)
+                ]
+                self._table.reply(audit.id, *replies)
+                self._end(audit.id, now, clients=sorted(clients), **content)
         core.version += 1
         return result
 
-    @staticmethod
-    def _end(connection: sqlite3.Connection, now: int, audit: str, result: str, index: int) -> None:
-        connection.execute(
-            "UPDATE audits SET finished = ?, result = ?, position = ?, slot = NULL, salt = NULL "
-            "WHERE id = ?",
-            (now, result, index, audit),
-        )
+    def _end(self, audit: str, now: int, **content: Any) -> None:
+        index = self._core.append("audited", now, audit=audit, **content)
+        begun = self._require(audit)
+        self._table.put(Audit(audit, begun.started, None, None, now, content["result"], index))
+
+    def _require(self, audit: str) -> Audit:
+        known = self._table.get(audit)
+        if known is None:
+            raise RefusedError("unknown-audit", f"there is no audit {audit!r:.80}")
+        return known
 
     def show(self, audit: str) -> dict[str, Any]:
         """An audit: its result, and which clients agree, differ, or have yet to answer."""
-        row = self._database.row(
-            "SELECT started, finished, result, position FROM audits WHERE id = ?", (audit,)
-        )
-        if row is None:
-            raise RefusedError("unknown-audit", f"there is no audit {audit!r:.80}")
-        started, finished, result, position = row
-        rows = self._database.rows(
-            "SELECT client, equal, count FROM audit_clients WHERE audit_id = ? ORDER BY client",
-            (audit,),
-        )
+        known, replies = self._require(audit), self._table.replies(audit)
+        answered: dict[bool | None, list[str]] = {True: [], False: [], None: []}
+        for reply in replies:
+            answered[reply.equal].append(reply.client)
         return {
             "audit": audit,
-            "started": time_text(started),
-            "finished": "" if finished is None else time_text(finished),
-            "result": result or "under way",
-            "index": -1 if position is None else position,
-            "clients": [client for client, _, _ in rows],
-            "equal": [client for client, equal, _ in rows if equal],
+            "started": time_text(known.started),
+            "finished": "" if known.finished is None else time_text(known.finished),
+            "result": known.result or "under way",
+            "index": -1 if known.position is None else known.position,
+            "clients": [reply.client for reply in replies],
+            "equal": answered[True],
             # Of a sum that differs nobody can tell whose fault it is.
-            "different": []
-            if self._core.spec.is_masked
-            else [client for client, equal, _ in rows if equal == 0],
-            "waiting": [client for client, equal, _ in rows if equal is None],
-            "count": sum(count or 0 for _, _, count in rows)
-            if position is None
-            else self._count(position),
+            "different": [] if self._core.spec.is_masked else answered[False],
+            "waiting": answered[None],
+            "count": sum(reply.count or 0 for reply in replies)
+            if known.position is None
+            else self._count(known.position),
         }
 
     def _count(self, position: int) -> int:
@@ -249,22 +196,19 @@ class Audits:
 
     def listed(self) -> list[dict[str, Any]]:
         """Every audit, the oldest first."""
-        return [
-            self.show(row[0])
-            for row in self._database.rows("SELECT id FROM audits ORDER BY started, id")
-        ]
+        return [self.show(audit.id) for audit in self._table.all()]
 
     def last(self) -> dict[str, Any] | None:
         """The last finished audit, as certificates name it."""
-        row = self._database.row(
-            "SELECT id, finished, result, position FROM audits WHERE position IS NOT NULL "
-            "ORDER BY position DESC LIMIT 1"
-        )
-        return (
-            None
-            if row is None
-            else {"audit": row[0], "time": time_text(row[1]), "result": row[2], "index": row[3]}
-        )
+        last = self._table.last()
+        if last is None or last.finished is None:
+            return None
+        return {
+            "audit": last.id,
+            "time": time_text(last.finished),
+            "result": last.result,
+            "index": last.position,
+        }
 
 
 def _context(audit: str) -> bytes:

@@ -10,9 +10,9 @@ made is not restored, and what a client that does not come back had is not there
 from __future__ import annotations
 
 import secrets
-import sqlite3
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from expunge.crypto import PublicKey, SigningKey, canonical
@@ -22,30 +22,19 @@ from expunge.ridge.spec import Spec
 from expunge.server.ledger import SOLVERS
 from expunge.server.orders import drop_unreadable
 from expunge.server.state import Clock, ServerState, Settings
-from expunge.server.storage import ServerFolder
+from expunge.server.storage.folder import OpenStorage, ServerFolder
+from expunge.server.storage.sqlite import open_storage, signer_of
+from expunge.server.storage.tables import Actor, Erasure, State
 from expunge.storage.files import make_folder, sync_folder, write_whole
-
-_EMPTIED = ("ledger", "subledgers", "journal", "commitments", "generations", "tokens")
 
 
 def write_backup(folder: ServerFolder, name: str) -> Path:
-    """Copy the database to `backups/NAME` in the server's folder, without what must be forgettable;
-    a file there is replaced.
-    """
+    """Back the store up to `backups/NAME` in the server's folder; a file there is replaced."""
     backups = folder.path / "backups"
     make_folder(backups)
     target, draft = backups / name, backups / f".{secrets.token_hex(8)}"
     try:
-        folder.database.copy_to(draft)
-        connection = sqlite3.connect(draft, isolation_level=None)
-        try:
-            connection.execute("PRAGMA secure_delete=ON")
-            for table in _EMPTIED:
-                connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
-            connection.execute("UPDATE state SET salt = x''")
-            connection.execute("VACUUM")
-        finally:
-            connection.close()
+        folder.storage.write_backup(draft)
         draft.replace(target)
         sync_folder(backups)
     finally:
@@ -64,14 +53,7 @@ def restore_files(
     if path.exists() and any(path.iterdir()):
         raise StoreError(f"{path} is not empty: a server is restored into a new folder")
     make_folder(path)
-    connection = sqlite3.connect(f"file:{backup}?mode=ro", uri=True)
-    try:
-        row = connection.execute("SELECT key FROM state").fetchone()
-    except sqlite3.Error as problem:
-        raise StoreError(f"{backup} is no backup of a server: {problem}") from problem
-    finally:
-        connection.close()
-    if row is None or row[0] != key.public.id:
+    if signer_of(backup) != key.public.id:
         raise StoreError(
             "the signing key given is not the one that the backed-up server signed with"
         )
@@ -96,39 +78,46 @@ def found(
     key: SigningKey | None = None,
     mirrors: Sequence[Path] = (),
     clock: Clock = time.time,
+    storage: OpenStorage = open_storage,
 ) -> None:
     """Found a federation in a new folder, with its first operator."""
     if solver not in SOLVERS:
         raise FormatError(f"the solver must be one of {', '.join(SOLVERS)}, got {solver!r}")
-    folder = ServerFolder.create(path, key or SigningKey(secrets.token_bytes(32)), mirrors)
+    key = key or SigningKey(secrets.token_bytes(32))
+    folder = ServerFolder.create(path, key, mirrors, storage=storage)
     try:
         (slot,) = folder.vault.new()
         now, public = int(clock()), folder.key.public
-        with folder.database.transaction() as connection:
-            connection.execute("INSERT INTO generations (generation, slot) VALUES (1, ?)", (slot,))
-            text = canonical.encode(spec.to_dict()).decode("ascii")
-            connection.execute(
-                "INSERT INTO state VALUES (1, ?, ?, ?, ?, 0, ?, 1, x'', '', '')",
-                (secrets.token_hex(16), public.id, text, solver, now),
-            )
-            connection.execute(
-                "INSERT INTO actors VALUES ('operator', 'operator', ?, 'active', 0, ?, '', NULL)",
-                (operator.text, now),
+        state = State(
+            federation=secrets.token_hex(16),
+            key=public.id,
+            spec=canonical.encode(spec.to_dict()).decode("ascii"),
+            solver=solver,
+            round=0,
+            time=now,
+            generation=1,
+            salt=b"",
+            ledger_digest="",
+            head_digest="",
+        )
+        with folder.storage.transaction():
+            folder.storage.generations.begin(state.generation, slot)
+            folder.storage.state.put(state)
+            folder.storage.actors.put(
+                Actor("operator", "operator", operator.text, "active", 0, now, "")
             )
         core = ServerState(folder, Settings(), clock)
         digests = core.solved()
-        with core.changing() as (connection, now):
-            core.keep_digests(connection, digests)
+        with core.changing() as now:
+            core.keep_digests(digests)
             content = {
                 "federation": core.federation,
                 "spec": spec.digest,
                 "server": public.id,
                 "key": public.text,
             }
-            core.append(connection, "founded", now, solver=solver, **content)
-            core.append(
-                connection, "enrolled", now, name="operator", role="operator", key=operator.text
-            )
+            core.append("founded", now, solver=solver, **content)
+            core.append("enrolled", now, name="operator", role="operator", key=operator.text)
     finally:
         folder.close()
 
@@ -148,35 +137,33 @@ def restore(
     restore_files(path, backup, key, vault, mirrors)
     folder = ServerFolder.open(path, mirrors)
     try:
-        (slot,) = folder.vault.new()
-        with folder.database.transaction() as connection:
-            generation = int(folder.database.value("SELECT generation FROM state")) + 1
-            connection.execute(
-                "INSERT INTO generations (generation, slot) VALUES (?, ?)", (generation, slot)
-            )
-            connection.execute("UPDATE state SET generation = ?", (generation,))
-            # Whether the keys of earlier generations were destroyed, this server cannot know: it
-            # never speaks of them.
-            connection.execute(
-                "INSERT OR IGNORE INTO erasures (generation, position) VALUES (?, -1)",
-                (generation - 1,),
-            )
-            connection.execute(
-                "UPDATE actors SET status = 'must-rejoin' WHERE role = 'client' "
-                "AND status = 'active'"
-            )
-            connection.execute(
-                "UPDATE audits SET finished = started, result = 'abandoned', slot = NULL "
-                "WHERE finished IS NULL"
-            )
-            drop_unreadable(folder, connection)
+        with folder.storage.transaction():
+            _begin_anew(folder)
         core = ServerState(folder, Settings(), clock)
         digests = core.solved()
-        with core.changing() as (connection, now):
-            core.keep_digests(connection, digests)
+        with core.changing() as now:
+            core.keep_digests(digests)
             waiting = core.clients("must-rejoin")
-            core.append(connection, "restored", now, size=core.log.size, withheld=waiting)
+            core.append("restored", now, size=core.log.size, withheld=waiting)
         core.books.clean()
         return waiting
     finally:
         folder.close()
+
+
+def _begin_anew(folder: ServerFolder) -> None:
+    """What a backup does not have is not spoken of as if it were there."""
+    storage, state = folder.storage, folder.storage.state.get()
+    if state is None:
+        raise StoreError("the backup is of a server that was never finished: found another")
+    (slot,) = folder.vault.new()
+    storage.generations.begin(state.generation + 1, slot)
+    storage.state.put(replace(state, generation=state.generation + 1))
+    # Whether the keys of earlier generations were destroyed, this server cannot know.
+    storage.generations.erased(Erasure(state.generation, -1))
+    for actor in storage.actors.all():
+        if (actor.role, actor.status) == ("client", "active"):
+            storage.actors.put(replace(actor, status="must-rejoin"))
+    for audit in storage.audits.running():
+        storage.audits.put(replace(audit, finished=audit.started, result="abandoned", slot=None))
+    drop_unreadable(folder)

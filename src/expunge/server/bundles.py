@@ -36,7 +36,7 @@ def certificate(core: ServerState, audits: Audits, checkpoint: Checkpoint) -> En
         solver=core.solver_name,
         count=core.books.solver.count,
         clients=len(core.clients("active")),
-        ledger=core.state("ledger_digest"),
+        ledger=core.record.ledger_digest,
         checkpoint=checkpoint,
         audit=audits.last(),
     )
@@ -83,29 +83,21 @@ def bundle(core: ServerState, orders: Orders, audits: Audits, order: str) -> Env
 
 
 def _receipt(core: ServerState, client: str, sequence: int) -> Envelope | None:
-    answer = core.database.value(
-        "SELECT answer FROM answers WHERE actor = ? AND sequence = ?", (client, sequence)
-    )
-    return None if answer is None else Envelope.from_bytes(bytes(answer), "receipt")
+    known = core.storage.answers.get(client, sequence)
+    return None if known is None else Envelope.from_bytes(known.answer, "receipt")
 
 
 def _erasure(core: ServerState, generation: int) -> set[int]:
     """Where the log says that a journal generation was erased, if it was."""
-    query = "SELECT position FROM erasures WHERE generation >= ? ORDER BY generation LIMIT 1"
-    found = core.database.value(query, (generation,))
-    return (
-        set() if found is None or found < 0 else {int(found)}
-    )  # negative: a restored server does not know
+    erasure = core.storage.generations.erasure_of(generation)
+    if erasure is None or erasure.position < 0:  # a restored server does not know
+        return set()
+    return {erasure.position}
 
 
 def _forgotten(core: ServerState, client: str) -> set[int]:
     """Where the log says that a client was forgotten."""
-    found = core.database.value(
-        "SELECT max(position) FROM log "
-        "WHERE json_extract(CAST(entry AS TEXT), '$.kind') = 'forgotten' "
-        "AND json_extract(CAST(entry AS TEXT), '$.client') = ?",
-        (client,),
-    )
-    if found is None:
+    positions = core.storage.log.search({"kind": "forgotten", "client": client})
+    if not positions:
         raise RefusedError("not-found", f"there is no receipt of {client}, nor was it forgotten")
-    return {int(found)}
+    return {positions[-1]}

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import secrets
-import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
@@ -25,6 +25,7 @@ from expunge.server.bundles import bundle
 from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
 from expunge.server.state import ServerState
+from expunge.server.storage.tables import Actor, EnrolmentToken
 from expunge.wire import payloads
 from expunge.wire.schema import UNDISCLOSED, checked_digest, checked_name, checked_role, time_text
 from expunge.wire.token import secret_digest
@@ -37,16 +38,14 @@ def enrol(core: ServerState, audits: Audits, content: dict[str, Any], key: Publi
         token = secret_digest(checked_digest(content["token"], "the secret of the token"))
     except FormatError as problem:
         raise RefusedError("bad-token", str(problem)) from problem
-    with core.changing() as (connection, now):
-        known = core.database.row(
-            "SELECT key, token, role, status FROM actors WHERE name = ?", (name,)
-        )
+    with core.changing() as now:
+        known = core.storage.actors.get(name)
         if known is not None:
-            if (known[0], known[1]) != (key.text, token):
-                raise name_taken(name, known[3], "is enrolled already, with another key or token")
-            return _enrolled(core, name, known[2], key)
-        row = core.database.row("SELECT name, role, expires FROM tokens WHERE digest = ?", (token,))
-        if row is None or row[0] != name or row[2] < now:
+            if (known.key, known.token) != (key.text, token):
+                raise name_taken(known, "is enrolled already, with another key or token")
+            return _enrolled(core, name, known.role, key)
+        issued = core.storage.tokens.get(token)
+        if issued is None or issued.name != name or issued.expires < now:
             raise RefusedError(
                 "bad-token",
                 (
@@ -54,7 +53,7 @@ def enrol(core: ServerState, audits: Audits, content: dict[str, Any], key: Publi
                     "for another"
                 ),
             )
-        role = row[1]
+        role = issued.role
         if role == "client" and content["spec"] != core.spec.data_digest:
             raise RefusedError(
                 "wrong-spec",
@@ -62,33 +61,28 @@ def enrol(core: ServerState, audits: Audits, content: dict[str, Any], key: Publi
                 f"{core.spec.data_digest[:16]}…: dim, grid, intercept and backbone fingerprint "
                 "must be the same",
             )
-        holder = core.database.row("SELECT name, status FROM actors WHERE key = ?", (key.text,))
+        holder = core.storage.actors.with_key(key.text)
         if holder is not None:
-            raise name_taken(
-                holder[0], holder[1], "is enrolled already, with that key: make another"
-            )
-        connection.execute("DELETE FROM tokens WHERE digest = ?", (token,))
-        connection.execute(
-            "INSERT INTO actors VALUES (?, ?, ?, 'active', 0, ?, ?, NULL)",
-            (name, role, key.text, now, token),
-        )
-        core.append(connection, "enrolled", now, name=name, role=role, key=key.text)
+            raise name_taken(holder, "is enrolled already, with that key: make another")
+        core.storage.tokens.remove(token)
+        core.storage.actors.put(Actor(name, role, key.text, "active", 0, now, token))
+        core.append("enrolled", now, name=name, role=role, key=key.text)
         if role == "client":
-            audits.client_joined(connection, name)
+            audits.client_joined(name)
     core.version += 1
     return _enrolled(core, name, role, key)
 
 
-def name_taken(name: str, status: str, why: str) -> RefusedError:
+def name_taken(holder: Actor, why: str) -> RefusedError:
     """The refusal of a name or key that is somebody's, or was a client's that is gone: the log
     still speaks of it.
     """
-    if status == "gone":
+    if holder.status == "gone":
         why = (
             "was a client that has left or was forgotten, and never comes back: enrol by "
             "another name, in a new folder"
         )
-    return RefusedError("name-taken", f"{name} {why}")
+    return RefusedError("name-taken", f"{holder.name} {why}")
 
 
 def _enrolled(core: ServerState, name: str, role: str, key: PublicKey) -> bytes:
@@ -111,7 +105,7 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _KEY_BYTES = 32
 
 Done = tuple[Any, dict[str, str | int]]
-Action = Callable[[sqlite3.Connection, int, dict[str, Any], Envelope], Done]
+Action = Callable[[int, dict[str, Any], Envelope], Done]
 
 
 class Commands:
@@ -171,27 +165,16 @@ class Commands:
                 raise RefusedError(
                     "malformed", f"a backup needs a plain file name, got {name!r:.80}"
                 )
-            query = (
-                "SELECT 1 FROM log WHERE json_extract(CAST(entry AS TEXT), '$.action') = 'backup'"
-                " AND json_extract(CAST(entry AS TEXT), '$.summary.file') = ?"
-            )
-            if self._core.database.row(query, (name,)):
+            if self._core.storage.log.search({"action": "backup", "summary.file": name}):
                 raise RefusedError(
                     "name-taken", f"there is a backup {name} already: choose another name"
                 )
             write_backup(self._core.folder, name)
 
-    def do(
-        self,
-        connection: sqlite3.Connection,
-        now: int,
-        action: str,
-        arguments: dict[str, Any],
-        asked: Envelope,
-    ) -> Done:
+    def do(self, now: int, action: str, arguments: dict[str, Any], asked: Envelope) -> Done:
         """Carry out a command within a transaction."""
         try:
-            return self._commands[action][1](connection, now, arguments, asked)
+            return self._commands[action][1](now, arguments, asked)
         except FormatError as problem:
             raise RefusedError("malformed", str(problem)) from problem
 
@@ -207,9 +190,7 @@ class Commands:
 
     # -- commands ----------------------------------------------------------------------------------
 
-    def _token(
-        self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope
-    ) -> Done:
+    def _token(self, now: int, given: dict[str, Any], _: Envelope) -> Done:
         name, role = checked_name(given.get("name")), checked_role(given.get("role"))
         digest, days = (
             checked_digest(given.get("secret"), "the digest of the secret"),
@@ -217,21 +198,17 @@ class Commands:
         )
         if isinstance(days, bool) or not isinstance(days, int) or not 0 < days <= 365:
             raise RefusedError("malformed", f"a token is good for 1 to 365 days, got {days!r:.40}")
-        known = self._core.database.row("SELECT status FROM actors WHERE name = ?", (name,))
+        known, tokens = self._core.storage.actors.get(name), self._core.storage.tokens
         if known is not None:
-            raise name_taken(name, known[0], "is enrolled already: choose another name")
-        connection.execute("DELETE FROM tokens WHERE name = ? OR expires < ?", (name, now))
-        if self._core.database.row("SELECT 1 FROM tokens WHERE digest = ?", (digest,)):
+            raise name_taken(known, "is enrolled already: choose another name")
+        tokens.withdraw(name, now)
+        if tokens.get(digest) is not None:
             raise RefusedError("name-taken", "that secret is another token's: draw a fresh one")
-        connection.execute(
-            "INSERT INTO tokens (digest, name, role, expires) VALUES (?, ?, ?, ?)",
-            (digest, name, role, now + days * _DAY),
-        )
-        return {"expires": time_text(now + days * _DAY)}, {"name": name, "role": role}
+        token = EnrolmentToken(digest, name, role, now + days * _DAY)
+        tokens.add(token)
+        return {"expires": time_text(token.expires)}, {"name": name, "role": role}
 
-    def _amend(
-        self, connection: sqlite3.Connection, now: int, given: dict[str, Any], asked: Envelope
-    ) -> Done:
+    def _amend(self, now: int, given: dict[str, Any], asked: Envelope) -> Done:
         core, before = self._core, self._core.spec
         after = _amended(before, given)
         if after == before:
@@ -246,13 +223,11 @@ class Commands:
             raise RefusedError(
                 "unsolvable", f"the spec cannot be amended so: {problem}"
             ) from problem
-        connection.execute(
-            "UPDATE state SET spec = ?", (canonical.encode(after.to_dict()).decode("ascii"),)
-        )
-        core.keep_digests(connection, digests)
+        text = canonical.encode(after.to_dict()).decode("ascii")
+        core.storage.state.put(replace(core.record, spec=text))
+        core.keep_digests(digests)
         actor = asked.unverified()["actor"]
         index = core.append(
-            connection,
             "amended",
             now,
             spec_before=before.digest,
@@ -269,36 +244,28 @@ class Commands:
             "spec_before": before.digest,
             "time": time_text(now),
         }
-        connection.execute(
-            "INSERT INTO amendments (envelope) VALUES (?)",
-            (core.sign("amendment", content).to_bytes(),),
-        )
+        core.storage.amendments.add(core.sign("amendment", content).to_bytes())
         # The digest is salted as in the log: this answer is kept, and a plain one would outlive the
         # head.
         return {"spec": after.to_dict(), "head": digests.head}, {"spec": after.digest}
 
-    def _forget_client(
-        self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope
-    ) -> Done:
+    def _forget_client(self, now: int, given: dict[str, Any], _: Envelope) -> Done:
         core, name = self._core, checked_name(given.get("client"))
         actor = core.actor(name, "client")
         if actor.status == "gone":
             raise RefusedError("gone", f"{name} is gone already")
         if core.spec.aggregation is not None and actor.sequence:
-            return self._await_rebuild(connection, name, core.spec.aggregation.fewest)
-        before, count = core.state("ledger_digest"), core.books.delete_client(name)
+            return self._await_rebuild(name, core.spec.aggregation.fewest)
+        before, count = core.record.ledger_digest, core.books.delete_client(name)
         digests = core.solved()
-        core.books.write_ledger(core.books.solver.statistics, core.books.position())(connection)
-        for table, column in (("subledgers", "client"), ("commitments", "client")):
-            connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (name,))  # noqa: S608 - our own names
-        connection.execute("UPDATE actors SET status = 'gone' WHERE name = ?", (name,))
+        core.books.write_ledger(core.books.solver.statistics, core.storage.journal.last())()
+        core.storage.files.remove_share(name)
+        core.storage.commitments.remove_all(name)
+        core.storage.actors.put(replace(actor, status="gone"))
         core.books.forget_account(name)
         (slot,) = core.vault.new()
-        core.begin_generation(
-            connection, slot, digests
-        )  # so that the salt of the digests before can be erased
+        core.begin_generation(slot, digests)  # so that the salt of those before can be erased
         core.append(
-            connection,
             "forgotten",
             now,
             client=name,
@@ -307,11 +274,11 @@ class Commands:
             ledger_after=digests.ledger,
             head=digests.head,
         )
-        self._orders.client_is_gone(connection, name, 0, now)
-        self._audits.client_is_gone(connection, name)
+        self._orders.client_is_gone(name, 0, now)
+        self._audits.client_is_gone(name)
         return {"client": name, "count": count}, {"client": name, "count": count}
 
-    def _await_rebuild(self, connection: sqlite3.Connection, name: str, fewest: int) -> Done:
+    def _await_rebuild(self, name: str, fewest: int) -> Done:
         """Under secure aggregation nobody knows a single client's share: the others add up theirs
         in a round to come.
         """
@@ -323,55 +290,43 @@ class Commands:
                 "secure aggregation, which needs "
                 f"{fewest} of them, and there are {len(left)}: enrol more clients first",
             )
-        connection.execute("INSERT INTO rebuilds (client) VALUES (?)", (name,))
-        connection.execute("UPDATE actors SET status = 'gone' WHERE name = ?", (name,))
-        self._audits.client_is_gone(connection, name)
+        self._core.storage.rounds.await_rebuild(name)
+        self._core.storage.actors.put(replace(self._core.actor(name), status="gone"))
+        self._audits.client_is_gone(name)
         return {"client": name, "count": UNDISCLOSED}, {"client": name, "count": UNDISCLOSED}
 
-    def _rotate_key(
-        self, connection: sqlite3.Connection, now: int, _given: dict[str, Any], _asked: Envelope
-    ) -> Done:
+    def _rotate_key(self, now: int, _given: dict[str, Any], _asked: Envelope) -> Done:
         core, key = self._core, SigningKey(secrets.token_bytes(_KEY_BYTES))
         core.folder.prepare_key(key)
         old = core.folder.key
-        index = core.append(
-            connection, "rotated", now, old=old.public.id, new=key.public.id, key=key.public.text
-        )
+        ids = {"old": old.public.id, "new": key.public.id}
+        index = core.append("rotated", now, **ids, key=key.public.text)
         envelope = rotate(core.federation, old, key, time_text(now), index)
-        connection.execute("INSERT INTO rotations (envelope) VALUES (?)", (envelope.to_bytes(),))
-        connection.execute("UPDATE state SET key = ?", (key.public.id,))
+        core.storage.rotations.add(envelope.to_bytes())
+        core.storage.state.put(replace(core.record, key=key.public.id))
         return {"key": key.public.text, "rotation": envelope.to_json()}, {"key": key.public.id}
 
-    def _backup(
-        self, _connection: sqlite3.Connection, _now: int, given: dict[str, Any], _asked: Envelope
-    ) -> Done:
+    def _backup(self, _now: int, given: dict[str, Any], _asked: Envelope) -> Done:
         return {"file": given["name"]}, {"file": given["name"]}
 
-    def _audit(
-        self, connection: sqlite3.Connection, now: int, _given: dict[str, Any], _asked: Envelope
-    ) -> Done:
-        audit = self._audits.start(connection, now)
+    def _audit(self, now: int, _given: dict[str, Any], _asked: Envelope) -> Done:
+        audit = self._audits.start(now)
         return {"audit": audit}, {"audit": audit}
 
-    def _order(
-        self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope
-    ) -> Done:
-        order = self._orders.file(connection, now, given)
+    def _order(self, now: int, given: dict[str, Any], _: Envelope) -> Done:
+        order = self._orders.file(now, given)
         return self._orders.show(order, now), {"order": order}
 
-    def _close_order(
-        self, connection: sqlite3.Connection, now: int, given: dict[str, Any], _: Envelope
-    ) -> Done:
+    def _close_order(self, now: int, given: dict[str, Any], _: Envelope) -> Done:
         order = _text(given, "order")
-        self._orders.close(connection, order, now)
+        self._orders.close(order, now)
         return {"order": order}, {"order": order}
 
     # -- questions ---------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """Where the federation stands."""
-        core, database = self._core, self._core.database
-        now = core.now()
+        core, now = self._core, self._core.now()
         return {
             "federation": core.federation,
             "time": time_text(now),
@@ -381,11 +336,11 @@ class Commands:
             "clients": {
                 status: len(core.clients(status)) for status in ("active", "must-rejoin", "gone")
             },
-            "round": core.state("round"),
+            "round": core.record.round,
             "log": core.log.size,
             "head": core.head_digest,
             "headless": core.headless,
-            "journal": database.value("SELECT count(*) FROM journal"),
+            "journal": core.storage.journal.count(),
             "orders": self._orders.counts(now),
             "audit": self._audits.last(),
             "aggregation": self._aggregation(),
@@ -399,10 +354,7 @@ class Commands:
         core = self._core
         if core.spec.aggregation is None:
             return None
-        forgetting = [
-            row[0] for row in core.database.rows("SELECT client FROM rebuilds ORDER BY client")
-        ]
-        auditing = core.database.row("SELECT 1 FROM audits WHERE finished IS NULL") is not None
+        forgetting, auditing = core.storage.rounds.rebuilds(), core.storage.audits.running()
         wanted = "rebuild" if forgetting else "audit" if auditing else "change"
         return {
             "wanted": wanted,
@@ -412,22 +364,18 @@ class Commands:
         }
 
     def _clients(self) -> list[dict[str, Any]]:
-        rows = self._core.database.rows(
-            "SELECT name, role, status, sequence, enrolled, seen FROM actors ORDER BY name"
-        )
+        storage = self._core.storage
         return [
             {
-                "name": name,
-                "role": role,
-                "status": status,
-                "sequence": sequence,
-                "enrolled": time_text(enrolled),
-                "seen": "" if seen is None else time_text(seen),
-                "samples": self._core.database.value(
-                    "SELECT count(*) FROM commitments WHERE client = ?", (name,)
-                ),
+                "name": actor.name,
+                "role": actor.role,
+                "status": actor.status,
+                "sequence": actor.sequence,
+                "enrolled": time_text(actor.enrolled),
+                "seen": "" if actor.seen is None else time_text(actor.seen),
+                "samples": storage.commitments.count(actor.name),
             }
-            for name, role, status, sequence, enrolled, seen in rows
+            for actor in storage.actors.all()
         ]
 
 

@@ -12,7 +12,6 @@ unexpected.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
 from expunge.server.float_ledger import FloatLedger, FloatSums
 from expunge.server.rules import Account
-from expunge.server.storage import ServerFolder
+from expunge.server.storage.folder import ServerFolder
+from expunge.server.storage.tables import JournalEntry, LedgerFile, ShareFile
 from expunge.solvers import CholeskySolver, WoodburySolver
 from expunge.solvers.base import ExactSolver
 from expunge.wire import messages
@@ -37,7 +37,6 @@ EVERYONE = "*"  # in place of a client's name, where only sums over all clients 
 _LARGE = 1 << 18  # messages beyond this go to a file of their own
 _ACCOUNTS_KEPT = 256
 _NET = ("net", "group")  # kinds of messages that hold what is added minus what is deleted
-_FOREVER = 1 << 62
 _FLOAT = "this federation computes in float64: there is nothing exact to compare with"
 
 
@@ -56,7 +55,7 @@ class ServerLedger:
 
     def __init__(self, folder: ServerFolder, spec: Spec, solver: str) -> None:
         self._folder = folder
-        self._database = folder.database
+        self._storage = folder.storage
         self._vault = folder.vault
         self.spec = spec
         if solver not in SOLVERS:
@@ -75,37 +74,33 @@ class ServerLedger:
         Nothing is judged again: a round may have been possible only as a whole.
         """
         self._accounts.clear()
-        row = self._database.row("SELECT position, slot, file FROM ledger")
-        position, data = 0, None
-        if row is not None:
-            position, slot, file = row
-            data = self._vault.unseal(slot, self._folder.blobs.get(file), b"ledger")
-        places = self._database.rows(
-            "SELECT position FROM journal WHERE position > ? ORDER BY position", (position,)
-        )
+        file, data = self._storage.files.ledger(), None
+        if file is not None:
+            data = self._vault.unseal(file.slot, self._folder.blobs.get(file.file), b"ledger")
+        positions = self._storage.journal.positions(after=file.position if file else 0)
         if not self.spec.is_exact:
-            self.solver = FloatLedger(self.spec, self._method, self._float_sum(data, places))
-        elif data is None and not places:
+            self.solver = FloatLedger(self.spec, self._method, self._float_sum(data, positions))
+        elif data is None and not positions:
             self.solver = SOLVERS[self._method](self.spec)
         else:
-            self.solver = SOLVERS[self._method](self.spec, self._exact_sum(data, places))
+            self.solver = SOLVERS[self._method](self.spec, self._exact_sum(data, positions))
 
-    def _exact_sum(self, data: bytes | None, places: Iterable[tuple[int]]) -> Statistics:
-        """What a sealed file held, and what these places of the journal changed since."""
+    def _exact_sum(self, data: bytes | None, positions: Iterable[int]) -> Statistics:
+        """What a sealed file held, and what these positions of the journal changed since."""
         sums = Sums(self.spec)
         if data is not None:
             sums.merge(Statistics.from_bytes(self.spec, data))
-        for (place,) in places:
-            change = self._message(place)
+        for position in positions:
+            change = self._message(position)
             _change(sums, change.added, 1)
             _change(sums, change.deleted, -1)
         return Statistics.snapshot(sums)
 
-    def _float_sum(self, data: bytes | None, places: Iterable[tuple[int]]) -> FloatSums:
+    def _float_sum(self, data: bytes | None, positions: Iterable[int]) -> FloatSums:
         """The same in float64."""
         sums = FloatSums(self.spec) if data is None else FloatSums.from_bytes(self.spec, data)
-        for (place,) in places:
-            change = self._message(place)
+        for position in positions:
+            change = self._message(position)
             sums.change(change.added, 1)
             sums.change(change.deleted, -1)
         return sums
@@ -175,17 +170,14 @@ class ServerLedger:
     def account(self, client: str) -> Account:
         """What the ledger knows of a client."""
         if client not in self._accounts:
-            row = self._database.row(
-                "SELECT slot, account FROM subledgers WHERE client = ?", (client,)
-            )
+            share = self._storage.files.share(client)
             account = Account.empty(self.spec)
-            if row is not None:
+            if share is not None:
                 account = Account.from_bytes(
-                    self._vault.unseal(row[0], row[1], b"account:" + client.encode())
+                    self._vault.unseal(share.slot, share.account, b"account:" + client.encode())
                 ).under(self.spec)
-            query = "SELECT position FROM journal WHERE client = ? ORDER BY position"
-            for (place,) in self._database.rows(query, (client,)):
-                account = account.after(self._message(place))
+            for position in self._storage.journal.positions(client):
+                account = account.after(self._message(position))
             self.keep_account(client, account)
         return self._accounts[client]
 
@@ -200,21 +192,17 @@ class ServerLedger:
         """Nothing is known of a client any more."""
         self._accounts.pop(client, None)
 
-    def subledger(self, client: str, until: int = _FOREVER) -> Statistics | FloatSums:
+    def subledger(self, client: str, until: int | None = None) -> Statistics | FloatSums:
         """A client's share of the ledger, up to a position of the journal."""
-        row = self._database.row("SELECT slot, file FROM subledgers WHERE client = ?", (client,))
-        data = None
-        if row is not None:
-            data = self._vault.unseal(
-                row[0], self._folder.blobs.get(row[1]), b"subledger:" + client.encode()
-            )
-        query = "SELECT position FROM journal WHERE client = ? AND position <= ? ORDER BY position"
-        places = self._database.rows(query, (client, until))
-        return (
-            self._exact_sum(data, places) if self.spec.is_exact else self._float_sum(data, places)
-        )
+        share, data = self._storage.files.share(client), None
+        if share is not None:
+            sealed = self._folder.blobs.get(share.file)
+            data = self._vault.unseal(share.slot, sealed, b"subledger:" + client.encode())
+        positions = self._storage.journal.positions(client, until=until)
+        add_up = self._exact_sum if self.spec.is_exact else self._float_sum
+        return add_up(data, positions)
 
-    def exact_subledger(self, client: str, until: int = _FOREVER) -> Statistics:
+    def exact_subledger(self, client: str, until: int | None = None) -> Statistics:
         """The same where the ledger is exact; refused where it is not."""
         share = self.subledger(client, until)
         if isinstance(share, FloatSums):
@@ -239,30 +227,19 @@ class ServerLedger:
 
     # -- the journal -------------------------------------------------------------------------------
 
-    def record(
-        self,
-        connection: sqlite3.Connection,
-        changes: Iterable[Recorded],
-        generation: int,
-        time: int,
-    ) -> None:
+    def record(self, changes: Iterable[Recorded], generation: int, time: int) -> None:
         """Write messages to the journal within a transaction."""
-        slot = self._slot_of(generation)
+        slot = self.slot_of(generation)
         self._just_written = []
         for change in changes:
-            sealed: bytes | None = self._vault.seal(
-                slot, change.data, _context(change.client, change.sequence)
-            )
+            sealed = self._vault.seal(slot, change.data, _context(change.client, change.sequence))
             file = None
-            if sealed is not None and len(sealed) > _LARGE:
-                file, sealed = self._folder.blobs.put(sealed), None
+            if len(sealed) > _LARGE:
+                file = self._folder.blobs.put(sealed)
                 self._just_written.append(file)
             message = change.message
-            connection.execute(
-                "INSERT INTO journal (generation, client, sequence, kind, added, deleted, time, "
-                "sealed, file)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
+            self._storage.journal.append(
+                JournalEntry(
                     generation,
                     change.client,
                     change.sequence,
@@ -270,58 +247,51 @@ class ServerLedger:
                     message.added.count if message.added else 0,
                     message.deleted.count if message.deleted else 0,
                     time,
-                    sealed,
+                    sealed if file is None else None,
                     file,
-                ),
+                )
             )
 
     def discard(self) -> None:
         """Remove the files of messages that did not become part of the journal: a full disk must
         not be filled by failures.
         """
-        for file in self._just_written:
-            if not self._database.row("SELECT 1 FROM journal WHERE file = ?", (file,)):
-                self._folder.blobs.remove(file)
+        for file in set(self._just_written) - self._storage.files.names():
+            self._folder.blobs.remove(file)
         self._just_written = []
 
     def _message(self, position: int) -> Message:
-        row = self._database.row(
-            "SELECT generation, client, sequence, kind, added, deleted, sealed, file FROM journal "
-            "WHERE position = ?",
-            (position,),
-        )
-        generation, client, sequence, kind, added, deleted, sealed, file = row  # type: ignore[misc]
-        data = sealed if file is None else self._folder.blobs.get(file)
-        opened = self._vault.unseal(self._slot_of(generation), data, _context(client, sequence))
-        return messages.read(self.spec, kind, added, deleted, opened)
+        entry = self._storage.journal.get(position)
+        if entry is None:
+            raise StoreError(f"the journal has no entry {position}: restore a backup")
+        sealed = entry.sealed
+        if sealed is None:
+            sealed = self._folder.blobs.get(str(entry.file))
+        context = _context(entry.client, entry.sequence)
+        data = self._vault.unseal(self.slot_of(entry.generation), sealed, context)
+        return messages.read(self.spec, entry.kind, entry.added, entry.deleted, data)
 
-    def _slot_of(self, generation: int) -> int:
-        return int(
-            self._database.value("SELECT slot FROM generations WHERE generation = ?", (generation,))
-        )
+    def slot_of(self, generation: int) -> int:
+        """The slot of the key that messages of a generation are sealed under."""
+        slot = self._storage.generations.slot(generation)
+        if slot is None:
+            raise StoreError(f"there is no key of generation {generation}: restore a backup")
+        return slot
 
     # -- files -------------------------------------------------------------------------------------
 
-    def write_ledger(
-        self, statistics: Statistics | FloatSums, position: int
-    ) -> Callable[[sqlite3.Connection], None]:
+    def write_ledger(self, statistics: Statistics | FloatSums, position: int) -> Callable[[], None]:
         """Seal the ledger into a file; the function returned makes it count, within a
         transaction.
         """
         (slot,) = self._vault.new()
-        file = self._folder.blobs.put(self._vault.seal(slot, statistics.to_bytes(), b"ledger"))
-
-        def count(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "INSERT OR REPLACE INTO ledger (one, position, slot, file) VALUES (1, ?, ?, ?)",
-                (position, slot, file),
-            )
-
-        return count
+        name = self._folder.blobs.put(self._vault.seal(slot, statistics.to_bytes(), b"ledger"))
+        file = LedgerFile(position, slot, name)
+        return lambda: self._storage.files.put_ledger(file)
 
     def fold_client(
         self, client: str, until: int, share: Statistics | None = None
-    ) -> Callable[[sqlite3.Connection], None]:
+    ) -> Callable[[], None]:
         """Bring a client's journal entries up to `until` into its file, or put `share` in the place
         of all; as `write_ledger`.
         """
@@ -331,56 +301,25 @@ class ServerLedger:
         )
         (slot,) = self._vault.new()
         name = client.encode()
-        file = self._folder.blobs.put(
-            self._vault.seal(slot, statistics.to_bytes(), b"subledger:" + name)
-        )
+        data = self._vault.seal(slot, statistics.to_bytes(), b"subledger:" + name)
         sealed = self._vault.seal(slot, account.to_bytes(), b"account:" + name)
+        file = ShareFile(client, slot, self._folder.blobs.put(data), sealed)
 
-        def count(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "INSERT OR REPLACE INTO subledgers (client, slot, file, account) "
-                "VALUES (?, ?, ?, ?)",
-                (client, slot, file, sealed),
-            )
-            connection.execute(
-                "DELETE FROM journal WHERE client = ? AND position <= ?", (client, until)
-            )
+        def count() -> None:
+            self._storage.files.put_share(file)
+            self._storage.journal.remove(client, until)
 
         return count
 
-    def position(self) -> int:
-        """The position of the last journal entry there ever was."""
-        return int(
-            self._database.value(
-                "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'journal'"
-            )
-        )
-
-    def unfolded(self, until: int) -> list[str]:
-        """The clients with journal entries up to this position."""
-        query = "SELECT DISTINCT client FROM journal WHERE position <= ? ORDER BY client"
-        return [row[0] for row in self._database.rows(query, (until,))]
-
     def clean(self) -> None:
-        """Destroy every key and file that the database does not refer to; also after a crash."""
-        database = self._database
-        slots = {
-            row[0]
-            for table in ("ledger", "subledgers", "generations", "orders", "audits")
-            for row in database.rows(f"SELECT slot FROM {table} WHERE slot IS NOT NULL")  # noqa: S608 - our own names
-        }
-        self._vault.keep_only(slots)
+        """Destroy every key and file that the store does not refer to; also after a crash."""
+        self._vault.keep_only(self._storage.files.slots())
         self.remove_orphans()
-        database.truncate_log()
+        self._storage.forget_overwritten()
 
     def remove_orphans(self) -> None:
-        """Remove every file that the database does not refer to; not while another thread folds."""
-        files = {
-            row[0]
-            for table in ("ledger", "subledgers", "journal")
-            for row in self._database.rows(f"SELECT file FROM {table} WHERE file IS NOT NULL")  # noqa: S608 - our own names
-        }
-        self._folder.blobs.keep_only(files)
+        """Remove every file that the store does not refer to; not while another thread folds."""
+        self._folder.blobs.keep_only(self._storage.files.names())
 
 
 def _context(client: str, sequence: int) -> bytes:

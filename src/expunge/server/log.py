@@ -4,8 +4,6 @@ nodes only.
 
 from __future__ import annotations
 
-import sqlite3
-
 from expunge.errors import RefusedError
 from expunge.evidence import (
     Checkpoint,
@@ -16,7 +14,7 @@ from expunge.evidence import (
     new_nodes,
     root,
 )
-from expunge.server.storage import Database
+from expunge.server.storage.tables import Storage
 
 _MOST_ENTRIES = 1000
 
@@ -24,30 +22,22 @@ _MOST_ENTRIES = 1000
 class AuditLog:
     """Append-only. Law: the tree of size n never changes once it has been seen."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, storage: Storage) -> None:
+        self._table = storage.log
 
     def node(self, level: int, index: int) -> bytes:
         """The hash of a complete subtree."""
-        return bytes(
-            self._database.value(
-                "SELECT hash FROM nodes WHERE level = ? AND position = ?", (level, index)
-            )
-        )
+        return self._table.node(level, index)
 
     @property
     def size(self) -> int:
         """How many entries there are."""
-        return int(self._database.value("SELECT coalesce(max(position) + 1, 0) FROM log"))
+        return self._table.size()
 
-    def append(self, connection: sqlite3.Connection, entry: bytes) -> int:
+    def append(self, entry: bytes) -> int:
         """Add an entry within a transaction; returns its index."""
         index = self.size
-        connection.execute("INSERT INTO log (position, entry) VALUES (?, ?)", (index, entry))
-        connection.executemany(
-            "INSERT INTO nodes (level, position, hash) VALUES (?, ?, ?)",
-            new_nodes(index, leaf_hash(entry), self),
-        )
+        self._table.append(entry, new_nodes(index, leaf_hash(entry), self))
         return index
 
     def checkpoint(self, federation: str, time: str) -> Checkpoint:
@@ -61,10 +51,10 @@ class AuditLog:
 
     def entry(self, index: int) -> bytes:
         """The bytes of one entry."""
-        found = self._database.value("SELECT entry FROM log WHERE position = ?", (index,))
-        if found is None:
+        entries = self._table.entries(index, index + 1)
+        if not entries:
             raise RefusedError("not-found", f"the log has no entry {index}: it has {self.size}")
-        return bytes(found)
+        return entries[0]
 
     def entries(self, start: int, end: int) -> list[bytes]:
         """Entries from `start` up to, not including, `end`; a thousand at a time."""
@@ -72,12 +62,8 @@ class AuditLog:
             raise RefusedError(
                 "malformed", f"entries are asked for from start to end, got {start} to {end}"
             )
-        start, end = min(start, self.size), min(end, self.size)
-        rows = self._database.rows(
-            "SELECT entry FROM log WHERE position >= ? AND position < ? ORDER BY position LIMIT ?",
-            (start, end, _MOST_ENTRIES),
-        )
-        return [bytes(row[0]) for row in rows]
+        start = min(start, self.size)  # a number of any size may be asked for
+        return self._table.entries(start, min(end, start + _MOST_ENTRIES))
 
     def inclusion(self, index: int, size: int) -> list[bytes]:
         """The proof that entry `index` is in the tree of that size."""

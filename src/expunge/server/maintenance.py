@@ -18,6 +18,7 @@ from expunge.ridge.statistics import Statistics
 from expunge.server.audits import Audits
 from expunge.server.float_ledger import FloatSums
 from expunge.server.state import Digests, ServerState
+from expunge.server.storage.tables import Erasure
 
 _PAUSE = 0.2  # seconds between looks at what there is to do
 _LONGEST_JOURNAL = 20000  # entries
@@ -96,39 +97,37 @@ class Maintenance:
         return bool(self._entries()) or ended > erased
 
     def _entries(self) -> int:
-        return int(self._core.database.value("SELECT count(*) FROM journal"))
+        return self._core.storage.journal.count()
 
     def _generations(self) -> tuple[int, int]:
         """The last generation that has ended, and the last one that was logged as erased."""
-        erased = self._core.database.value("SELECT coalesce(max(generation), 0) FROM erasures")
-        return int(self._core.state("generation")) - 1, int(erased)
+        last = self._core.storage.generations.last_erasure()
+        return self._core.record.generation - 1, 0 if last is None else last.generation
 
     def fold(self) -> None:
         """Bring the journal into the files and destroy the keys of all that they replace; take up
         again what has failed.
         """
         core, books = self._core, self._core.books
+        journal = core.storage.journal
         with self.working:
             with core.lock:
                 core.require_sound()
-                entries, current = self._entries(), core.state("generation")
-                if core.database.row("SELECT 1 FROM journal WHERE generation = ?", (current,)):
+                entries = self._entries()
+                if journal.holds(core.record.generation):
                     self._begin_generation()
                 ended, erased = self._generations()
                 if ended <= erased:
                     return
-                number, position, statistics = (
-                    core.state("round"),
-                    books.position(),
-                    books.solver.statistics,
-                )
+                number, position = core.record.round, journal.last()
+                statistics = books.solver.statistics
             try:
                 self._rewrite(position, statistics if entries else None)
                 self._end_generations(ended, number)
             except BaseException:
                 with core.lock:
                     books.remove_orphans()
-                    core.database.make_room()
+                    core.storage.make_room()
                 raise
 
     def _rewrite(self, position: int, ledger: Statistics | FloatSums | None) -> None:
@@ -138,24 +137,21 @@ class Maintenance:
         core, books = self._core, self._core.books
         if ledger is not None:
             put_in_force = books.write_ledger(ledger, position)
-            with core.changing() as (connection, _):
-                put_in_force(connection)
-        for client in books.unfolded(position):
+            with core.changing():
+                put_in_force()
+        for client in core.storage.journal.clients(position):
             put_in_force = books.fold_client(client, position)
-            with core.changing() as (connection, _):
-                put_in_force(connection)
+            with core.changing():
+                put_in_force()
 
     def _begin_generation(self) -> None:
         """From now on messages are sealed under a new key."""
         core = self._core
         (slot,) = core.vault.new()
-        salt = core.salt()
-        with core.changing() as (connection, _):
-            core.begin_generation(
-                connection,
-                slot,
-                Digests(core.state("ledger_digest"), core.state("head_digest"), salt),
-            )
+        record = core.record
+        digests = Digests(record.ledger_digest, record.head_digest, core.salt())
+        with core.changing():
+            core.begin_generation(slot, digests)
 
     def _end_generations(self, last: int, number: int) -> None:
         """Nothing refers to these generations any more: destroy their keys, then say so.
@@ -164,14 +160,10 @@ class Maintenance:
         """
         core = self._core
         with core.lock:
-            with core.changing() as (connection, _):
-                connection.execute("DELETE FROM generations WHERE generation <= ?", (last,))
+            with core.changing():
+                core.storage.generations.end(last)
             core.books.clean()
-            with core.changing() as (connection, now):
+            with core.changing() as now:
                 first = self._generations()[1] + 1
-                index = core.append(
-                    connection, "erased", now, first=first, generation=last, round=number
-                )
-                connection.execute(
-                    "INSERT INTO erasures (generation, position) VALUES (?, ?)", (last, index)
-                )
+                index = core.append("erased", now, first=first, generation=last, round=number)
+                core.storage.generations.erased(Erasure(last, index))

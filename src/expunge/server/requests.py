@@ -7,12 +7,11 @@ transaction, the solution for the head, the digest of the ledger.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from expunge.errors import (
     CarrierError,
@@ -28,13 +27,13 @@ from expunge.server.ledger import Recorded
 from expunge.server.orders import Orders
 from expunge.server.rules import Account, judge, require_next, require_spec, require_standing
 from expunge.server.state import Digests, ServerState
+from expunge.server.storage.tables import Answer
 from expunge.wire import messages, request
 from expunge.wire.messages import Message
 from expunge.wire.refusals import malformed
 from expunge.wire.request import Request
 from expunge.wire.schema import time_text
 
-_PARAMETERS = 900  # in one query
 _REMEDY = (
     "delete only what this client added, as it was added. If that is so, another client's "
     "statistics are false: an audit names it"
@@ -85,6 +84,15 @@ class _Sheet:
 class _Judged:
     offer: Offer
     message: Message
+
+    @property
+    def sequence(self) -> int:
+        return self.offer.request.header.sequence
+
+    def recorded(self) -> Recorded:
+        """It, as it goes to the journal."""
+        data = bytes(self.offer.request.message)
+        return Recorded(self.offer.client, self.sequence, self.message, data)
 
 
 @dataclass(frozen=True)
@@ -190,12 +198,9 @@ class Requests:
         another request.
         """
         header = offer.request.header
-        row = self._core.database.row(
-            "SELECT request, answer FROM answers WHERE actor = ? AND sequence = ?",
-            (offer.client, header.sequence),
-        )
-        if row is not None and row[0] == offer.request.digest:
-            offer.give(bytes(row[1]))
+        known = self._core.storage.answers.get(offer.client, header.sequence)
+        if known is not None and known.request == offer.request.digest:
+            offer.give(known.answer)
             return True
         return False
 
@@ -245,14 +250,8 @@ class Requests:
         return _Sheet(actor.status, actor.sequence, self._core.books.account(client))
 
     def _live(self, client: str, sheet: _Sheet, named: Sequence[bytes]) -> set[bytes]:
-        found: set[bytes] = set()
-        for start in range(0, len(named), _PARAMETERS):
-            block = named[start : start + _PARAMETERS]
-            marks = ",".join("?" * len(block))
-            named_ones = f"client = ? AND commitment IN ({marks})"
-            query = f"SELECT commitment FROM commitments WHERE {named_ones}"  # noqa: S608 - marks only
-            found |= {bytes(row[0]) for row in self._core.database.rows(query, (client, *block))}
-        return (found - sheet.deleted) | (sheet.added & set(named))
+        present = self._core.storage.commitments.present(client, named)
+        return (present - sheet.deleted) | (sheet.added & set(named))
 
     def _require_nothing_left(self, client: str, changes: Sequence[Message]) -> None:
         """Without samples there must be no statistics: not in one entry.
@@ -296,45 +295,30 @@ class Requests:
     def _commit(
         self, judged: list[_Judged], sheets: dict[str, _Sheet], digests: Digests
     ) -> list[bytes]:
-        core = self._core
-        with core.changing() as (connection, now):
-            number, generation, before = core.database.rows(
-                "SELECT round + 1, generation, ledger_digest FROM state"
-            )[0]
-            this = _Round(number, generation, before, digests, now)
-            changes = [
-                Recorded(
-                    one.offer.client,
-                    one.offer.request.header.sequence,
-                    one.message,
-                    bytes(one.offer.request.message),
+        core, storage = self._core, self._core.storage
+        with core.changing() as now:
+            record = core.record
+            this = _Round(record.round + 1, record.generation, record.ledger_digest, digests, now)
+            changes = [one.recorded() for one in judged if one.message.kind != "none"]
+            core.books.record(changes, this.generation, now)
+            storage.state.put(replace(record, round=this.number))
+            core.keep_digests(digests)
+            positions = [self._enter(one, this) for one in judged]
+            storage.actors.put(
+                *(
+                    replace(core.actor(client), sequence=sheet.sequence, status=sheet.status)
+                    for client, sheet in sheets.items()
                 )
-                for one in judged
-                if one.message.kind != "none"
-            ]
-            core.books.record(connection, changes, generation, now)
-            connection.execute("UPDATE state SET round = ?", (number,))
-            core.keep_digests(connection, digests)
-            places = [self._enter(connection, one, this) for one in judged]
-            connection.executemany(
-                "UPDATE actors SET sequence = ?, status = ? WHERE name = ?",
-                [(sheet.sequence, sheet.status, client) for client, sheet in sheets.items()],
             )
             checkpoint = core.checkpoint(now)
-            answers = [self._receipt(index, checkpoint) for index in places]
-            connection.executemany(
-                "INSERT INTO answers (actor, sequence, request, answer) VALUES (?, ?, ?, ?)",
-                [
-                    (
-                        one.offer.client,
-                        one.offer.request.header.sequence,
-                        one.offer.request.digest,
-                        answer,
-                    )
-                    for one, answer in zip(judged, answers, strict=True)
-                ],
-            )
-        return answers
+            answers = [
+                Answer(one.offer.client, one.sequence, one.offer.request.digest, receipt)
+                for one, receipt in zip(
+                    judged, (self._receipt(index, checkpoint) for index in positions), strict=True
+                )
+            ]
+            storage.answers.add(*answers)
+        return [answer.answer for answer in answers]
 
     def _receipt(self, index: int, checkpoint: Checkpoint) -> bytes:
         core, entry = self._core, self._core.log.entry(index)
@@ -349,20 +333,13 @@ class Requests:
         )
         return core.sign("receipt", content).to_bytes()
 
-    def _enter(self, connection: sqlite3.Connection, one: _Judged, this: _Round) -> int:
+    def _enter(self, one: _Judged, this: _Round) -> int:
         """One request's commitments, log entry and answers to orders and audits."""
         core, asked, header = self._core, one.offer.request, one.offer.request.header
         client = header.client
-        connection.executemany(
-            "DELETE FROM commitments WHERE client = ? AND commitment = ?",
-            [(client, gone) for gone in asked.deleted],
-        )
-        connection.executemany(
-            "INSERT INTO commitments (client, commitment) VALUES (?, ?)",
-            [(client, added) for added in asked.added],
-        )
+        core.storage.commitments.remove(client, asked.deleted)
+        core.storage.commitments.add(client, asked.added)
         index = core.append(
-            connection,
             "changed",
             this.now,
             client=client,
@@ -388,7 +365,6 @@ class Requests:
         if one.message.log is not None:
             size, root = one.message.log
             core.append(
-                connection,
                 "forwarded",
                 this.now,
                 client=client,
@@ -396,13 +372,13 @@ class Requests:
                 size=size,
                 root=root.hex(),
             )
-        self._orders.answer(connection, client, header.orders, header.sequence, this.now)
-        self._audits.answer(connection, client, header.audits)
+        self._orders.answer(client, header.orders, header.sequence, this.now)
+        self._audits.answer(client, header.audits)
         if header.reset:
-            self._audits.client_joined(connection, client)
+            self._audits.client_joined(client)
         if header.leave:
-            self._orders.client_is_gone(connection, client, header.sequence, this.now)
-            self._audits.client_is_gone(connection, client)
+            self._orders.client_is_gone(client, header.sequence, this.now)
+            self._audits.client_is_gone(client)
         return index
 
     def _after(self, problem: Exception, offers: list[Offer]) -> None:

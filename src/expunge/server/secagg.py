@@ -21,7 +21,6 @@ import base64
 import hashlib
 import math
 import secrets
-import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -31,7 +30,7 @@ from threading import RLock
 from typing import Any
 
 from expunge.crypto import canonical
-from expunge.errors import ExpungeError, RefusedError
+from expunge.errors import ExpungeError, RefusedError, StoreError
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import (
     Aborted,
@@ -317,7 +316,7 @@ class SecureAggregation:
                 self._conclusions.require_member(member, current.opening.purpose)
             try:
                 self._conclusions.attempt(current.opening, members)
-            except (sqlite3.Error, OSError) as problem:
+            except (StoreError, OSError) as problem:
                 raise Aborted(
                     f"the server could not store whose sum it asks for ({problem}): nothing was "
                     "changed"
@@ -403,7 +402,7 @@ class SecureAggregation:
             collector = Collector(
                 opening,
                 self._rules,
-                lambda name: core.actor(name, "client").key,
+                lambda name: core.actor(name, "client").public_key,
                 length=length(spec),
             )
             self._round = _Round(opening, collector, everyone, now, now + core.settings.phase_for)
@@ -415,17 +414,16 @@ class SecureAggregation:
 
         With too few clients for a rebuild or an audit, changes may bring others back.
         """
-        core, database = self._core, self._core.database
-        rules = core.spec.aggregation
+        core, rules = self._core, self._core.spec.aggregation
         if (
             rules is None
             or self._clock() < self._changes_until
             or len(core.clients("active")) < rules.fewest
         ):
             return "change"
-        if database.row("SELECT 1 FROM rebuilds"):
+        if core.storage.rounds.rebuilds():
             return "rebuild"
-        return "audit" if database.row("SELECT 1 FROM audits WHERE finished IS NULL") else "change"
+        return "audit" if core.storage.audits.running() else "change"
 
     # -- answering ---------------------------------------------------------------------------------
 

@@ -7,11 +7,10 @@ all. Nothing here knows of a single client's share: the sum is all there is.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from expunge.crypto import canonical
 from expunge.errors import ExpungeError, RefusedError
@@ -25,6 +24,7 @@ from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
 from expunge.server.rules import require_next, require_standing
 from expunge.server.state import ServerState
+from expunge.server.storage.tables import Attempt, Membership
 from expunge.wire.messages import GramPart, Message
 from expunge.wire.schema import UNDISCLOSED, time_text
 
@@ -74,25 +74,20 @@ class Outcomes:
         """The receipt of a client's request, if this round has applied it."""
         core = self._core
         with core.lock:
-            row = core.database.row(
-                "SELECT position, spec FROM members JOIN aggregations USING (position) "
-                "WHERE client = ? AND sequence = ?",
-                (client, sequence),
-            )
-            if row is None:
+            membership = core.storage.rounds.membership(client, sequence)
+            if membership is None:
                 return None
-            position, spec = row
-            entry = core.log.entry(position)
+            entry = core.log.entry(membership.position)
             if read_entry(entry)["aggregation"] != aggregation:
                 return None
             checkpoint = core.checkpoint(core.now())
             content = receipt_content(
                 server=core.server_id,
                 entry=entry,
-                index=position,
-                proof=core.log.inclusion(position, checkpoint.size),
+                index=membership.position,
+                proof=core.log.inclusion(membership.position, checkpoint.size),
                 checkpoint=checkpoint,
-                spec=Spec.from_dict(canonical.decode(spec.encode())),
+                spec=Spec.from_dict(canonical.decode(membership.spec.encode())),
                 client=client,
             )
             return core.sign("receipt", content).to_bytes()
@@ -103,10 +98,9 @@ class Outcomes:
         """Note, durably, whose sum is about to be unmasked: until that is applied, only the same
         sum may be asked for again.
         """
-        rows = [(opening.round, one.client, one.sequence) for one in members]
-        with self._core.changing() as (connection, _):
-            connection.executemany(
-                "INSERT INTO attempts (aggregation, client, sequence) VALUES (?, ?, ?)", rows
+        with self._core.changing():
+            self._core.storage.rounds.attempt(
+                Attempt(opening.round, member.client, member.sequence) for member in members
             )
 
     def attempted(self) -> list[frozenset[tuple[str, int]]]:
@@ -115,27 +109,25 @@ class Outcomes:
 
         So where clients know of different ones, and refuse the others, each has its turn.
         """
-        found: dict[str, set[tuple[str, int]]] = {}
-        query = (
-            "SELECT aggregation, client, attempts.sequence, status, actors.sequence FROM attempts "
-            "JOIN actors ON name = client"
-            " ORDER BY attempts.rowid"
-        )
-        rows = self._core.database.rows(query)
-        late = {row[0] for row in rows if row[3] == "gone" or row[2] <= row[4]}
-        for aggregation, client, sequence, _, _ in rows:
-            if aggregation not in late:
-                found.setdefault(aggregation, set()).add((client, sequence))
-        tried = Counter(frozenset(members) for members in found.values())
+        members: dict[str, set[tuple[str, int]]] = {}
+        late = self._late()
+        for attempt in self._core.storage.rounds.attempts():
+            if attempt.aggregation not in late:
+                of_round = members.setdefault(attempt.aggregation, set())
+                of_round.add((attempt.client, attempt.sequence))
+        tried = Counter(frozenset(of_round) for of_round in members.values())
         return sorted(tried, key=tried.__getitem__)
 
-    @staticmethod
-    def _forget_attempts(connection: sqlite3.Connection) -> None:
-        connection.execute(
-            "DELETE FROM attempts WHERE aggregation IN (SELECT aggregation FROM attempts "
-            "JOIN actors ON name = client "
-            "WHERE status = 'gone' OR attempts.sequence <= actors.sequence)"
-        )
+    def _late(self) -> set[str]:
+        """The rounds attempted whose sums can no longer be: a member is gone, or further on."""
+        storage = self._core.storage
+        actors = {actor.name: actor for actor in storage.actors.all()}
+        return {
+            attempt.aggregation
+            for attempt in storage.rounds.attempts()
+            if actors[attempt.client].status == "gone"
+            or attempt.sequence <= actors[attempt.client].sequence
+        }
 
     # -- the three ends ----------------------------------------------------------------------------
 
@@ -151,16 +143,14 @@ class Outcomes:
                 digests = core.solved()
             except ExpungeError as problem:
                 raise RefusedError("impossible", f"{problem}; {_BLAME}") from problem
-            with core.changing() as (connection, now):
-                number, generation, before = core.database.rows(
-                    "SELECT round + 1, generation, ledger_digest FROM state"
-                )[0]
+            with core.changing() as now:
+                record = core.record
+                number = record.round + 1
                 recorded = Recorded(EVERYONE, number, message, message.to_bytes(core.spec))
-                core.books.record(connection, [recorded], generation, now)
-                connection.execute("UPDATE state SET round = ?", (number,))
-                core.keep_digests(connection, digests)
+                core.books.record([recorded], record.generation, now)
+                core.storage.state.put(replace(record, round=number))
+                core.keep_digests(digests)
                 index = core.append(
-                    connection,
                     "aggregated",
                     now,
                     aggregation=opening.round,
@@ -171,31 +161,31 @@ class Outcomes:
                     added=sum_of.added,
                     deleted=sum_of.deleted,
                     round=number,
-                    ledger_before=before,
+                    ledger_before=record.ledger_digest,
                     ledger_after=digests.ledger,
                     head=digests.head,
                     spec=core.spec.digest,
                     erased_by=time_text(now + core.settings.erase_within),
-                    generation=generation,
+                    generation=record.generation,
                 )
-                self._enter(connection, members, index)
+                self._enter(members, index)
             core.settle_head()
 
-    def _enter(self, connection: sqlite3.Connection, members: Sequence[Member], index: int) -> None:
-        text = canonical.encode(self._core.spec.to_dict()).decode("ascii")
-        connection.execute("INSERT INTO aggregations (position, spec) VALUES (?, ?)", (index, text))
-        connection.executemany(
-            "INSERT INTO members (client, sequence, position) VALUES (?, ?, ?)",
-            [(one.client, one.sequence, index) for one in members],
+    def _enter(self, members: Sequence[Member], index: int) -> None:
+        core, storage = self._core, self._core.storage
+        text = canonical.encode(core.spec.to_dict()).decode("ascii")
+        requests = [(member.client, member.sequence) for member in members]
+        storage.rounds.apply(Membership(index, text), requests)
+        storage.actors.put(
+            *(
+                replace(core.actor(client), sequence=sequence, status="active")
+                for client, sequence in requests
+            )
         )
-        connection.executemany(
-            "UPDATE actors SET sequence = ?, status = 'active' WHERE name = ?",
-            [(one.sequence, one.client) for one in members],
-        )
-        self._forget_attempts(connection)
-        for one in members:
-            if one.reset:
-                self._audits.client_joined(connection, one.client)
+        storage.rounds.drop_attempts(self._late())
+        for member in members:
+            if member.reset:
+                self._audits.client_joined(member.client)
 
     def audit(self, opening: Opening, sum_of: Contribution, members: Sequence[Member]) -> str:
         """Compare the sum of what all clients recomputed with the ledger, for every audit that
@@ -218,22 +208,18 @@ class Outcomes:
         with self._upkeep.working:
             self._upkeep.fold()
             with self._ending(opening):
-                gone = [
-                    row[0]
-                    for row in core.database.rows("SELECT client FROM rebuilds ORDER BY client")
-                ]
-                before, fewer = core.state("ledger_digest"), core.books.solver.count - new.count
+                gone = core.storage.rounds.rebuilds()
+                before, fewer = core.record.ledger_digest, core.books.solver.count - new.count
                 core.books.replace(new)
                 digests = core.solved()
-                with core.changing() as (connection, now):
-                    position = core.books.position()
-                    core.books.write_ledger(new, position)(connection)
-                    core.books.fold_client(EVERYONE, position, new)(connection)
+                with core.changing() as now:
+                    position = core.storage.journal.last()
+                    core.books.write_ledger(new, position)()
+                    core.books.fold_client(EVERYONE, position, new)()
                     (slot,) = core.vault.new()
-                    core.begin_generation(connection, slot, digests)
+                    core.begin_generation(slot, digests)
                     for client in gone:
                         core.append(
-                            connection,
                             "forgotten",
                             now,
                             client=client,
@@ -242,8 +228,8 @@ class Outcomes:
                             ledger_after=digests.ledger,
                             head=digests.head,
                         )
-                        self._orders.client_is_gone(connection, client, 0, now)
-                    connection.execute("DELETE FROM rebuilds")
+                        self._orders.client_is_gone(client, 0, now)
+                    core.storage.rounds.rebuilt()
                 core.settle_head()
             self._upkeep.fold()
 

@@ -7,10 +7,10 @@ a carrier (`expunge.wire.carrier`) for whoever is in its process; every other ca
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,8 +26,11 @@ from expunge.server.requests import Offer, Requests
 from expunge.server.secagg import SecureAggregation
 from expunge.server.secagg_outcomes import Outcomes
 from expunge.server.state import Clock, ServerState, Settings
-from expunge.server.storage import Hook, ServerFolder, no_hook
+from expunge.server.storage.folder import OpenStorage, ServerFolder
+from expunge.server.storage.sqlite import open_storage
+from expunge.server.storage.tables import Answer
 from expunge.server.writer import Writer
+from expunge.storage.sqlite import Hook, no_hook
 from expunge.wire import payloads
 from expunge.wire.delivery import answers_bytes
 from expunge.wire.refusals import malformed
@@ -55,9 +58,7 @@ class Service:
     ) -> None:
         self._core = core = ServerState(folder, settings, clock)
         self._report = report
-        if not core.state(
-            "salt"
-        ):  # the last thing that is written when a server is founded or restored
+        if not core.record.salt:  # the last thing that is written by founding or restoring
             raise StoreError(
                 f"the server in {folder.path} was never finished: remove the folder and begin again"
             )
@@ -85,12 +86,13 @@ class Service:
         hook: Hook = no_hook,
         upkeep: bool = True,
         timeout: float = 0.0,
+        storage: OpenStorage = open_storage,
     ) -> Self:
         """The server in this folder, as it was left.
 
         `clock` says what time it is, `seconds` how long something takes.
         """
-        folder = ServerFolder.open(path, mirrors, hook, timeout)
+        folder = ServerFolder.open(path, mirrors, hook, timeout, storage)
         try:
             return cls(
                 folder, settings or Settings(), clock, report, upkeep=upkeep, seconds=seconds
@@ -188,16 +190,13 @@ class Service:
         core, name = self._core, content["actor"]
         with core.lock:
             actor = core.actor(name)
-            _verify(envelope, actor.key, f"the key that {name} enrolled")
+            _verify(envelope, actor.public_key, f"the key that {name} enrolled")
             now, is_client = core.now(), actor.role == "client"
             checkpoint = core.checkpoint(now)
             seen = min(content["size"], checkpoint.size)
             answer = {
                 "actor": name,
-                "amendments": [
-                    canonical.decode(bytes(row[0]))
-                    for row in core.database.rows("SELECT envelope FROM amendments")
-                ],
+                "amendments": [canonical.decode(data) for data in core.storage.amendments.all()],
                 "audits": self._audits.waiting(name) if is_client else [],
                 "checkpoint": checkpoint.to_json(),
                 "consistency": [one.hex() for one in core.log.consistency(seen, checkpoint.size)],
@@ -220,9 +219,9 @@ class Service:
         all the same.
         """
         try:
-            with self._core.changing() as (connection, now):
-                connection.execute("UPDATE actors SET seen = ? WHERE name = ?", (now, name))
-        except (sqlite3.Error, OSError) as problem:
+            with self._core.changing() as now:
+                self._core.storage.actors.put(replace(self._core.actor(name), seen=now))
+        except (StoreError, OSError) as problem:
             self._report("the time of a sync could not be noted", problem)
 
     # -- operators and officers --------------------------------------------------------------------
@@ -235,7 +234,7 @@ class Service:
         question = content["sequence"] == 0
         roles = self._commands.roles(content["action"], question=question)
         actor = self._core.actor(content["actor"], *roles)
-        _verify(envelope, actor.key, f"the key that {content['actor']} enrolled")
+        _verify(envelope, actor.public_key, f"the key that {content['actor']} enrolled")
         if question:
             with self._core.lock:
                 value = self._commands.ask(content["action"], content["arguments"])
@@ -244,18 +243,11 @@ class Service:
         return answer
 
     def _command(self, data: bytes, envelope: Envelope, content: dict[str, Any]) -> bytes:
-        core, name, sequence, action = (
-            self._core,
-            content["actor"],
-            content["sequence"],
-            content["action"],
-        )
+        core, name, sequence = self._core, content["actor"], content["sequence"]
         digest = hashlib.sha256(data).hexdigest()
-        row = core.database.row(
-            "SELECT request, answer FROM answers WHERE actor = ? AND sequence = ?", (name, sequence)
-        )
-        if row is not None and row[0] == digest:
-            return bytes(row[1])
+        known = core.storage.answers.get(name, sequence)
+        if known is not None and known.request == digest:
+            return known.answer
         actor = core.actor(name)
         if sequence != actor.sequence + 1:
             code = "sequence-gap" if sequence > actor.sequence else "sequence-reused"
@@ -265,44 +257,34 @@ class Service:
             )
             raise RefusedError(code, reason, expected=actor.sequence + 1)
         try:
-            with self.upkeep.working:
-                with core.lock:
-                    core.require_sound()
-                self._commands.prepare(action, content["arguments"])
-                with core.mending():
-                    with core.changing() as (connection, now):
-                        value, summary = self._commands.do(
-                            connection, now, action, content["arguments"], envelope
-                        )
-                        entry = {
-                            "actor": name,
-                            "sequence": sequence,
-                            "command": digest,
-                            "action": action,
-                            "summary": summary,
-                        }
-                        index = core.append(connection, "commanded", now, **entry)
-                        answer = self._result(content, value, index, now)
-                        connection.execute(
-                            "UPDATE actors SET sequence = ? WHERE name = ?", (sequence, name)
-                        )
-                        connection.execute(
-                            "INSERT INTO answers VALUES (?, ?, ?, ?)",
-                            (name, sequence, digest, answer),
-                        )
-                    core.settle_head()
-                self._commands.finish(action)
+            return self._carry_out(envelope, content, digest)
         except RefusedError:
             raise
         except Exception as problem:
-            row = core.database.row(
-                "SELECT answer FROM answers WHERE actor = ? AND sequence = ?", (name, sequence)
-            )
-            if row is not None:
-                return bytes(row[0])
+            known = core.storage.answers.get(name, sequence)
+            if known is not None:
+                return known.answer
             raise RefusedError(
                 "storage", f"the command could not be carried out ({problem}): nothing was changed"
             ) from problem
+
+    def _carry_out(self, envelope: Envelope, content: dict[str, Any], digest: str) -> bytes:
+        core, name, sequence = self._core, content["actor"], content["sequence"]
+        action, arguments = content["action"], content["arguments"]
+        with self.upkeep.working:
+            with core.lock:
+                core.require_sound()
+            self._commands.prepare(action, arguments)
+            with core.mending():
+                with core.changing() as now:
+                    value, summary = self._commands.do(now, action, arguments, envelope)
+                    entry = {"actor": name, "sequence": sequence, "command": digest}
+                    index = core.append("commanded", now, **entry, action=action, summary=summary)
+                    answer = self._result(content, value, index, now)
+                    core.storage.actors.put(replace(core.actor(name), sequence=sequence))
+                    core.storage.answers.add(Answer(name, sequence, digest, answer))
+                core.settle_head()
+            self._commands.finish(action)
         return answer
 
     def _result(self, content: dict[str, Any], value: Any, index: int | None, now: int) -> bytes:

@@ -5,24 +5,24 @@ the one row of state.
 from __future__ import annotations
 
 import secrets
-import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any
 
-from expunge.crypto import Envelope, PublicKey, canonical
+from expunge.crypto import Envelope, canonical
 from expunge.crypto.envelope import SignedHeader
 from expunge.errors import EvidenceError, NotAGramError, RefusedError, SolveError, StoreError
-from expunge.evidence import Checkpoint, Logged, make_entry, salted
+from expunge.evidence import Checkpoint, Logged, make_entry, read_entry, salted
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.server.ledger import ServerLedger
 from expunge.server.log import AuditLog
-from expunge.server.storage import ServerFolder
-from expunge.wire.schema import time_text
+from expunge.server.storage.folder import ServerFolder
+from expunge.server.storage.tables import Actor, State
+from expunge.wire.schema import time_seconds, time_text
 
 SALT_BYTES = 32
 
@@ -60,39 +60,21 @@ class Digests:
     salt: bytes
 
 
-@dataclass(frozen=True)
-class Actor:
-    """Who is enrolled: role, key, status (active, must-rejoin, gone) and last sequence number."""
-
-    role: str
-    key: PublicKey
-    status: str
-    sequence: int
-
-
 class ServerState:
-    """Law: every change of state happens under `lock`, in one transaction of the database."""
+    """Law: every change of state happens under `lock`, in one transaction of the store."""
 
     def __init__(self, folder: ServerFolder, settings: Settings, clock: Clock) -> None:
         self.folder = folder
-        self.database = folder.database
+        self.storage = folder.storage
         self.vault = folder.vault
         self.settings = settings
         self.lock = RLock()
-        self.log = AuditLog(folder.database)
+        self.log = AuditLog(folder.storage)
         self._clock = clock
         self._hashing = ThreadPoolExecutor(1, "digest")
-        row = self.database.row("SELECT federation, spec, solver FROM state")
-        if row is None:
-            raise StoreError(
-                f"the server in {folder.path} was never finished: remove the folder and run "
-                "expunge init again"
-            )
-        self.federation = str(row[0])
-        self.solver_name = settings.solver or str(row[2])
-        self.books = ServerLedger(
-            folder, Spec.from_dict(canonical.decode(row[1].encode())), self.solver_name
-        )
+        self.federation = self.record.federation
+        self.solver_name = settings.solver or self.record.solver
+        self.books = ServerLedger(folder, self._recorded_spec(), self.solver_name)
         self.head: Head | None = None
         self.headless = ""  # why there is no head, if there is none
         self._sound = True  # whether memory is what is at rest
@@ -105,31 +87,41 @@ class ServerState:
         """The federation's current spec."""
         return self.books.spec
 
+    @property
+    def record(self) -> State:
+        """Where the server stands, as the store has it."""
+        record = self.storage.state.get()
+        if record is None:
+            raise StoreError(
+                f"the server in {self.folder.path} was never finished: remove the folder and run "
+                "expunge init again"
+            )
+        return record
+
+    def _recorded_spec(self) -> Spec:
+        return Spec.from_dict(canonical.decode(self.record.spec.encode()))
+
     # -- time --------------------------------------------------------------------------------------
 
     def now(self) -> int:
         """The time in whole seconds; never earlier than what was stamped before, whatever the clock
         does.
         """
-        return max(int(self._clock()), int(self.state("time")))
-
-    def state(self, column: str) -> Any:
-        """One column of the state."""
-        return self.database.value(f"SELECT {column} FROM state")  # noqa: S608 - our own names
+        return max(int(self._clock()), self.record.time)
 
     @contextmanager
-    def changing(self) -> Iterator[tuple[sqlite3.Connection, int]]:
-        """A transaction, and the time it is stamped with."""
-        with self.lock, self.database.transaction() as connection:
+    def changing(self) -> Iterator[int]:
+        """A transaction; the time it is stamped with."""
+        with self.lock, self.storage.transaction():
             now = self.now()
-            connection.execute("UPDATE state SET time = ?", (now,))
-            yield connection, now
+            self.storage.state.put(replace(self.record, time=now))
+            yield now
 
     # -- the log -----------------------------------------------------------------------------------
 
-    def append(self, connection: sqlite3.Connection, kind: str, now: int, **content: Any) -> int:
-        """Write an entry to the audit log; returns its index."""
-        return self.log.append(connection, make_entry(kind, time_text(now), **content))
+    def append(self, kind: str, now: int, **content: Any) -> int:
+        """Write an entry to the audit log, within a transaction; returns its index."""
+        return self.log.append(make_entry(kind, time_text(now), **content))
 
     def checkpoint(self, now: int) -> Checkpoint:
         """What the log is now."""
@@ -145,8 +137,14 @@ class ServerState:
 
     def rotations(self) -> list[Envelope]:
         """How the key that signs now came from the first one."""
-        rows = self.database.rows("SELECT envelope FROM rotations ORDER BY number")
-        return [Envelope.from_bytes(bytes(row[0]), "rotation") for row in rows]
+        return [Envelope.from_bytes(data, "rotation") for data in self.storage.rotations.all()]
+
+    def last_erased(self) -> int | None:
+        """When the log last said that a journal was erased at rest; None where it is not known."""
+        erasure = self.storage.generations.last_erasure()
+        if erasure is None or erasure.position < 0:
+            return None
+        return time_seconds(read_entry(self.log.entry(erasure.position))["time"])
 
     @property
     def server_id(self) -> str:
@@ -190,45 +188,36 @@ class ServerState:
             salt,
         )
 
-    def keep_digests(self, connection: sqlite3.Connection, digests: Digests) -> None:
+    def keep_digests(self, digests: Digests) -> None:
         """Make these the current digests; the salt is sealed under the generation's key, and so is
         erased with it.
         """
-        generation = self.state("generation")
-        slot = self.database.value(
-            "SELECT slot FROM generations WHERE generation = ?", (generation,)
-        )
-        sealed = self.vault.seal(slot, digests.salt, b"salt")
-        connection.execute(
-            "UPDATE state SET ledger_digest = ?, head_digest = ?, salt = ?",
-            (digests.ledger, digests.head, sealed),
+        record = self.record
+        salt = self.vault.seal(self.books.slot_of(record.generation), digests.salt, b"salt")
+        self.storage.state.put(
+            replace(record, ledger_digest=digests.ledger, head_digest=digests.head, salt=salt)
         )
 
-    def begin_generation(self, connection: sqlite3.Connection, slot: int, digests: Digests) -> None:
+    def begin_generation(self, slot: int, digests: Digests) -> None:
         """From now on messages, and the salt of these digests, are sealed under the key in a new
         slot.
         """
-        following = int(self.state("generation")) + 1
-        connection.execute(
-            "INSERT INTO generations (generation, slot) VALUES (?, ?)", (following, slot)
-        )
-        connection.execute("UPDATE state SET generation = ?", (following,))
-        self.keep_digests(connection, digests)
+        following = self.record.generation + 1
+        self.storage.generations.begin(following, slot)
+        self.storage.state.put(replace(self.record, generation=following))
+        self.keep_digests(digests)
 
     def salt(self) -> bytes:
         """The salt of the current digests: for auditors, while it is current."""
-        generation, sealed = self.database.row("SELECT generation, salt FROM state") or (0, b"")
-        slot = self.database.value(
-            "SELECT slot FROM generations WHERE generation = ?", (generation,)
-        )
-        return self.vault.unseal(slot, sealed, b"salt")
+        record = self.record
+        return self.vault.unseal(self.books.slot_of(record.generation), record.salt, b"salt")
 
     def recover(self) -> None:
         """After anything unexpected: make the memory what is at rest."""
         self._sound = False
-        self.database.make_room()
+        self.storage.make_room()
         self.folder.adopt_key()
-        self.books.spec = Spec.from_dict(canonical.decode(self.state("spec").encode()))
+        self.books.spec = self._recorded_spec()
         self.books.discard()
         self.books.reload()
         self.find_head()
@@ -256,26 +245,35 @@ class ServerState:
 
     def clients(self, *statuses: str) -> list[str]:
         """The names of the clients with one of these statuses."""
-        rows = self.database.rows(
-            "SELECT name, status FROM actors WHERE role = 'client' ORDER BY name"
-        )
-        return [name for name, status in rows if status in statuses]
+        return [
+            actor.name
+            for actor in self.storage.actors.all()
+            if actor.role == "client" and actor.status in statuses
+        ]
+
+    def silent(self, since: int) -> list[str]:
+        """The names of the active clients that have not synced since a time."""
+        return [
+            actor.name
+            for actor in self.storage.actors.all()
+            if (actor.role, actor.status) == ("client", "active")
+            and (actor.enrolled if actor.seen is None else actor.seen) < since
+        ]
 
     def actor(self, name: str, *roles: str) -> Actor:
         """An enrolled actor of one of these roles."""
-        row = self.database.row(
-            "SELECT role, key, status, sequence FROM actors WHERE name = ?", (name,)
-        )
-        if row is None:
+        actor = self.storage.actors.get(name)
+        if actor is None:
             raise RefusedError(
                 "unknown-actor",
                 f"nobody named {name!r:.80} is enrolled here: ask the operator for a token",
             )
-        if roles and row[0] not in roles:
+        if roles and actor.role not in roles:
             raise RefusedError(
-                "not-allowed", f"{name} is enrolled as {row[0]}; this is for {' and '.join(roles)}s"
+                "not-allowed",
+                f"{name} is enrolled as {actor.role}; this is for {' and '.join(roles)}s",
             )
-        return Actor(row[0], PublicKey.from_text(row[1]), row[2], row[3])
+        return actor
 
     def require_federation(self, federation: str) -> None:
         """Refuse what is meant for another federation."""
@@ -288,7 +286,7 @@ class ServerState:
         """The enrolled client of this name, if this is signed by the key that it enrolled."""
         actor = self.actor(name, "client")
         try:
-            signed.verify(actor.key)
+            signed.verify(actor.public_key)
         except EvidenceError as problem:
             raise RefusedError(
                 "bad-signature", f"this is not signed by the key that {name} enrolled"

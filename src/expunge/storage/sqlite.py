@@ -1,30 +1,220 @@
 """SQLite databases as client and server keep them: durable, erasing what is deleted, and brought up
 to date when opened.
+
+A transaction is durable when it returns, or nothing of it is; a snapshot sees whole transactions
+only.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import RLock
+from typing import Any, NoReturn, Self
+from urllib.parse import quote
 
-from expunge.errors import StoreError
+from expunge.errors import StoreBusyError, StoreError
 from expunge.storage.files import make_file
 
 _BESIDE = ("-wal", "-shm")
-_ALWAYS = {
+_ALWAYS: dict[str, str | int] = {
     "journal_mode": "WAL",
     "synchronous": "FULL",
     "secure_delete": "ON",
     "foreign_keys": "ON",
 }
+_PATIENCE = 2.0  # seconds that a snapshot waits for a writer that keeps readers out
+
+Hook = Callable[[str], None]
 
 
-def open_database(
+def no_hook(_: str) -> None:
+    """Nothing happens."""
+
+
+class Database:
+    """Law: after `with transaction()` everything in it is on disk; after an exception nothing of it
+    is. Any thread may use it.
+
+    `settings` are pragmas that come first. `hook` is called by name around every commit; tests make
+    it fail there.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        migrations: Sequence[str],
+        settings: Mapping[str, str | int] | None = None,
+        hook: Hook = no_hook,
+    ) -> None:
+        self._adopt(path, _connected(path, migrations, settings or {}), hook)
+
+    def _adopt(self, path: Path, connection: sqlite3.Connection, hook: Hook = no_hook) -> None:
+        self.path = path
+        self._connection = connection
+        self._hook = hook
+        self._lock = RLock()
+        self._closed = False
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """Everything or nothing, one at a time, not nested.
+
+        What SQLite cannot write is a StoreError.
+        """
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self
+                self._hook("before commit")
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as problem:
+                raise self._failure(problem) from problem
+            finally:
+                if not self._closed:
+                    _roll_back(self._connection)
+            self._hook("after commit")
+
+    def run(self, query: str, arguments: Sequence[Any] = ()) -> int:
+        """Carry out one statement; how many rows it touched. Refused outside a transaction."""
+        return self._in_transaction().execute(query, arguments).rowcount
+
+    def run_many(self, query: str, arguments: Iterable[Sequence[Any]]) -> None:
+        """Carry out one statement for each of many arguments, as `run`."""
+        self._in_transaction().executemany(query, arguments)
+
+    def _in_transaction(self) -> sqlite3.Connection:
+        with self._lock:  # of another thread's transaction only its end is seen
+            if not self._closed and not self._connection.in_transaction:
+                raise StoreError(f"{self.path} is changed in transactions only")
+            return self._connection
+
+    def _failure(self, problem: sqlite3.Error) -> StoreError:
+        if self._closed:
+            return StoreError(f"{self.path} was closed: open the store again")
+        remedy = (
+            "Free some space and try again"
+            if "full" in str(problem)
+            else "Mend the cause and try again"
+        )
+        return StoreError(
+            f"{self.path} could not be changed, and is as it was: {problem}. {remedy}"
+        )
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def rows(self, query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        with self._lock:
+            try:
+                return self._connection.execute(query, arguments).fetchall()
+            except sqlite3.Error as problem:
+                if self._closed:
+                    raise self._failure(problem) from problem
+                raise StoreError(
+                    f"{self.path} cannot be read: {problem}. Put it back from a backup"
+                ) from problem
+
+    def row(self, query: str, arguments: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+        """The first row of a query, or None."""
+        rows = self.rows(query, arguments)
+        return rows[0] if rows else None
+
+    def value(self, query: str, arguments: Sequence[Any] = ()) -> Any:
+        """The first value of the first row, or None."""
+        row = self.row(query, arguments)
+        return None if row is None else row[0]
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    def truncate_log(self) -> None:
+        """Bring the write-ahead log into the database and cut it to nothing."""
+        with self._lock:
+            try:
+                busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            except sqlite3.Error as problem:
+                raise self._failure(problem) from problem
+        if busy:
+            raise StoreError(
+                f"the write-ahead log of {self.path} could not be cut: something else reads the "
+                "database. Stop that"
+            )
+
+    def make_room(self) -> None:
+        """Cut the write-ahead log if that can be done now: on a full disk it may be all the room
+        there is.
+        """
+        with suppress(StoreError):
+            self.truncate_log()
+
+    def copy_to(self, path: Path, emptying: Sequence[str] = ()) -> None:
+        """A consistent copy in one file, made while others go on; `emptying` are statements that
+        take out of it what is not to be copied, to the last byte.
+        """
+        make_file(path)
+        target = sqlite3.connect(path, isolation_level=None)
+        try:
+            with self._lock:
+                self._connection.backup(target)
+            target.execute("PRAGMA journal_mode=DELETE")
+            target.execute("PRAGMA secure_delete=ON")
+            for statement in emptying:
+                target.execute(statement)
+            target.execute("VACUUM")
+        except sqlite3.Error as problem:
+            raise StoreError(f"{self.path} could not be copied: {problem}") from problem
+        finally:
+            target.close()
+
+    def close(self) -> None:
+        """Close; what was committed stays."""
+        with self._lock:
+            self._closed = True
+            self._connection.close()
+
+
+class Snapshot(Database):
+    """The database as it is at one moment, read beside the process that works on it.
+
+    Law: nothing is changed by it.
+
+    While one is open, that process can commit, but not cut the write-ahead log, for which it waits:
+    close this soon.
+    """
+
+    def __init__(self, path: Path, migrations: Sequence[str]) -> None:
+        connection, version = _glimpse(path)
+        self._adopt(path, connection)
+        if version != len(migrations):
+            self.close()
+            raise StoreBusyError(
+                f"{path} is in use by another process, and of version {version}; this program "
+                f"reads version {len(migrations)}: wait until that process has finished"
+            )
+
+    def transaction(self) -> NoReturn:
+        """Refused."""
+        self._refuse()
+
+    def truncate_log(self) -> NoReturn:
+        """Refused."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise StoreError(
+            f"{self.path} is open for reading only, beside the process that works on it: open it "
+            "to change it"
+        )
+
+
+def _connected(
     path: Path, migrations: Sequence[str], settings: Mapping[str, str | int]
 ) -> sqlite3.Connection:
-    """A connection for one process and any of its threads, which take turns; `settings` are pragmas
-    that come first.
+    """A connection for one process and any of its threads, which take turns.
 
     A database of version n has had the first n of the migrations; the others are carried out, each
     whole or not at all. One of a version that is not known yet is refused.
@@ -32,7 +222,7 @@ def open_database(
     beside = (path.with_name(path.name + end) for end in _BESIDE)
     try:
         # SQLite gives the files that it makes beside a database the mode of the database.
-        for file in (path, *(one for one in beside if one.exists())):
+        for file in (path, *(other for other in beside if other.exists())):
             make_file(file)
         connection = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, timeout=30.0
@@ -67,11 +257,37 @@ def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[st
                 f"BEGIN IMMEDIATE;{script};PRAGMA user_version={number};COMMIT;"
             )
         except BaseException:
-            roll_back(connection)
+            _roll_back(connection)
             raise
 
 
-def roll_back(connection: sqlite3.Connection) -> None:
+def _roll_back(connection: sqlite3.Connection) -> None:
     """End a transaction, if there is one, as if it had not begun."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
+
+
+def _glimpse(path: Path) -> tuple[sqlite3.Connection, int]:
+    """A connection that reads what is there now and sees no later change, and the version."""
+    try:
+        connection = sqlite3.connect(
+            f"file:{quote(str(path))}?mode=ro",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=_PATIENCE,
+        )
+    except sqlite3.Error as problem:
+        raise StoreError(f"the database {path} cannot be opened: {problem}") from problem
+    try:
+        connection.execute("PRAGMA temp_store=MEMORY")
+        connection.execute("BEGIN")
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on fixed
+    except sqlite3.Error as problem:
+        connection.close()
+        raise StoreBusyError(
+            f"{path} is in use by another process, and cannot be read beside it ({problem}): "
+            "wait until that has finished"
+        ) from problem
+    return connection, version

@@ -162,7 +162,7 @@ def test_a_store_that_does_not_answer_is_not_ready(
     closed = sqlite3.connect(":memory:", check_same_thread=False)
     closed.close()
     with monkeypatch.context() as patched:
-        patched.setattr(server.site.service.core.database, "_connection", closed)
+        patched.setattr(server.site.service.core.storage.database, "_connection", closed)
         ready = server.ask("GET", "/readyz")
         assert (ready.status, json.loads(ready.data)) == (
             503,

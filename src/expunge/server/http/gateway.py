@@ -8,7 +8,6 @@ have to wait for the round to end.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -219,7 +218,7 @@ class Gateway:
         core = self.service.core
         try:
             async with asyncio.timeout(_READY_SECONDS):
-                await self.fetch(lambda: core.database.value("SELECT round FROM state"))
+                await self.fetch(lambda: core.record)
         except (RefusedError, TimeoutError):
             return False, "the store does not answer"
         return True, core.headless
@@ -229,7 +228,7 @@ class Gateway:
     async def _in(self, pool: ThreadPoolExecutor, call: Callable[[], Value]) -> Value:
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, call)
-        except (StoreError, sqlite3.Error, OSError) as problem:
+        except (StoreError, OSError) as problem:
             log_problem("the store does not answer", problem)
             reason = (
                 "the server's store does not answer: offer the same again later, and tell "

@@ -6,7 +6,6 @@ Names of clients, orders or people are in none of them.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -130,7 +129,7 @@ class _Federation(Collector):
         )
         try:
             found = list(self._found())
-        except (ExpungeError, sqlite3.Error):
+        except ExpungeError:
             answers.add_metric([], 0)
             yield answers
             return
@@ -141,18 +140,10 @@ class _Federation(Collector):
     def _found(self) -> Iterator[Metric]:
         status, core = self._service.status(), self._service.core
         now = time_seconds(status["time"])
-        oldest = core.database.value("SELECT min(time) FROM journal")
-        erased = core.database.value(
-            "SELECT json_extract(entry, '$.time') FROM log WHERE position = (SELECT max(position) "
-            "FROM erasures)"
-        )
+        oldest, erased = core.storage.journal.oldest(), core.last_erased()
         yield _gauge("expunge_samples", "Samples retained in the ledger.", status["samples"])
         yield _gauges("expunge_clients", "Clients, by status.", "status", status["clients"])
-        silent = core.database.value(
-            "SELECT count(*) FROM actors WHERE role = 'client' AND status = 'active' "
-            "AND coalesce(seen, enrolled) < ?",
-            (now - _DAY,),
-        )
+        silent = len(core.silent(now - _DAY))
         yield _gauge(
             "expunge_clients_silent", "Active clients that have not synced for a day.", silent
         )
@@ -198,7 +189,7 @@ class _Federation(Collector):
             yield _gauge(
                 "expunge_seconds_since_erasure",
                 "Since a journal was last erased at rest.",
-                max(0, now - time_seconds(erased)),
+                max(0, now - erased),
             )
 
 

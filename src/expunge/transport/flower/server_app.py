@@ -426,8 +426,5 @@ def _applied(service: Service) -> int:
     """How many requests of clients have been applied, by messages of their own or by rounds of
     secure aggregation.
     """
-    return int(
-        service.core.database.value(
-            "SELECT coalesce(sum(sequence), 0) FROM actors WHERE role = 'client'"
-        )
-    )
+    actors = service.core.storage.actors.all()
+    return sum(actor.sequence for actor in actors if actor.role == "client")

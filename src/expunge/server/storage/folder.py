@@ -7,114 +7,33 @@ server.vault     the keys they are sealed under; may be mirrored to another disk
 server.key       the Ed25519 key that signs receipts (PEM); keep a copy in a safe
 lock             held by the process at work
 
-`Database`: one SQLite database, used by one process, with transactions that are durable when they
-return (write-ahead log, full synchronous, secure delete). `hook` is called by name around every
-commit; tests make it fail there.
-
 `Blobs`: sealed files, for what is too large for the database. A file is written whole and durable
-before anything refers to it.
+before anything refers to it. `hook` is called by name around every write, and around every commit
+of the database; tests make it fail there.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from threading import RLock
-from typing import Any
 
 from expunge.crypto import SigningKey
 from expunge.crypto.vault import Vault
 from expunge.errors import StoreError
-from expunge.server.schema import MIGRATIONS
+from expunge.server.storage.sqlite import open_storage
+from expunge.server.storage.tables import Storage
 from expunge.storage.files import (
     FolderLock,
     erase_drafts,
-    make_file,
     make_folder,
     sync_folder,
     write_whole,
 )
-from expunge.storage.sqlite import open_database, roll_back
+from expunge.storage.sqlite import Hook, no_hook
 
-Hook = Callable[[str], None]
-
-
-def no_hook(_: str) -> None:
-    """Nothing happens."""
-
-
-class Database:
-    """Law: after `with transaction()` everything in it is on disk; after an exception nothing of it
-    is.
-    """
-
-    def __init__(self, path: Path, migrations: Sequence[str], hook: Hook = no_hook) -> None:
-        self.path = path
-        self._hook = hook
-        self._lock = RLock()
-        self._connection = open_database(path, migrations, {"wal_autocheckpoint": 4000})
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Everything or nothing; one at a time; not to be nested."""
-        with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._hook("before commit")
-                self._connection.execute("COMMIT")
-            except BaseException:
-                roll_back(self._connection)
-                raise
-            self._hook("after commit")
-
-    def rows(self, query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
-        with self._lock:
-            return self._connection.execute(query, arguments).fetchall()
-
-    def row(self, query: str, arguments: Sequence[Any] = ()) -> tuple[Any, ...] | None:
-        """The first row of a query, or None."""
-        with self._lock:
-            found: tuple[Any, ...] | None = self._connection.execute(query, arguments).fetchone()
-            return found
-
-    def value(self, query: str, arguments: Sequence[Any] = ()) -> Any:
-        """The first value of the first row, or None."""
-        found = self.row(query, arguments)
-        return None if found is None else found[0]
-
-    def truncate_log(self) -> None:
-        """Bring the write-ahead log into the database and cut it to nothing."""
-        with self._lock:
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def make_room(self) -> None:
-        """Cut the write-ahead log if that can be done now: on a full disk it may be all the room
-        there is.
-        """
-        with suppress(sqlite3.Error):
-            self.truncate_log()
-
-    def copy_to(self, path: Path) -> None:
-        """A consistent copy, made while others go on."""
-        make_file(path)
-        target = sqlite3.connect(path, isolation_level=None)
-        try:
-            with self._lock:
-                self._connection.backup(target)
-            target.execute("PRAGMA journal_mode=DELETE")
-        finally:
-            target.close()
-
-    def close(self) -> None:
-        """Close; what was committed stays."""
-        with self._lock:
-            self._connection.close()
+OpenStorage = Callable[[Path, Hook], Storage]
 
 
 class Blobs:
@@ -179,7 +98,14 @@ class ServerFolder:
     """Whoever holds one is alone with these files."""
 
     def __init__(
-        self, path: Path, lock: FolderLock, vault: Vault, key: SigningKey, hook: Hook
+        self,
+        path: Path,
+        lock: FolderLock,
+        vault: Vault,
+        key: SigningKey,
+        *,
+        hook: Hook,
+        storage: OpenStorage,
     ) -> None:
         self.path = path
         self.vault = vault
@@ -189,14 +115,19 @@ class ServerFolder:
         self._closed = False
         try:
             self.blobs = Blobs(path / "sealed", hook)
-            self.database = Database(path / _DATABASE, MIGRATIONS, hook)
+            self.storage = storage(path / _DATABASE, hook)
         except BaseException:
             vault.close()
             raise
 
     @classmethod
     def create(
-        cls, path: Path, key: SigningKey, mirrors: Sequence[Path] = (), hook: Hook = no_hook
+        cls,
+        path: Path,
+        key: SigningKey,
+        mirrors: Sequence[Path] = (),
+        hook: Hook = no_hook,
+        storage: OpenStorage = open_storage,
     ) -> ServerFolder:
         """A new folder; one that holds a server already is refused."""
         make_folder(path)
@@ -205,14 +136,20 @@ class ServerFolder:
         lock = FolderLock(path)
         try:
             write_whole(path / _KEY, key.pem)
-            return cls(path, lock, Vault.create(path / _VAULT, mirrors), key, hook)
+            vault = Vault.create(path / _VAULT, mirrors)
+            return cls(path, lock, vault, key, hook=hook, storage=storage)
         except BaseException:
             lock.release()
             raise
 
     @classmethod
     def open(
-        cls, path: Path, mirrors: Sequence[Path] = (), hook: Hook = no_hook, timeout: float = 0.0
+        cls,
+        path: Path,
+        mirrors: Sequence[Path] = (),
+        hook: Hook = no_hook,
+        timeout: float = 0.0,
+        storage: OpenStorage = open_storage,
     ) -> ServerFolder:
         """The folder of a server that was created before."""
         if not (path / _DATABASE).exists():
@@ -226,7 +163,8 @@ class ServerFolder:
                     "keep its copy"
                 )
             key = SigningKey.from_pem((path / _KEY).read_bytes())
-            folder = cls(path, lock, Vault.open(path / _VAULT, mirrors), key, hook)
+            vault = Vault.open(path / _VAULT, mirrors)
+            folder = cls(path, lock, vault, key, hook=hook, storage=storage)
         except BaseException:
             lock.release()
             raise
@@ -246,9 +184,9 @@ class ServerFolder:
         """The database says which key signs: bring memory and file in line after a rotation, also
         after a crash in its middle.
         """
-        current = self.database.value("SELECT key FROM state")
-        if current is not None and current != self.key.public.id:
-            self.key = self._next_key(current)
+        state = self.storage.state.get()
+        if state is not None and state.key != self.key.public.id:
+            self.key = self._next_key(state.key)
         if self.key.public.id != self._stored:
             write_whole(self.path / _KEY, self.key.pem)
             self._stored = self.key.public.id
@@ -268,6 +206,6 @@ class ServerFolder:
         """Close everything and let others in; once is enough, and twice does no harm."""
         if not self._closed:
             self._closed = True
-            self.database.close()
+            self.storage.close()
             self.vault.close()
             self._lock.release()

@@ -1,0 +1,5 @@
+"""What the server keeps: the one seam between the service and whatever stores it.
+
+`tables` says what a store must do, `sqlite` does it, `folder` opens it beside sealed files, vault
+and signing key.
+"""

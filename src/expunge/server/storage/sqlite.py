@@ -1,0 +1,526 @@
+"""The server's tables in one SQLite database; laws and meaning are those of `tables`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from expunge.errors import StoreError
+from expunge.server.storage.schema import MIGRATIONS
+from expunge.server.storage.tables import (
+    Actor,
+    Answer,
+    Attempt,
+    Audit,
+    AuditReply,
+    EnrolmentToken,
+    Erasure,
+    JournalEntry,
+    LedgerFile,
+    Membership,
+    Order,
+    OrderReply,
+    ShareFile,
+    State,
+    Storage,
+)
+from expunge.storage.sqlite import Database, Hook, no_hook
+
+_SETTINGS: dict[str, str | int] = {"wal_autocheckpoint": 4000}
+_PARAMETERS = 900  # in one query
+_FOREVER = 1 << 62
+_FORGETTABLE = ("ledger", "subledgers", "journal", "commitments", "generations", "tokens")
+_WITH_SLOTS = ("ledger", "subledgers", "generations", "orders", "audits")
+_WITH_FILES = ("ledger", "subledgers", "journal")
+
+Record = TypeVar("Record")
+
+
+class _Records(Generic[Record]):
+    """A table whose columns are the fields of a record; `constants` are columns beside them."""
+
+    def __init__(
+        self, database: Database, table: str, record: type[Record], constants: str = ""
+    ) -> None:
+        names = [field.name for field in fields(record)]  # type: ignore[arg-type]
+        self._database = database
+        self._record = record
+        self._select = f"SELECT {', '.join(f'{table}.{name}' for name in names)} FROM {table} "  # noqa: S608 - our own names
+        places = [constants] if constants else []
+        self._into = f"INTO {table} ({', '.join([*places, *names])}) VALUES ("
+        self._into += ", ".join([*("?" for _ in places), *("?" for _ in names)]) + ")"
+
+    def one(self, where: str = "", arguments: Sequence[Any] = ()) -> Record | None:
+        row = self._database.row(self._select + where, arguments)
+        return None if row is None else self._record(*row)
+
+    def all(self, where: str = "", arguments: Sequence[Any] = ()) -> list[Record]:
+        return [self._record(*row) for row in self._database.rows(self._select + where, arguments)]
+
+    def insert(self, records: Iterable[Record], *constants: Any, rule: str = "") -> None:
+        self._database.run_many(
+            f"INSERT {self._into} {rule}", [(*constants, *_values(record)) for record in records]
+        )
+
+    def replace(self, record: Record, *constants: Any) -> None:
+        self._database.run(f"INSERT OR REPLACE {self._into}", (*constants, *_values(record)))
+
+
+def _values(record: Any) -> tuple[Any, ...]:
+    return tuple(getattr(record, field.name) for field in fields(record))
+
+
+class _State:
+    def __init__(self, database: Database) -> None:
+        self._records = _Records(database, "state", State, constants="one")
+
+    def get(self) -> State | None:
+        return self._records.one()
+
+    def put(self, state: State) -> None:
+        self._records.replace(state, 1)
+
+
+class _Actors:
+    _UPDATE = "ON CONFLICT (name) DO UPDATE SET " + ", ".join(
+        f"{field.name} = excluded.{field.name}" for field in fields(Actor)
+    )
+
+    def __init__(self, database: Database) -> None:
+        self._records = _Records(database, "actors", Actor)
+
+    def get(self, name: str) -> Actor | None:
+        return self._records.one("WHERE name = ?", (name,))
+
+    def with_key(self, key: str) -> Actor | None:
+        return self._records.one("WHERE key = ?", (key,))
+
+    def all(self) -> list[Actor]:
+        return self._records.all("ORDER BY name")
+
+    def put(self, *actors: Actor) -> None:
+        self._records.insert(actors, rule=self._UPDATE)
+
+
+class _Tokens:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._records = _Records(database, "tokens", EnrolmentToken)
+
+    def get(self, digest: str) -> EnrolmentToken | None:
+        return self._records.one("WHERE digest = ?", (digest,))
+
+    def add(self, token: EnrolmentToken) -> None:
+        self._records.insert([token])
+
+    def remove(self, digest: str) -> None:
+        self._database.run("DELETE FROM tokens WHERE digest = ?", (digest,))
+
+    def withdraw(self, name: str, before: int) -> None:
+        self._database.run("DELETE FROM tokens WHERE name = ? OR expires < ?", (name, before))
+
+
+class _Answers:
+    def __init__(self, database: Database) -> None:
+        self._records = _Records(database, "answers", Answer)
+
+    def get(self, actor: str, sequence: int) -> Answer | None:
+        return self._records.one("WHERE actor = ? AND sequence = ?", (actor, sequence))
+
+    def add(self, *answers: Answer) -> None:
+        self._records.insert(answers)
+
+
+class _Commitments:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def present(self, client: str, commitments: Sequence[bytes]) -> set[bytes]:
+        present: set[bytes] = set()
+        for start in range(0, len(commitments), _PARAMETERS):
+            block = commitments[start : start + _PARAMETERS]
+            marks = ",".join("?" * len(block))
+            condition = f"client = ? AND commitment IN ({marks})"
+            query = f"SELECT commitment FROM commitments WHERE {condition}"  # noqa: S608 - marks only
+            present.update(row[0] for row in self._database.rows(query, (client, *block)))
+        return present
+
+    def count(self, client: str) -> int:
+        query = "SELECT count(*) FROM commitments WHERE client = ?"
+        return int(self._database.value(query, (client,)))
+
+    def add(self, client: str, commitments: Iterable[bytes]) -> None:
+        self._database.run_many(
+            "INSERT INTO commitments (client, commitment) VALUES (?, ?)",
+            [(client, commitment) for commitment in commitments],
+        )
+
+    def remove(self, client: str, commitments: Iterable[bytes]) -> None:
+        self._database.run_many(
+            "DELETE FROM commitments WHERE client = ? AND commitment = ?",
+            [(client, commitment) for commitment in commitments],
+        )
+
+    def remove_all(self, client: str) -> None:
+        self._database.run("DELETE FROM commitments WHERE client = ?", (client,))
+
+
+class _Journal:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._records = _Records(database, "journal", JournalEntry)
+
+    def get(self, position: int) -> JournalEntry | None:
+        return self._records.one("WHERE position = ?", (position,))
+
+    def positions(
+        self, client: str | None = None, *, after: int = 0, until: int | None = None
+    ) -> list[int]:
+        query = "SELECT position FROM journal WHERE position > ? AND position <= ?"
+        arguments: tuple[Any, ...] = (after, _FOREVER if until is None else until)
+        if client is not None:
+            query, arguments = query + " AND client = ?", (*arguments, client)
+        return [row[0] for row in self._database.rows(query + " ORDER BY position", arguments)]
+
+    def last(self) -> int:
+        query = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'journal'"
+        return int(self._database.value(query))
+
+    def count(self) -> int:
+        return int(self._database.value("SELECT count(*) FROM journal"))
+
+    def oldest(self) -> int | None:
+        time: int | None = self._database.value("SELECT min(time) FROM journal")
+        return time
+
+    def holds(self, generation: int) -> bool:
+        query = "SELECT 1 FROM journal WHERE generation = ?"
+        return self._database.row(query, (generation,)) is not None
+
+    def clients(self, until: int) -> list[str]:
+        query = "SELECT DISTINCT client FROM journal WHERE position <= ? ORDER BY client"
+        return [row[0] for row in self._database.rows(query, (until,))]
+
+    def append(self, entry: JournalEntry) -> None:
+        self._records.insert([entry])
+
+    def remove(self, client: str, until: int) -> None:
+        self._database.run(
+            "DELETE FROM journal WHERE client = ? AND position <= ?", (client, until)
+        )
+
+
+class _Files:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._ledger = _Records(database, "ledger", LedgerFile, constants="one")
+        self._shares = _Records(database, "subledgers", ShareFile)
+
+    def ledger(self) -> LedgerFile | None:
+        return self._ledger.one()
+
+    def put_ledger(self, file: LedgerFile) -> None:
+        self._ledger.replace(file, 1)
+
+    def share(self, client: str) -> ShareFile | None:
+        return self._shares.one("WHERE client = ?", (client,))
+
+    def put_share(self, file: ShareFile) -> None:
+        self._shares.replace(file)
+
+    def remove_share(self, client: str) -> None:
+        self._database.run("DELETE FROM subledgers WHERE client = ?", (client,))
+
+    def names(self) -> set[str]:
+        return self._referred("file", _WITH_FILES)
+
+    def slots(self) -> set[int]:
+        return self._referred("slot", _WITH_SLOTS)
+
+    def _referred(self, column: str, tables: Sequence[str]) -> set[Any]:
+        selects = (f"SELECT {column} FROM {table}" for table in tables)  # noqa: S608 - our own names
+        rows = self._database.rows(" UNION ".join(selects))
+        return {row[0] for row in rows} - {None}
+
+
+class _Generations:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._erasures = _Records(database, "erasures", Erasure)
+
+    def slot(self, generation: int) -> int | None:
+        query = "SELECT slot FROM generations WHERE generation = ?"
+        slot: int | None = self._database.value(query, (generation,))
+        return slot
+
+    def begin(self, generation: int, slot: int) -> None:
+        query = "INSERT INTO generations (generation, slot) VALUES (?, ?)"
+        self._database.run(query, (generation, slot))
+
+    def end(self, until: int) -> None:
+        self._database.run("DELETE FROM generations WHERE generation <= ?", (until,))
+
+    def last_erasure(self) -> Erasure | None:
+        return self._erasures.one("ORDER BY generation DESC LIMIT 1")
+
+    def erasure_of(self, generation: int) -> Erasure | None:
+        return self._erasures.one(
+            "WHERE generation >= ? ORDER BY generation LIMIT 1", (generation,)
+        )
+
+    def erased(self, erasure: Erasure) -> None:
+        self._erasures.insert([erasure], rule="ON CONFLICT (generation) DO NOTHING")
+
+
+class _Log:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def size(self) -> int:
+        return int(self._database.value("SELECT coalesce(max(position) + 1, 0) FROM log"))
+
+    def entries(self, start: int, end: int) -> list[bytes]:
+        query = "SELECT entry FROM log WHERE position >= ? AND position < ? ORDER BY position"
+        return [row[0] for row in self._database.rows(query, (start, end))]
+
+    def node(self, level: int, index: int) -> bytes:
+        query = "SELECT hash FROM nodes WHERE level = ? AND position = ?"
+        hashed: bytes | None = self._database.value(query, (level, index))
+        if hashed is None:
+            raise StoreError(f"the log has no node {index} of level {level}: restore a backup")
+        return hashed
+
+    def search(self, values: Mapping[str, str | int]) -> list[int]:
+        equal = "json_extract(CAST(entry AS TEXT), ?) = ?"
+        condition = " AND ".join(equal for _ in values)
+        query = f"SELECT position FROM log WHERE {condition} ORDER BY position"  # noqa: S608 - our own names
+        arguments = [part for path, value in values.items() for part in (f"$.{path}", value)]
+        return [row[0] for row in self._database.rows(query, arguments)]
+
+    def append(self, entry: bytes, nodes: Iterable[tuple[int, int, bytes]]) -> None:
+        self._database.run("INSERT INTO log (position, entry) VALUES (?, ?)", (self.size(), entry))
+        self._database.run_many("INSERT INTO nodes (level, position, hash) VALUES (?, ?, ?)", nodes)
+
+
+class _Documents:
+    def __init__(self, database: Database, table: str) -> None:
+        self._database = database
+        self._table = table
+
+    def all(self) -> list[bytes]:
+        query = f"SELECT envelope FROM {self._table} ORDER BY number"  # noqa: S608 - our own names
+        return [row[0] for row in self._database.rows(query)]
+
+    def add(self, envelope: bytes) -> None:
+        query = f"INSERT INTO {self._table} (envelope) VALUES (?)"  # noqa: S608 - our own names
+        self._database.run(query, (envelope,))
+
+
+class _Orders:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._records = _Records(database, "orders", Order)
+        self._replies = _Records(database, "order_clients", OrderReply, constants="order_id")
+
+    def get(self, order: str) -> Order | None:
+        return self._records.one("WHERE id = ?", (order,))
+
+    def all(self) -> list[Order]:
+        first = "(SELECT min(position) FROM order_entries WHERE order_id = id)"
+        return self._records.all(f"ORDER BY filed, {first}, id")
+
+    def unanswered(self, client: str) -> list[Order]:
+        return self._records.all(
+            "JOIN order_clients ON order_id = id WHERE client = ? AND found IS NULL "
+            "ORDER BY filed, id",
+            (client,),
+        )
+
+    def add(self, order: Order, clients: Iterable[str]) -> None:
+        self._records.insert([order])
+        self._replies.insert([OrderReply(client) for client in clients], order.id)
+
+    def put(self, order: Order) -> None:
+        self._records.replace(order)
+
+    def replies(self, order: str) -> list[OrderReply]:
+        return self._replies.all("WHERE order_id = ? ORDER BY client", (order,))
+
+    def reply_of(self, order: str, client: str) -> OrderReply | None:
+        return self._replies.one("WHERE order_id = ? AND client = ?", (order, client))
+
+    def reply(self, order: str, reply: OrderReply) -> None:
+        self._replies.replace(reply, order)
+
+    def entries(self, order: str) -> list[int]:
+        query = "SELECT position FROM order_entries WHERE order_id = ? ORDER BY position"
+        return [row[0] for row in self._database.rows(query, (order,))]
+
+    def mention(self, order: str, position: int) -> None:
+        query = "INSERT INTO order_entries (order_id, position) VALUES (?, ?)"
+        self._database.run(query, (order, position))
+
+
+class _Audits:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._records = _Records(database, "audits", Audit)
+
+    def get(self, audit: str) -> Audit | None:
+        return self._records.one("WHERE id = ?", (audit,))
+
+    def all(self) -> list[Audit]:
+        return self._records.all("ORDER BY started, id")
+
+    def running(self) -> list[Audit]:
+        return self._records.all("WHERE finished IS NULL ORDER BY started, id")
+
+    def unanswered(self, client: str) -> list[Audit]:
+        return self._records.all(
+            "JOIN audit_clients ON audit_id = id WHERE client = ? AND equal IS NULL "
+            "AND finished IS NULL ORDER BY started, id",
+            (client,),
+        )
+
+    def last(self) -> Audit | None:
+        return self._records.one("WHERE position IS NOT NULL ORDER BY position DESC LIMIT 1")
+
+    def put(self, audit: Audit) -> None:
+        self._records.replace(audit)
+
+    def replies(self, audit: str) -> list[AuditReply]:
+        query = "SELECT client, equal, count FROM audit_clients WHERE audit_id = ? ORDER BY client"
+        rows = self._database.rows(query, (audit,))
+        return [
+            AuditReply(client, None if equal is None else bool(equal), count)
+            for client, equal, count in rows
+        ]
+
+    def reply(self, audit: str, *replies: AuditReply) -> None:
+        self._database.run_many(
+            "INSERT OR REPLACE INTO audit_clients (audit_id, client, equal, count) "
+            "VALUES (?, ?, ?, ?)",
+            [(audit, reply.client, reply.equal, reply.count) for reply in replies],
+        )
+
+    def release(self, audit: str, client: str) -> None:
+        query = "DELETE FROM audit_clients WHERE audit_id = ? AND client = ?"
+        self._database.run(query, (audit, client))
+
+
+class _Rounds:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._memberships = _Records(database, "aggregations", Membership)
+        self._attempts = _Records(database, "attempts", Attempt)
+
+    def membership(self, client: str, sequence: int) -> Membership | None:
+        return self._memberships.one(
+            "JOIN members USING (position) WHERE client = ? AND sequence = ?", (client, sequence)
+        )
+
+    def apply(self, membership: Membership, members: Iterable[tuple[str, int]]) -> None:
+        self._memberships.insert([membership])
+        self._database.run_many(
+            "INSERT INTO members (client, sequence, position) VALUES (?, ?, ?)",
+            [(client, sequence, membership.position) for client, sequence in members],
+        )
+
+    def rebuilds(self) -> list[str]:
+        rows = self._database.rows("SELECT client FROM rebuilds ORDER BY client")
+        return [row[0] for row in rows]
+
+    def await_rebuild(self, client: str) -> None:
+        self._database.run("INSERT INTO rebuilds (client) VALUES (?)", (client,))
+
+    def rebuilt(self) -> None:
+        self._database.run("DELETE FROM rebuilds")
+
+    def attempts(self) -> list[Attempt]:
+        return self._attempts.all("ORDER BY rowid")
+
+    def attempt(self, attempts: Iterable[Attempt]) -> None:
+        self._attempts.insert(attempts)
+
+    def drop_attempts(self, aggregations: Collection[str]) -> None:
+        self._database.run_many(
+            "DELETE FROM attempts WHERE aggregation = ?",
+            [(aggregation,) for aggregation in aggregations],
+        )
+
+
+class SqliteStorage(Storage):
+    """The store of a server in a file, used by one process."""
+
+    def __init__(self, path: Path, hook: Hook = no_hook) -> None:
+        self.database = database = Database(path, MIGRATIONS, _SETTINGS, hook)
+        self.state = _State(database)
+        self.actors = _Actors(database)
+        self.tokens = _Tokens(database)
+        self.answers = _Answers(database)
+        self.commitments = _Commitments(database)
+        self.journal = _Journal(database)
+        self.files = _Files(database)
+        self.generations = _Generations(database)
+        self.log = _Log(database)
+        self.amendments = _Documents(database, "amendments")
+        self.rotations = _Documents(database, "rotations")
+        self.orders = _Orders(database)
+        self.audits = _Audits(database)
+        self.rounds = _Rounds(database)
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """As `Database.transaction`."""
+        return self.database.transaction()
+
+    def forget_overwritten(self) -> None:
+        """Cut the write-ahead log; in the database itself what is deleted is overwritten."""
+        self.database.truncate_log()
+
+    def make_room(self) -> None:
+        """Cut the write-ahead log, if that can be done now."""
+        self.database.make_room()
+
+    def write_backup(self, path: Path) -> None:
+        """A copy of the database."""
+        emptied = [f"DELETE FROM {table}" for table in _FORGETTABLE]  # noqa: S608 - our own names
+        self.database.copy_to(path, [*emptied, "UPDATE state SET salt = x''"])
+
+    def close(self) -> None:
+        """Close; what was committed stays."""
+        self.database.close()
+
+
+def open_storage(path: Path, hook: Hook = no_hook) -> Storage:
+    """The store that servers have."""
+    return SqliteStorage(path, hook)
+
+
+def signer_of(backup: Path) -> str | None:
+    """The id of the key that a backed-up server signed with; None if it was never founded."""
+    try:
+        row = _peek(backup, "SELECT key FROM state")
+    except sqlite3.Error as problem:
+        raise StoreError(f"{backup} is no backup of a server: {problem}") from problem
+    return str(row[0][0]) if row else None
+
+
+def rotations_of(path: Path) -> list[bytes]:
+    """The rotations in a server's database, the oldest first; also while a server is running."""
+    try:
+        rows = _peek(path, "SELECT envelope FROM rotations ORDER BY number")
+    except sqlite3.Error as problem:
+        raise StoreError(
+            f"the rotations of the server's key cannot be read from {path}: {problem}"
+        ) from problem
+    return [row[0] for row in rows]
+
+
+def _peek(path: Path, query: str) -> list[tuple[Any, ...]]:
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as connection:
+        return connection.execute(query).fetchall()

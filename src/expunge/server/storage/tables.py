@@ -1,0 +1,515 @@
+"""What a store of the server must do: its records, and the tables that hold them.
+
+Law: whatever is read is what was written last, in this transaction or in those that are over. A
+table is changed in a transaction only, and refuses to be changed outside one. What each table is
+trusted for stands beside it.
+
+Nothing here can be read as a sample: statistics are in sealed files (`files`) or sealed records
+(`journal`); subjects of orders and salts are sealed too; commitments are salted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from expunge.crypto import PublicKey
+
+
+@dataclass(frozen=True)
+class State:
+    """Who the server is, and where it stands."""
+
+    federation: str
+    key: str  # id of the key that signs now
+    spec: str  # canonical JSON of the current spec
+    solver: str
+    round: int  # number of the last round
+    time: int  # the latest time stamped: times never go back
+    generation: int  # of the journal, now being written
+    salt: bytes  # of the current digests, sealed under the generation's key
+    ledger_digest: str  # salted: the current one
+    head_digest: str  # salted; empty if there is no head
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who is enrolled: an operator, an officer or a client."""
+
+    name: str
+    role: str
+    key: str
+    status: str  # active, must-rejoin, gone
+    sequence: int  # of its last request or command
+    enrolled: int
+    token: str  # SHA-256 of the secret it enrolled with
+    seen: int | None = None  # when it last synced
+
+    @property
+    def public_key(self) -> PublicKey:
+        """The key that it signs with."""
+        return PublicKey.from_text(self.key)
+
+
+@dataclass(frozen=True)
+class EnrolmentToken:
+    """A token that has been issued and not been used."""
+
+    digest: str  # SHA-256 of the secret
+    name: str
+    role: str
+    expires: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was answered, so that the same request again gets the same answer."""
+
+    actor: str
+    sequence: int
+    request: str  # digest of the request; covers a nonce
+    answer: bytes
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """A message that is not in the files yet, sealed under a key that is destroyed when it is."""
+
+    generation: int
+    client: str
+    sequence: int
+    kind: str
+    added: int
+    deleted: int
+    time: int
+    sealed: bytes | None  # one of these two
+    file: str | None
+
+
+@dataclass(frozen=True)
+class LedgerFile:
+    """The ledger up to a position of the journal."""
+
+    position: int
+    slot: int
+    file: str
+
+
+@dataclass(frozen=True)
+class ShareFile:
+    """A client's share of the ledger up to its last fold."""
+
+    client: str
+    slot: int
+    file: str
+    account: bytes  # sealed
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """Where the log says that a generation of the journal, and those before it, was erased."""
+
+    generation: int
+    position: int  # negative where a restored server does not know
+
+
+@dataclass(frozen=True)
+class Order:
+    """An erasure order; who the subject is stays sealed until the order is closed."""
+
+    id: str
+    filed: int
+    deadline: int
+    slot: int | None
+    sealed: bytes | None
+    reference: str = ""  # what officers call it in their own files; not personal
+    completed: int | None = None
+    closed: int | None = None
+
+    def state(self, now: int) -> str:
+        """One of open, overdue, complete, closed, and lost: a restored server no longer knows who
+        the subject is.
+        """
+        if self.closed is not None:
+            return "closed"
+        if self.completed is not None:
+            return "complete"
+        if self.slot is None:
+            return "lost"
+        return "overdue" if now > self.deadline else "open"
+
+
+@dataclass(frozen=True)
+class OrderReply:
+    """What a client has answered to an order."""
+
+    client: str
+    found: int | None = None  # None: no answer yet
+    sequence: int | None = None  # of the request that answered; None or 0 if it was forgotten
+    time: int | None = None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """An audit, under way until it is finished."""
+
+    id: str
+    started: int
+    slot: int | None
+    salt: bytes | None  # sealed
+    finished: int | None = None
+    result: str | None = None
+    position: int | None = None  # in the log, when finished
+
+
+@dataclass(frozen=True)
+class AuditReply:
+    """What a client has answered to an audit."""
+
+    client: str
+    equal: bool | None = None  # None: no answer yet
+    count: int | None = None
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A client's request in a round of secure aggregation that has been applied."""
+
+    position: int  # of the round in the log
+    spec: str  # canonical JSON of the spec of the round
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A client's request in a round whose sum clients were asked to unmask."""
+
+    aggregation: str
+    client: str
+    sequence: int
+
+
+class StateTable(Protocol):
+    """Truth: one record."""
+
+    def get(self) -> State | None:
+        """The state; None before the server is founded."""
+
+    def put(self, state: State) -> None:
+        """Make this the state."""
+
+
+class ActorTable(Protocol):
+    """Truth: enrolled keys, and the last sequence number of each."""
+
+    def get(self, name: str) -> Actor | None:
+        """The actor of a name."""
+
+    def with_key(self, key: str) -> Actor | None:
+        """The actor that enrolled a key."""
+
+    def all(self) -> list[Actor]:
+        """Everybody, by name."""
+
+    def put(self, *actors: Actor) -> None:
+        """Enrol, or replace by name; a key that is somebody else's is refused."""
+
+
+class TokenTable(Protocol):
+    """Truth: tokens that can be enrolled with."""
+
+    def get(self, digest: str) -> EnrolmentToken | None:
+        """The token of a secret with this digest."""
+
+    def add(self, token: EnrolmentToken) -> None:
+        """Issue a token."""
+
+    def remove(self, digest: str) -> None:
+        """Use a token up."""
+
+    def withdraw(self, name: str, before: int) -> None:
+        """Remove those for a name, and those that expire before a time."""
+
+
+class AnswerTable(Protocol):
+    """Truth: what was answered. Receipts are evidence."""
+
+    def get(self, actor: str, sequence: int) -> Answer | None:
+        """The answer to an actor's request of this number."""
+
+    def add(self, *answers: Answer) -> None:
+        """Keep answers; a second one to a number is refused."""
+
+
+class CommitmentTable(Protocol):
+    """Truth: which samples are retained, by salted commitments."""
+
+    def present(self, client: str, commitments: Sequence[bytes]) -> set[bytes]:
+        """Those of these that a client retains."""
+
+    def count(self, client: str) -> int:
+        """How many samples a client retains."""
+
+    def add(self, client: str, commitments: Iterable[bytes]) -> None:
+        """Retain samples; one that is retained already is refused."""
+
+    def remove(self, client: str, commitments: Iterable[bytes]) -> None:
+        """Retain them no longer."""
+
+    def remove_all(self, client: str) -> None:
+        """Retain nothing of a client."""
+
+
+class Journal(Protocol):
+    """Truth until folded: messages not yet in the files."""
+
+    def get(self, position: int) -> JournalEntry | None:
+        """The entry at a position."""
+
+    def positions(
+        self, client: str | None = None, *, after: int = 0, until: int | None = None
+    ) -> list[int]:
+        """Where there are entries, ascending: all or a client's, beyond and up to a position."""
+
+    def last(self) -> int:
+        """The position of the last entry there ever was, folded or not; 0 if there was none."""
+
+    def count(self) -> int:
+        """How many entries there are."""
+
+    def oldest(self) -> int | None:
+        """The earliest time of an entry."""
+
+    def holds(self, generation: int) -> bool:
+        """Whether there are entries of a generation."""
+
+    def clients(self, until: int) -> list[str]:
+        """Who has entries up to a position, by name."""
+
+    def append(self, entry: JournalEntry) -> None:
+        """Write an entry at the next position. No position is used twice."""
+
+    def remove(self, client: str, until: int) -> None:
+        """Remove a client's entries up to a position."""
+
+
+class FileTable(Protocol):
+    """Truth: which sealed files count, and which slots of the vault hold keys that are needed."""
+
+    def ledger(self) -> LedgerFile | None:
+        """The file of the ledger."""
+
+    def put_ledger(self, file: LedgerFile) -> None:
+        """Make this the file of the ledger."""
+
+    def share(self, client: str) -> ShareFile | None:
+        """The file of a client's share."""
+
+    def put_share(self, file: ShareFile) -> None:
+        """Make this the file of its client's share."""
+
+    def remove_share(self, client: str) -> None:
+        """A client has no share any more."""
+
+    def names(self) -> set[str]:
+        """Every file that is referred to, by the journal as well."""
+
+    def slots(self) -> set[int]:
+        """Every slot that is referred to: by files, generations, orders and audits."""
+
+
+class GenerationTable(Protocol):
+    """Truth: the slot of each generation's key; evidence: where erasures at rest were logged."""
+
+    def slot(self, generation: int) -> int | None:
+        """The slot of a generation's key; None once it was destroyed."""
+
+    def begin(self, generation: int, slot: int) -> None:
+        """A new generation."""
+
+    def end(self, until: int) -> None:
+        """No longer refer to the keys of generations up to this one."""
+
+    def last_erasure(self) -> Erasure | None:
+        """The one of the latest generation."""
+
+    def erasure_of(self, generation: int) -> Erasure | None:
+        """The first one that was of this generation or of a later one, and so of both."""
+
+    def erased(self, erasure: Erasure) -> None:
+        """Note an erasure; one of a generation that is noted already changes nothing."""
+
+
+class LogTable(Protocol):
+    """Evidence: the audit log and its complete subtrees. Append-only."""
+
+    def size(self) -> int:
+        """How many entries there are."""
+
+    def entries(self, start: int, end: int) -> list[bytes]:
+        """The entries from `start` up to, not including, `end`."""
+
+    def node(self, level: int, index: int) -> bytes:
+        """The hash of a complete subtree."""
+
+    def search(self, values: Mapping[str, str | int]) -> list[int]:
+        """The positions of the entries with these values at these paths (`summary.file`)."""
+
+    def append(self, entry: bytes, nodes: Iterable[tuple[int, int, bytes]]) -> None:
+        """Write the next entry, and the subtrees that it completes: level, index, hash."""
+
+
+class DocumentTable(Protocol):
+    """Evidence: envelopes in the order in which they were signed."""
+
+    def all(self) -> list[bytes]:
+        """The oldest first."""
+
+    def add(self, envelope: bytes) -> None:
+        """Keep one more."""
+
+
+class OrderTable(Protocol):
+    """Truth: erasure orders, and what was answered to them."""
+
+    def get(self, order: str) -> Order | None:
+        """The order of an id."""
+
+    def all(self) -> list[Order]:
+        """Every order, the oldest first; the log tells apart those of one second."""
+
+    def unanswered(self, client: str) -> list[Order]:
+        """Those that wait for a client's answer, the oldest first."""
+
+    def add(self, order: Order, clients: Iterable[str]) -> None:
+        """File an order that waits for these clients."""
+
+    def put(self, order: Order) -> None:
+        """Replace an order by its id."""
+
+    def replies(self, order: str) -> list[OrderReply]:
+        """By client, whether they have answered or not."""
+
+    def reply_of(self, order: str, client: str) -> OrderReply | None:
+        """Of one client; None if the order is not for it."""
+
+    def reply(self, order: str, reply: OrderReply) -> None:
+        """Replace what is known of a client's answer."""
+
+    def entries(self, order: str) -> list[int]:
+        """Where the log speaks of an order, ascending."""
+
+    def mention(self, order: str, position: int) -> None:
+        """Note that the log speaks of an order."""
+
+
+class AuditTable(Protocol):
+    """Truth: audits, and what was answered to them."""
+
+    def get(self, audit: str) -> Audit | None:
+        """The audit of an id."""
+
+    def all(self) -> list[Audit]:
+        """Every audit, the oldest first."""
+
+    def running(self) -> list[Audit]:
+        """Those that are not finished, the oldest first."""
+
+    def unanswered(self, client: str) -> list[Audit]:
+        """Those of them that wait for a client's answer."""
+
+    def last(self) -> Audit | None:
+        """The one that was logged last."""
+
+    def put(self, audit: Audit) -> None:
+        """Begin an audit, or replace it by its id."""
+
+    def replies(self, audit: str) -> list[AuditReply]:
+        """By client, whether they have answered or not."""
+
+    def reply(self, audit: str, *replies: AuditReply) -> None:
+        """Wait for clients' answers, or replace what is known of them."""
+
+    def release(self, audit: str, client: str) -> None:
+        """Wait for a client no longer, and forget what it answered."""
+
+
+class RoundTable(Protocol):
+    """Evidence: rounds of secure aggregation by their place in the log, and which requests each has
+    applied. Truth: clients whose samples are in the ledger until the others have rebuilt it, and
+    whose sums were to be unmasked.
+    """
+
+    def membership(self, client: str, sequence: int) -> Membership | None:
+        """The round that has applied a client's request of this number."""
+
+    def apply(self, membership: Membership, members: Iterable[tuple[str, int]]) -> None:
+        """A round has applied these requests, by client and number."""
+
+    def rebuilds(self) -> list[str]:
+        """The clients that are to be forgotten by a rebuild, by name."""
+
+    def await_rebuild(self, client: str) -> None:
+        """A client is to be forgotten by a rebuild."""
+
+    def rebuilt(self) -> None:
+        """Nobody is, any more."""
+
+    def attempts(self) -> list[Attempt]:
+        """Every attempt that is kept, the oldest first."""
+
+    def attempt(self, attempts: Iterable[Attempt]) -> None:
+        """Note whose sum is about to be unmasked."""
+
+    def drop_attempts(self, aggregations: Collection[str]) -> None:
+        """Keep the attempts of these rounds no longer."""
+
+
+class Storage(ABC):
+    """All tables of a server, changed together.
+
+    `hook` of an implementation is called by name around every commit.
+    """
+
+    state: StateTable
+    actors: ActorTable
+    tokens: TokenTable
+    answers: AnswerTable
+    commitments: CommitmentTable
+    journal: Journal
+    files: FileTable
+    generations: GenerationTable
+    log: LogTable
+    amendments: DocumentTable
+    rotations: DocumentTable
+    orders: OrderTable
+    audits: AuditTable
+    rounds: RoundTable
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[object]:
+        """Everything or nothing, durable when it is over, one at a time, not nested.
+
+        What cannot be written is a StoreError.
+        """
+
+    @abstractmethod
+    def forget_overwritten(self) -> None:
+        """When this returns, nothing that was removed or replaced can be read from the store."""
+
+    @abstractmethod
+    def make_room(self) -> None:
+        """Let go of what the store can do without: the disk may be full."""
+
+    @abstractmethod
+    def write_backup(self, path: Path) -> None:
+        """A consistent copy in a file, made while others go on, without what must be forgettable:
+        files, journal, commitments, generations, tokens and the salt.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close; what was committed stays."""
