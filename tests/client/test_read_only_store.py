@@ -196,7 +196,7 @@ def test_what_cannot_be_read_beside_its_process_is_busy(
     [
         (b"", "truncated"),
         (b"expunge\0vault\0", "truncated"),
-        (b"another\0vault\0\x01" + bytes(49), "is not a vault"),
+        (b"another\0vault\0\x01" + bytes(49), "not a vault"),
         (b"expunge\0vault\0\x02" + bytes(49), "of version 2"),
         (b"expunge\0vault\0\x01" + bytes(8), "truncated"),
         (b"expunge\0vault\0\x01" + bytes(16) + b"\x02" + bytes(48), "truncated"),
