@@ -36,6 +36,7 @@ from typing import Any
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import EvidenceError, ProtocolError, RefusedError, StoreError
 from expunge.evidence import KeyChain, Result
+from expunge.evidence.rotation import read_federation
 from expunge.storage.files import (
     FolderLock,
     erase,
@@ -228,16 +229,6 @@ _KEY_BYTES = 32
 _TOKEN_BYTES = 32
 _NONCE_BYTES = 32
 _OUT_OF_STEP = ("sequence-gap", "sequence-reused")
-# Refusals of an enrolment that are given once it was read and looked up: this attempt has not taken
-# effect.
-_FINAL = (
-    "bad-token",
-    "name-taken",
-    "wrong-spec",
-    "wrong-federation",
-    "bad-signature",
-    "not-allowed",
-)
 _PASSING = ("storage", "too-many")  # refusals that say: later
 _UNREAD = ("malformed", "too-large")  # refusals that may come before a command is read
 
@@ -302,56 +293,21 @@ class Office:
         where = address or (token.urls[0] if token.urls else "")
         doubtful = OfficeFolder.exists(path)  # an earlier attempt may have arrived
         office = cls(_draft(path, token, where), carrier)
+        folder = office._folder
         try:
-            answer = office._offer_enrolment(token)
-        except RefusedError as refusal:
-            if refusal.code in _FINAL and not doubtful:
-                office._folder.remove()
-            office.close()
-            raise
-        except BaseException:
-            office.close()
-            raise
-        try:
-            office._take_enrolment(token, answer)
+            answer = token.redeem(
+                folder.key,
+                office._way(),
+                spec="",
+                signer=office._signer,
+                undo=None if doubtful else folder.remove,
+            )
+            sequence = max(answer["sequence"], folder.state.sequence)
+            folder.write(replace(folder.state, enrolled=True, sequence=sequence))
         except BaseException:
             office.close()
             raise
         return office
-
-    def _offer_enrolment(self, token: Token) -> bytes:
-        key = self._folder.key
-        content = {
-            "federation": token.federation,
-            "key": key.public.text,
-            "name": token.name,
-            "spec": "",
-            "token": token.secret,
-        }
-        return self._way().enrol(payloads.sign("enrolment", content, key))
-
-    def _take_enrolment(self, token: Token, data: bytes) -> None:
-        state, key = self._folder.state, self._folder.key
-        envelope, answer = payloads.open_unverified("enrolled", data)
-        signer = self._signer(envelope)
-        envelope.verify(signer)
-        told = (
-            answer["federation"],
-            answer["name"],
-            answer["role"],
-            answer["key"],
-            answer["server"],
-        )
-        if told != (token.federation, token.name, token.role, key.public.text, signer.text):
-            raise EvidenceError(
-                f"the server enrolled {answer['name']!r:.80} as {answer['role']!r:.40}, not what "
-                "the token says"
-            )
-        self._folder.write(
-            replace(
-                self._folder.state, enrolled=True, sequence=max(answer["sequence"], state.sequence)
-            )
-        )
 
     def close(self) -> None:
         """Let others in. The carrier is whoever's opened it."""
@@ -665,12 +621,7 @@ class Office:
         """What the server says of the federation: its spec, limits and rotations, which are
         noted.
         """
-        envelope, content = payloads.open_unverified("federation", self._way().federation())
-        rotations = [Envelope.from_json(value, "rotation") for value in content["rotations"]]
-        chain = KeyChain(self.server, rotations)
-        chain.verify(
-            envelope, lambda content: (content["federation"], content["checkpoint"]["time"])
-        )
+        content, rotations = read_federation(self._way().federation(), self.server)
         if content["federation"] != self.federation:
             raise EvidenceError(
                 f"the server is of federation {content['federation']}, not of {self.federation}"

@@ -11,32 +11,19 @@ from pathlib import Path
 
 from expunge.client.store import ClientStore
 from expunge.client.trust import Trust
-from expunge.crypto import Envelope, PublicKey
+from expunge.crypto import PublicKey
 from expunge.errors import (
     BackboneError,
     EvidenceError,
     ProtocolError,
-    RefusedError,
     SpecMismatchError,
     StoreError,
 )
-from expunge.evidence import KeyChain
+from expunge.evidence.rotation import read_federation
 from expunge.ridge.spec import Spec
-from expunge.wire import payloads
 from expunge.wire.carrier import Carrier
 from expunge.wire.delivery import CheckedCarrier
 from expunge.wire.token import Token
-
-# Refusals of an enrolment that are given once it was read and looked up: this attempt has not taken
-# effect.
-_FINAL = (
-    "bad-token",
-    "name-taken",
-    "wrong-spec",
-    "wrong-federation",
-    "bad-signature",
-    "not-allowed",
-)
 
 
 def enrol(
@@ -97,17 +84,14 @@ def enrol(
         )
         store.remember({"largest_request": str(largest)})
     try:
-        answer = _offer(store, token, carrier)
-    except RefusedError as refusal:
-        if refusal.code in _FINAL and not doubtful:
-            _remove(store)
-        store.close()
-        raise
-    except BaseException:
-        store.close()
-        raise
-    try:
-        _take(store, token, carrier, answer)
+        token.redeem(
+            store.key,
+            carrier,
+            spec=store.spec.data_digest,
+            signer=lambda _: Trust(store, carrier).newest_key(),
+            undo=None if doubtful else lambda: _remove(store),
+        )
+        store.remember({"enrolled": "1"})
     except BaseException:
         store.close()
         raise
@@ -116,43 +100,13 @@ def enrol(
 
 def _federation(token: Token, carrier: Carrier) -> tuple[Spec, int]:
     """Spec and limits of the federation that a token is for, as its server says them."""
-    envelope, content = payloads.open_unverified("federation", carrier.federation())
-    chain = KeyChain(
-        token.server, [Envelope.from_json(value, "rotation") for value in content["rotations"]]
-    )
-    chain.verify(envelope, lambda said: (said["federation"], said["checkpoint"]["time"]))
+    content, _ = read_federation(carrier.federation(), token.server)
     if content["federation"] != token.federation:
         raise EvidenceError(
             f"the server is of federation {content['federation']}, the token is for "
             f"{token.federation}"
         )
     return Spec.from_dict(content["spec"]), int(content["limits"]["largest_request"])
-
-
-def _offer(store: ClientStore, token: Token, carrier: Carrier) -> bytes:
-    content = {
-        "federation": token.federation,
-        "key": store.key.public.text,
-        "name": token.name,
-        "spec": store.spec.data_digest,
-        "token": token.secret,
-    }
-    return carrier.enrol(payloads.sign("enrolment", content, store.key))
-
-
-def _take(store: ClientStore, token: Token, carrier: Carrier, data: bytes) -> None:
-    """Believe the server's answer, if it is the server's and about this client."""
-    envelope, answer = payloads.open_unverified("enrolled", data)
-    trust = Trust(store, carrier)
-    trust.federation()
-    trust.current(envelope)
-    told = (answer["federation"], answer["name"], answer["role"], answer["key"])
-    if told != (token.federation, token.name, "client", store.key.public.text):
-        raise EvidenceError(
-            f"the server enrolled {answer['name']!r:.80} as {answer['role']!r:.40}, not what the "
-            "token says"
-        )
-    store.remember({"enrolled": "1"})
 
 
 def _remove(store: ClientStore) -> None:
@@ -188,23 +142,9 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
         raise SpecMismatchError(
             f"the rebuilt server has another spec than this client: {store.spec.difference(spec)}"
         )
-    content = {
-        "federation": token.federation,
-        "key": store.key.public.text,
-        "name": token.name,
-        "spec": store.spec.data_digest,
-        "token": token.secret,
-    }
-    envelope, answer = payloads.open_unverified(
-        "enrolled", carrier.enrol(payloads.sign("enrolment", content, store.key))
+    token.redeem(
+        store.key, carrier, spec=store.spec.data_digest, signer=lambda _: token.server, undo=None
     )
-    envelope.verify(token.server)
-    if (answer["federation"], answer["name"], answer["key"]) != (
-        token.federation,
-        token.name,
-        store.key.public.text,
-    ):
-        raise EvidenceError(f"the server enrolled {answer['name']!r:.80}, not what the token says")
     outstanding = store.outbox.composed()
     if outstanding is not None:
         store.outbox.abandon(outstanding.sequence, "the server was lost")
@@ -217,9 +157,5 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
 
 def federation_spec(server: PublicKey, carrier: Carrier) -> Spec:
     """The spec of a federation, as the server whose key is pinned says it."""
-    envelope, content = payloads.open_unverified("federation", carrier.federation())
-    chain = KeyChain(
-        server, [Envelope.from_json(value, "rotation") for value in content["rotations"]]
-    )
-    chain.verify(envelope, lambda said: (said["federation"], said["checkpoint"]["time"]))
+    content, _ = read_federation(carrier.federation(), server)
     return Spec.from_dict(content["spec"])

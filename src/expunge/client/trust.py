@@ -34,6 +34,7 @@ from expunge.evidence import (
 )
 from expunge.evidence.certificate import Certificate
 from expunge.evidence.log import Frontier
+from expunge.evidence.rotation import read_federation
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.wire import payloads, schema
@@ -294,14 +295,17 @@ class Trust:
         """Raise EvidenceError unless the server's newest key, as far as it is known, signed
         this.
         """
-        chain = self.chain
-        envelope.verify(chain.rotations[-1].new if chain.rotations else chain.pinned)
+        envelope.verify(self.chain.newest)
+
+    def newest_key(self) -> PublicKey:
+        """The key that the server signs with now, as it says itself."""
+        self.federation()
+        return self.chain.newest
 
     def federation(self) -> dict[str, Any]:
         """What the server says of the federation: spec, limits, rotations."""
-        envelope, content = payloads.open_unverified("federation", self._carrier.federation())
-        self.learn([Envelope.from_json(value, "rotation") for value in content["rotations"]])
-        self.chain.verify(envelope, federation_claims)
+        content, rotations = read_federation(self._carrier.federation(), self._store.server)
+        self.learn(rotations)
         self.require_ours(content["federation"])
         return content
 
@@ -416,11 +420,6 @@ class Trust:
 def claims(content: Any) -> tuple[str, str]:
     """Federation and time that an answer or a checkpoint claims."""
     return content["federation"], content["time"]
-
-
-def federation_claims(content: Any) -> tuple[str, str]:
-    """Federation and time that the description of a federation claims."""
-    return content["federation"], content["checkpoint"]["time"]
 
 
 def _amendment_claims(content: object) -> tuple[str, str]:

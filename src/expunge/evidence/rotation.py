@@ -15,7 +15,7 @@ from typing import Any
 from expunge.crypto import Envelope, PublicKey, SigningKey
 from expunge.crypto.envelope import short_id
 from expunge.errors import EvidenceError
-from expunge.wire import schema
+from expunge.wire import payloads, schema
 
 _CHECK = schema.objects(
     {
@@ -142,6 +142,18 @@ class KeyChain:
                 "or add the rotation that leads to its key"
             )
         return self._trusted[key_id]
+
+
+def read_federation(data: bytes, pinned: PublicKey) -> tuple[dict[str, Any], list[Envelope]]:
+    """What a server says of its federation (spec, limits, rotations), with the rotations as
+    envelopes; EvidenceError unless they link its signature to the pinned key.
+    """
+    envelope, content = payloads.open_unverified("federation", data)
+    rotations = [Envelope.from_json(value, "rotation") for value in content["rotations"]]
+    KeyChain(pinned, rotations).verify(
+        envelope, lambda parts: (parts["federation"], parts["checkpoint"]["time"])
+    )
+    return content, rotations
 
 
 def chain_for(envelope: Envelope, chains: Sequence[KeyChain]) -> KeyChain:

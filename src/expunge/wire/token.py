@@ -2,6 +2,9 @@
 
 A token says where the server is and which key it signs with, so that nothing has to be trusted on
 first use, and carries a secret that enrols once. The server keeps the secret's SHA-256 only.
+
+`Token.redeem` is the one way to enrol: for clients, officers and operators, and for the clients of
+a server that was rebuilt.
 """
 
 from __future__ import annotations
@@ -9,10 +12,14 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from expunge.crypto import PublicKey, canonical
-from expunge.errors import FormatError
+from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
+from expunge.errors import EvidenceError, FormatError, RefusedError
+from expunge.wire import payloads
+from expunge.wire.carrier import Carrier
 from expunge.wire.schema import (
     DIGEST_DIGITS,
     FEDERATION_DIGITS,
@@ -23,6 +30,16 @@ from expunge.wire.schema import (
 
 _PREFIX = "expunge-token-1."
 _KEYS = frozenset({"ca", "federation", "name", "role", "secret", "server", "urls"})
+# Refusals of an enrolment that are given once it was read and looked up: this attempt has not taken
+# effect.
+_FINAL = (
+    "bad-token",
+    "name-taken",
+    "wrong-spec",
+    "wrong-federation",
+    "bad-signature",
+    "not-allowed",
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,73 @@ class Token:
     def secret_digest(self) -> str:
         """What the server keeps of the secret."""
         return secret_digest(self.secret)
+
+    def redeem(
+        self,
+        key: SigningKey,
+        carrier: Carrier,
+        *,
+        spec: str,
+        signer: Callable[[Envelope], PublicKey],
+        undo: Callable[[], None] | None,
+    ) -> dict[str, Any]:
+        """Enrol a key; after a lost answer, the same call again finishes it.
+
+        Parameters
+        ----------
+        key : SigningKey
+            The key to enrol, durable already: the server may take it in though no answer comes.
+        carrier : Carrier
+            The way to the server.
+        spec : str
+            The data digest of a client's spec; empty for an office.
+        signer : callable
+            The server's key that must have signed this answer.
+        undo : callable, optional
+            Called if this attempt was refused for good; None where an earlier one may have
+            arrived.
+
+        Returns
+        -------
+        dict
+            The server's answer, signed and about this key.
+
+        Raises
+        ------
+        RefusedError
+            The server does not take the key in.
+        EvidenceError
+            The answer is another server's, or about somebody else.
+        """
+        content = {
+            "federation": self.federation,
+            "key": key.public.text,
+            "name": self.name,
+            "spec": spec,
+            "token": self.secret,
+        }
+        try:
+            data = carrier.enrol(payloads.sign("enrolment", content, key))
+        except RefusedError as refusal:
+            if undo is not None and refusal.code in _FINAL:
+                undo()
+            raise
+        envelope, answer = payloads.open_unverified("enrolled", data)
+        server = signer(envelope)
+        envelope.verify(server)
+        due = {
+            "federation": self.federation,
+            "name": self.name,
+            "role": self.role,
+            "key": key.public.text,
+            "server": server.text,
+        }
+        if any(answer[name] != value for name, value in due.items()):
+            raise EvidenceError(
+                f"the server enrolled {answer['name']!r:.80} as {answer['role']!r:.40}, not what "
+                "the token says"
+            )
+        return answer
 
     def to_text(self) -> str:
         """The line of text."""
