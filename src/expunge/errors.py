@@ -39,6 +39,40 @@ unchanged afterwards.
 
 from __future__ import annotations
 
+from typing import Literal, cast
+
+# Why a server refuses. What each code means, over HTTP and to a retry: wire/refusals.py.
+RefusalCode = Literal[
+    "malformed",
+    "bad-signature",
+    "unknown-actor",
+    "bad-token",
+    "not-allowed",
+    "not-found",
+    "sequence-gap",
+    "sequence-reused",
+    "name-taken",
+    "must-rejoin",
+    "gone",
+    "too-large",
+    "too-many",
+    "wrong-federation",
+    "wrong-spec",
+    "wrong-counts",
+    "wrong-round",
+    "wrong-phase",
+    "wrong-share",
+    "already-live",
+    "not-live",
+    "not-opened",
+    "impossible",
+    "unsolvable",
+    "unknown-order",
+    "unknown-audit",
+    "unknown-action",
+    "storage",
+]
+
 
 class ExpungeError(Exception):
     """Root of every error that Expunge raises on purpose."""
@@ -132,18 +166,23 @@ class RefusedError(ProtocolError):
     `code` is stable and for programs; `details` are JSON values.
     """
 
-    def __init__(self, code: str, reason: str, **details: object) -> None:
+    def __init__(self, code: RefusalCode, reason: str, **details: object) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
         self.details = details
 
+    @classmethod
+    def received(cls, code: str, reason: str, details: dict[str, object]) -> RefusedError:
+        """A refusal as it came; its code may be a later version's, which no caller knows."""
+        named = {name: value for name, value in details.items() if name not in _TAKEN}
+        return cls(cast("RefusalCode", code), reason, **named)
+
     def __reduce__(self) -> tuple[object, ...]:
-        return _refused, (self.code, self.reason, self.details)
+        return RefusedError.received, (self.code, self.reason, self.details)
 
 
-def _refused(code: str, reason: str, details: dict[str, object]) -> RefusedError:
-    return RefusedError(code, reason, **details)
+_TAKEN = frozenset({"code", "reason", "self"})  # parameters of a refusal: no names of details
 
 
 class CarrierError(ProtocolError):

@@ -45,7 +45,7 @@ from expunge.storage.files import (
     sync_folder,
     write_whole,
 )
-from expunge.wire import payloads
+from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier
 from expunge.wire.delivery import CheckedCarrier
 from expunge.wire.schema import (
@@ -228,9 +228,6 @@ class OfficeFolder:
 _KEY_BYTES = 32
 _TOKEN_BYTES = 32
 _NONCE_BYTES = 32
-_OUT_OF_STEP = ("sequence-gap", "sequence-reused")
-_PASSING = ("storage", "too-many")  # refusals that say: later
-_UNREAD = ("malformed", "too-large")  # refusals that may come before a command is read
 
 
 class Office:
@@ -443,7 +440,7 @@ class Office:
         try:
             done = self._finish(earlier, doubtful=True)
         except RefusedError as refusal:
-            if refusal.code in _PASSING:
+            if refusal.code in refusals.PASSING:
                 raise
             kept = self._folder.command() is not None
             self._folder.drop_command()
@@ -498,10 +495,12 @@ class Office:
         try:
             answer = self._way().command(data)
         except RefusedError as refusal:
-            if refusal.code == "storage" or (doubtful and refusal.code in (*_PASSING, *_UNREAD)):
+            if refusal.code == "storage" or (
+                doubtful and refusal.code in refusals.PASSING | refusals.UNREAD
+            ):
                 raise
             self._folder.drop_command()
-            if refusal.code not in _OUT_OF_STEP:
+            if refusal.code not in refusals.OUT_OF_STEP:
                 raise
             self._folder.write(replace(self._folder.state, sequence=self._last_number()))
             return None

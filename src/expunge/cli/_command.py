@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from expunge.errors import CarrierError, EvidenceError, ExpungeError, RefusedError, StoreBusyError
+from expunge.wire.refusals import PASSING
 
 if TYPE_CHECKING:
     from expunge.cli._output import Screen
@@ -34,7 +35,6 @@ EXIT_CODES = {
     NOT_YET: "not complete yet: somebody has yet to answer",
     INTERRUPTED: "interrupted; the same command again is safe",
 }
-_TRY_AGAIN = ("too-many", "storage")  # refusals that a later try may not meet
 
 
 def _grid_remedy(found: re.Match[str]) -> str:
@@ -81,7 +81,7 @@ def exit_code(problem: BaseException) -> int:
     if isinstance(problem, EvidenceError):
         return EVIDENCE
     if isinstance(problem, CarrierError) or (
-        isinstance(problem, RefusedError) and problem.code in _TRY_AGAIN
+        isinstance(problem, RefusedError) and problem.code in PASSING
     ):
         return NO_ANSWER
     return BUSY if isinstance(problem, StoreBusyError) else FAILED

@@ -183,11 +183,6 @@ def a(purpose: str) -> str:
 
 
 _LONGEST_WAIT = 20  # seconds that a server is asked to wait before it answers
-_LATE = (
-    "wrong-phase",
-    "wrong-round",
-    "not-allowed",
-)  # refusals of a message that came when others had gone on
 _PAUSE = 0.05  # seconds, at first, between questions to a server that does not wait
 _PHASES = ("joined", "shared", "masked", "revealed")  # of a participant
 _UNMASKED = ("joined", "shared")
@@ -371,7 +366,7 @@ class Contributor:
         """
         if participant.phase == "joined" and refusal.code not in refusals.PASSING:
             self._store.participation.drop()
-        if refusal.code not in _LATE:
+        if refusal.code not in refusals.LATE:
             raise refusal
         return RoundPending(refusal.reason)
 

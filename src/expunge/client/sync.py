@@ -45,7 +45,6 @@ from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier
 from expunge.wire.delivery import CheckedCarrier
 
-_HEADLESS = ("unsolvable", "not-found")
 _MOST_MENDED = 4  # refusals that are mended without asking, one after another
 _PAUSE = 0.1  # seconds between turns of clients that wait for one another
 
@@ -531,7 +530,7 @@ class Agent:
         try:
             fetched = self._retry(fetch)
         except RefusedError as refusal:
-            if refusal.code not in _HEADLESS:
+            if refusal.code not in refusals.HEADLESS:
                 raise
             if known:
                 self.store.drop_head()

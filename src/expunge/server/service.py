@@ -250,12 +250,15 @@ class Service:
             return known.answer
         actor = core.actor(name)
         if sequence != actor.sequence + 1:
-            code = "sequence-gap" if sequence > actor.sequence else "sequence-reused"
             reason = (
                 f"command number {sequence} was offered where number {actor.sequence + 1} is "
                 "expected"
             )
-            raise RefusedError(code, reason, expected=actor.sequence + 1)
+            raise RefusedError(
+                "sequence-gap" if sequence > actor.sequence else "sequence-reused",
+                reason,
+                expected=actor.sequence + 1,
+            )
         try:
             return self._carry_out(envelope, content, digest)
         except RefusedError:

@@ -15,11 +15,13 @@ import json
 import re
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from expunge.errors import CarrierError, FormatError, MissingExtraError, RefusedError
+from expunge.errors import CarrierError, FormatError, MissingExtraError
+from expunge.wire.refusals import from_json
 
 try:
     import urllib3
@@ -247,24 +249,9 @@ def _refusal(answer: _Answer, base: str, location: str) -> Exception:
         return CarrierError(
             f"{base} sends us elsewhere ({location!r:.200}): give that address instead"
         )
-    value: Any = None
     if answer.kind == _JSON:
-        try:
-            value = json.loads(answer.data)
-        except ValueError:
-            value = None
-    if isinstance(value, dict) and set(value) == {"code", "details", "reason"}:
-        code, reason, details = value["code"], value["reason"], value["details"]
-        if isinstance(code, str) and isinstance(reason, str) and isinstance(details, dict):
-            return RefusedError(
-                code,
-                reason,
-                **{
-                    name: details[name]
-                    for name in details
-                    if name not in ("code", "reason", "self")
-                },
-            )
+        with suppress(ValueError):
+            return from_json(json.loads(answer.data))
     said = (
         "is overloaded or not running behind its proxy"
         if answer.status in (502, 503, 504)

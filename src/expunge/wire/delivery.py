@@ -17,18 +17,7 @@ from typing import TypeVar
 
 from expunge.errors import CarrierError, RefusedError
 from expunge.wire.carrier import Carrier
-
-# Given before a signature has been checked, too: whoever gets one is not known to be who it says.
-UNPROVEN = frozenset(
-    {
-        "malformed",
-        "unknown-actor",
-        "bad-signature",
-        "wrong-federation",
-        "unknown-action",
-        "not-allowed",
-    }
-)
+from expunge.wire.refusals import UNPROVEN
 
 _Self = TypeVar("_Self")
 _Data = TypeVar("_Data", bound=bytes | memoryview)

@@ -1,10 +1,11 @@
-"""Refusal codes: what each says about earlier attempts, and how HTTP tells it.
+"""Refusals: the table of their codes, and how they are told in JSON and over HTTP.
 
 A refusal says that this attempt changed nothing. Whether an earlier one did, whose answer was lost,
 it says only if it was given after the number of the request was looked up: an applied request would
 have been answered by its receipt.
 
-Over HTTP, every code of docs/protocol.md has a status, and the body is JSON.
+Law: every code that a server, gateway, aggregator or Flower app answers with is in `REFUSALS`, and
+in the table of docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -13,73 +14,157 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from expunge.errors import ExpungeError, RefusedError
+from expunge.errors import ExpungeError, FormatError, RefusalCode, RefusedError
 
-PASSING = ("storage", "too-many")  # later
-OUT_OF_STEP = ("sequence-gap", "sequence-reused")
-KEPT = (
-    "unknown-actor",
-    "bad-signature",
-    "wrong-federation",
-    "gone",
-    *OUT_OF_STEP,
-)  # nothing in the request could be mended
-JUDGED = (  # given only after the number was looked up
-    *("wrong-counts", "not-live", "already-live", "not-opened", "impossible"),
-    *("unknown-order", "unknown-audit", "must-rejoin"),
-)
-BY_SPEC = (
-    "wrong-spec",
-    "not-allowed",
-)  # given before that too, but from then on no attempt can take effect
+# Whether it helps to ask again: the same bytes, later; something else, made anew by what the
+# refusal and a sync tell; or not before a person has done something.
+Retry = Literal["later", "anew", "no"]
+# The earliest moment at which a code is given: as the bytes arrive; once they can be read; once it
+# is known who signed them; once the number of the request was looked up and found to be new.
+Moment = Literal["arrived", "read", "proven", "judged"]
 
 
-STATUSES = {
-    "malformed": 400,
-    "bad-signature": 403,
-    "unknown-actor": 403,
-    "bad-token": 403,
-    "not-allowed": 403,
-    "not-found": 404,
-    "sequence-gap": 409,
-    "sequence-reused": 409,
-    "name-taken": 409,
-    "must-rejoin": 409,
-    "gone": 410,
-    "too-large": 413,
-    "too-many": 429,
-    "storage": 503,
+@dataclass(frozen=True)
+class Refusal:
+    """What a code means: to HTTP, to a retry, and to people."""
+
+    status: int
+    moment: Moment
+    retry: Retry
+    meaning: str
+
+
+REFUSALS: dict[RefusalCode, Refusal] = {
+    "malformed": Refusal(400, "read", "no", "not what this page describes, truncated, altered"),
+    "bad-signature": Refusal(403, "read", "no", "not signed by the enrolled key"),
+    "unknown-actor": Refusal(403, "read", "no", "nobody of that name is enrolled"),
+    "bad-token": Refusal(403, "proven", "no", "a token that is used, expired or another's"),
+    "not-allowed": Refusal(
+        403, "read", "anew", "not for this role, or not by the spec as it is now"
+    ),
+    "not-found": Refusal(404, "proven", "no", "no such entry, proof or page"),
+    "sequence-gap": Refusal(
+        409, "proven", "anew", "beyond the next number, which is `details.expected`"
+    ),
+    "sequence-reused": Refusal(409, "proven", "anew", "the number was used for another request"),
+    "name-taken": Refusal(
+        409,
+        "proven",
+        "no",
+        "name or key of somebody who is enrolled, or of a client that is gone",
+    ),
+    "must-rejoin": Refusal(409, "judged", "anew", "the server was restored, see below"),
+    "gone": Refusal(
+        410, "proven", "no", "the client has left or was forgotten; the order is closed"
+    ),
+    "too-large": Refusal(413, "arrived", "anew", "more bytes than the server takes"),
+    "too-many": Refusal(
+        429, "arrived", "later", "asked too often, or no room for the body at present"
+    ),
+    "wrong-federation": Refusal(422, "read", "no", "of another federation"),
+    "wrong-spec": Refusal(
+        422, "proven", "anew", "of another data spec, or made before labels were amended"
+    ),
+    "wrong-counts": Refusal(422, "judged", "no", "numbers that contradict each other"),
+    "wrong-round": Refusal(422, "proven", "anew", "of another round, roster or list of survivors"),
+    "wrong-phase": Refusal(422, "proven", "anew", "not what this phase of the round expects"),
+    "wrong-share": Refusal(
+        422,
+        "proven",
+        "no",
+        "a share that is not the one dealt (`details.holder`, `details.dealer`)",
+    ),
+    "already-live": Refusal(422, "judged", "no", "a commitment that is added twice"),
+    "not-live": Refusal(422, "judged", "no", "a commitment deleted that is not there"),
+    "not-opened": Refusal(422, "judged", "no", "a row that is not the one committed to"),
+    "impossible": Refusal(
+        422, "judged", "no", "what would be left is the statistics of no set of samples"
+    ),
+    "unsolvable": Refusal(422, "proven", "anew", "no head can be published"),
+    "unknown-order": Refusal(422, "judged", "anew", "no such order waits for an answer"),
+    "unknown-audit": Refusal(422, "judged", "anew", "no such audit waits for an answer"),
+    "unknown-action": Refusal(422, "read", "no", "no such action"),
+    "storage": Refusal(
+        503,
+        "arrived",
+        "later",
+        "the server could not write, or is stopping: offer the same again later",
+    ),
 }
-_OTHER = 422  # understood, and refused for what it says
-_RETRY_LATER = {429, 503}
+
+
+def _codes(**wanted: str) -> frozenset[RefusalCode]:
+    """The codes whose entries say this."""
+    return frozenset(
+        code
+        for code, entry in REFUSALS.items()
+        if all(getattr(entry, name) == value for name, value in wanted.items())
+    )
+
+
+PASSING = _codes(retry="later")
+JUDGED = _codes(moment="judged")  # so no earlier attempt took effect
+UNREAD = frozenset[RefusalCode]({"malformed", "too-large"})  # nothing was looked up
+# Given before a signature has been checked, too: whoever gets one is not known to be who it says.
+UNPROVEN = _codes(moment="read")
+ANYBODY = UNPROVEN | _codes(moment="arrived")
+OUT_OF_STEP = frozenset[RefusalCode]({"sequence-gap", "sequence-reused"})
+# Of a request in which nothing could be mended: it is kept as it is.
+KEPT = OUT_OF_STEP | {"unknown-actor", "bad-signature", "wrong-federation", "gone"}
+# Given before the number is looked up too, but from then on no attempt can take effect.
+BY_SPEC = frozenset[RefusalCode]({"wrong-spec", "not-allowed"})
+# Of an enrolment, given once it was read and looked up: this attempt has not taken effect.
+NOT_ENROLLED = BY_SPEC | {"bad-token", "name-taken", "wrong-federation", "bad-signature"}
+# Of a message of a round that came when the others had gone on.
+LATE = frozenset[RefusalCode]({"wrong-phase", "wrong-round", "not-allowed"})
+# Where there is no head to fetch.
+HEADLESS = frozenset[RefusalCode]({"unsolvable", "not-found"})
+
+_UNKNOWN = 422  # a code of another version: understood, and refused for what it says
 MEDIA_TYPE = "application/json"
 
 
-def status_of(code: str) -> int:
+def status_of(code: RefusalCode) -> int:
     """The HTTP status of a refusal."""
-    return STATUSES.get(code, _OTHER)
+    entry = REFUSALS.get(code)
+    return _UNKNOWN if entry is None else entry.status
 
 
-def codes_by_status(codes: Iterable[str]) -> dict[int, list[str]]:
+def codes_by_status(codes: Iterable[RefusalCode]) -> dict[int, list[RefusalCode]]:
     """Codes gathered by their status, for descriptions."""
-    found: dict[int, list[str]] = {}
+    found: dict[int, list[RefusalCode]] = {}
     for code in sorted(codes):
         found.setdefault(status_of(code), []).append(code)
     return dict(sorted(found.items()))
 
 
+def to_json(refusal: RefusedError) -> dict[str, Any]:
+    """A refusal as a JSON value; `from_json` is its inverse."""
+    return {"code": refusal.code, "details": refusal.details, "reason": refusal.reason}
+
+
+def from_json(value: Any) -> RefusedError:
+    """The refusal, whose code may be a later version's; FormatError for any other value."""
+    match value:
+        case {"code": str(code), "details": dict(details), "reason": str(reason)} if (
+            len(value) == 3
+        ):
+            return RefusedError.received(code, reason, details)
+    raise FormatError("this is no refusal: it must have code, reason and details, and no more")
+
+
 def body_of(refusal: RefusedError) -> bytes:
-    """The JSON that `refusal_of` reads."""
-    return json.dumps(
-        {"code": refusal.code, "details": refusal.details, "reason": refusal.reason}
-    ).encode("ascii")
+    """The refusal as the body of a response."""
+    return json.dumps(to_json(refusal)).encode("ascii")
 
 
 def headers_of(refusal: RefusedError) -> dict[str, str]:
     """What else a refusal says: when to come back."""
     headers = {"cache-control": "no-store"}
-    if status_of(refusal.code) in _RETRY_LATER:
+    if refusal.code in PASSING:
         wait = refusal.details.get("retry_after", 1)
         headers["retry-after"] = str(
             max(1, math.ceil(wait)) if isinstance(wait, (int, float)) else 1

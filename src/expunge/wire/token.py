@@ -20,6 +20,7 @@ from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import EvidenceError, FormatError, RefusedError
 from expunge.wire import payloads
 from expunge.wire.carrier import Carrier
+from expunge.wire.refusals import NOT_ENROLLED
 from expunge.wire.schema import (
     DIGEST_DIGITS,
     FEDERATION_DIGITS,
@@ -30,16 +31,6 @@ from expunge.wire.schema import (
 
 _PREFIX = "expunge-token-1."
 _KEYS = frozenset({"ca", "federation", "name", "role", "secret", "server", "urls"})
-# Refusals of an enrolment that are given once it was read and looked up: this attempt has not taken
-# effect.
-_FINAL = (
-    "bad-token",
-    "name-taken",
-    "wrong-spec",
-    "wrong-federation",
-    "bad-signature",
-    "not-allowed",
-)
 
 
 @dataclass(frozen=True)
@@ -109,7 +100,7 @@ class Token:
         try:
             data = carrier.enrol(payloads.sign("enrolment", content, key))
         except RefusedError as refusal:
-            if undo is not None and refusal.code in _FINAL:
+            if undo is not None and refusal.code in NOT_ENROLLED:
                 undo()
             raise
         envelope, answer = payloads.open_unverified("enrolled", data)

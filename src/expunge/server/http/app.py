@@ -90,13 +90,17 @@ def _unroutable(request: Request, problem: Exception) -> Response:
     status, given = 404, None
     if isinstance(problem, HTTPException):
         status, given = problem.status_code, problem.headers
-    code = "not-found" if status == 404 else "malformed"
     reason = (
         "there is nothing at this path: see /v1/openapi.json"
         if status == 404
         else "this path does not take this method"
     )
-    return _answer(request, RefusedError(code, reason), status, dict(given or {}))
+    return _answer(
+        request,
+        RefusedError("not-found" if status == 404 else "malformed", reason),
+        status,
+        dict(given or {}),
+    )
 
 
 RENEW = 'python -c "from expunge.server.http.app import write; write()"'

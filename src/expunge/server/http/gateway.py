@@ -25,8 +25,8 @@ from expunge.server.requests import Offer
 from expunge.server.secagg import Standing
 from expunge.server.service import Service
 from expunge.wire import payloads, request
-from expunge.wire.delivery import UNPROVEN, refusals_to
-from expunge.wire.refusals import malformed, too_many
+from expunge.wire.delivery import refusals_to
+from expunge.wire.refusals import ANYBODY, malformed, too_many
 from expunge.wire.request import Preamble
 
 Value = TypeVar("Value")
@@ -37,7 +37,6 @@ _CHECKING = 4  # threads: more would only take turns
 _ANSWERING = 16
 _READY_SECONDS = 5.0
 _LONGEST_WAIT = 30.0  # seconds
-_UNPROVEN = UNPROVEN | {"too-large", "storage"}  # whoever gets one is not known to be who it says
 
 
 class Gateway:
@@ -173,7 +172,7 @@ class Gateway:
         try:
             value = call()
         except Exception as problem:
-            if isinstance(problem, RefusedError) and problem.code not in _UNPROVEN:
+            if isinstance(problem, RefusedError) and problem.code not in ANYBODY:
                 note.prove(actor, sequence)
             else:
                 self.actors.give_back(actor)

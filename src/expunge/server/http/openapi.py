@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from expunge.errors import RefusalCode
 from expunge.wire.refusals import codes_by_status
 
 BINARY = "application/octet-stream"
@@ -29,9 +30,14 @@ _WHAT = {
     ),
     503: "The server cannot store or read at present, or is stopping; offer the same again later.",
 }
-ALWAYS = ("malformed", "too-many", "storage")
-ANY_BODY = ("too-large",)
-SIGNED = ("unknown-actor", "bad-signature", "wrong-federation", "not-allowed")
+ALWAYS: tuple[RefusalCode, ...] = ("malformed", "too-many", "storage")
+ANY_BODY: tuple[RefusalCode, ...] = ("too-large",)
+SIGNED: tuple[RefusalCode, ...] = (
+    "unknown-actor",
+    "bad-signature",
+    "wrong-federation",
+    "not-allowed",
+)
 
 
 class Refusal(BaseModel):
@@ -99,7 +105,7 @@ class Ready(BaseModel):
     )
 
 
-def refusals(*codes: str) -> dict[int | str, dict[str, Any]]:
+def refusals(*codes: RefusalCode) -> dict[int | str, dict[str, Any]]:
     """The responses of a route for these codes, and for what can always happen."""
     found: dict[int | str, dict[str, Any]] = {}
     for status, of_it in codes_by_status({*ALWAYS, *codes}).items():

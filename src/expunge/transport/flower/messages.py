@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
@@ -27,6 +28,7 @@ from expunge.crypto import canonical
 from expunge.errors import FormatError, RefusedError
 from expunge.wire import schema
 from expunge.wire.carrier import Carrier
+from expunge.wire.refusals import from_json, to_json
 
 
 @dataclass
@@ -152,7 +154,7 @@ class Reply:
     def result(self) -> Any:
         """The value; a refusal is raised."""
         if self.refusal is not None:
-            raise RefusedError(self.refusal.code, self.refusal.reason, **self.refusal.details)
+            raise copy(self.refusal)
         return self.value
 
 
@@ -161,8 +163,6 @@ _MESSAGE = frozenset({"after", "replies", "turn", "version"})
 _ANSWER = frozenset(
     {"calls", "client", "done", "head", "problem", "size", "turn", "version", "waiting"}
 )
-_REFUSAL = frozenset({"code", "details", "reason"})
-_TAKEN = frozenset({"code", "reason", "self"})  # no names of details
 
 
 @dataclass(frozen=True)
@@ -276,10 +276,7 @@ def _reply(reply: Reply, parts: Parts) -> dict[str, Any]:
     content: dict[str, Any] = {"call": reply.call, "name": reply.name}
     if reply.refusal is None:
         return content | {"value": packed(reply.value, parts)}
-    refusal = reply.refusal
-    return content | {
-        "refusal": {"code": refusal.code, "details": refusal.details, "reason": refusal.reason}
-    }
+    return content | {"refusal": to_json(reply.refusal)}
 
 
 def _read_reply(value: Any, parcel: Parcel) -> Reply:
@@ -287,15 +284,7 @@ def _read_reply(value: Any, parcel: Parcel) -> Reply:
         case {"call": str(call), "name": str(name), "value": content} if len(value) == 3:
             return Reply(call, name, unpacked(content, parcel.parts))
         case {"call": str(call), "name": str(name), "refusal": refusal} if len(value) == 3:
-            parts = canonical.require_keys(refusal, "a refusal", _REFUSAL)
-            code, reason, details = parts["code"], parts["reason"], parts["details"]
-            if (
-                isinstance(code, str)
-                and isinstance(reason, str)
-                and isinstance(details, dict)
-                and not _TAKEN & set(details)
-            ):
-                return Reply(call, name, refusal=RefusedError(code, reason, **details))
+            return Reply(call, name, refusal=from_json(refusal))
     raise FormatError(
         f"{value!r:.80} is no answer of a server: it was altered, or is of another version"
     )
