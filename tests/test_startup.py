@@ -158,7 +158,7 @@ def test_a_command_that_opens_samples_is_seen_to_import_arithmetic(place: Federa
 def groups(group: Group) -> list[Group]:
     """A group and all below it."""
     context = click.Context(group)
-    found = [group.get_command(context, name) for name in (*group.commands, *group.later)]
+    found = [group.get_command(context, name) for name in (*group.commands, *group.lazy)]
     below = [one for command in found if isinstance(command, Group) for one in groups(command)]
     return [group, *below]
 
@@ -167,9 +167,9 @@ def test_groups_show_the_first_sentences_of_their_commands() -> None:
     assert isinstance(main, Group)
     compared = 0
     for group in groups(main):
-        for name, later in group.later.items():
-            command = later.load()
+        for name, lazy in group.lazy.items():
+            command = lazy.load()
             assert command.name == name
-            assert later.first_sentence == command.get_short_help_str(limit=200)
+            assert lazy.first_sentence == command.get_short_help_str(limit=200)
             compared += 1
-    assert compared >= len(main.later) + 1
+    assert compared >= len(main.lazy) + 1

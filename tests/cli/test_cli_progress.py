@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.cli._agent import RECOMPUTING, SENDING, recomputed, watched
+from expunge.cli._agent import RECOMPUTING, SENDING, recomputed, with_progress
 from expunge.cli._connect import carrier_to
 from expunge.client import Agent, ClientStore, Selection
 from expunge.errors import CarrierError
@@ -45,7 +45,7 @@ def sent(store: ClientStore) -> list[tuple[str, int, int | None]]:
 
     with carrier_to(store.address) as carrier:
         Agent(
-            store, watched(store, carrier, show), progress=recomputed(store, show), attempts=1
+            store, with_progress(store, carrier, show), progress=recomputed(store, show), attempts=1
         ).sync()
     return told
 
@@ -67,7 +67,7 @@ def test_a_request_without_an_answer_is_not_counted_as_sent(folder: Path) -> Non
     told: list[int] = []
     with ClientStore.open(folder) as store:
         store.outbox.compose()
-        way = watched(store, Lost(), lambda _, done, __: told.append(done))  # type: ignore[arg-type]
+        way = with_progress(store, Lost(), lambda _, done, __: told.append(done))  # type: ignore[arg-type]
         for _ in range(2):
             with pytest.raises(CarrierError):
                 way.request(b"")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.cli._agent import ROUND, how_it_stands, watched
+from expunge.cli._agent import ROUND, round_state, with_progress
 from expunge.client import Synced
 from expunge.client.sync import patience, sync_all
 from expunge.crypto import SigningKey
@@ -97,8 +97,8 @@ def test_how_a_round_stands_in_words(phase: str, words: str) -> None:
         "time": "2026-11-15T09:30:00Z",
         "to": "0" * 64,
     }
-    assert how_it_stands(payloads.sign("standing", content, SigningKey(bytes(32)))) == words
-    assert how_it_stands(b"nonsense") == ""
+    assert round_state(payloads.sign("standing", content, SigningKey(bytes(32)))) == words
+    assert round_state(b"nonsense") == ""
 
 
 def test_whoever_watches_sees_the_round_go_on(tmp_path: Path) -> None:
@@ -108,7 +108,8 @@ def test_whoever_watches_sees_the_round_go_on(tmp_path: Path) -> None:
     federation = masked.federation
     client = federation.client("client-0")
     agent = type(client.agent)(
-        client.store, watched(client.store, federation.carrier, lambda what, *_: seen.append(what))
+        client.store,
+        with_progress(client.store, federation.carrier, lambda what, *_: seen.append(what)),
     )
     others = [federation.client(f"client-{number}").sync for number in (1, 2)]
     syncs = {"client-0": agent.sync, **{str(number): sync for number, sync in enumerate(others)}}

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from expunge.backbones import Backbone
 from expunge.cli import _connect
-from expunge.cli._connect import carrier_to, federation_at, is_url, require_client
+from expunge.cli._connect import carrier_to, is_url, layout_at, require_client
 from expunge.cli._output import Bars, Screen
 from expunge.cli._samples import opened_backbone, recomputing
 from expunge.client import Agent, ClientStore
@@ -31,14 +31,14 @@ _PHASES = {
 }
 
 
-def watched(store: ClientStore, carrier: Carrier, show: Bars) -> Carrier:
+def with_progress(store: ClientStore, carrier: Carrier, show: Bars) -> Carrier:
     """The same carrier; whenever a request is answered, `show` hears how many samples were sent, of
     all there are to send.
     """
-    return cast("Carrier", _Watched(store, carrier, show))
+    return cast("Carrier", _ProgressCarrier(store, carrier, show))
 
 
-class _Watched:
+class _ProgressCarrier:
     """Whatever else is asked of it, the carrier does itself."""
 
     def __init__(self, store: ClientStore, carrier: Carrier, show: Bars) -> None:
@@ -59,8 +59,8 @@ class _Watched:
         samples = 0 if composition is None else composition.added + composition.deleted
         if not samples:
             return self._carrier.request(data)
-        standing = self._store.status()
-        total = self._sent + max(samples, standing.adding + standing.deleting)
+        status = self._store.status()
+        total = self._sent + max(samples, status.adding + status.deleting)
         self._show(SENDING, self._sent, total)
         answer = self._carrier.request(data)
         self._sent += samples
@@ -70,13 +70,13 @@ class _Watched:
     def aggregate(self, data: bytes) -> bytes:
         """Take a turn in a round of secure aggregation, and show how the round stands."""
         answer = self._carrier.aggregate(data)
-        standing = how_it_stands(answer)
-        if standing:
-            self._show(f"{ROUND}: {standing}", 0, None)
+        state = round_state(answer)
+        if state:
+            self._show(f"{ROUND}: {state}", 0, None)
         return answer
 
 
-def how_it_stands(answer: bytes) -> str:
+def round_state(answer: bytes) -> str:
     """The state of a round in a few words, for people who wait; the agent is the one to judge the
     answer.
     """
@@ -92,11 +92,11 @@ def how_it_stands(answer: bytes) -> str:
 def recomputed(store: ClientStore, show: Bars) -> Callable[[int], None]:
     """Hears how many samples an audit has gone through."""
 
-    def heard(done: int) -> None:
-        standing = store.status()
-        show(RECOMPUTING, done, max(done, standing.live + standing.deleting))
+    def report(done: int) -> None:
+        status = store.status()
+        show(RECOMPUTING, done, max(done, status.live + status.deleting))
 
-    return heard
+    return report
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def store_at(folder: Path, *, old_copy: bool = False) -> Iterator[ClientStore]:
 def unserved(store: ClientStore, at: str | None) -> Path | None:
     """The folder of a masked federation whose server is not running: nobody can take part."""
     address = at or store.address
-    if not store.spec.is_masked or is_url(address) or federation_at(address).serving():
+    if not store.spec.is_masked or is_url(address) or layout_at(address).serving():
         return None
     return Path(address)
 
@@ -147,10 +147,10 @@ def agent_on(
         yield Agent(store, carrier, recompute=again, attempts=_connect.ATTEMPTS, patience=wait)
         return
     with screen.bars() as show:
-        way = watched(store, carrier, show)
+        reporting = with_progress(store, carrier, show)
         yield Agent(
             store,
-            way,
+            reporting,
             recompute=again,
             attempts=_connect.ATTEMPTS,
             progress=recomputed(store, show),

@@ -86,12 +86,12 @@ def rules_in_words(rules: Aggregation) -> str:
 
 def plan_in_words(rules: Aggregation, clients: int) -> str:
     """What the rules mean for a round of so many clients."""
-    found = plan(rules, clients)
-    masks = "every other client" if found.degree == clients - 1 else f"{found.degree} others"
-    shares = "1 share opens" if found.threshold == 1 else f"{found.threshold} shares open"
+    chosen = plan(rules, clients)
+    masks = "every other client" if chosen.degree == clients - 1 else f"{chosen.degree} others"
+    shares = "1 share opens" if chosen.threshold == 1 else f"{chosen.threshold} shares open"
     return (
-        f"each shares masks with {masks}; {shares} a mask; the sum of {found.survivors} or more is "
-        f"opened; {found.colluders or 'none'} may side with the server"
+        f"each shares masks with {masks}; {shares} a mask; the sum of {chosen.survivors} or more "
+        f"is opened; {chosen.colluders or 'none'} may side with the server"
     )
 
 
@@ -99,10 +99,10 @@ def rounds_facts(rules: Aggregation | None, clients: int | None) -> list[tuple[s
     """What founding tells of rounds, for `facts`; nothing if there are none."""
     if rules is None:
         return []
-    told = [("Rounds", rules_in_words(rules))]
+    rows = [("Rounds", rules_in_words(rules))]
     if clients is not None:
-        told.append((f"With {clients} clients", plan_in_words(rules, clients)))
-    return told
+        rows.append((f"With {clients} clients", plan_in_words(rules, clients)))
+    return rows
 
 
 def require_rules(rules: Aggregation | None, clients: int | None) -> None:

@@ -37,10 +37,10 @@ EXIT_CODES = {
 }
 
 
-def _grid_remedy(found: re.Match[str]) -> str:
-    option = "--label-grid" if found[1] else "--grid"
+def _grid_remedy(match: re.Match[str]) -> str:
+    option = "--label-grid" if match[1] else "--grid"
     return (
-        f"a federation is founded with a wider grid by expunge init {option} {found[2]},{found[3]}"
+        f"a federation is founded with a wider grid by expunge init {option} {match[2]},{match[3]}"
     )
 
 
@@ -171,7 +171,7 @@ class Command(_Helped):
 
 
 @dataclass(frozen=True)
-class Later:
+class LazyCommand:
     """A command that is imported when it is used: where it is, and the first sentence of its help.
 
     The sentence stands here so that a group's help imports none of its commands;
@@ -184,32 +184,32 @@ class Later:
     def load(self) -> click.Command:
         """The command itself."""
         module, _, name = self.source.partition(":")
-        found = getattr(import_module(module), name)
-        if not isinstance(found, click.Command):
-            raise TypeError(f"{self.source} is no command, but a {type(found).__name__}")
-        return found
+        loaded = getattr(import_module(module), name)
+        if not isinstance(loaded, click.Command):
+            raise TypeError(f"{self.source} is no command, but a {type(loaded).__name__}")
+        return loaded
 
 
 class Group(_Helped, click.Group):
-    """Commands that belong together; those in `later` are imported when they are used."""
+    """Commands that belong together; those in `lazy` are imported when they are used."""
 
     command_class = Command
 
     def __init__(
-        self, *arguments: Any, later: Mapping[str, Later] | None = None, **options: Any
+        self, *arguments: Any, lazy: Mapping[str, LazyCommand] | None = None, **options: Any
     ) -> None:
         super().__init__(*arguments, **options)
         self.help = kept_lines(self.help)
-        self.later = dict(later or {})
+        self.lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click has it
         """In the order in which they were defined."""
-        return [*self.commands, *self.later]
+        return [*self.commands, *self.lazy]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command by its name."""
-        if cmd_name in self.later:
-            return self.later[cmd_name].load()
+        if cmd_name in self.lazy:
+            return self.lazy[cmd_name].load()
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -219,13 +219,13 @@ class Group(_Helped, click.Group):
 
     def first_sentences(self, ctx: click.Context) -> dict[str, str]:
         """Every command with the first sentence of its help; what is imported later is not now."""
-        found = {}
+        sentences = {}
         for name in self.list_commands(ctx):
-            if name in self.later:
-                found[name] = self.later[name].first_sentence
+            if name in self.lazy:
+                sentences[name] = self.lazy[name].first_sentence
             elif (command := self.get_command(ctx, name)) is not None:
-                found[name] = command.get_short_help_str(limit=200)
-        return found
+                sentences[name] = command.get_short_help_str(limit=200)
+        return sentences
 
 
 Group.group_class = Group
@@ -237,7 +237,7 @@ def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
 
 
 def group(
-    name: str | None = None, *, later: Mapping[str, Later] | None = None
+    name: str | None = None, *, lazy: Mapping[str, LazyCommand] | None = None
 ) -> Callable[[Callable[..., Any]], Group]:
     """Make a function a group of commands."""
-    return click.group(name, cls=Group, later=later)
+    return click.group(name, cls=Group, lazy=lazy)

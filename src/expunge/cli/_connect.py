@@ -41,7 +41,7 @@ _Store = TypeVar("_Store", bound="ClientOverview")
 
 
 @dataclass(frozen=True)
-class Reached:
+class OfficeConnection:
     """An office with its way to the server at `address`."""
 
     office: Office
@@ -59,12 +59,12 @@ def absolute(address: str) -> str:
     return address if is_url(address) else str(Path(address).absolute())
 
 
-def place_at_hand(reached: Reached) -> Layout | None:
+def layout_at_hand(connection: OfficeConnection) -> Layout | None:
     """The federation's folder, if the server was reached by it."""
-    return None if is_url(reached.address) else Layout.at(Path(reached.address))
+    return None if is_url(connection.address) else Layout.at(Path(connection.address))
 
 
-def federation_at(address: str) -> Layout:
+def layout_at(address: str) -> Layout:
     """The federation in the folder where a server was said to be."""
     path = Path(address)
     if not Layout.is_at(path):
@@ -94,18 +94,18 @@ def _remote(url: str, ca: str) -> Carrier:
 def _local(address: str) -> Carrier:
     from expunge.transport.local import LocalCarrier  # noqa: PLC0415 - brings the whole server: not for those who have a URL
 
-    place = federation_at(address)
+    layout = layout_at(address)
     try:
         return LocalCarrier.open(
-            place.server, mirrors=place.mirrors, timeout=0.0 if place.serving() else PATIENCE
+            layout.server, mirrors=layout.mirrors, timeout=0.0 if layout.serving() else PATIENCE
         )
     except StoreBusyError as problem:
-        url = place.serving()
+        url = layout.serving()
         if not url:
             raise
-        Screen.current().note(f"{place.server} is being served: speaking to {url}")
+        Screen.current().note(f"{layout.server} is being served: speaking to {url}")
         try:
-            return _remote(url, place.ca)
+            return _remote(url, layout.ca)
         except ImportError:
             raise StoreBusyError(
                 f"{problem}. It serves {url}: give --at {shlex.quote(url)}"
@@ -116,9 +116,9 @@ def office_folder(given: Path | None) -> Path:
     """The folder of the office that is meant."""
     candidates = [given] if given is not None else [Path(), Path("operator")]
     for folder in candidates:
-        for place in (folder, folder / "operator"):
-            if (place / "office.json").exists():
-                return place
+        for candidate in (folder, folder / "operator"):
+            if (candidate / "office.json").exists():
+                return candidate
     if given is not None:
         raise InputError(
             f"{given} is no office: give the folder that expunge init or expunge enroll made for "
@@ -131,14 +131,14 @@ def office_folder(given: Path | None) -> Path:
 
 
 @contextmanager
-def office_at(given: Path | None, at: str | None) -> Iterator[Reached]:
+def office_at(given: Path | None, at: str | None) -> Iterator[OfficeConnection]:
     """An office, open and connected; what became of commands that had no answer is told."""
     screen = Screen.current()
     with Office.open(office_folder(given), timeout=PATIENCE) as office:
         lost = not is_url(office.address) and not Layout.is_at(Path(office.address))
         address = absolute(at) if at else _beside(office) if lost else office.address
         with carrier_to(address, office.ca) as carrier:
-            yield Reached(office.connect(carrier), carrier, address)
+            yield OfficeConnection(office.connect(carrier), carrier, address)
             for notice in office.notices:
                 screen.note(notice)
         if lost:  # and the server at the new address has just proved to be the right one
@@ -162,7 +162,7 @@ def require_client(folder: Path) -> None:
         )
 
 
-def looked(kind: type[_Store], folder: Path, ask: Callable[[_Store], _T]) -> tuple[_T, bool]:
+def read_store(kind: type[_Store], folder: Path, ask: Callable[[_Store], _T]) -> tuple[_T, bool]:
     """What a client's store answers to a question that changes nothing; and whether another process
     works on it meanwhile.
 
@@ -179,9 +179,9 @@ def looked(kind: type[_Store], folder: Path, ask: Callable[[_Store], _T]) -> tup
             kind.open_read_only(folder) as store,
             suppress(ShreddedError),
         ):  # something went while we looked: look again
-            found = ask(store)
+            answer = ask(store)
             Screen.current().note(BESIDE)
-            return found, True
+            return answer, True
     raise StoreBusyError(
         f"{folder} changes faster than it can be read: try again when its other process has "
         "finished"

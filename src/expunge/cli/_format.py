@@ -21,8 +21,8 @@ def synced_value(done: Synced) -> dict[str, Any]:
     """What a sync has done, as JSON."""
     return {
         "status": done.status,
-        "receipts": [receipt_value(one) for one in done.receipts],
-        "orders": [{"order": order, "found": found.count} for order, found in done.orders],
+        "receipts": [receipt_value(receipt) for receipt in done.receipts],
+        "orders": [{"order": order, "found": preview.count} for order, preview in done.orders],
         "audits": list(done.audits),
         "amended": done.amended,
         "rejoined": done.rejoined,
@@ -52,7 +52,10 @@ def receipt_value(receipt: Receipt) -> dict[str, Any]:
         "leave": False,
         "reset": None,
     }
-    together = {"id": entry["aggregation"], "clients": [one["client"] for one in entry["clients"]]}
+    together = {
+        "id": entry["aggregation"],
+        "clients": [client["client"] for client in entry["clients"]],
+    }
     return (
         value
         | own
@@ -79,7 +82,7 @@ def receipt_in_words(receipt: Receipt) -> str:
     return ", ".join(changes) or "nothing changed"
 
 
-def show_synced(done: Synced, standing: Status) -> list[RenderableType]:
+def show_synced(done: Synced, status: Status) -> list[RenderableType]:
     """What a sync has done, for people; and what is pending, if a round of secure aggregation waits
     for others.
     """
@@ -99,10 +102,10 @@ def show_synced(done: Synced, standing: Status) -> list[RenderableType]:
             )
         )
         rows.append(("Erased at rest by", moment(receipt.logged.entry["erased_by"])))
-    deleted = "to be deleted in a round" if done.waiting and standing.deleting else "deleted"
+    deleted = "to be deleted in a round" if done.waiting and status.deleting else "deleted"
     rows += [
-        (f"Order {order[:8]}", f"carried out: {count(found.count, 'sample')} found and {deleted}")
-        for order, found in done.orders
+        (f"Order {order[:8]}", f"carried out: {count(preview.count, 'sample')} found and {deleted}")
+        for order, preview in done.orders
     ]
     rows += [
         (f"Audit {audit[:8]}", "answered from this client's own samples") for audit in done.audits
@@ -125,15 +128,15 @@ def show_synced(done: Synced, standing: Status) -> list[RenderableType]:
     )
     if not done.waiting:
         return [line("In step with the server.", GOOD), facts(rows)]
-    rows += [("Pending", _pending(standing)), ("Because", done.waiting)]
+    rows += [("Pending", _pending(status)), ("Because", done.waiting)]
     return [line("Not done yet: other clients must take part.", WAITS), facts(rows)]
 
 
-def _pending(standing: Status) -> str:
+def _pending(status: Status) -> str:
     parts = [
-        *([f"{standing.adding:,} to be added"] if standing.adding else []),
-        *([f"{standing.deleting:,} to be deleted"] if standing.deleting else []),
-        *([f"{count(standing.orders, 'erasure order')} to be answered"] if standing.orders else []),
+        *([f"{status.adding:,} to be added"] if status.adding else []),
+        *([f"{status.deleting:,} to be deleted"] if status.deleting else []),
+        *([f"{count(status.orders, 'erasure order')} to be answered"] if status.orders else []),
     ]
     return ", ".join(parts) or "a round of all clients, in which this one changes nothing"
 

@@ -36,17 +36,17 @@ def resolve(given: str, known: Sequence[Identifier], noun: str, *, abbreviated: 
     if given == LAST and known:
         return known[-1].id
     wanted = given.lower()
-    whole = [one for one in known if one.id == wanted]
-    found = whole or [
-        one
-        for one in known
-        if one.reference == given != "" or (abbreviated and one.id.startswith(wanted))
+    whole = [identifier for identifier in known if identifier.id == wanted]
+    matches = whole or [
+        identifier
+        for identifier in known
+        if identifier.reference == given != "" or (abbreviated and identifier.id.startswith(wanted))
     ]
-    if len(found) == 1:
-        return found[0].id
-    if found:
+    if len(matches) == 1:
+        return matches[0].id
+    if matches:
         raise InputError(
-            f"{given!r:.80} names {len(found)} {noun}s: {_listed(found)}. Give more of the id"
+            f"{given!r:.80} names {len(matches)} {noun}s: {_listed(matches)}. Give more of the id"
         )
     raise UnknownSampleError(f"there is no {noun} {given!r:.80}; there {_known(known, noun)}")
 
@@ -57,7 +57,7 @@ def _known(known: Sequence[Identifier], noun: str) -> str:
     return f"{'is' if len(known) == 1 else 'are'} {_listed(known)}"
 
 
-def _listed(found: Sequence[Identifier]) -> str:
+def _listed(identifiers: Sequence[Identifier]) -> str:
     """The newest few."""
-    dropped = ", ..." if len(found) > _SHOWN else ""
-    return ", ".join(str(one) for one in reversed(found[-_SHOWN:])) + dropped
+    dropped = ", ..." if len(identifiers) > _SHOWN else ""
+    return ", ".join(str(identifier) for identifier in reversed(identifiers[-_SHOWN:])) + dropped

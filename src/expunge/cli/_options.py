@@ -90,10 +90,10 @@ def seconds(text: str | None, option: str) -> float | None:
         return None
     for form in _TIMES:
         try:
-            found = datetime.strptime(text, form)
+            parsed = datetime.strptime(text, form)
         except ValueError:
             continue
-        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+        return (parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)).timestamp()
     raise InputError(
         f"{option} {text!r:.40} must be a time in UTC such as 2026-11-15 or 2026-11-15T09:30:00Z, "
         "or one with its offset such as 2026-11-15T11:30:00+02:00"

@@ -63,8 +63,8 @@ class Screen:
     def show(self, part: RenderableType) -> None:
         """Show something to people, on standard output; programs see nothing of it."""
         if isinstance(part, Group):
-            for one in part.renderables:
-                self.show(one)
+            for renderable in part.renderables:
+                self.show(renderable)
         elif not self.as_json:
             copied = isinstance(part, Text) and part.no_wrap is True
             self.out.print(part, soft_wrap=copied, crop=False)
@@ -184,10 +184,10 @@ def _wrapped(cell: Text, width: int) -> list[Text]:
     """The lines of a cell, which end at spaces only; those of what people copy are left alone."""
     given = list(cell.split("\n", allow_blank=True))
     lines = (
-        given if cell.no_wrap else [part for one in given for part in one.divide(_cuts(one, width))]
+        given if cell.no_wrap else [part for row in given for part in row.divide(_cuts(row, width))]
     )
-    for one in lines:
-        one.rstrip()
+    for row in lines:
+        row.rstrip()
     return lines
 
 
@@ -218,11 +218,11 @@ def unwrapped(text: object, style: str = "", *, indent: int = 0) -> Text:
 
 def typed(path: Path) -> str:
     """A path as part of a command that can be pasted into a shell; never taken for an option."""
-    shown_path = place(path)
+    shown_path = short_path(path)
     return shlex.quote(f"./{shown_path}" if shown_path.startswith("-") else shown_path)
 
 
-def place(path: Path) -> str:
+def short_path(path: Path) -> str:
     """A path as one would write it: from here, if it lies below."""
     whole, here = path.absolute(), Path.cwd()
     return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)

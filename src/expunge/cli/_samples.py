@@ -67,10 +67,10 @@ def recomputing(backbone: Backbone | None) -> Recompute | None:
 
     def recompute(sources: Sequence[str]) -> NDArray[Any]:
         given = [
-            Path(one.removeprefix(FILE_SOURCE))
-            if one.startswith(FILE_SOURCE)
-            else one.removeprefix(TEXT_SOURCE)
-            for one in sources
+            Path(source.removeprefix(FILE_SOURCE))
+            if source.startswith(FILE_SOURCE)
+            else source.removeprefix(TEXT_SOURCE)
+            for source in sources
         ]
         return np.asarray(backbone.features(given))
 
@@ -142,14 +142,14 @@ def read_features(path: Path, spec: Spec, keys: Keys) -> Samples:
 def read_inputs(path: Path, spec: Spec, keys: Keys, backbone: Backbone | None) -> Inputs:
     """The inputs in a file of features, or raw ones through the backbone."""
     if backbone is not None and is_raw(path, backbone):
-        found = list(list_raw(path))
-        labels = [one.label for one in found if one.label is not None]
+        samples = list(list_raw(path))
+        labels = [sample.label for sample in samples if sample.label is not None]
         known = (
             labels_of_texts(labels, spec)
-            if len(labels) == len(found) and spec.is_classification
+            if len(labels) == len(samples) and spec.is_classification
             else None
         )
-        return Inputs([one.id for one in found], features_of(found, backbone), known)
+        return Inputs([sample.id for sample in samples], features_of(samples, backbone), known)
     with asking_for_backbone(path, spec, keys, backbone):
         return load_inputs(path, keys, spec)
 
@@ -166,37 +166,37 @@ def read_raw(
     """Raw samples with their features; `label` and `subject` are for those that have none of their
     own.
     """
-    found = [
+    samples = [
         replace(
-            one,
-            label=label if one.label is None else one.label,
-            subject=subject if one.subject is None else one.subject,
+            sample,
+            label=label if sample.label is None else sample.label,
+            subject=subject if sample.subject is None else sample.subject,
         )
         for path in paths
-        for one in list_raw(path)
+        for sample in list_raw(path)
     ]
-    for one in found:
-        if one.label is None:
+    for sample in samples:
+        if sample.label is None:
             raise InputError(
-                f"{one.origin} has no label: give --label, or a .csv with the columns file and "
+                f"{sample.origin} has no label: give --label, or a .csv with the columns file and "
                 "label"
             )
-    labels = labels_of_texts([str(one.label) for one in found], spec)
+    labels = labels_of_texts([str(sample.label) for sample in samples], spec)
     require_names(paths[0], labels, spec, label_indices=label_indices)
     return Samples(
-        [one.id for one in found],
-        features_of(found, backbone),
+        [sample.id for sample in samples],
+        features_of(samples, backbone),
         labels,
-        [one.subject for one in found],
-        [source_of(one) for one in found],
+        [sample.subject for sample in samples],
+        [source_of(sample) for sample in samples],
         origin=", ".join(str(path) for path in paths),
     )
 
 
-def features_of(found: Sequence[Raw], backbone: Backbone) -> NDArray[Any]:
+def features_of(samples: Sequence[Raw], backbone: Backbone) -> NDArray[Any]:
     """The features of raw samples, with a progress bar."""
-    with Screen.current().progress("Computing features", len(found)) as progress:
-        return np.asarray(backbone.features([one.what for one in found], progress=progress))
+    with Screen.current().progress("Computing features", len(samples)) as progress:
+        return np.asarray(backbone.features([sample.what for sample in samples], progress=progress))
 
 
 def source_of(raw: Raw) -> str:

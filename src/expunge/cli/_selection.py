@@ -44,7 +44,7 @@ def selection_of(store: ClientStore, given: dict[str, Any]) -> Selection | None:
     missing = set(store.missing(ids)) if given["ignore_missing"] else set()
     if missing:
         Screen.current().note(f"{count(len(missing), 'id')} not in the store, passed over")
-        ids = [one for one in ids if one not in missing]
+        ids = [sample for sample in ids if sample not in missing]
         if not ids:
             return None
     label = given["label"]

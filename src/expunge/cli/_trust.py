@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from expunge.cli._connect import looked
+from expunge.cli._connect import read_store
 from expunge.client.overview import ClientOverview
 from expunge.errors import InputError
 from expunge.evidence import KeyChain
@@ -22,10 +22,10 @@ def chains_from(folder: Path) -> list[KeyChain]:
         with Office.open(folder, timeout=1.0) as office:
             return [office.chain]
     if (folder / "client.db").exists():
-        return looked(ClientOverview, folder, lambda store: store.chains())[0]
+        return read_store(ClientOverview, folder, lambda store: store.chains())[0]
     if Layout.is_at(folder):
-        place = Layout.at(folder)
-        return [KeyChain(place.signing_key(), place.rotations())]
+        layout = Layout.at(folder)
+        return [KeyChain(layout.signing_key(), layout.rotations())]
     raise InputError(
         f"{folder} is no folder of a federation, an office or a client: no key can be found there"
     )

@@ -156,10 +156,10 @@ def sync(directory: Path, at: str | None) -> None:
     Example:
       expunge aggregator sync region-north
     """
-    with opened(directory, at) as one:
-        done, samples = one.sync(), one.group.carrier.core.books.solver.count
-        name = one.name
-    told = [
+    with opened(directory, at) as instance:
+        done, samples = instance.sync(), instance.group.carrier.core.books.solver.count
+        name = instance.name
+    rows = [
         (
             f"Request {receipt.sequence}",
             _changes(receipt.logged.entry) + f" (log entry {receipt.logged.index} above)",
@@ -170,7 +170,7 @@ def sync(directory: Path, at: str | None) -> None:
         {
             "name": name,
             "samples": samples,
-            "receipts": [one.sequence for one in done.receipts],
+            "receipts": [receipt.sequence for receipt in done.receipts],
             "orders": [order for order, _ in done.orders],
             "audits": list(done.audits),
             "head": done.head,
@@ -183,7 +183,7 @@ def sync(directory: Path, at: str | None) -> None:
         facts(
             [
                 ("Group", count(samples, "sample")),
-                *(told or [("Forwarded", "nothing has changed")]),
+                *(rows or [("Forwarded", "nothing has changed")]),
                 *((f"Order {order[:8]}", "filed in the group") for order, _ in done.orders),
                 *([("Audits answered", str(len(done.audits)))] if done.audits else []),
                 ("Head of the root", done.head or "none"),
@@ -209,10 +209,10 @@ def passage(*, directory: Path, client: str, sequence: str, output: Path, at: st
       expunge aggregator passage region-north clinic-a 7 -o passage.json
       expunge verify passage.json --key root.pub
     """
-    with opened(directory, at) as one:
-        known = [Identifier(str(number)) for number in one.sequences(client)]
+    with opened(directory, at) as instance:
+        known = [Identifier(str(number)) for number in instance.sequences(client)]
         number = int(resolve(sequence, known, "request", abbreviated=False))
-        data, name = one.passage(client, number), one.name
+        data, name = instance.passage(client, number), instance.name
     write_whole(output, data)
     Screen.current().result(
         {"file": str(output), "client": client, "sequence": number, "aggregator": name},
@@ -226,18 +226,18 @@ def passage(*, directory: Path, client: str, sequence: str, output: Path, at: st
 @contextmanager
 def opened(directory: Path, at: str | None) -> Iterator[Aggregator]:
     """An aggregator with its way to the server above; its group must not be served meanwhile."""
-    place = Layout.at(directory)
-    if place.serving():
+    layout = Layout.at(directory)
+    if layout.serving():
         raise StoreBusyError(
             f"{directory} is being served, and is kept in step by that process (expunge serve "
             "--forward-every)"
         )
-    address, ca = upstream_address(place.path, timeout=PATIENCE)
+    address, ca = upstream_address(layout.path, timeout=PATIENCE)
     with (
         carrier_to(at or address, ca) as carrier,
-        Aggregator(directory, carrier, attempts=ATTEMPTS) as one,
+        Aggregator(directory, carrier, attempts=ATTEMPTS) as instance,
     ):
-        yield one
+        yield instance
 
 
 @contextmanager
@@ -251,9 +251,9 @@ def forwarding(
     address, ca = upstream_address(Layout.at(directory).path, timeout=PATIENCE)
     with (
         carrier_to(address, ca) as carrier,
-        Aggregator(directory, carrier, service=service, attempts=1) as one,
+        Aggregator(directory, carrier, service=service, attempts=1) as instance,
     ):
-        forwarder = Forwarder(one, every, report)
+        forwarder = Forwarder(instance, every, report)
         forwarder.start()
         try:
             yield

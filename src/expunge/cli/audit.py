@@ -17,7 +17,7 @@ from rich.text import Text
 from expunge.cli import _command
 from expunge.cli._agent import agent_on, backbone_of, store_at
 from expunge.cli._command import command
-from expunge.cli._connect import PATIENCE, Reached, office_at, office_folder
+from expunge.cli._connect import PATIENCE, OfficeConnection, office_at, office_folder
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import FOLDER, office_options
 from expunge.cli._output import (
@@ -104,19 +104,19 @@ def audit(
     if rebuild is not None:
         _rebuild(rebuild, folders)
         return
-    with office_at(office, at) as reached:
-        found = (
-            str(reached.office.do("audit", {})["audit"])
+    with office_at(office, at) as connection:
+        audit_id = (
+            str(connection.office.do("audit", {})["audit"])
             if earlier is None
-            else _earlier(reached, earlier)
+            else _earlier(connection, earlier)
         )
-        silent = _let_answer(reached, folders)
+        silent = _let_answer(connection, folders)
     for folder_name, problem in silent.items():
         Screen.current().note(f"{folder_name} has not answered: {problem}")
-    _tell(_result(office, at, found, timeout if wait else 0.0), office_folder(office))
+    _tell(_result(office, at, audit_id, timeout if wait else 0.0), office_folder(office))
 
 
-def _let_answer(reached: Reached, folders: tuple[Path, ...]) -> dict[str, str]:
+def _let_answer(connection: OfficeConnection, folders: tuple[Path, ...]) -> dict[str, str]:
     """Let the clients at hand answer; why some could not, by folder.
 
     The others are asked all the same.
@@ -127,7 +127,7 @@ def _let_answer(reached: Reached, folders: tuple[Path, ...]) -> dict[str, str]:
         try:
             with (
                 store_at(folder) as store,
-                agent_on(store, reached.carrier, backbone_of(store, None)) as agent,
+                agent_on(store, connection.carrier, backbone_of(store, None)) as agent,
             ):
                 return agent.sync()
         except (ExpungeError, OSError) as problem:
@@ -135,11 +135,11 @@ def _let_answer(reached: Reached, folders: tuple[Path, ...]) -> dict[str, str]:
             return Synced("active")
 
     done = sync_all({str(folder): partial(answer, folder) for folder in folders}, patience())
-    return problems | {folder: one.waiting for folder, one in done.items() if one.waiting}
+    return problems | {folder: synced.waiting for folder, synced in done.items() if synced.waiting}
 
 
-def _earlier(reached: Reached, given: str) -> str:
-    known = [Identifier(one["audit"]) for one in reached.office.ask("audits", {})]
+def _earlier(connection: OfficeConnection, given: str) -> str:
+    known = [Identifier(entry["audit"]) for entry in connection.office.ask("audits", {})]
     return resolve(given, known, "audit")
 
 
@@ -152,29 +152,29 @@ def _result(office: Path | None, at: str | None, audit_id: str, seconds: float) 
     ends = time.monotonic() + seconds
     with Screen.current().progress("Waiting for clients", None) as progress:
         while True:
-            with office_at(office, at) as reached:
-                told = _settled(reached, audit_id)
-                told["masked"] = Spec.from_dict(
-                    reached.office.federation_content()["spec"]
+            with office_at(office, at) as connection:
+                outcome = _settled(connection, audit_id)
+                outcome["masked"] = Spec.from_dict(
+                    connection.office.federation_content()["spec"]
                 ).is_masked
-            if told["result"] != "under way" or time.monotonic() >= ends:
-                return told
-            progress(len(told["equal"]) + len(told["different"]))
+            if outcome["result"] != "under way" or time.monotonic() >= ends:
+                return outcome
+            progress(len(outcome["equal"]) + len(outcome["different"]))
             time.sleep(_PAUSE)
 
 
-def _settled(reached: Reached, audit_id: str) -> dict[str, Any]:
+def _settled(connection: OfficeConnection, audit_id: str) -> dict[str, Any]:
     """The audit; if all clients have answered, the server is given the time to add up."""
     ends = time.monotonic() + _SETTLING
     while True:
-        told: dict[str, Any] = reached.office.ask("show-audit", {"audit": audit_id})
-        if told["result"] != "under way" or told["waiting"] or time.monotonic() >= ends:
-            return told
+        outcome: dict[str, Any] = connection.office.ask("show-audit", {"audit": audit_id})
+        if outcome["result"] != "under way" or outcome["waiting"] or time.monotonic() >= ends:
+            return outcome
         time.sleep(_PAUSE)
 
 
-def _tell(told: dict[str, Any], office: Path) -> None:
-    screen, result, masked = Screen.current(), told["result"], told.pop("masked")
+def _tell(outcome: dict[str, Any], office: Path) -> None:
+    screen, result, masked = Screen.current(), outcome["result"], outcome.pop("masked")
     style = {"equal": GOOD, "different": BAD}.get(result, WAITS)
     whose = (
         "Under secure aggregation nobody can tell whose fault it is."
@@ -194,25 +194,25 @@ def _tell(told: dict[str, Any], office: Path) -> None:
         else ""
     )
     screen.result(
-        told,
+        outcome,
         Text.assemble(
-            (f"Audit {told['audit'][:8]}: ", "bold"),
+            (f"Audit {outcome['audit'][:8]}: ", "bold"),
             (result, f"bold {style}" if result == "equal" else style),
         ),
         line(words.get(result, meanwhile or "Clients answer at their next sync."), indent=2),
         facts(
             [
-                ("Started", moment(told["started"])),
-                *([("Finished", moment(told["finished"]))] if told["finished"] else []),
-                *_answers(told, masked=masked),
-                *([("Waiting for", ", ".join(told["waiting"]))] if told["waiting"] else []),
-                *([("Log entry", told["index"])] if told["index"] >= 0 else []),
+                ("Started", moment(outcome["started"])),
+                *([("Finished", moment(outcome["finished"]))] if outcome["finished"] else []),
+                *_answers(outcome, masked=masked),
+                *([("Waiting for", ", ".join(outcome["waiting"]))] if outcome["waiting"] else []),
+                *([("Log entry", outcome["index"])] if outcome["index"] >= 0 else []),
             ]
         ),
         *(
             [
                 next_steps(
-                    f"expunge audit --show {told['audit'][:8]} --wait --office {typed(office)}"
+                    f"expunge audit --show {outcome['audit'][:8]} --wait --office {typed(office)}"
                 )
             ]
             if result == "under way"
@@ -225,19 +225,21 @@ def _tell(told: dict[str, Any], office: Path) -> None:
         raise click.exceptions.Exit(_command.NOT_YET)
 
 
-def _answers(told: dict[str, Any], *, masked: bool) -> list[tuple[str, object]]:
+def _answers(outcome: dict[str, Any], *, masked: bool) -> list[tuple[str, object]]:
     """Who agrees and who differs; under secure aggregation, whose sum was compared."""
     if masked:
         whose: list[tuple[str, object]] = [
-            ("Sum of", ", ".join(told["clients"])),
-            ("Samples in the ledger", f"{told['count']:,}"),
+            ("Sum of", ", ".join(outcome["clients"])),
+            ("Samples in the ledger", f"{outcome['count']:,}"),
         ]
-        return whose if told["finished"] else []
+        return whose if outcome["finished"] else []
     different = (
-        [("Different", Text(", ".join(told["different"]), style=BAD))] if told["different"] else []
+        [("Different", Text(", ".join(outcome["different"]), style=BAD))]
+        if outcome["different"]
+        else []
     )
-    equal = ", ".join(told["equal"]) or "nobody yet"
-    return [("Samples recomputed", f"{told['count']:,}"), ("Equal", equal), *different]
+    equal = ", ".join(outcome["equal"]) or "nobody yet"
+    return [("Samples recomputed", f"{outcome['count']:,}"), ("Equal", equal), *different]
 
 
 def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:

@@ -19,7 +19,7 @@ from expunge.cli._command import command
 from expunge.cli._connect import carrier_to
 from expunge.cli._format import preview_value, show_preview, show_synced, show_way_on, synced_value
 from expunge.cli._options import FILE, PATH, at_option, client_option, wait_options, yes_option
-from expunge.cli._output import GOOD, Screen, count, line, next_steps, place, typed, unwrapped
+from expunge.cli._output import GOOD, Screen, count, line, next_steps, short_path, typed, unwrapped
 from expunge.cli._samples import (
     Samples,
     asking_for_backbone,
@@ -150,10 +150,10 @@ def add(
                 f"{count(nobodys, 'sample')} {verb} no subject: erasure orders cannot find them"
             )
         value = {"added": added, "without_subject": nobodys, "pending": True}
-        told: list[RenderableType] = [
+        parts: list[RenderableType] = [
             unwrapped(f"{count(added, 'sample')} added to {folder}.", GOOD)
         ]
-        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync, wait=wait)
+        _finish(store, value, parts, at=at, opened=opened, no_sync=no_sync, wait=wait)
 
 
 @contextmanager
@@ -203,7 +203,7 @@ def _batches(
 ) -> list[Samples]:
     raw = [path for path in files if is_raw(path, opened)]
     features = []
-    for path in (one for one in files if one not in raw):
+    for path in (file for file in files if file not in raw):
         with asking_for_backbone(path, spec, keys, opened):
             features.append(read_features(path, spec, keys))
     if raw and opened is not None:
@@ -300,12 +300,12 @@ def forget(
             )
         opened = backbone_of(store, backbone)
         store.forget(selection, recompute=recomputing(opened))
-        told: list[RenderableType] = [
+        parts: list[RenderableType] = [
             line(f"{count(preview.count, 'sample')} forgotten by {store.name}.", GOOD)
         ]
         unsent_only = preview.unsent == preview.count and not preview.pending
         alone = no_sync or unsent_only or store.gone
-        _finish(store, value, told, at=at, opened=opened, no_sync=alone, wait=wait, alone_too=True)
+        _finish(store, value, parts, at=at, opened=opened, no_sync=alone, wait=wait, alone_too=True)
 
 
 def _preview(store: ClientStore, selection: Selection) -> Preview:
@@ -392,13 +392,13 @@ def correct(
             if changed
             else f"{sample} is so already: nothing was changed."
         )
-        told: list[RenderableType] = [line(text, GOOD if changed else "")]
+        parts: list[RenderableType] = [line(text, GOOD if changed else "")]
         value = {"corrected": sample if changed else None}
         pending = store.status()
         if not changed and not pending.adding and not pending.deleting:
-            Screen.current().result(value | {"pending": False, "sync": None}, *told)
+            Screen.current().result(value | {"pending": False, "sync": None}, *parts)
             raise click.exceptions.Exit(_command.NOTHING)
-        _finish(store, value, told, at=at, opened=opened, no_sync=no_sync, wait=wait)
+        _finish(store, value, parts, at=at, opened=opened, no_sync=no_sync, wait=wait)
 
 
 def _numbers(text: str) -> Any:
@@ -423,7 +423,7 @@ def _target(spec: Spec, text: str) -> Any:
 def _finish(
     store: ClientStore,
     value: dict[str, Any],
-    told: list[RenderableType],
+    parts: list[RenderableType],
     *,
     at: str | None,
     opened: Backbone | None,
@@ -442,7 +442,7 @@ def _finish(
     if no_sync:
         pending = store.status()
         waits = pending.adding + pending.deleting
-        told.append(
+        parts.append(
             line(
                 "Nothing is pending."
                 if not waits
@@ -450,8 +450,8 @@ def _finish(
             )
         )
         if waits:
-            told.append(next_steps(f"expunge client sync --dir {typed(store.path)}"))
-        screen.result(value | {"pending": bool(waits), "sync": None}, *told)
+            parts.append(next_steps(f"expunge client sync --dir {typed(store.path)}"))
+        screen.result(value | {"pending": bool(waits), "sync": None}, *parts)
         return
     try:
         with agent_of(store, at, opened, wait=wait) as agent:
@@ -465,13 +465,13 @@ def _finish(
     if done.status == "gone" and not alone_too:
         raise StoreError(
             f"{store.name} was forgotten by the operator, or has left: the server takes nothing "
-            f"more of it, and what was just given is in {place(store.path)} only. Enrol a new "
+            f"more of it, and what was just given is in {short_path(store.path)} only. Enrol a new "
             f"client; expunge client leave --dir {typed(store.path)} erases this one"
         )
-    told += [
+    parts += [
         *show_synced(done, store.status()),
         *show_way_on(done, store.path, unserved(store, at)),
     ]
-    screen.result(value | {"pending": bool(done.waiting), "sync": synced_value(done)}, *told)
+    screen.result(value | {"pending": bool(done.waiting), "sync": synced_value(done)}, *parts)
     if done.waiting:
         raise click.exceptions.Exit(_command.NOT_YET)

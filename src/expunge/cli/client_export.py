@@ -12,7 +12,7 @@ import click
 
 from expunge.cli import _command
 from expunge.cli._command import command
-from expunge.cli._connect import looked
+from expunge.cli._connect import read_store
 from expunge.cli._options import client_option, output_option
 from expunge.cli._output import GOOD, Screen, count, facts, line, next_steps, typed, unwrapped
 from expunge.cli._selection import selection_of, selection_options
@@ -52,14 +52,14 @@ def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **g
         )
     if output is not None:
         _require_free(output, force=force)
-    (held, spec), busy = looked(
+    (held, spec), busy = read_store(
         ClientStore, folder, lambda store: (_held(store, given), store.spec)
     )
     subjects, states = (
-        counted(one.names.subject for one, _ in held),
-        counted(one.shown_state for one, _ in held),
+        counted(sample.names.subject for sample, _ in held),
+        counted(sample.shown_state for sample, _ in held),
     )
-    features = sum(one.content.feature is not None for _, one in held)
+    features = sum(opened.content.feature is not None for _, opened in held)
     value = {
         "count": len(held),
         "subjects": subjects,
@@ -74,21 +74,21 @@ def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **g
         screen.result(value, line("Nothing is selected: nothing was written."))
         raise click.exceptions.Exit(_command.NOTHING)
     shown = ", ".join(f"{number:,} {state}" for state, number in states.items())
-    told = facts(
+    summary = facts(
         [("Subjects", f"{len(subjects):,}"), ("States", shown), ("Features", f"{features:,}")]
     )
     if dry_run or output is None:
         screen.result(
             value,
             line(f"{count(len(held), 'sample')} would be exported; nothing was written:"),
-            told,
+            summary,
         )
         return
     write_whole(output, file_of(output, held, spec))
     screen.result(
         value | {"file": str(output)},
         unwrapped(f"{count(len(held), 'sample')} exported to {output}.", GOOD),
-        told,
+        summary,
         line("The file is personal data, in the clear. When it has been handed over:", indent=2),
         next_steps(f"shred -u {typed(output)}"),
     )

@@ -8,7 +8,7 @@ import click
 
 from expunge.cli import _command
 from expunge.cli._command import command
-from expunge.cli._connect import looked
+from expunge.cli._connect import read_store
 from expunge.cli._options import client_option, subject_option
 from expunge.cli._output import Screen, line, table, unwrapped
 from expunge.cli._selection import as_label
@@ -46,32 +46,32 @@ def list_samples(folder: Path, subject: str | None, label: str | None) -> None:
         except UnknownSampleError:
             return [], ()
 
-    (found, labels), busy = looked(ClientStore, folder, ask)
+    (samples, labels), busy = read_store(ClientStore, folder, ask)
     rows = [
         {
-            "id": one.names.id,
-            "subject": one.names.subject,
-            "label": None if one.label is None else labels[one.label],
-            "state": one.shown_state,
-            "added": time_text(one.added),
+            "id": sample.names.id,
+            "subject": sample.names.subject,
+            "label": None if sample.label is None else labels[sample.label],
+            "state": sample.shown_state,
+            "added": time_text(sample.added),
         }
-        for one in found
+        for sample in samples
     ]
     shown = [
         (
-            unwrapped(one["id"]),
-            unwrapped(one["subject"] or ""),
-            "" if one["label"] is None else one["label"],
-            one["state"],
-            one["added"],
+            unwrapped(row["id"]),
+            unwrapped(row["subject"] or ""),
+            "" if row["label"] is None else row["label"],
+            row["state"],
+            row["added"],
         )
-        for one in rows
+        for row in rows
     ]
-    told = (
+    parts = (
         [table(("Id", "Subject", "Label", "State", "Added (UTC)"), shown)]
         if rows
         else [line("No samples.")]
     )
-    Screen.current().result({"samples": rows, "busy": busy}, *told)
+    Screen.current().result({"samples": rows, "busy": busy}, *parts)
     if not rows:
         raise click.exceptions.Exit(_command.NOTHING)

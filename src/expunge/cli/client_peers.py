@@ -16,7 +16,7 @@ from rich.text import Text
 from expunge.cli import _command
 from expunge.cli._agent import store_at
 from expunge.cli._command import command
-from expunge.cli._connect import carrier_to, looked
+from expunge.cli._connect import carrier_to, read_store
 from expunge.cli._evidence import key_from
 from expunge.cli._options import at_option, client_option, output_option
 from expunge.cli._output import (
@@ -59,7 +59,9 @@ def own_key(folder: Path, output: Path | None) -> None:
     Next, at another client:
       expunge client pin hospital-a=hospital-a.pub --dir hospital-b
     """
-    (name, public), _ = looked(ClientOverview, folder, lambda store: (store.name, store.key.public))
+    (name, public), _ = read_store(
+        ClientOverview, folder, lambda store: (store.name, store.key.public)
+    )
     if output is not None:
         write_whole(output, public.pem, mode=0o644)
     pem = public.pem.decode("ascii")
@@ -106,9 +108,9 @@ def peers(folder: Path, output: Path | None, at: str | None) -> None:
             store.key.public,
             store.name,
         )
-    rows = [_peer(one, known, pins) for one in sorted({*known.keys, *pins})]
+    rows = [_peer(name, known, pins) for name in sorted({*known.keys, *pins})]
     if output is not None:
-        keys = {one["name"]: one["key"] for one in rows if one["state"] != "gone"}
+        keys = {peer["name"]: peer["key"] for peer in rows if peer["state"] != "gone"}
         write_whole(output, (json.dumps(keys, indent=1) + "\n").encode("ascii"), mode=0o644)
     value = {
         "name": name,
@@ -124,7 +126,7 @@ def peers(folder: Path, output: Path | None, at: str | None) -> None:
         *([] if output is None else [unwrapped(f"The keys are in {output}.", GOOD, indent=2)]),
         *([] if pins or not rows else [_how_to_pin(folder, output)]),
     )
-    if any(one["differs"] for one in rows):
+    if any(peer["differs"] for peer in rows):
         raise click.exceptions.Exit(_command.EVIDENCE)
 
 
@@ -137,9 +139,9 @@ def _known(store: ClientStore, at: str | None) -> Peers:
     if known.frontier.size == size:
         return known
     with carrier_to(at or store.address, store.ca) as carrier:
-        found = known.read_on(carrier.entries, size, root)
-    store.remember({"peers": found.to_text()})
-    return found
+        current = known.read_on(carrier.entries, size, root)
+    store.remember({"peers": current.to_text()})
+    return current
 
 
 def _peer(name: str, known: Peers, pins: Mapping[str, str]) -> dict[str, Any]:
@@ -165,19 +167,19 @@ def _table(
 ) -> list[RenderableType]:
     listed = [
         (
-            f"{one['name']}{' (this one)' * (one['name'] == name)}",
-            spoken(PublicKey.from_text(one["key"])),
-            one["state"],
-            _origin(one, pinned=pinned),
+            f"{peer['name']}{' (this one)' * (peer['name'] == name)}",
+            spoken(PublicKey.from_text(peer["key"])),
+            peer["state"],
+            _origin(peer, pinned=pinned),
         )
-        for one in rows
+        for peer in rows
     ]
     parts = [
         table(("Client", "Key id", "State", "Key from"), listed)
         if rows
         else line("None yet: sync first.", indent=2)
     ]
-    if any(one["name"] == name and one["id"] != own.id for one in rows):
+    if any(peer["name"] == name and peer["id"] != own.id for peer in rows):
         parts.append(
             line(
                 "The log shows another key for this client than its own: keep away from this "
@@ -189,11 +191,11 @@ def _table(
     return parts
 
 
-def _origin(one: dict[str, Any], *, pinned: bool) -> Text:
-    if one["differs"]:
+def _origin(peer: dict[str, Any], *, pinned: bool) -> Text:
+    if peer["differs"]:
         return Text("pin; THE LOG HAS ANOTHER", style=BAD)
-    refused = pinned and one["from"] == "log" and one["state"] != "gone"
-    return Text("log; no pin: refused", style=WAITS) if refused else Text(one["from"])
+    refused = pinned and peer["from"] == "log" and peer["state"] != "gone"
+    return Text("log; no pin: refused", style=WAITS) if refused else Text(peer["from"])
 
 
 def _how_to_pin(folder: Path, output: Path | None) -> RenderableType:
@@ -236,19 +238,19 @@ def pin(given: tuple[str, ...], folder: Path, clear: bool) -> None:
         before, name = read_pins(store.recall("pins")), store.name
         after = {} if clear else before | {name: store.key.public.text}
         for text in given:
-            for one, key in _keys(text).items():
-                if after.get(one, key) != key:
-                    whose = "its own" if one == name else "pinned already"
+            for peer, key in _keys(text).items():
+                if after.get(peer, key) != key:
+                    whose = "its own" if peer == name else "pinned already"
                     raise InputError(
-                        f"another key of {one} is {whose}, and nothing was changed: drop all pins "
+                        f"another key of {peer} is {whose}, and nothing was changed: drop all pins "
                         "by --clear first"
                     )
-                after[one] = key
+                after[peer] = key
         store.remember({"pins": pins_text(after)})
         known = Peers.from_text(store.recall("peers"))
-    different = sorted(one for one, key in after.items() if known.keys.get(one, key) != key)
+    different = sorted(peer for peer, key in after.items() if known.keys.get(peer, key) != key)
     left_out = sorted(known.active - set(after)) if after else []
-    told: list[RenderableType] = [
+    parts: list[RenderableType] = [
         line(
             f"{count(len(after), 'key')} pinned by {name}: {', '.join(sorted(after))}."
             if after
@@ -257,11 +259,11 @@ def pin(given: tuple[str, ...], folder: Path, clear: bool) -> None:
         )
     ]
     if left_out:
-        told.append(
+        parts.append(
             line(f"Rounds with others are refused now: {', '.join(left_out)}.", WAITS, indent=2)
         )
     if different:
-        told.append(
+        parts.append(
             line(
                 f"THE LOG SHOWS ANOTHER KEY for {', '.join(different)}: take no part, and ask "
                 "them.",
@@ -269,7 +271,7 @@ def pin(given: tuple[str, ...], folder: Path, clear: bool) -> None:
                 indent=2,
             )
         )
-    Screen.current().result({"pins": after, "different": different, "not_pinned": left_out}, *told)
+    Screen.current().result({"pins": after, "different": different, "not_pinned": left_out}, *parts)
     if different:
         raise click.exceptions.Exit(_command.EVIDENCE)
 

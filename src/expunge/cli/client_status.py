@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from expunge.cli import _command
 from expunge.cli._command import command
-from expunge.cli._connect import looked
+from expunge.cli._connect import read_store
 from expunge.cli._format import receipt_value
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import PATH, client_option
@@ -44,8 +44,8 @@ def status(folder: Path) -> None:
 
     Asks no server.
 
-    While another process works on the folder, it is said so, and shown is how things stood after
-    that process's last whole change. The same holds for expunge client list, export and receipts,
+    A read-only snapshot, safe while another process works on the folder: it shows that process's
+    last whole change, and says so. The same holds for expunge client list, export and receipts,
     expunge head and expunge predict.
 
     Example:
@@ -54,62 +54,71 @@ def status(folder: Path) -> None:
     Next:
       expunge client sync --dir hospital-a
     """
-    (found, address, spec, round_), busy = looked(ClientOverview, folder, _standing)
+    (overview, address, spec, round_), busy = read_store(ClientOverview, folder, _overview)
     pending = [
-        *([f"{found.adding:,} to be added"] if found.adding else []),
-        *([f"{found.deleting:,} to be deleted"] if found.deleting else []),
-        *([f"{count(found.orders, 'erasure order')} to be answered"] if found.orders else []),
-        *([f"request {found.composed} has no receipt yet"] if found.composed is not None else []),
+        *([f"{overview.adding:,} to be added"] if overview.adding else []),
+        *([f"{overview.deleting:,} to be deleted"] if overview.deleting else []),
+        *([f"{count(overview.orders, 'erasure order')} to be answered"] if overview.orders else []),
+        *(
+            [f"request {overview.composed} has no receipt yet"]
+            if overview.composed is not None
+            else []
+        ),
     ]
     state = (
         "has left the federation"
-        if found.left
+        if overview.left
         else "is leaving the federation"
-        if found.leaving
+        if overview.leaving
         else "takes part"
     )
-    state = "was forgotten by the operator" if found.gone else state
+    state = "was forgotten by the operator" if overview.gone else state
     Screen.current().result(
-        asdict(found)
+        asdict(overview)
         | {
-            "labels": dict(found.labels),
+            "labels": dict(overview.labels),
             "address": address,
             "spec": spec.digest,
             "aggregation": round_,
             "busy": busy,
         },
-        title(f"Client {found.name} {state}"),
+        title(f"Client {overview.name} {state}"),
         facts(
             [
-                ("Samples", f"{found.live:,}"),
+                ("Samples", f"{overview.live:,}"),
                 ("Pending", ", ".join(pending) or "nothing"),
-                ("Receipts up to", f"request {found.sequence}" if found.sequence else "none yet"),
+                (
+                    "Receipts up to",
+                    f"request {overview.sequence}" if overview.sequence else "none yet",
+                ),
                 (
                     "Head",
                     unwrapped(
-                        f"{found.head[:16]}…" if found.head else "none yet: expunge client sync"
+                        f"{overview.head[:16]}…"
+                        if overview.head
+                        else "none yet: expunge client sync"
                     ),
                 ),
-                ("Log seen up to", f"entry {found.checkpoint}"),
-                ("Sends", f"{found.message} messages"),
+                ("Log seen up to", f"entry {overview.checkpoint}"),
+                ("Sends", f"{overview.message} messages"),
                 *([] if round_ is None else [("Secure aggregation", _round_in_words(round_))]),
                 (
                     "Features are",
-                    "kept" if found.mode == "cached" else "computed again when needed",
+                    "kept" if overview.mode == "cached" else "computed again when needed",
                 ),
                 ("Server", unwrapped(address)),
-                ("Federation", found.federation),
+                ("Federation", overview.federation),
             ]
         ),
-        *([line(), *show_forgotten(found, folder)] if found.gone else []),
+        *([line(), *show_forgotten(overview, folder)] if overview.gone else []),
         *(
-            [line(), unwrapped(f"{_REFUSED[spec.is_masked]}: {found.refusal}", BAD)]
-            if found.refusal
+            [line(), unwrapped(f"{_REFUSED[spec.is_masked]}: {overview.refusal}", BAD)]
+            if overview.refusal
             else []
         ),
         *(
-            [line(), table(("Label", "Samples"), found.labels.items(), right=("Samples",))]
-            if found.labels
+            [line(), table(("Label", "Samples"), overview.labels.items(), right=("Samples",))]
+            if overview.labels
             else []
         ),
     )
@@ -118,7 +127,7 @@ def status(folder: Path) -> None:
 _REFUSED = ("The server refused the last request", "The last request did not take effect")
 
 
-def _standing(store: ClientOverview) -> tuple[Status, str, Spec, dict[str, Any] | None]:
+def _overview(store: ClientOverview) -> tuple[Status, str, Spec, dict[str, Any] | None]:
     """How a client stands, where its server is, the spec; and where it has rounds, whether one is
     under way, and its pins.
     """
@@ -131,31 +140,31 @@ def _standing(store: ClientOverview) -> tuple[Status, str, Spec, dict[str, Any] 
     return store.status(), store.address, store.spec, rounds
 
 
-def _round_in_words(told: dict[str, Any]) -> str:
+def _round_in_words(rounds: dict[str, Any]) -> str:
     pins = (
-        f"{count(told['pins'], 'key')} pinned"
-        if told["pins"]
+        f"{count(rounds['pins'], 'key')} pinned"
+        if rounds["pins"]
         else "keys from the log (expunge client peers)"
     )
     under_way = "a round is under way: sync goes on with it"
-    return f"{under_way if told['in_round'] else 'no round is under way'}; {pins}"
+    return f"{under_way if rounds['in_round'] else 'no round is under way'}; {pins}"
 
 
-def show_forgotten(found: Status, folder: Path) -> list[RenderableType]:
+def show_forgotten(overview: Status, folder: Path) -> list[RenderableType]:
     """What is left of a client that its server knows no longer, and how it is erased."""
-    here = found.live + found.adding
-    told: list[RenderableType] = [
-        line(f"{found.name} was forgotten by the operator: the server knows it no longer.", BAD),
+    here = overview.live + overview.adding
+    parts: list[RenderableType] = [
+        line(f"{overview.name} was forgotten by the operator: the server knows it no longer.", BAD),
         line(f"{count(here, 'sample')} still in this folder."),
     ]
     if here:
-        told.append(
+        parts.append(
             next_steps(
                 f"expunge client leave --dir {typed(folder)}",
                 why="To erase them, which needs no server:",
             )
         )
-    return told
+    return parts
 
 
 @command()
@@ -183,18 +192,18 @@ def receipts(number: str | None, folder: Path, output: Path | None) -> None:
       expunge verify receipt.json --trust hospital-a
     """
     screen = Screen.current()
-    (found, documents), _ = looked(
+    (verified, documents), _ = read_store(
         ClientOverview, folder, lambda store: (_receipts(store, number), store.documents("receipt"))
     )
-    data = {sequence: documents[sequence] for sequence in found}
-    if not found:
+    data = {sequence: documents[sequence] for sequence in verified}
+    if not verified:
         screen.result({"receipts": []}, line("No receipts yet."))
         raise click.exceptions.Exit(_command.NOTHING)
     written = [] if output is None else _write(output, data, alone=number is not None)
-    values = [receipt_value(receipt) for receipt in found.values()]
+    values = [receipt_value(receipt) for receipt in verified.values()]
     screen.result(
         {"receipts": values, "files": [str(path) for path in written]},
-        *_listed(list(found.values())),
+        *_listed(list(verified.values())),
         *(
             [next_steps(f"expunge verify {typed(written[-1])} --trust {typed(folder)}")]
             if written
@@ -203,18 +212,27 @@ def receipts(number: str | None, folder: Path, output: Path | None) -> None:
     )
 
 
-def _listed(found: list[Receipt]) -> list[RenderableType]:
+def _listed(verified: list[Receipt]) -> list[RenderableType]:
     """Receipts in a table; where some are of rounds, with the number of clients in each, and whose
     samples are counted.
     """
-    rounds = any(one.is_of_round for one in found)
+    rounds = any(receipt.is_of_round for receipt in verified)
     rows = []
-    for one in found:
-        entry = one.logged.entry
-        clients = [len(entry["clients"]) if one.is_of_round else "only this one"] if rounds else []
+    for receipt in verified:
+        entry = receipt.logged.entry
+        clients = (
+            [len(entry["clients"]) if receipt.is_of_round else "only this one"] if rounds else []
+        )
         time = entry["time"][:19].replace("T", " ")
         rows.append(
-            (one.sequence, time, *clients, entry["added"], entry["deleted"], one.logged.index)
+            (
+                receipt.sequence,
+                time,
+                *clients,
+                entry["added"],
+                entry["deleted"],
+                receipt.logged.index,
+            )
         )
     columns = (
         "Receipt",
@@ -238,11 +256,11 @@ def _receipts(store: ClientOverview, given: str | None) -> dict[int, Receipt]:
         known = [Identifier(str(number)) for number in documents]
         number = int(resolve(given, known, "receipt", abbreviated=False))
         documents = {number: documents[number]}
-    found = {}
+    verified = {}
     for sequence, data in documents.items():
         envelope = Envelope.from_bytes(data, "receipt")
-        found[sequence] = Receipt.read(envelope, chain_for(envelope, chains))
-    return found
+        verified[sequence] = Receipt.read(envelope, chain_for(envelope, chains))
+    return verified
 
 
 def _write(output: Path, data: dict[int, bytes], *, alone: bool) -> list[Path]:

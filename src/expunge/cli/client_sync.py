@@ -69,15 +69,15 @@ def sync(
         if message is not None:
             store.choose(message)
         done = agent.sync(accept_restored=accept_restored)
-        found, idle = store.status(), unserved(store, at)
+        status, idle = store.status(), unserved(store, at)
     screen = Screen.current()
-    if found.gone:
+    if status.gone:
         screen.result(
-            synced_value(done) | {"samples": found.live + found.adding},
-            *show_forgotten(found, folder),
+            synced_value(done) | {"samples": status.live + status.adding},
+            *show_forgotten(status, folder),
         )
         raise click.exceptions.Exit(_command.FAILED)
-    screen.result(synced_value(done), *show_synced(done, found), *show_way_on(done, folder, idle))
+    screen.result(synced_value(done), *show_synced(done, status), *show_way_on(done, folder, idle))
     if done.waiting:
         raise click.exceptions.Exit(_command.NOT_YET)
 
@@ -120,8 +120,8 @@ def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str
             with agent_of(store, at, opened, wait=wait) as agent:
                 gone = store.leave(recompute=recomputing(opened))
                 done = agent.sync()
-        found = store.status()
-    told = (
+        status = store.status()
+    text = (
         line(
             f"{name} is leaving, but has not left yet: {count(gone.count, 'sample')} to be "
             "deleted.",
@@ -131,9 +131,9 @@ def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str
         else line(f"{name} has left: {count(gone.count, 'sample')} deleted.", GOOD)
     )
     screen.result(
-        synced_value(done) | {"left": found.left, "count": gone.count},
-        told,
-        *show_synced(done, found),
+        synced_value(done) | {"left": status.left, "count": gone.count},
+        text,
+        *show_synced(done, status),
         *show_way_on(done, folder, idle),
     )
     if done.waiting:

@@ -2,7 +2,7 @@
 
 Nothing is staged: the same server, stores, signatures and files as `expunge serve` and `expunge
 client` have, in one process. Under secure aggregation it shows what a server sees of one client
-beside what that client really sent (`Overheard`).
+beside what that client really sent (`Recording`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.text import Text
 
 from expunge import __version__
 from expunge.cli._command import command
-from expunge.cli._connect import Reached
+from expunge.cli._connect import OfficeConnection
 from expunge.cli._format import receipt_in_words, receipt_value
 from expunge.cli._options import FOLDER
 from expunge.cli._output import (
@@ -63,37 +63,37 @@ from expunge.wire.carrier import Carrier
 _SHOWN = 24  # hexadecimal digits of 32
 
 
-class Overheard:
+class Recording:
     """Listens to one client's messages: `carrier` is its way to the server."""
 
     def __init__(self, carrier: Carrier, store: ClientStore) -> None:
-        self.carrier = cast("Carrier", _Listening(carrier))
+        self.carrier = cast("Carrier", _RecordingCarrier(carrier))
         self.store = store
 
     def shown(self) -> list[RenderableType]:
         """Some numbers of the client's first sum, as they are, and as they reached the server."""
         name, spec = self.store.name, self.store.spec
-        masked = Masked.from_bytes(cast("_Listening", self.carrier).masked)
+        masked = Masked.from_bytes(cast("_RecordingCarrier", self.carrier).masked)
         truth = Contribution.of(self.store.statistics(), None, spec).vector()
         seen = wide.from_bytes(masked.to_bytes(), (masked.length,))
         rows: list[tuple[str, object]] = [
             (
                 what,
                 Text.assemble(
-                    f"{_integer(truth, place):>4}",
-                    (f"   the server saw {_digits(seen, place)}…", QUIET),
+                    f"{_integer(truth, index):>4}",
+                    (f"   the server saw {_digits(seen, index)}…", QUIET),
                 ),
             )
-            for what, place in _places(spec).items()
+            for what, index in _indices(spec).items()
         ]
-        told = (
+        text = (
             f"What {name} sent, and what the server saw of it (numbers of 128 bits under masks "
             "that cancel in the sum):"
         )
-        return [line(), line(told, QUIET), facts(rows)]
+        return [line(), line(text, QUIET), facts(rows)]
 
 
-class _Listening:
+class _RecordingCarrier:
     """Whatever is asked of it, the carrier does itself."""
 
     def __init__(self, carrier: Carrier) -> None:
@@ -110,7 +110,7 @@ class _Listening:
         return self._carrier.aggregate(data)
 
 
-def _places(spec: Spec) -> dict[str, int]:
+def _indices(spec: Spec) -> dict[str, int]:
     """Where some numbers that people understand stand in the vector."""
     before = (
         blas.packed_length(spec.width)
@@ -123,12 +123,12 @@ def _places(spec: Spec) -> dict[str, int]:
     }
 
 
-def _integer(vector: wide.Wide, place: int) -> int:
-    return wide.to_ints(vector[:, place : place + 1])[0]
+def _integer(vector: wide.Wide, index: int) -> int:
+    return wide.to_ints(vector[:, index : index + 1])[0]
 
 
-def _digits(vector: wide.Wide, place: int) -> str:
-    low, high = (int(one) for one in vector[:, place])
+def _digits(vector: wide.Wide, index: int) -> str:
+    low, high = (int(word) for word in vector[:, index])
     return f"{high:016x}{low:016x}"[:_SHOWN]
 
 
@@ -141,7 +141,7 @@ _AUDIT_SECONDS = 30.0
 _GATHER_FOR = (
     0.2  # seconds that a round waits for yet another client: here they come one right after another
 )
-_OVERHEARD = 3  # the client whose masked message is looked at
+_RECORDED = 3  # the client whose masked message is looked at
 
 Array = NDArray[Any]
 
@@ -179,7 +179,7 @@ class Digits:
 
 
 @dataclass
-class Story:
+class DemoRun:
     """What has happened so far."""
 
     folder: Path
@@ -187,7 +187,7 @@ class Story:
     digits: Digits
     spec: Spec
     took: dict[str, float] = field(default_factory=dict)
-    overheard: Overheard | None = None  # under secure aggregation
+    recording: Recording | None = None  # under secure aggregation
 
     @contextmanager
     def step(self, name: str, words: str) -> Iterator[None]:
@@ -245,17 +245,17 @@ def demo(keep: Path | None, secure_aggregation: bool) -> None:
         make_folder(folder)
         messages = ("masked",) if secure_aggregation else ("gram", "rows")
         spec = Spec(dim=64, labels=tuple(range(10)), gamma=1.0, messages=messages)
-        story = Story(folder, Screen.current(), Digits.load(), spec)
-        value = _tell(story)
-    story.screen.result(
-        value | {"kept": None if keep is None else str(keep), "seconds": story.took},
+        run = DemoRun(folder, Screen.current(), Digits.load(), spec)
+        value = _run(run)
+    run.screen.result(
+        value | {"kept": None if keep is None else str(keep), "seconds": run.took},
         _closing(keep, masked=secure_aggregation),
     )
 
 
-def _tell(story: Story) -> dict[str, Any]:
-    digits = story.digits
-    story.show(
+def _run(run: DemoRun) -> dict[str, Any]:
+    digits = run.digits
+    run.show(
         line(f"Expunge {__version__}: exact, checkable unlearning", "bold"),
         line(
             f"Real handwritten digits: {count(len(digits.labels), 'sample')} of {_PEOPLE} people "
@@ -263,32 +263,32 @@ def _tell(story: Story) -> dict[str, Any]:
         ),
     )
     with ExitStack() as stack:
-        with story.step("found", "Found a federation and enrol ten clients"):
-            place = found_federation(story.folder / "federation", story.spec)
-            carrier = LocalCarrier.open(place.server, settings=Settings(gather_for=_GATHER_FOR))
+        with run.step("found", "Found a federation and enrol ten clients"):
+            layout = found_federation(run.folder / "federation", run.spec)
+            carrier = LocalCarrier.open(layout.server, settings=Settings(gather_for=_GATHER_FOR))
             stack.callback(carrier.close)
-            office = stack.enter_context(Office.open(place.operator)).connect(carrier)
-            reached = Reached(office, carrier, office.address)
+            office = stack.enter_context(Office.open(layout.operator)).connect(carrier)
+            connection = OfficeConnection(office, carrier, office.address)
             stores = [
-                stack.enter_context(_enrolled(story, reached, place, number))
+                stack.enter_context(_enrolled(run, connection, layout, number))
                 for number in range(_CLIENTS)
             ]
-        if story.spec.is_masked:
-            story.overheard = Overheard(carrier, stores[_OVERHEARD])
-        agents = [Agent(store, _way(story, carrier, store)) for store in stores]
-        before = _train(story, agents)
-        receipts = _forget(story, office, agents)
-        _show_receipt(story, receipts)
-        finding = _verify(story, office, carrier, place)
-        audit = _audit(story, office, agents)
+        if run.spec.is_masked:
+            run.recording = Recording(carrier, stores[_RECORDED])
+        agents = [Agent(store, _carrier_of(run, carrier, store)) for store in stores]
+        before = _train(run, agents)
+        receipts = _forget(run, office, agents)
+        _show_receipt(run, receipts)
+        finding = _verify(run, office, carrier, layout)
+        audit = _audit(run, office, agents)
         after = _head(agents[0])
-        equal = _compare(story, before, after)
+        equal = _compare(run, before, after)
     return {
         "accuracy_before": digits.accuracy(before),
         "accuracy_after": digits.accuracy(after),
         "person": _PERSON,
         "deleted": sum(
-            {one.logged.index: one.logged.entry["deleted"] for one in receipts}.values()
+            {receipt.logged.index: receipt.logged.entry["deleted"] for receipt in receipts}.values()
         ),
         "receipt": receipt_value(receipts[0]),
         "proved": finding.proved,
@@ -298,16 +298,18 @@ def _tell(story: Story) -> dict[str, Any]:
     }
 
 
-def _enrolled(story: Story, reached: Reached, place: Layout, number: int) -> ClientStore:
+def _enrolled(
+    run: DemoRun, connection: OfficeConnection, layout: Layout, number: int
+) -> ClientStore:
     name = f"clinic-{number}"
-    token, _ = reached.office.token(name, "client", (str(place.path),))
-    return enrol(story.folder / name, token, reached.carrier, address=str(place.path))
+    token, _ = connection.office.token(name, "client", (str(layout.path),))
+    return enrol(run.folder / name, token, connection.carrier, address=str(layout.path))
 
 
-def _way(story: Story, carrier: Carrier, store: ClientStore) -> Carrier:
+def _carrier_of(run: DemoRun, carrier: Carrier, store: ClientStore) -> Carrier:
     """The carrier; for one client under secure aggregation, one that shows what goes over it."""
-    heard = story.overheard
-    return heard.carrier if heard is not None and heard.store is store else carrier
+    recording = run.recording
+    return recording.carrier if recording is not None and recording.store is store else carrier
 
 
 def _sync(agents: Sequence[Agent]) -> list[Synced]:
@@ -315,10 +317,10 @@ def _sync(agents: Sequence[Agent]) -> list[Synced]:
     return list(sync_all({agent.store.name: agent.sync for agent in agents}, patience()).values())
 
 
-def _train(story: Story, agents: Sequence[Agent]) -> Head:
-    digits = story.digits
-    rounds = ", in a round of secure aggregation," if story.spec.is_masked else ""
-    with story.step("train", f"Every client adds its samples{rounds} and gets a receipt"):
+def _train(run: DemoRun, agents: Sequence[Agent]) -> Head:
+    digits = run.digits
+    rounds = ", in a round of secure aggregation," if run.spec.is_masked else ""
+    with run.step("train", f"Every client adds its samples{rounds} and gets a receipt"):
         for number, agent in enumerate(agents):
             own = np.flatnonzero(digits.client == number)
             agent.store.add(
@@ -330,14 +332,14 @@ def _train(story: Story, agents: Sequence[Agent]) -> Head:
             )
         _sync(agents)
         head = _head(agents[-1])
-    story.show(
+    run.show(
         facts(
             [
                 ("Head", f"{head.digest[:32]}…"),
                 ("Accuracy", f"{digits.accuracy(head):.4f} on digits that nobody trained on"),
             ]
         ),
-        *([] if story.overheard is None else story.overheard.shown()),
+        *([] if run.recording is None else run.recording.shown()),
     )
     return head
 
@@ -350,25 +352,25 @@ def _head(agent: Agent) -> Head:
     return published_head.read(data, agent.store.server)[0]
 
 
-def _forget(story: Story, office: Office, agents: Sequence[Agent]) -> list[Receipt]:
-    with story.step("forget", f"{_PERSON} asks to be forgotten: an erasure order goes round"):
+def _forget(run: DemoRun, office: Office, agents: Sequence[Agent]) -> list[Receipt]:
+    with run.step("forget", f"{_PERSON} asks to be forgotten: an erasure order goes round"):
         order = office.do("order", {"subject": _PERSON})["order"]
         done = _sync(agents)
-        told = office.ask("show-order", {"order": order})
+        answer = office.ask("show-order", {"order": order})
     receipts = [
-        receipt for one in done for receipt in one.receipts if receipt.logged.entry["deleted"]
+        receipt for synced in done for receipt in synced.receipts if receipt.logged.entry["deleted"]
     ]
-    story.show(
+    run.show(
         facts(
             [
                 (
                     "Order",
                     (
-                        f"{order[:8]}, {told['state']}: {len(told['answers'])} of {_CLIENTS} "
+                        f"{order[:8]}, {answer['state']}: {len(answer['answers'])} of {_CLIENTS} "
                         "clients have answered"
                     ),
                 ),
-                ("Deleted", _deleted(told["answers"], receipts)),
+                ("Deleted", _deleted(answer["answers"], receipts)),
             ]
         )
     )
@@ -379,20 +381,20 @@ def _deleted(answers: Sequence[dict[str, Any]], receipts: Sequence[Receipt]) -> 
     """What the order has deleted, as far as the server was told."""
     total, undisclosed = found_in(answers)
     if not undisclosed:
-        holding = [f"{one['client']} {one['found']}" for one in answers if one["found"]]
+        holding = [f"{answer['client']} {answer['found']}" for answer in answers if answer["found"]]
         return f"{total} samples at {len(holding)} clients: {', '.join(holding)}"
     entry = receipts[0].logged.entry
-    names = ", ".join(one["client"] for one in entry["clients"])
+    names = ", ".join(client["client"] for client in entry["clients"])
     return (
         f"{entry['deleted']} samples by {len(entry['clients'])} clients together ({names}); "
         "how many by each is not disclosed"
     )
 
 
-def _show_receipt(story: Story, receipts: Sequence[Receipt]) -> None:
+def _show_receipt(run: DemoRun, receipts: Sequence[Receipt]) -> None:
     receipt = receipts[0]
     entry = receipt.logged.entry
-    story.show(
+    run.show(
         line(),
         line(f"The receipt that {receipt.client} now holds, signed by the server:", QUIET),
         facts(
@@ -414,17 +416,17 @@ def _show_receipt(story: Story, receipts: Sequence[Receipt]) -> None:
     )
 
 
-def _verify(story: Story, office: Office, carrier: Carrier, place: Layout) -> Finding:
-    with story.step("verify", "The evidence is written to one file, and verified offline"):
+def _verify(run: DemoRun, office: Office, carrier: Carrier, layout: Layout) -> Finding:
+    with run.step("verify", "The evidence is written to one file, and verified offline"):
         order = office.ask("orders", {})[0]["order"]
         envelope = Envelope.from_json(office.ask("bundle", {"order": order}), "bundle")
-        write_whole(story.folder / "order.html", render_bundle(envelope))
-        write_whole(story.folder / "head.expunge", carrier.head() or b"", mode=0o644)
-        key = PublicKey.from_pem(place.public_key.read_bytes())
-        finding = verify((story.folder / "order.html").read_bytes(), key)
-        verify((story.folder / "head.expunge").read_bytes(), key)
-        _require_refusal(story.folder / "order.html", key)
-    story.show(
+        write_whole(run.folder / "order.html", render_bundle(envelope))
+        write_whole(run.folder / "head.expunge", carrier.head() or b"", mode=0o644)
+        key = PublicKey.from_pem(layout.public_key.read_bytes())
+        finding = verify((run.folder / "order.html").read_bytes(), key)
+        verify((run.folder / "head.expunge").read_bytes(), key)
+        _require_refusal(run.folder / "order.html", key)
+    run.show(
         facts(
             [
                 ("As written", Text("it holds", style=GOOD)),
@@ -452,36 +454,36 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1.0 else f"{1000 * seconds:.0f} ms"
 
 
-def _audit(story: Story, office: Office, agents: Sequence[Agent]) -> str:
-    with story.step("audit", "An audit: every client recomputes from its own samples"):
+def _audit(run: DemoRun, office: Office, agents: Sequence[Agent]) -> str:
+    with run.step("audit", "An audit: every client recomputes from its own samples"):
         audit = office.do("audit", {})["audit"]
         _sync(agents)
         ends = time.monotonic() + _AUDIT_SECONDS
-        while (told := office.ask("show-audit", {"audit": audit}))[
+        while (outcome := office.ask("show-audit", {"audit": audit}))[
             "result"
         ] == "under way" and time.monotonic() < ends:
             time.sleep(0.05)
-    result = str(told["result"])
+    result = str(outcome["result"])
     words = (
         "the sum of all clients is the ledger, bit for bit"
         if result == "equal"
         else "the ledger is not the sum of all clients"
     )
-    story.show(
+    run.show(
         facts([("Result", Text(f"{result}: {words}", style=GOOD if result == "equal" else BAD))])
     )
     if result != "equal":
-        raise EvidenceError(f"the audit found a difference: {told}")
+        raise EvidenceError(f"the audit found a difference: {outcome}")
     return result
 
 
-def _compare(story: Story, before: Head, after: Head) -> bool:
-    digits = story.digits
+def _compare(run: DemoRun, before: Head, after: Head) -> bool:
+    digits = run.digits
     keep = digits.person != _PERSON
-    with story.step("retrain", f"The proof: retrain from scratch without {_PERSON}"):
-        retrained = solve(Statistics.of(story.spec, digits.features[keep], digits.labels[keep]))
+    with run.step("retrain", f"The proof: retrain from scratch without {_PERSON}"):
+        retrained = solve(Statistics.of(run.spec, digits.features[keep], digits.labels[keep]))
     equal = retrained.digest == after.digest
-    story.show(
+    run.show(
         table(
             ("", "Digest of the head", "Accuracy"),
             [

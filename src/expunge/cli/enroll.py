@@ -107,7 +107,7 @@ def enroll(
             f"{wrong}"
         )
     if rejoin:
-        _at_one(given, at, lambda address: _rejoin(folder, given, address))
+        _at_first_reachable(given, at, lambda address: _rejoin(folder, given, address))
     elif given.role == "client":
         _client(
             folder,
@@ -119,7 +119,7 @@ def enroll(
             mirrors=mirrors,
         )
     else:
-        _at_one(given, at, lambda address: _office(folder, given, address))
+        _at_first_reachable(given, at, lambda address: _office(folder, given, address))
 
 
 def token_from(given: str) -> Token:
@@ -152,13 +152,13 @@ def _whole(token: Token) -> Token:
 
 def addresses(token: Token, at: str | None) -> tuple[str, ...]:
     """Where to try, in this order; a folder by its whole path, since the address is kept."""
-    found = (at,) if at else token.urls
-    if not found:
+    given = (at,) if at else token.urls
+    if not given:
         raise InputError(
             "the token does not say where the server is: give --at URL, or --at DIR for one on "
             "this machine"
         )
-    return tuple(absolute(one) for one in found)
+    return tuple(absolute(address) for address in given)
 
 
 def _client(
@@ -181,10 +181,10 @@ def _client(
         "message": message,
         "mirrors": mirrors,
     }
-    _at_one(token, at, lambda address: _enrol(folder, token, address, opened, settings))
+    _at_first_reachable(token, at, lambda address: _enrol(folder, token, address, opened, settings))
 
 
-def _at_one(token: Token, at: str | None, act: Callable[[str], None]) -> None:
+def _at_first_reachable(token: Token, at: str | None, act: Callable[[str], None]) -> None:
     """Do it at the first address that gives an answer."""
     *others, last = addresses(token, at)
     for address in others:
@@ -204,10 +204,10 @@ def _enrol(
         with enrol(folder, token, carrier, address=address, **settings) as store:
             if opened is not None:
                 store.remember({"backbone": json.dumps(opened.describe())})
-            _tell_client(store, folder)
+            _show_client(store, folder)
 
 
-def _tell_client(store: ClientStore, folder: Path) -> None:
+def _show_client(store: ClientStore, folder: Path) -> None:
     spec = store.spec
     backbone = "" if store.recall("backbone") is not None else backbone_argument(spec)
     labels = (

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import RenderableType
 
 from expunge.cli._command import command
-from expunge.cli._connect import looked, office_at
+from expunge.cli._connect import office_at, read_store
 from expunge.cli._heads import store_head
 from expunge.cli._options import FOLDER, at_option, office_option, output_option
 from expunge.cli._output import Screen, count, facts, next_steps, title, typed
@@ -125,22 +125,22 @@ def _next(output: Path, trusted: Path) -> RenderableType:
 
 
 def _from_client(folder: Path) -> _Found:
-    found, _ = looked(ClientOverview, folder, store_head)
-    if found is None:
+    held, _ = read_store(ClientOverview, folder, store_head)
+    if held is None:
         raise InputError(
             f"the client in {folder} has not fetched a head yet: expunge client sync --dir "
             f"{typed(folder)}"
         )
-    return found
+    return held
 
 
 def _from_server(office: Path | None, at: str | None) -> tuple[_Found, Path]:
-    with office_at(office, at) as reached:
-        data = reached.carrier.head()
+    with office_at(office, at) as connection:
+        data = connection.carrier.head()
         if data is None:
             raise InputError("the server sent no head: try again")
-        reached.office.federation_content()  # so that a key that is newer than ours is known
-        return (data, *published_head.read(data, reached.office.chain)), reached.office.path
+        connection.office.federation_content()  # so that a key that is newer than ours is known
+        return (data, *published_head.read(data, connection.office.chain)), connection.office.path
 
 
 def _write(output: Path, form: str | None, data: bytes, weights: Head) -> None:

@@ -138,10 +138,10 @@ def init(
     rules, expected = spec.aggregation, given["expected"]
     require_rules(rules, expected)
     urls = [url_of(host, port) for host in hosts]
-    place = found_federation(
+    layout = found_federation(
         directory, spec, solver=solver, hosts=hosts, urls=urls, mirrors=mirrors
     )
-    with Office.open(place.operator) as office:
+    with Office.open(layout.operator) as office:
         federation, key = office.federation, office.server
     screen = Screen.current()
     for caution in _warnings.of_founding(spec, clients=expected):
@@ -149,11 +149,11 @@ def init(
     backbone = backbone_argument(spec, given["backbone"])
     screen.result(
         {
-            "directory": str(place.path),
+            "directory": str(layout.path),
             "federation": federation,
             "key": key.text,
-            "operator": str(place.operator),
-            "public_key": str(place.public_key),
+            "operator": str(layout.operator),
+            "public_key": str(layout.public_key),
             "spec": spec.to_dict(),
             "spec_digest": spec.digest,
             "urls": urls,
@@ -166,7 +166,7 @@ def init(
                 ("Backbone", spec.backbone or "none pinned: features are taken as they are given"),
                 ("Clients may send", ", ".join(spec.messages)),
                 *rounds_facts(rules, expected),
-                ("Reached at", unwrapped(", ".join(urls) or f"{place.path}, on this machine")),
+                ("Reached at", unwrapped(", ".join(urls) or f"{layout.path}, on this machine")),
                 ("Operator's office", directory / "operator"),
                 ("Server's public key", directory / "server.pub"),
             ]

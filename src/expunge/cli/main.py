@@ -13,67 +13,67 @@ import click
 
 from expunge._version import __version__
 from expunge.cli import _command, plugins
-from expunge.cli._command import Group, Later
+from expunge.cli._command import Group, LazyCommand
 from expunge.errors import ExpungeError
 
 _COMMANDS = {  # in the order in which they are first needed
-    "demo": Later(
+    "demo": LazyCommand(
         "expunge.cli.demo:demo",
         "Show the whole story in a few seconds: train, forget a person, verify, audit, compare "
         "with retraining.",
     ),
-    "init": Later("expunge.cli.init:init", "Found a federation in the new folder DIRECTORY."),
-    "serve": Later(
+    "init": LazyCommand("expunge.cli.init:init", "Found a federation in the new folder DIRECTORY."),
+    "serve": LazyCommand(
         "expunge.cli.serve:serve",
         "Serve the federation in DIRECTORY over HTTPS, until it is stopped by Ctrl-C or SIGTERM.",
     ),
-    "server": Later(
+    "server": LazyCommand(
         "expunge.cli.server:server",
         "What operators do: let clients in, see how things stand, amend, back up, restore.",
     ),
-    "enroll": Later(
+    "enroll": LazyCommand(
         "expunge.cli.enroll:enroll",
         "Enrol in a federation by the one-time TOKEN that its operator made.",
     ),
-    "client": Later(
+    "client": LazyCommand(
         "expunge.cli.client:client",
         "A client's samples: add, forget, correct; sync with the server; see how things stand.",
     ),
-    "order": Later(
+    "order": LazyCommand(
         "expunge.cli.order:order",
         "Erasure orders: a person asks once, every client forgets, a signed bundle proves it.",
     ),
-    "audit": Later(
+    "audit": LazyCommand(
         "expunge.cli.audit:audit",
         "Audit the federation: compare the ledger with what the clients really hold.",
     ),
-    "aggregator": Later(
+    "aggregator": LazyCommand(
         "expunge.cli.aggregator:aggregator",
         "Serve a group of clients under another server, which sees the group's sums only.",
     ),
-    "statistics": Later(
+    "statistics": LazyCommand(
         "expunge.cli.statistics:statistics",
         "Compute the exact statistics of the samples in FILES, which may be more than one "
         "machine holds.",
     ),
-    "head": Later(
+    "head": LazyCommand(
         "expunge.cli.head:head",
         "Show the newest head: its digest, what it was trained on, its certificate; or write it "
         "to a file.",
     ),
-    "predict": Later(
+    "predict": LazyCommand(
         "expunge.cli.predict:predict", "Predict labels (or outputs) for FILES with the newest head."
     ),
-    "verify": Later(
+    "verify": LazyCommand(
         "expunge.cli.verify:verify",
         "Check a receipt, bundle, certificate, head, result, rotation or checkpoint, offline.",
     ),
-    "key": Later(
+    "key": LazyCommand(
         "expunge.cli.key:key",
         "Print the server's public key, as the folder of a federation, an office or a client "
         "knows it.",
     ),
-    "completion": Later(
+    "completion": LazyCommand(
         "expunge.cli.completion:completion",
         "Print a script that completes commands and options in your shell.",
     ),
@@ -97,7 +97,7 @@ class Expunge(Group):
 
     def first_sentences(self, ctx: click.Context) -> dict[str, str]:  # noqa: ARG002 - as click has it
         """Every command with the first sentence of its help. Imports none of them."""
-        own = {name: command.first_sentence for name, command in self.later.items()}
+        own = {name: command.first_sentence for name, command in self.lazy.items()}
         return own | plugins.short_helps() | own
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as click has it
@@ -149,7 +149,7 @@ def _usage(problem: click.ClickException, *, as_json: bool) -> None:
         problem.show()
 
 
-@click.group(cls=Expunge, later=_COMMANDS)
+@click.group(cls=Expunge, lazy=_COMMANDS)
 @click.version_option(__version__, prog_name="expunge", message="%(prog)s %(version)s")
 def main() -> None:
     """Exact, checkable federated unlearning for ridge heads on frozen features.

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from expunge.cli import _command
 from expunge.cli._command import group
-from expunge.cli._connect import Reached, office_at
+from expunge.cli._connect import OfficeConnection, office_at
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import (
     NOT_DISCLOSED,
@@ -112,23 +112,23 @@ def file(
     """
     arguments = {"subject": subject_text(subject), "subjects": _known_as(names), "days": days}
     arguments |= {"reference": reference} if reference else {}
-    with office_at(office, at) as reached:
-        told = reached.office.do("order", arguments)
+    with office_at(office, at) as connection:
+        filed = connection.office.do("order", arguments)
     Screen.current().result(
-        _value(told),
-        title(f"Order {told['order']} is filed"),
+        _value(filed),
+        title(f"Order {filed['order']} is filed"),
         facts(
             [
-                *_reference(told),
-                ("Deadline", moment(told["deadline"])),
-                ("Waiting for", _waiting(told)),
+                *_reference(filed),
+                ("Deadline", moment(filed["deadline"])),
+                ("Waiting for", _waiting(filed)),
             ]
         ),
         next_steps(
-            f"expunge order show {_short(told)} --office {typed(reached.office.path)}",
+            f"expunge order show {_short(filed)} --office {typed(connection.office.path)}",
             (
-                f"expunge order bundle {_short(told)} -o order.html --office "
-                f"{typed(reached.office.path)}"
+                f"expunge order bundle {_short(filed)} -o order.html --office "
+                f"{typed(connection.office.path)}"
             ),
             why="Clients answer at their next sync. Then:",
         ),
@@ -154,23 +154,25 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
     Next:
       expunge order show ORDER      who has yet to answer
     """
-    with office_at(office, at) as reached:
-        found = reached.office.ask("orders", {})
-        unknown = _unknown(reached, found)
-    orders = sorted(found, key=lambda one: (_RANK[one["state"]], one["deadline"], one["order"]))
+    with office_at(office, at) as connection:
+        filed = connection.office.ask("orders", {})
+        unknown = _unknown(connection, filed)
+    orders = sorted(
+        filed, key=lambda entry: (_RANK[entry["state"]], entry["deadline"], entry["order"])
+    )
     if overdue:
-        orders = [one for one in orders if one["state"] in ("overdue", "lost")]
-    referred = any(_reference(one) for one in orders)
+        orders = [entry for entry in orders if entry["state"] in ("overdue", "lost")]
+    referred = any(_reference(entry) for entry in orders)
     rows = [
         (
-            _short(one),
-            *([one.get("reference", "")] if referred else []),
-            _state(one),
-            one["deadline"][:10],
-            _answered(one),
-            _found(one),
+            _short(entry),
+            *([entry.get("reference", "")] if referred else []),
+            _state(entry),
+            entry["deadline"][:10],
+            _answered(entry),
+            _found(entry),
         )
-        for one in orders
+        for entry in orders
     ]
     columns = (
         "Order",
@@ -183,14 +185,14 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
     shown = table(columns, rows, right=("Answers", "Samples deleted"))
     screen = Screen.current()
     screen.result(
-        {"orders": [_value(one) for one in orders], "unknown": unknown},
+        {"orders": [_value(entry) for entry in orders], "unknown": unknown},
         shown if orders else line("No overdue orders." if overdue else "No orders yet."),
     )
-    for one in orders:
-        if one["state"] == "lost":
-            screen.note(f"order {_short(one)} is lost: {_LOST}")
+    for entry in orders:
+        if entry["state"] == "lost":
+            screen.note(f"order {_short(entry)} is lost: {_LOST}")
     for order_id in unknown:
-        screen.note(_told_unknown(order_id))
+        screen.note(_unknown_note(order_id))
     if overdue and (orders or unknown):
         raise click.exceptions.Exit(_command.NOT_YET)
 
@@ -211,25 +213,27 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
     Next:
       expunge order bundle ORDER -o order.html     all the evidence in one file
     """
-    with office_at(office, at) as reached:
-        told = reached.office.ask("show-order", {"order": whole_id(reached, order_id)})
-    answers = [(one["client"], _deleted(one), moment(one["time"])) for one in told["answers"]]
+    with office_at(office, at) as connection:
+        entry = connection.office.ask("show-order", {"order": whole_id(connection, order_id)})
+    answers = [
+        (answer["client"], _deleted(answer), moment(answer["time"])) for answer in entry["answers"]
+    ]
     times = [
-        *_reference(told),
-        ("State", _state(told)),
-        ("Filed", moment(told["filed"])),
-        ("Deadline", moment(told["deadline"])),
+        *_reference(entry),
+        ("State", _state(entry)),
+        ("Filed", moment(entry["filed"])),
+        ("Deadline", moment(entry["deadline"])),
     ]
     times += (
-        [("Complete", moment(told["completed"]))]
-        if told["completed"]
-        else [("Waiting for", _waiting(told))]
+        [("Complete", moment(entry["completed"]))]
+        if entry["completed"]
+        else [("Waiting for", _waiting(entry))]
     )
     Screen.current().result(
-        _value(told),
-        title(f"Order {told['order']}"),
+        _value(entry),
+        title(f"Order {entry['order']}"),
         facts(times),
-        *([line(f"It is lost: {_LOST}.", BAD, indent=2)] if told["state"] == "lost" else []),
+        *([line(f"It is lost: {_LOST}.", BAD, indent=2)] if entry["state"] == "lost" else []),
         line(),
         table(("Client", "Deleted", "When"), answers)
         if answers
@@ -259,10 +263,12 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
     """
     from expunge.evidence import Bundle, render_bundle  # noqa: PLC0415 - no other command waits for them
 
-    with office_at(office, at) as reached:
-        whole = whole_id(reached, order_id)
-        envelope = Envelope.from_json(reached.office.ask("bundle", {"order": whole}), "bundle")
-        evidence = Bundle.read(envelope, reached.office.server, reached.office.chain.envelopes)
+    with office_at(office, at) as connection:
+        whole = whole_id(connection, order_id)
+        envelope = Envelope.from_json(connection.office.ask("bundle", {"order": whole}), "bundle")
+        evidence = Bundle.read(
+            envelope, connection.office.server, connection.office.chain.envelopes
+        )
         data = render_bundle(envelope)
     write_whole(output, data)
     state = evidence.order.state
@@ -277,10 +283,10 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
         unwrapped(f"{output}: evidence of order {whole}, {state}", "bold"),
         facts([("Receipts", len(evidence.receipts)), ("Size", f"{len(data):,} bytes")]),
         next_steps(
-            f"expunge verify {typed(output)} --trust {typed(reached.office.path)}",
+            f"expunge verify {typed(output)} --trust {typed(connection.office.path)}",
             (
                 f"expunge order {'close' if state == 'complete' else 'show'} {whole[:8]} --office "
-                f"{typed(reached.office.path)}"
+                f"{typed(connection.office.path)}"
             ),
             why="Next:"
             if state == "complete"
@@ -306,60 +312,66 @@ def close(order_id: str, yes: bool, office: Path | None, at: str | None) -> None
       expunge order close 3fa9 --office privacy-office
     """
     screen = Screen.current()
-    with office_at(office, at) as reached:
-        whole = _filed_unknown(reached, order_id)
+    with office_at(office, at) as connection:
+        whole = _filed_unknown(connection, order_id)
         if whole:
-            reached.office.drop_order(whole)
+            connection.office.drop_order(whole)
             screen.result(
                 {"order": whole},
                 line(f"Order {whole}, which the server does not know, is no longer expected."),
             )
             return
-        whole = whole_id(reached, order_id)
+        whole = whole_id(connection, order_id)
         screen.confirm(
             f"Forget whom order {whole} was about? No bundle can be written afterwards", yes=yes
         )
-        told = reached.office.do("close-order", {"order": whole})
+        closed = connection.office.do("close-order", {"order": whole})
     screen.result(
-        told, line(f"Order {whole} is closed: the server no longer knows whom it was about.")
+        closed, line(f"Order {whole} is closed: the server no longer knows whom it was about.")
     )
 
 
-def whole_id(reached: Reached, given: str) -> str:
+def whole_id(connection: OfficeConnection, given: str) -> str:
     """The id of the order that is named by its id, the beginning of it, its reference, or
     `last`.
     """
-    orders = reached.office.ask("orders", {})
-    known = [Identifier(one["order"], one.get("reference", "")) for one in orders]
+    orders = connection.office.ask("orders", {})
+    known = [Identifier(entry["order"], entry.get("reference", "")) for entry in orders]
     try:
         return resolve(given, known, "order")
     except UnknownSampleError:
         unknown = [
-            one for one in _unknown(reached, orders) if given and one.startswith(given.lower())
+            order_id
+            for order_id in _unknown(connection, orders)
+            if given and order_id.startswith(given.lower())
         ]
         if unknown:
-            raise UnknownSampleError(_told_unknown(unknown[0])) from None
+            raise UnknownSampleError(_unknown_note(unknown[0])) from None
         raise
 
 
-def _unknown(reached: Reached, orders: list[dict[str, Any]]) -> list[str]:
+def _unknown(connection: OfficeConnection, orders: list[dict[str, Any]]) -> list[str]:
     """The orders that were filed from this office, and that the server does not know: it was
     restored from before them.
     """
-    known = {one["order"] for one in orders}
-    return [one for one in reached.office.filed if one not in known]
+    known = {entry["order"] for entry in orders}
+    return [order_id for order_id in connection.office.filed if order_id not in known]
 
 
-def _filed_unknown(reached: Reached, beginning: str) -> str:
+def _filed_unknown(connection: OfficeConnection, beginning: str) -> str:
     """The id of the one order of this office that begins so and that the server does not know;
     empty if it is another.
     """
-    unknown = _unknown(reached, reached.office.ask("orders", {})) if reached.office.filed else []
-    found = [one for one in unknown if beginning and one.startswith(beginning.lower())]
-    return found[0] if len(found) == 1 else ""
+    unknown = (
+        _unknown(connection, connection.office.ask("orders", {})) if connection.office.filed else []
+    )
+    matches = [
+        order_id for order_id in unknown if beginning and order_id.startswith(beginning.lower())
+    ]
+    return matches[0] if len(matches) == 1 else ""
 
 
-def _told_unknown(order_id: str) -> str:
+def _unknown_note(order_id: str) -> str:
     return (
         f"order {order_id[:8]}, which was filed from here, is unknown to the restored server: file "
         f"it again, then expunge order close {order_id[:8]}"
@@ -376,16 +388,16 @@ def _known_as(names: tuple[str, ...]) -> dict[str, str]:
     return pairs
 
 
-def _short(one: dict[str, Any]) -> str:
-    return str(one["order"])[:8]
+def _short(entry: dict[str, Any]) -> str:
+    return str(entry["order"])[:8]
 
 
-def _reference(one: dict[str, Any]) -> list[tuple[str, object]]:
-    return [("Reference", one["reference"])] if one.get("reference") else []
+def _reference(entry: dict[str, Any]) -> list[tuple[str, object]]:
+    return [("Reference", entry["reference"])] if entry.get("reference") else []
 
 
-def _state(one: dict[str, Any]) -> Text:
-    return Text(one["state"], style=_STYLE[one["state"]])
+def _state(entry: dict[str, Any]) -> Text:
+    return Text(entry["state"], style=_STYLE[entry["state"]])
 
 
 def _is_gone(answer: dict[str, Any]) -> bool:
@@ -398,18 +410,18 @@ def _is_gone(answer: dict[str, Any]) -> bool:
 def _deleted(answer: dict[str, Any]) -> str:
     if _is_gone(answer):
         return "gone (forgotten by the operator)"
-    found = disclosed(answer["found"])
-    return NOT_DISCLOSED if found is None else count(found, "sample")
+    deleted = disclosed(answer["found"])
+    return NOT_DISCLOSED if deleted is None else count(deleted, "sample")
 
 
-def _answered(one: dict[str, Any]) -> str:
-    gone = sum(_is_gone(answer) for answer in one["answers"])
-    text = f"{len(one['answers']) - gone} of {len(one['answers']) + len(one['waiting'])}"
+def _answered(entry: dict[str, Any]) -> str:
+    gone = sum(_is_gone(answer) for answer in entry["answers"])
+    text = f"{len(entry['answers']) - gone} of {len(entry['answers']) + len(entry['waiting'])}"
     return f"{text}, {gone} gone" if gone else text
 
 
-def _found(one: dict[str, Any]) -> str:
-    total, hidden = found_in(one["answers"])
+def _found(entry: dict[str, Any]) -> str:
+    total, hidden = found_in(entry["answers"])
     return (
         f"{total:,}"
         if not hidden
@@ -419,10 +431,12 @@ def _found(one: dict[str, Any]) -> str:
     )
 
 
-def _value(told: dict[str, Any]) -> dict[str, Any]:
+def _value(entry: dict[str, Any]) -> dict[str, Any]:
     """An order as JSON shows it: what clients found is null where they do not disclose it."""
-    return told | {"answers": [one | {"found": disclosed(one["found"])} for one in told["answers"]]}
+    return entry | {
+        "answers": [answer | {"found": disclosed(answer["found"])} for answer in entry["answers"]]
+    }
 
 
-def _waiting(one: dict[str, Any]) -> str:
-    return ", ".join(one["waiting"]) or "nobody"
+def _waiting(entry: dict[str, Any]) -> str:
+    return ", ".join(entry["waiting"]) or "nobody"

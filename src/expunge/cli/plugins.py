@@ -71,14 +71,14 @@ def _loaded(entry: EntryPoint) -> click.Command:
     source = f"the command {entry.name} of {_distribution(entry)} ({entry.value})"
     remedy = f"install it anew, or remove it: pip uninstall {_distribution(entry)}"
     try:
-        found = entry.load()
+        loaded = entry.load()
     except Exception as problem:  # whatever is wrong with it, other commands go on
         text = f"{source} cannot be loaded ({type(problem).__name__}: {problem}); {remedy}"
         return Unavailable(entry.name, PlugInError(text))
-    if not isinstance(found, click.Command):
-        text = f"{source} is no click command, but a {type(found).__name__}; {remedy}"
+    if not isinstance(loaded, click.Command):
+        text = f"{source} is no click command, but a {type(loaded).__name__}; {remedy}"
         return Unavailable(entry.name, PlugInError(text))
-    return found
+    return loaded
 
 
 def _distribution(entry: EntryPoint) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from expunge.backbones import Backbone
 from expunge.cli._agent import backbone_of
 from expunge.cli._command import command
-from expunge.cli._connect import looked
+from expunge.cli._connect import read_store
 from expunge.cli._evidence import key_from
 from expunge.cli._heads import head_from, store_head
 from expunge.cli._options import FILE, FOLDER, PATH, output_option
@@ -97,15 +97,18 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
         given["feature_columns"], id=given["id_column"], label_indices=given["label_indices"]
     )
     inputs = [read_inputs(path, head.spec, keys, backbone) for path in files]
-    found = [_scores(head, path, one) for path, one in zip(files, inputs, strict=True)]
-    rows = _rows(head, inputs, found, scores=scores)
+    outputs = [_scores(head, path, batch) for path, batch in zip(files, inputs, strict=True)]
+    rows = _rows(head, inputs, outputs, scores=scores)
     if output is not None:
         write_whole(output, _csv(head, rows, scores=scores))
-    accuracy = _accuracy(head, inputs, found)
+    accuracy = _accuracy(head, inputs, outputs)
     names = _columns(head, scores=scores)
-    told: list[Any] = [("Head", f"{head.digest[:16]}…"), ("Predicted", count(len(rows), "input"))]
-    told += [("Accuracy", f"{accuracy:.4f}")] if accuracy is not None else []
-    told += [("Written to", output)] if output is not None else []
+    summary: list[Any] = [
+        ("Head", f"{head.digest[:16]}…"),
+        ("Predicted", count(len(rows), "input")),
+    ]
+    summary += [("Accuracy", f"{accuracy:.4f}")] if accuracy is not None else []
+    summary += [("Written to", output)] if output is not None else []
     shown = (
         []
         if output is not None
@@ -124,7 +127,7 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
             "predictions": [dict(zip(names, row, strict=True)) for row in rows],
         },
         unwrapped(f"Predictions for {', '.join(str(path) for path in files)}", "bold"),
-        facts(told),
+        facts(summary),
         *shown,
         *more,
     )
@@ -132,15 +135,15 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
 
 def _from_client(given: dict[str, Any]) -> tuple[Head, Backbone | None]:
     def ask(store: ClientStore) -> tuple[Head, Backbone | None]:
-        found = store_head(store)
-        if found is None:
+        held = store_head(store)
+        if held is None:
             raise InputError(
                 "this client has not fetched a head yet: expunge client sync --dir "
                 f"{typed(given['folder'])}"
             )
-        return found[1], backbone_of(store, given["backbone"])
+        return held[1], backbone_of(store, given["backbone"])
 
-    return looked(ClientStore, given["folder"], ask)[0]
+    return read_store(ClientStore, given["folder"], ask)[0]
 
 
 def _from_file(given: dict[str, Any]) -> tuple[Head, Backbone | None]:
@@ -162,16 +165,16 @@ def _scores(head: Head, path: Path, inputs: Inputs) -> NDArray[Any]:
 def _columns(head: Head, *, scores: bool) -> tuple[str, ...]:
     labels = head.spec.labels
     if labels is None:
-        return ("id", *(f"output_{place}" for place in range(head.spec.columns)))
+        return ("id", *(f"output_{column}" for column in range(head.spec.columns)))
     return ("id", "label", *((f"score_{label}" for label in labels) if scores else ("score",)))
 
 
 def _rows(
-    head: Head, inputs: list[Inputs], found: list[NDArray[Any]], *, scores: bool
+    head: Head, inputs: list[Inputs], outputs: list[NDArray[Any]], *, scores: bool
 ) -> list[tuple[Any, ...]]:
     labels, rows = head.spec.labels, []
-    for one, values in zip(inputs, found, strict=True):
-        for name, row in zip(one.ids, values.tolist(), strict=True):
+    for batch, values in zip(inputs, outputs, strict=True):
+        for name, row in zip(batch.ids, values.tolist(), strict=True):
             if labels is None:
                 rows.append((name, *row))
             else:
@@ -184,13 +187,13 @@ def _text(row: tuple[Any, ...]) -> list[str]:
     return [f"{value:.4f}" if isinstance(value, float) else str(value) for value in row]
 
 
-def _accuracy(head: Head, inputs: list[Inputs], found: list[NDArray[Any]]) -> float | None:
+def _accuracy(head: Head, inputs: list[Inputs], outputs: list[NDArray[Any]]) -> float | None:
     """The share of inputs whose label is predicted, if all have hard labels."""
-    if not head.spec.is_classification or any(one.labels is None for one in inputs):
+    if not head.spec.is_classification or any(batch.labels is None for batch in inputs):
         return None
     right = total = 0
-    for one, values in zip(inputs, found, strict=True):
-        truth = checked_labels(head.spec, one.labels, len(values))
+    for batch, values in zip(inputs, outputs, strict=True):
+        truth = checked_labels(head.spec, batch.labels, len(values))
         if truth.ndim != 1:
             return None
         right += int((values.argmax(axis=1) == truth).sum())

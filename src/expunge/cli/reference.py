@@ -55,10 +55,10 @@ def _sections(
         yield _section(command, context, shown)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            found = command.get_command(context, name)
-            if found is not None:
+            subcommand = command.get_command(context, name)
+            if subcommand is not None:
                 yield from _sections(
-                    found, click.Context(found, info_name=name, parent=context), shown
+                    subcommand, click.Context(subcommand, info_name=name, parent=context), shown
                 )
 
 
@@ -91,9 +91,11 @@ def _paragraph(part: str) -> str:
 
 def _options(command: click.Command, context: click.Context) -> str:
     own = [
-        one for one in command.params if isinstance(one, click.Option) and "--json" not in one.opts
+        option
+        for option in command.params
+        if isinstance(option, click.Option) and "--json" not in option.opts
     ]
-    records = [record for one in own if (record := one.get_help_record(context)) is not None]
+    records = [record for option in own if (record := option.get_help_record(context)) is not None]
     rows = [
         f"| `{names.replace('|', chr(92) + '|')}` | {text.replace('  [', ' [')} |"
         for names, text in records

@@ -167,7 +167,7 @@ def serve(
         )
     from expunge.server.http import logs, run, tls  # noqa: PLC0415 - an extra: whoever never serves does without
 
-    place, screen = Layout.at(directory), Screen.current()
+    layout, screen = Layout.at(directory), Screen.current()
     own = tls_cert is not None or insecure_http
     threads.limit_blas_threads(blas_threads or threads.cores())
     handler, began = logs.write_to(sys.stderr, log_level), False
@@ -175,9 +175,9 @@ def serve(
     handler.addFilter(lambda record: began or '"event": "stopped"' not in record.getMessage())
     try:
         service = Service.open(
-            place.server,
+            layout.server,
             settings=_settings(largest_request, **given),
-            mirrors=place.mirrors,
+            mirrors=layout.mirrors,
             report=logs.report,
             timeout=_PATIENCE,
         )
@@ -186,7 +186,7 @@ def serve(
         def ready(listening: run.Listening) -> None:
             nonlocal began
             began = True
-            place.write_serving(listening.urls[0] if own else _local_url(listening.urls[0]))
+            layout.write_serving(listening.urls[0] if own else _local_url(listening.urls[0]))
             screen.result(
                 {"federation": federation, "urls": list(listening.urls), "pid": os.getpid()},
                 title(f"Serving federation {federation}"),
@@ -197,20 +197,20 @@ def serve(
 
         run.serve(
             service,
-            host=_host(place) if host is None else host,
-            port=_port(place) if port is None else port,
-            certificate=None if insecure_http else tls_cert or place.tls / tls.CERTIFICATE,
-            key=None if insecure_http else tls_key or place.tls / tls.KEY,
+            host=_host(layout) if host is None else host,
+            port=_port(layout) if port is None else port,
+            certificate=None if insecure_http else tls_cert or layout.tls / tls.CERTIFICATE,
+            key=None if insecure_http else tls_key or layout.tls / tls.KEY,
             insecure=insecure_http,
             trusted_proxies=proxies,
             log_peers=log_peers,
             ready=ready,
-            beside=forwarding(place.path, service, forward_every, logs.report)
-            if is_aggregator(place.path)
+            beside=forwarding(layout.path, service, forward_every, logs.report)
+            if is_aggregator(layout.path)
             else None,
         )
     finally:
-        place.drop_serving()
+        layout.drop_serving()
         logs.stop_writing(handler)
 
 
@@ -223,14 +223,14 @@ def _settings(largest_request: int, *, solver: str | None, **given: Any) -> Sett
     )
 
 
-def _host(place: Layout) -> str:
+def _host(layout: Layout) -> str:
     """All addresses if clients are elsewhere, this machine's own otherwise."""
-    hosts = {urlsplit(url).hostname for url in place.urls}
+    hosts = {urlsplit(url).hostname for url in layout.urls}
     return "localhost" if hosts <= set(_THIS_MACHINE) else ""
 
 
-def _port(place: Layout) -> int:
-    ports = [urlsplit(url).port for url in place.urls]
+def _port(layout: Layout) -> int:
+    ports = [urlsplit(url).port for url in layout.urls]
     return ports[0] or _DEFAULT_PORT if ports else _DEFAULT_PORT
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from expunge.cli import _command, _warnings
 from expunge.cli._aggregation import rules_in_words
 from expunge.cli._command import group
-from expunge.cli._connect import Reached, office_at, place_at_hand
+from expunge.cli._connect import OfficeConnection, layout_at_hand, office_at
 from expunge.cli._options import NOT_DISCLOSED, disclosed, office_options, output_option, yes_option
 from expunge.cli._output import (
     GOOD,
@@ -104,17 +104,17 @@ def token(
             f"{output} exists already, and may hold a token that is still good: name another "
             "file, or remove it"
         )
-    with office_at(office, at) as reached:
-        place = place_at_hand(reached)
-        agreed = Spec.from_dict(reached.office.federation_content()["spec"])
-        made = reached.office.token(
+    with office_at(office, at) as connection:
+        layout = layout_at_hand(connection)
+        agreed = Spec.from_dict(connection.office.federation_content()["spec"])
+        made = connection.office.token(
             name,
             role,
-            urls or _addresses(reached, place),
+            urls or _addresses(connection, layout),
             days=days,
-            ca="" if place is None else place.ca,
+            ca="" if layout is None else layout.ca,
         )
-        rejoin = " --rejoin" if role == "client" and place is not None and place.rebuilt else ""
+        rejoin = " --rejoin" if role == "client" and layout is not None and layout.rebuilt else ""
     text = made[0].to_text()
     if output is not None:
         write_whole(output, text.encode("ascii") + b"\n")
@@ -149,12 +149,12 @@ def token(
     )
 
 
-def _addresses(reached: Reached, place: Layout | None) -> tuple[str, ...]:
+def _addresses(connection: OfficeConnection, layout: Layout | None) -> tuple[str, ...]:
     """Where a newcomer finds the server: where it is meant to be, or where we reached it."""
-    if place is None:
-        return (reached.address,)
-    serving = place.serving()
-    return place.urls or ((serving,) if serving else (str(place.path),))
+    if layout is None:
+        return (connection.address,)
+    serving = layout.serving()
+    return layout.urls or ((serving,) if serving else (str(layout.path),))
 
 
 @server.command()
@@ -171,23 +171,28 @@ def clients(office: Path | None, at: str | None) -> None:
     Next:
       expunge server forget-client NAME     a client that has vanished for good
     """
-    with office_at(office, at) as reached:
-        found = reached.office.ask("clients", {})
-        if Spec.from_dict(reached.office.federation_content()["spec"]).is_masked:
-            found = [one | {"samples": None} if one["role"] == "client" else one for one in found]
+    with office_at(office, at) as connection:
+        enrolled = connection.office.ask("clients", {})
+        if Spec.from_dict(connection.office.federation_content()["spec"]).is_masked:
+            enrolled = [
+                client | {"samples": None} if client["role"] == "client" else client
+                for client in enrolled
+            ]
     rows = [
         (
-            one["name"],
-            one["role"],
-            one["status"],
-            NOT_DISCLOSED if one["samples"] is None else one["samples"],
-            one["sequence"],
-            one["seen"].replace("T", " ")[:16] or "never",
+            client["name"],
+            client["role"],
+            client["status"],
+            NOT_DISCLOSED if client["samples"] is None else client["samples"],
+            client["sequence"],
+            client["seen"].replace("T", " ")[:16] or "never",
         )
-        for one in found
+        for client in enrolled
     ]
     columns = ("Name", "Role", "Status", "Samples", "Requests", "Last sync (UTC)")
-    Screen.current().result({"clients": found}, table(columns, rows, right=("Samples", "Requests")))
+    Screen.current().result(
+        {"clients": enrolled}, table(columns, rows, right=("Samples", "Requests"))
+    )
 
 
 @server.command()
@@ -199,23 +204,23 @@ def status(office: Path | None, at: str | None) -> None:
     Example:
       expunge server status --office federation/operator
     """
-    with office_at(office, at) as reached:
-        told = reached.office.ask("status", {})
-    present, orders, audit = told["clients"], told["orders"], told["audit"]
+    with office_at(office, at) as connection:
+        overview = connection.office.ask("status", {})
+    present, orders, audit = overview["clients"], overview["orders"], overview["audit"]
     gone = "".join(
         f", {present[state]} {state}" for state in ("must-rejoin", "gone") if present[state]
     )
     Screen.current().result(
-        told,
-        title(f"Federation {told['federation']}"),
+        overview,
+        title(f"Federation {overview['federation']}"),
         facts(
             [
-                ("Samples", f"{told['samples']:,}"),
+                ("Samples", f"{overview['samples']:,}"),
                 ("Clients", f"{present['active']} active{gone}"),
-                ("Head", told["head"] or f"none: {told['headless']}"),
-                ("Round", told["round"]),
-                ("Audit log", f"{told['log']:,} entries"),
-                ("To be erased at rest", f"{count(told['journal'], 'message')} in the journal"),
+                ("Head", overview["head"] or f"none: {overview['headless']}"),
+                ("Round", overview["round"]),
+                ("Audit log", f"{overview['log']:,} entries"),
+                ("To be erased at rest", f"{count(overview['journal'], 'message')} in the journal"),
                 (
                     "Orders",
                     ", ".join(f"{number} {state}" for state, number in orders.items() if number)
@@ -226,26 +231,28 @@ def status(office: Path | None, at: str | None) -> None:
                     "none yet" if audit is None else f"{audit['result']}, {moment(audit['time'])}",
                 ),
                 *(
-                    [("Next round", _next_round(told["aggregation"]))]
-                    if told["aggregation"]
+                    [("Next round", _next_round(overview["aggregation"]))]
+                    if overview["aggregation"]
                     else []
                 ),
-                ("Solver", told["solver"]),
-                ("Spec", told["spec"]),
-                ("Server key", told["key"]),
+                ("Solver", overview["solver"]),
+                ("Spec", overview["spec"]),
+                ("Server key", overview["key"]),
             ]
         ),
     )
 
 
-def _next_round(told: dict[str, Any]) -> Text:
+def _next_round(rounds: dict[str, Any]) -> Text:
     """What the next round of secure aggregation is for, and whom it needs."""
-    everybody = f"needs all of {', '.join(told['needed'])}, at one time"
-    if told["wanted"] == "rebuild":
-        return Text(f"a rebuild without {', '.join(told['forgetting'])}: {everybody}", style=WAITS)
-    if told["wanted"] == "audit":
+    everybody = f"needs all of {', '.join(rounds['needed'])}, at one time"
+    if rounds["wanted"] == "rebuild":
+        return Text(
+            f"a rebuild without {', '.join(rounds['forgetting'])}: {everybody}", style=WAITS
+        )
+    if rounds["wanted"] == "audit":
         return Text(f"an audit: {everybody}", style=WAITS)
-    return Text(f"changes of {told['fewest']} clients or more")
+    return Text(f"changes of {rounds['fewest']} clients or more")
 
 
 @server.command()
@@ -260,36 +267,36 @@ def spec(output: Path | None, office: Path | None, at: str | None) -> None:
     Next:
       expunge init OTHER --spec spec.json      found another federation alike
     """
-    with office_at(office, at) as reached:
-        found = Spec.from_dict(reached.office.federation_content()["spec"])
-    value = found.to_dict()
+    with office_at(office, at) as connection:
+        agreed = Spec.from_dict(connection.office.federation_content()["spec"])
+    value = agreed.to_dict()
     if output is not None:
         write_whole(output, (json.dumps(value, indent=2) + "\n").encode(), mode=0o644)
-    labels = "-" if found.labels is None else ", ".join(str(label) for label in found.labels)
+    labels = "-" if agreed.labels is None else ", ".join(str(label) for label in agreed.labels)
     Screen.current().result(
-        {"spec": value, "digest": found.digest, "file": None if output is None else str(output)},
-        title(f"Spec {found.digest}"),
+        {"spec": value, "digest": agreed.digest, "file": None if output is None else str(output)},
+        title(f"Spec {agreed.digest}"),
         facts(
             [
                 (
                     "Features",
-                    f"{found.dim}, {'and an intercept' if found.intercept else 'no intercept'}",
+                    f"{agreed.dim}, {'and an intercept' if agreed.intercept else 'no intercept'}",
                 ),
                 *(
                     [("Labels", labels)]
-                    if found.labels is not None
-                    else [("Outputs", found.outputs)]
+                    if agreed.labels is not None
+                    else [("Outputs", agreed.outputs)]
                 ),
-                ("gamma", f"{found.gamma:g}"),
-                ("Grid", f"{found.grid.digits} digits, {found.grid.fraction_bits} fraction bits"),
-                ("Published to", f"2^{-found.publication_bits}"),
-                ("Messages", ", ".join(found.messages)),
+                ("gamma", f"{agreed.gamma:g}"),
+                ("Grid", f"{agreed.grid.digits} digits, {agreed.grid.fraction_bits} fraction bits"),
+                ("Published to", f"2^{-agreed.publication_bits}"),
+                ("Messages", ", ".join(agreed.messages)),
                 *(
                     []
-                    if found.aggregation is None
-                    else [("Rounds", rules_in_words(found.aggregation))]
+                    if agreed.aggregation is None
+                    else [("Rounds", rules_in_words(agreed.aggregation))]
                 ),
-                ("Backbone", found.backbone or "any: features are taken as they are given"),
+                ("Backbone", agreed.backbone or "any: features are taken as they are given"),
             ]
         ),
     )
@@ -324,8 +331,8 @@ def amend(
       expunge server amend --add-label otter
     """
     screen = Screen.current()
-    with office_at(office, at) as reached:
-        before = Spec.from_dict(reached.office.federation_content()["spec"])
+    with office_at(office, at) as connection:
+        before = Spec.from_dict(connection.office.federation_content()["spec"])
         change: dict[str, Any] = {}
         if gamma is not None:
             change["gamma"] = before.with_gamma(gamma).to_dict()["gamma"]
@@ -346,19 +353,19 @@ def amend(
         screen.confirm(
             f"Amend for the whole federation: {'; '.join(_differences(before, wanted))}?", yes=yes
         )
-        told = reached.office.do("amend", change)
-        now = reached.office.ask("status", {})
+        result = connection.office.do("amend", change)
+        now = connection.office.ask("status", {})
         # the result, which is kept, has a salted digest
-        told |= {
+        result |= {
             "head": now["head"],
             "headless": now["headless"],
         }
-    after = Spec.from_dict(told["spec"])
+    after = Spec.from_dict(result["spec"])
     screen.result(
-        told | {"digest": after.digest},
+        result | {"digest": after.digest},
         title("The spec is amended"),
         *(line(text, indent=2) for text in _differences(before, after)),
-        facts([("Spec", after.digest), ("Head", told["head"] or f"none: {told['headless']}")]),
+        facts([("Spec", after.digest), ("Head", result["head"] or f"none: {result['headless']}")]),
         next_steps(
             "expunge client sync --dir CLIENT", why="Each client takes it on at its next sync:"
         ),
@@ -378,7 +385,7 @@ def _differences(before: Spec, after: Spec) -> list[str]:
 def _plain(spec: Spec, name: str) -> str:
     value = getattr(spec, name)
     return (
-        ", ".join(str(one) for one in value)
+        ", ".join(str(item) for item in value)
         if isinstance(value, tuple)
         else f"{value:g}"
         if name == "gamma"
@@ -408,11 +415,11 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
     screen.confirm(
         f"Forget {client} and every sample that it added? This cannot be undone", yes=yes
     )
-    with office_at(office, at) as reached:
-        told = reached.office.do("forget-client", {"client": client})
-        standing = reached.office.ask("status", {})["aggregation"]
-    fewer = disclosed(told["count"])
-    value = told | {"count": fewer, "pending": fewer is None}
+    with office_at(office, at) as connection:
+        result = connection.office.do("forget-client", {"client": client})
+        rounds = connection.office.ask("status", {})["aggregation"]
+    fewer = disclosed(result["count"])
+    value = result | {"count": fewer, "pending": fewer is None}
     if fewer is not None:
         screen.result(
             value,
@@ -425,7 +432,7 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
         value,
         line(f"{client} takes part no longer, but its samples are in the ledger yet.", WAITS),
         line(
-            f"All other clients ({', '.join(standing['needed'])}) must now add up what they hold, "
+            f"All other clients ({', '.join(rounds['needed'])}) must now add up what they hold, "
             "in one round of secure "
             "aggregation; the sum takes the place of the ledger, and the old one is erased.",
             indent=2,
@@ -435,7 +442,7 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
             why="At each of them, at about the same time:",
         ),
         next_steps(
-            f"expunge server status --office {typed(reached.office.path)}", why="Then, here:"
+            f"expunge server status --office {typed(connection.office.path)}", why="Then, here:"
         ),
     )
     raise click.exceptions.Exit(_command.NOT_YET)

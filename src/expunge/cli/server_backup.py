@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from expunge.cli._command import command
-from expunge.cli._connect import Reached, office_at, place_at_hand
+from expunge.cli._connect import OfficeConnection, layout_at_hand, office_at
 from expunge.cli._options import FILE, FOLDER, PATH, office_options, output_option, yes_option
 from expunge.cli._output import (
     GOOD,
@@ -17,7 +17,7 @@ from expunge.cli._output import (
     facts,
     line,
     next_steps,
-    place,
+    short_path,
     title,
     typed,
     unwrapped,
@@ -50,32 +50,37 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
     """
     screen = Screen.current()
     screen.confirm("Retire the server's signing key and make a new one?", yes=yes)
-    with office_at(office, at) as reached:
-        told = reached.office.do("rotate-key", {})
-        reached.office.federation_content()  # signed by the new key already: the office takes it on
-        found, written = place_at_hand(reached), _write_keys(reached, place_at_hand(reached))
+    with office_at(office, at) as connection:
+        result = connection.office.do("rotate-key", {})
+        connection.office.federation_content()  # signed by the new key: the office takes it on
+        layout, written = (
+            layout_at_hand(connection),
+            _write_keys(connection, layout_at_hand(connection)),
+        )
     if output is not None:
         write_whole(
-            output, Envelope.from_json(told["rotation"], "rotation").to_bytes() + b"\n", mode=0o644
+            output,
+            Envelope.from_json(result["rotation"], "rotation").to_bytes() + b"\n",
+            mode=0o644,
         )
     file = output or written
     rotation = typed(file or Path("rotation.json"))
-    key_file = "server/server.key" if found is None else place(found.server / "server.key")
+    key_file = "server/server.key" if layout is None else short_path(layout.server / "server.key")
     screen.result(
-        told | {"file": None if file is None else str(file)},
+        result | {"file": None if file is None else str(file)},
         title("The server has a new key"),
         facts(
             [
-                ("Key", f"{reached.office.chain.newest.id[:16]}…"),
+                ("Key", f"{connection.office.chain.newest.id[:16]}…"),
                 (
                     "Rotation",
-                    unwrapped(place(file))
+                    unwrapped(short_path(file))
                     if file
                     else "in the log, in bundles and at every client's next sync",
                 ),
                 *(
-                    [("Public key", unwrapped(place(found.public_key)))]
-                    if found is not None and written is not None
+                    [("Public key", unwrapped(short_path(layout.public_key)))]
+                    if layout is not None and written is not None
                     else []
                 ),
             ]
@@ -94,16 +99,16 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
     )
 
 
-def _write_keys(reached: Reached, found: Layout | None) -> Path | None:
+def _write_keys(connection: OfficeConnection, layout: Layout | None) -> Path | None:
     """Bring the key files in the federation's folder up to date, if it is at hand; the file of the
     newest rotation.
     """
-    if found is None:
+    if layout is None:
         return None
-    chain = reached.office.chain
+    chain = connection.office.chain
     # the chain has verified each
-    ordered = sorted(chain.envelopes, key=lambda one: int(one.unverified()["index"]))
-    return found.write_keys(chain.newest, ordered)[-1]
+    ordered = sorted(chain.envelopes, key=lambda rotation: int(rotation.unverified()["index"]))
+    return layout.write_keys(chain.newest, ordered)[-1]
 
 
 @command()
@@ -124,17 +129,17 @@ def backup(name: str, office: Path | None, at: str | None) -> None:
     Next, when the server is lost:
       expunge server restore NEW --backup /mnt/elsewhere/monday --key server.key
     """
-    with office_at(office, at) as reached:
-        told = reached.office.do("backup", {"name": name})
-        found = place_at_hand(reached)
+    with office_at(office, at) as connection:
+        result = connection.office.do("backup", {"name": name})
+        layout = layout_at_hand(connection)
     file = (
-        f"server/backups/{told['file']}"
-        if found is None
-        else place(found.server / "backups" / told["file"])
+        f"server/backups/{result['file']}"
+        if layout is None
+        else short_path(layout.server / "backups" / result["file"])
     )
-    where = f"{file}, on the server's machine" if found is None else file
+    where = f"{file}, on the server's machine" if layout is None else file
     Screen.current().result(
-        told, unwrapped(f"Backed up to {where}. Copy it to another disk.", GOOD)
+        result, unwrapped(f"Backed up to {where}. Copy it to another disk.", GOOD)
     )
 
 
@@ -304,8 +309,8 @@ def renew_certificate(directory: Path, hosts: tuple[str, ...]) -> None:
     """
     from expunge.server.http import tls  # noqa: PLC0415 - whoever brings a certificate of their own does without
 
-    found = Layout.at(directory)
-    made = tls.renew_certificate(found.tls, hosts)
+    layout = Layout.at(directory)
+    made = tls.renew_certificate(layout.tls, hosts)
     expires = time_text(tls.expiry(made.certificate).timestamp())
     Screen.current().result(
         {"certificate": str(made.certificate), "expires": expires},

@@ -12,7 +12,7 @@ import click
 
 from expunge.cli._command import command
 from expunge.cli._options import FILE, output_option
-from expunge.cli._output import Screen, count, facts, place, title, unwrapped
+from expunge.cli._output import Screen, count, facts, short_path, title, unwrapped
 from expunge.data import listed, shard_statistics
 from expunge.data.engines import ENGINES
 from expunge.errors import FormatError
@@ -83,7 +83,7 @@ def statistics(
     shards = listed(files, features=features, labels=labels)
     screen = Screen.current()
     with screen.progress("Reading shards", len(shards)) as progress:
-        found = shard_statistics(
+        sums = shard_statistics(
             spec,
             shards,
             features=features,
@@ -94,24 +94,24 @@ def statistics(
             progress=progress,
         )
     if output is not None:
-        write_whole(output, found.to_bytes())
+        write_whole(output, sums.to_bytes())
     classes = {
         str(label): int(number)
-        for label, number in zip(spec.labels or (), found.class_counts, strict=True)
+        for label, number in zip(spec.labels or (), sums.class_counts, strict=True)
     }
     screen.result(
         {
-            "digest": found.digest,
-            "samples": found.count,
+            "digest": sums.digest,
+            "samples": sums.count,
             "labels": classes if spec.is_classification else None,
             "shards": len(shards),
             "spec_digest": spec.digest,
             "file": None if output is None else str(output),
         },
-        title(f"Statistics of {count(found.count, 'sample')} in {count(len(shards), 'shard')}"),
+        title(f"Statistics of {count(sums.count, 'sample')} in {count(len(shards), 'shard')}"),
         facts(
             [
-                ("Digest", found.digest),
+                ("Digest", sums.digest),
                 *(
                     [
                         (
@@ -122,7 +122,7 @@ def statistics(
                     if classes
                     else []
                 ),
-                *([("Written to", unwrapped(place(output)))] if output is not None else []),
+                *([("Written to", unwrapped(short_path(output)))] if output is not None else []),
             ]
         ),
     )

@@ -30,7 +30,7 @@ from expunge.cli._output import (
     count,
     facts,
     line,
-    place,
+    short_path,
     table,
     title,
     unwrapped,
@@ -316,9 +316,9 @@ def _show(screen: Screen, outcomes: Sequence[Outcome], out: Path, page: Path | N
     shown: list[RenderableType] = []
     for outcome in outcomes:
         shown += _shown(outcome)
-        shown.append(unwrapped(f"Written to {place(out / outcome.experiment.name)}.", QUIET))
+        shown.append(unwrapped(f"Written to {short_path(out / outcome.experiment.name)}.", QUIET))
     if page is not None:
-        shown.append(unwrapped(f"The page about all is {place(page)}.", "bold"))
+        shown.append(unwrapped(f"The page about all is {short_path(page)}.", "bold"))
     screen.result(value, *shown)
 
 

@@ -13,7 +13,7 @@ from expunge.backbones import backbone_from
 from expunge.backbones.base import written
 from expunge.cli._command import command
 from expunge.cli._options import FOLDER
-from expunge.cli._output import Screen, count, facts, next_steps, place, title, unwrapped
+from expunge.cli._output import Screen, count, facts, next_steps, short_path, title, unwrapped
 from expunge_experiments.datasets.extract import extract
 from expunge_experiments.datasets.originals import ORIGINALS, Choice, read_original
 from expunge_experiments.datasets.places import data_folder
@@ -98,7 +98,7 @@ def features(*, dataset: str, backbone: str, folder: Path | None, **given: Any) 
             [
                 ("Dataset", unwrapped(f"{dataset}: {raw.source}")),
                 ("Backbone", opened.fingerprint),
-                ("Written to", unwrapped(place(file))),
+                ("Written to", unwrapped(short_path(file))),
             ]
         ),
         next_steps(
