@@ -7,6 +7,7 @@ names are used here. Nothing depends on the date: orders may be overdue, tokens 
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import tarfile
 from collections.abc import Iterator
@@ -28,9 +29,9 @@ BROKEN = 3  # the exit code of evidence that does not hold
 EVIDENCE = [  # a file, and the key that it was signed with, or one that rotations link to it
     ("head.expunge", "server-2.pub", "head"),
     ("head-float64.expunge", "float64.pub", "head"),
-    ("order-closed.html", "server-1.pub", "bundle"),
-    ("order-complete.html", "server-1.pub", "bundle"),
-    ("order-masked.html", "masked.pub", "bundle"),
+    ("order-closed.html.gz", "server-1.pub", "bundle"),
+    ("order-complete.html.gz", "server-1.pub", "bundle"),
+    ("order-masked.html.gz", "masked.pub", "bundle"),
     ("receipts-south/receipt-1.json", "server-1.pub", "receipt"),
     ("receipts-south/receipt-1.json", "server-2.pub", "receipt"),
     ("receipts-west/receipt-5.json", "server-1.pub", "receipt"),
@@ -342,13 +343,14 @@ def test_a_federation_in_float64_goes_on(version: Path, tmp_path: Path) -> None:
 def test_evidence_holds(files: Path, tmp_path: Path, name: str, key: str, kind: str) -> None:
     trust = ["--key", files / key]
     trust += ["--rotation", files / "rotation.json"] if key.startswith("server") else []
-    found = run("verify", files / name, *trust)
+    written, given = (files / name).read_bytes(), tmp_path / "evidence"
+    data = bytearray(gzip.decompress(written) if name.endswith(".gz") else written)
+    given.write_bytes(data)
+    found = run("verify", given, *trust)
     assert (found["holds"], found["kind"]) == (True, kind)
-    data = bytearray((files / name).read_bytes())
     data[len(data) // 2] ^= 1
-    altered = tmp_path / Path(name).name
-    altered.write_bytes(data)
-    run("verify", altered, *trust, code=BROKEN)
+    given.write_bytes(data)
+    run("verify", given, *trust, code=BROKEN)
 
 
 @pytest.mark.parametrize("kind", ["expunge", "safetensors", "onnx"])

@@ -15,17 +15,7 @@ import numpy as np
 from expunge.errors import InputError
 from expunge_experiments.datasets.catalogue import Library
 from expunge_experiments.report.figures import log_axis, look, name_ends, panels, seeds_line
-from expunge_experiments.runs.base import (
-    Cell,
-    Drawing,
-    Experiment,
-    Finding,
-    Key,
-    Report,
-    Results,
-    Table,
-    over_seeds,
-)
+from expunge_experiments.runs import base
 
 
 @dataclass(frozen=True)
@@ -47,7 +37,7 @@ class ToySettings:
             raise InputError(f"steps = {self.steps} must be at least 1")
 
 
-class Toy(Experiment[ToySettings]):
+class Toy(base.Experiment[ToySettings]):
     """Sums of features, one cell for each seed; keeps count of what it measured."""
 
     name = "toy"
@@ -63,13 +53,13 @@ class Toy(Experiment[ToySettings]):
         self.fatal: Path | None = None  # a file without which seed 1 kills the process
         self.result: dict[str, Any] | None = None
 
-    def cells(self, settings: ToySettings) -> list[Cell]:
+    def cells(self, settings: ToySettings) -> list[base.Cell]:
         common = {"dataset": settings.dataset, "factor": settings.factor, "mode": settings.mode}
         keys = [common | {"seed": seed} for seed in settings.seeds]
-        cells = [Cell(key, partial(self._measure, key)) for key in keys]
+        cells = [base.Cell(key, partial(self._measure, key)) for key in keys]
         if settings.flower:
             cells.append(
-                Cell(
+                base.Cell(
                     common | {"seed": 9, "engine": "flower"},
                     partial(self._measure, common | {"seed": 9}),
                     "flower",
@@ -77,7 +67,7 @@ class Toy(Experiment[ToySettings]):
             )
         return cells
 
-    def _measure(self, key: Key, library: Library, report: Report) -> Mapping[str, Any]:
+    def _measure(self, key: base.Key, library: Library, report: base.Report) -> Mapping[str, Any]:
         if self.fatal is not None and key["seed"] == 1 and not self.fatal.exists():
             self.fatal.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -90,23 +80,25 @@ class Toy(Experiment[ToySettings]):
         )
         return {"total": np.float64(total)} if self.result is None else self.result
 
-    def tables(self, _: ToySettings, results: Results) -> list[Table]:
+    def tables(self, _: ToySettings, results: base.Results) -> list[base.Table]:
         rows = [[str(one.key["seed"]), f"{one.result['total']:.1f} | x"] for one in results]
-        return [Table("Totals", ("seed", "total"), rows, frozenset({"total"}), "Of all features.")]
+        return [
+            base.Table("Totals", ("seed", "total"), rows, frozenset({"total"}), "Of all features.")
+        ]
 
-    def drawings(self, _: ToySettings, results: Results) -> list[Drawing]:
-        return [Drawing("toy", "Totals by seed.", partial(_draw, results))]
+    def drawings(self, _: ToySettings, results: base.Results) -> list[base.Drawing]:
+        return [base.Drawing("toy", "Totals by seed.", partial(_draw, results))]
 
-    def findings(self, _: ToySettings, results: Results) -> list[Finding]:
-        summary = over_seeds(one.result["total"] for one in results)
+    def findings(self, _: ToySettings, results: base.Results) -> list[base.Finding]:
+        summary = base.over_seeds(one.result["total"] for one in results)
         assert summary is not None
         return [
-            Finding("Totals are positive.", summary.mean > 0),
-            Finding(f"There are {summary.count}."),
+            base.Finding("Totals are positive.", summary.mean > 0),
+            base.Finding(f"There are {summary.count}."),
         ]
 
 
-def _draw(results: Results) -> Any:
+def _draw(results: base.Results) -> Any:
     figure, (left, right) = panels(2)
     for name in ("a_exact", "fedavg", "unheard-of"):
         totals = [[abs(one.result["total"]) + 1e-3, 2.0] for one in results]

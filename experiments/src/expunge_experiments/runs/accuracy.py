@@ -21,18 +21,7 @@ from expunge_experiments.report.tables import (
     seconds_text,
     with_deviation,
 )
-from expunge_experiments.runs.base import (
-    Cell,
-    Done,
-    Drawing,
-    Experiment,
-    Finding,
-    Key,
-    Report,
-    Results,
-    Table,
-    over_seeds,
-)
+from expunge_experiments.runs import base
 from expunge_experiments.runs.streams import Federation, check_datasets, check_federation
 from expunge_experiments.systems.catalogue import (
     NAMES,
@@ -115,7 +104,7 @@ class AccuracySettings:
         )
 
 
-class Accuracy(Experiment[AccuracySettings]):
+class Accuracy(base.Experiment[AccuracySettings]):
     """The paper's accuracy table, and what training costs."""
 
     name = "accuracy"
@@ -137,7 +126,7 @@ class Accuracy(Experiment[AccuracySettings]):
         analytic_seeds=(0,),
     )
 
-    def cells(self, settings: AccuracySettings) -> list[Cell]:
+    def cells(self, settings: AccuracySettings) -> list[base.Cell]:
         """One for each dataset, system and seed; and one of FATS with more rounds."""
         made = []
         for dataset in settings.datasets:
@@ -153,10 +142,10 @@ class Accuracy(Experiment[AccuracySettings]):
                 if (dataset, name) == ("cifar10", "fats"):
                     more = own | {"rounds": LONGER * own["rounds"]}
                     keys.append(keys[0] | {"settings": more, "part": "longer"})
-                made += [Cell(key, partial(_measure, key)) for key in keys]
+                made += [base.Cell(key, partial(_measure, key)) for key in keys]
         return made
 
-    def tables(self, settings: AccuracySettings, results: Results) -> list[Table]:
+    def tables(self, settings: AccuracySettings, results: base.Results) -> list[base.Table]:
         """Accuracies next to the paper's; costs of training, for each dataset; the settings of the
         systems.
         """
@@ -170,7 +159,7 @@ class Accuracy(Experiment[AccuracySettings]):
             _settings(results),
         ]
 
-    def drawings(self, settings: AccuracySettings, results: Results) -> list[Drawing]:
+    def drawings(self, settings: AccuracySettings, results: base.Results) -> list[base.Drawing]:
         """How far each system is from central ridge, here and in the paper."""
         results = _main(results)
         shown = [one for one in settings.datasets if _mean(results, one, "central") is not None]
@@ -181,11 +170,11 @@ class Accuracy(Experiment[AccuracySettings]):
             f"of one standard deviation over {counted(len(settings.seeds), 'seed')}; open "
             "diamonds: the paper's, on the data named in brackets with other backbones."
         )
-        return [Drawing("accuracy", caption, partial(_draw, settings, results, shown))]
+        return [base.Drawing("accuracy", caption, partial(_draw, settings, results, shown))]
 
-    def findings(self, settings: AccuracySettings, results: Results) -> list[Finding]:
+    def findings(self, settings: AccuracySettings, results: base.Results) -> list[base.Finding]:
         """The claims that this table can refute, and what differs from the paper."""
-        made: list[Finding] = []
+        made: list[base.Finding] = []
         longer, results = results.where(part="longer"), _main(results)
         for dataset in results.values("dataset"):
             made += _equal_to_central(results.where(dataset=dataset), dataset)
@@ -200,7 +189,7 @@ class Accuracy(Experiment[AccuracySettings]):
                 if one not in _NAMED_ALIKE
             ]
             made.append(
-                Finding(
+                base.Finding(
                     f"What differs from the paper: {', '.join([*others, 'other backbones'])}, and "
                     "settings chosen by our own sweep, since the paper does not state gamma, "
                     "learning rates, local epochs or batch sizes. Rounds, clients per round and "
@@ -210,7 +199,7 @@ class Accuracy(Experiment[AccuracySettings]):
         return made
 
 
-def _measure(key: Key, library: Library, report: Report) -> Mapping[str, Any]:
+def _measure(key: base.Key, library: Library, report: base.Report) -> Mapping[str, Any]:
     federation = Federation.of(library, key["dataset"], key["clients"], key["seed"])
     report("building", 0, None)
     chosen = settings_from(key["system"], key["settings"])
@@ -235,7 +224,7 @@ def _measure(key: Key, library: Library, report: Report) -> Mapping[str, Any]:
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def _accuracies(settings: AccuracySettings, results: Results) -> Table:
+def _accuracies(settings: AccuracySettings, results: base.Results) -> base.Table:
     columns = ["System"]
     for dataset in results.values("dataset"):
         columns += [dataset, f"paper: {paper.DATASETS.get(dataset, MISSING)}"]
@@ -245,7 +234,7 @@ def _accuracies(settings: AccuracySettings, results: Results) -> Table:
         for dataset in results.values("dataset"):
             found = results.where(dataset=dataset, system=name)
             row += [
-                with_deviation(over_seeds(_each(found, "accuracy"))),
+                with_deviation(base.over_seeds(_each(found, "accuracy"))),
                 fixed(paper.accuracy(dataset, name)),
             ]
         rows.append(row)
@@ -256,10 +245,10 @@ def _accuracies(settings: AccuracySettings, results: Results) -> Table:
         "without clients once. Without a deviation all runs agree. The paper's columns are of "
         "other features and, on digits_by_writer, of FeMNIST's 62 classes."
     )
-    return Table("Test accuracy", tuple(columns), rows, frozenset(columns[1:]), note)
+    return base.Table("Test accuracy", tuple(columns), rows, frozenset(columns[1:]), note)
 
 
-def _costs(settings: AccuracySettings, results: Results, dataset: str) -> Table:
+def _costs(settings: AccuracySettings, results: base.Results, dataset: str) -> base.Table:
     columns = (
         "System",
         "rounds",
@@ -291,10 +280,12 @@ def _costs(settings: AccuracySettings, results: Results, dataset: str) -> Table:
         "together. Kept: what must be stored besides the samples to answer a deletion, without "
         "caches that can be made again. A dash: centralized, no clients."
     )
-    return Table(f"What training costs on {dataset}", columns, rows, frozenset(columns[1:]), note)
+    return base.Table(
+        f"What training costs on {dataset}", columns, rows, frozenset(columns[1:]), note
+    )
 
 
-def _settings(results: Results) -> Table:
+def _settings(results: base.Results) -> base.Table:
     datasets = results.values("dataset")
     rows = []
     for name in results.values("system"):
@@ -310,7 +301,7 @@ def _settings(results: Results) -> Table:
         "experiment sweep`; rounds, clients per round, FATS's samples and Exact-Fun's alpha are "
         "the paper's; the rest are defaults."
     )
-    return Table("Settings of the systems", ("System", *datasets), rows, frozenset(), note)
+    return base.Table("Settings of the systems", ("System", *datasets), rows, frozenset(), note)
 
 
 def _told(settings: Mapping[str, Any]) -> str:
@@ -321,24 +312,24 @@ def _told(settings: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _main(results: Results) -> Results:
+def _main(results: base.Results) -> base.Results:
     """All but FATS with more rounds."""
-    return Results(one for one in results if "part" not in one.key)
+    return base.Results(one for one in results if "part" not in one.key)
 
 
-def _each(results: Sequence[Done], name: str) -> list[Any]:
+def _each(results: Sequence[base.Done], name: str) -> list[Any]:
     return [one.result[name] for one in results]
 
 
-def _mean(results: Results, dataset: str, system: str) -> float | None:
-    summary = over_seeds(_each(results.where(dataset=dataset, system=system), "accuracy"))
+def _mean(results: base.Results, dataset: str, system: str) -> float | None:
+    summary = base.over_seeds(_each(results.where(dataset=dataset, system=system), "accuracy"))
     return None if summary is None else summary.mean
 
 
 # -- findings --------------------------------------------------------------------------------------
 
 
-def _equal_to_central(results: Results, dataset: str) -> list[Finding]:
+def _equal_to_central(results: base.Results, dataset: str) -> list[base.Finding]:
     """Both exact variants against central ridge, and against themselves on other partitions."""
     exact = [one for name in EXACT for one in results.where(system=name)]
     central = results.where(system="central")
@@ -348,7 +339,7 @@ def _equal_to_central(results: Results, dataset: str) -> list[Finding]:
         most = max(abs(one.result["correct"] - right) for one in exact)
         same = sum(one.result["predictions"] == central[0].result["predictions"] for one in exact)
         made.append(
-            Finding(
+            base.Finding(
                 f"{dataset}: exact variants and central ridge differ by {most} in {right:,} "
                 f"correct predictions of {central[0].result['tested']:,}, and predict the same "
                 f"label for every sample in {same} of {len(exact)} runs.",
@@ -360,11 +351,11 @@ def _equal_to_central(results: Results, dataset: str) -> list[Finding]:
         partitions = counted(len({one.key["seed"] for one in exact}), "partition")
         heads = "one head" if len(digests) == 1 else f"{len(digests)} different heads"
         text = f"{dataset}: both exact variants on {partitions} have {heads}, by digest."
-        made.append(Finding(text, len(digests) == 1))
+        made.append(base.Finding(text, len(digests) == 1))
     return made
 
 
-def _near_central(results: Results, name: str) -> list[Finding]:
+def _near_central(results: base.Results, name: str) -> list[base.Finding]:
     """On CIFAR-10, where the project's own bar is two points."""
     ours, central = _mean(results, "cifar10", name), _mean(results, "cifar10", "central")
     if ours is None or central is None:
@@ -380,10 +371,10 @@ def _near_central(results: Results, name: str) -> list[Finding]:
         f"cifar10: {entry_of(name).title} is at most {_POINTS:g} points below central ridge "
         f"({_distance(below)}{published})."
     )
-    return [Finding(text, below <= _POINTS)]
+    return [base.Finding(text, below <= _POINTS)]
 
 
-def _more_rounds(results: Results, longer: Results) -> list[Finding]:
+def _more_rounds(results: base.Results, longer: base.Results) -> list[base.Finding]:
     """Whether rounds are what FATS lacks."""
     usual, central = (
         results.where(dataset="cifar10", system="fats"),
@@ -394,7 +385,7 @@ def _more_rounds(results: Results, longer: Results) -> list[Finding]:
     sizes, more = usual[0].key["settings"], longer[0].key["settings"]
     steps, below = sizes["rounds"] * sizes["steps"], 100 * (central - longer[0].result["accuracy"])
     return [
-        Finding(
+        base.Finding(
             f"cifar10: with the paper's sizes FATS takes {steps} SGD steps in all, each on "
             f"{sizes['clients_per_round']} x {sizes['samples']} samples, which keeps "
             f"recomputations rare. With {more['rounds']} rounds instead of {sizes['rounds']} and "
@@ -404,7 +395,7 @@ def _more_rounds(results: Results, longer: Results) -> list[Finding]:
     ]
 
 
-def _stable(results: Results) -> list[Finding]:
+def _stable(results: base.Results) -> list[base.Finding]:
     """What FATS promises with its sizes."""
     made = []
     for dataset in results.values("dataset"):
@@ -423,7 +414,7 @@ def _stable(results: Results) -> list[Finding]:
             )
             bounds = f"rho_C = {clients:.2g} for a client and rho_S = {samples:.2g} for a sample"
             made.append(
-                Finding(
+                base.Finding(
                     f"{text}; its bounds on total variation are {bounds}. From 1 on, a bound says "
                     "nothing."
                 )
@@ -438,7 +429,7 @@ def _distance(below: float) -> str:
 # -- figure ----------------------------------------------------------------------------------------
 
 
-def _draw(settings: AccuracySettings, results: Results, datasets: Sequence[str]) -> Figure:
+def _draw(settings: AccuracySettings, results: base.Results, datasets: Sequence[str]) -> Figure:
     names = [name for name in settings.systems if results.where(system=name) and name != "central"]
     width = 2.7 if len(datasets) > 1 else 4.2
     figure, axes = figures.panels(
@@ -451,7 +442,7 @@ def _draw(settings: AccuracySettings, results: Results, datasets: Sequence[str])
     return figure
 
 
-def _draw_panel(axes: Axes, results: Results, dataset: str, names: Sequence[str]) -> None:
+def _draw_panel(axes: Axes, results: base.Results, dataset: str, names: Sequence[str]) -> None:
     central = _mean(results, dataset, "central") or 0.0
     top = paper.accuracy(dataset, "central")
     axes.axvline(0.0, color=figures.BLACK, linewidth=0.8, linestyle="--")
@@ -466,7 +457,7 @@ def _draw_panel(axes: Axes, results: Results, dataset: str, names: Sequence[str]
                 markerfacecolor="white",
                 markersize=3.5,
             )
-        summary = over_seeds(_each(results.where(system=name), "accuracy"))
+        summary = base.over_seeds(_each(results.where(system=name), "accuracy"))
         if summary is not None:
             style = figures.look(name).line() | {"linestyle": "none"}
             spread = 100 * summary.deviation if summary.count > 1 else None

@@ -16,16 +16,7 @@ from expunge.errors import InputError
 from expunge_experiments import tuned
 from expunge_experiments.pool import Pool, partition
 from expunge_experiments.report.figures import COLOURS, panels, seeds_line
-from expunge_experiments.runs.base import (
-    Cell,
-    Drawing,
-    Experiment,
-    Finding,
-    Report,
-    Results,
-    Table,
-    over_seeds,
-)
+from expunge_experiments.runs import base
 from expunge_experiments.systems import catalogue
 from expunge_experiments.systems.exactfun import ExactFun, ExactFunSettings
 
@@ -68,7 +59,7 @@ class AlphaSettings:
             raise InputError("clients and deletions must be at least 1")
 
 
-class Alpha(Experiment[AlphaSettings]):
+class Alpha(base.Experiment[AlphaSettings]):
     """Coarse steps forget what a deletion changes, and what training does as well."""
 
     name = "alpha"
@@ -84,7 +75,7 @@ class Alpha(Experiment[AlphaSettings]):
     full = AlphaSettings()
     quick = AlphaSettings(seeds=(0,), alphas=(0.04, 0.08, 0.12), slower=(0.3,), deletions=30)
 
-    def cells(self, settings: AlphaSettings) -> list[Cell]:
+    def cells(self, settings: AlphaSettings) -> list[base.Cell]:
         """One for each step, rate and seed."""
         shared = {
             "dataset": settings.dataset,
@@ -102,10 +93,10 @@ class Alpha(Experiment[AlphaSettings]):
                 "seed": seed,
                 "settings": catalogue.settings_dict(chosen),
             }
-            made.append(Cell(key, partial(_measured, settings, chosen, seed)))
+            made.append(base.Cell(key, partial(_measured, settings, chosen, seed)))
         return made
 
-    def tables(self, settings: AlphaSettings, results: Results) -> list[Table]:
+    def tables(self, settings: AlphaSettings, results: base.Results) -> list[base.Table]:
         """Means over seeds."""
         rows = []
         for slower, alpha in product(settings.slower, settings.alphas):
@@ -141,17 +132,19 @@ class Alpha(Experiment[AlphaSettings]):
             "change a quantized aggregate. Rounds redone are the mean over those; local trainings "
             "are what the deletion's own client repeats before, even if it is skipped."
         )
-        return [Table("Accuracy and trigger rate", columns, rows, frozenset(columns), note)]
+        return [base.Table("Accuracy and trigger rate", columns, rows, frozenset(columns), note)]
 
-    def drawings(self, settings: AlphaSettings, results: Results) -> list[Drawing]:
+    def drawings(self, settings: AlphaSettings, results: base.Results) -> list[base.Drawing]:
         """Both against alpha."""
         caption = (
             "Exact-Fun: accuracy (left) and the share of single deletions that trigger "
             "retraining (right) against alpha."
         )
-        return [Drawing("steps", caption, partial(_drawn, settings, results))] if results else []
+        return (
+            [base.Drawing("steps", caption, partial(_drawn, settings, results))] if results else []
+        )
 
-    def findings(self, settings: AlphaSettings, results: Results) -> list[Finding]:
+    def findings(self, settings: AlphaSettings, results: base.Results) -> list[base.Finding]:
         """At the paper's step, and how both move with it."""
         found = []
         for slower in settings.slower:
@@ -165,7 +158,7 @@ class Alpha(Experiment[AlphaSettings]):
                 f"{_mean(here.where(alpha=alpha), 'triggered'):.0%} triggered"
                 for alpha in (min(alphas), *([_PAPER] if _PAPER in alphas else []), max(alphas))
             ]
-            found.append(Finding(f"Learning rate {rate:g}. {'; '.join(parts)}."))
+            found.append(base.Finding(f"Learning rate {rate:g}. {'; '.join(parts)}."))
             low, high = (
                 _mean(here.where(alpha=alpha), "triggered") for alpha in (min(alphas), max(alphas))
             )
@@ -173,11 +166,11 @@ class Alpha(Experiment[AlphaSettings]):
                 f"Learning rate {rate:g}: the finest step triggers at least as often as the "
                 f"coarsest ({low:.0%} and {high:.0%})."
             )
-            found.append(Finding(text, low >= high))
+            found.append(base.Finding(text, low >= high))
         return found + _price(results)
 
 
-def _price(results: Results) -> list[Finding]:
+def _price(results: base.Results) -> list[base.Finding]:
     """What accuracy skips cost, where there are some runs with many and some with few."""
     groups = [
         results.where(slower=slower, alpha=alpha)
@@ -190,7 +183,7 @@ def _price(results: Results) -> list[Finding]:
         return []
     best = max(accuracy for accuracy, _ in pairs)
     return [
-        Finding(
+        base.Finding(
             f"Where fewer than half of the deletions trigger, accuracy is {max(skipping):.4f} at "
             f"most, {100 * (best - max(skipping)):.1f} points below the best here: a deletion is "
             "skipped only if not one weight of any round's aggregate moves to another step, and "
@@ -200,7 +193,11 @@ def _price(results: Results) -> list[Finding]:
 
 
 def _measured(
-    settings: AlphaSettings, chosen: ExactFunSettings, seed: int, library: Library, report: Report
+    settings: AlphaSettings,
+    chosen: ExactFunSettings,
+    seed: int,
+    library: Library,
+    report: base.Report,
 ) -> Mapping[str, Any]:
     """Train once; then ask about single deletions, none of which is made."""
     data = library.load(settings.dataset)
@@ -227,16 +224,16 @@ def _measured(
     }
 
 
-def _mean(found: Results, name: str) -> float:
-    summary = over_seeds(one.result[name] for one in found)
+def _mean(found: base.Results, name: str) -> float:
+    summary = base.over_seeds(one.result[name] for one in found)
     return summary.mean if summary is not None else float("nan")
 
 
-def _values(found: Results, name: str, alphas: Sequence[float]) -> list[list[float]]:
+def _values(found: base.Results, name: str, alphas: Sequence[float]) -> list[list[float]]:
     return [[one.result[name] for one in found.where(alpha=alpha)] for alpha in alphas]
 
 
-def _drawn(settings: AlphaSettings, results: Results) -> Figure:
+def _drawn(settings: AlphaSettings, results: base.Results) -> Figure:
     figure, axes = panels(2)
     for place, slower in enumerate(settings.slower):
         here = results.where(slower=slower)

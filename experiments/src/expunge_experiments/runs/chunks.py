@@ -23,18 +23,7 @@ from expunge_experiments.report.tables import (
     seconds_text,
     with_deviation,
 )
-from expunge_experiments.runs.base import (
-    Cell,
-    Done,
-    Drawing,
-    Experiment,
-    Finding,
-    Report,
-    Results,
-    Summary,
-    Table,
-    over_seeds,
-)
+from expunge_experiments.runs import base
 from expunge_experiments.runs.retraining import EXACT, Retraining
 from expunge_experiments.runs.streams import Federation, check_federation, chunks_of, listed
 from expunge_experiments.systems.catalogue import entry_of, settings_dict
@@ -92,7 +81,7 @@ class ChunkSettings:
             )
 
 
-class Chunks(Experiment[ChunkSettings]):
+class Chunks(base.Experiment[ChunkSettings]):
     """Utility and time of large deletions."""
 
     name = "chunks"
@@ -113,7 +102,7 @@ class Chunks(Experiment[ChunkSettings]):
     def __init__(self) -> None:
         self._retraining = Retraining()
 
-    def cells(self, settings: ChunkSettings) -> list[Cell]:
+    def cells(self, settings: ChunkSettings) -> list[base.Cell]:
         """One for each seed and system."""
         common = {
             name: listed(getattr(settings, name))
@@ -124,7 +113,7 @@ class Chunks(Experiment[ChunkSettings]):
             for name in settings.systems
         }
         return [
-            Cell(
+            base.Cell(
                 common | {"system": name, "seed": seed, "settings": own[name]},
                 partial(self._measure, settings, name, seed),
             )
@@ -133,7 +122,7 @@ class Chunks(Experiment[ChunkSettings]):
         ]
 
     def _measure(
-        self, settings: ChunkSettings, name: str, seed: int, library: Library, report: Report
+        self, settings: ChunkSettings, name: str, seed: int, library: Library, report: base.Report
     ) -> Mapping[str, Any]:
         federation = Federation.of(
             library, settings.dataset, settings.clients, seed, settings.samples
@@ -174,7 +163,7 @@ class Chunks(Experiment[ChunkSettings]):
 
     # -- tables ------------------------------------------------------------------------------------
 
-    def tables(self, settings: ChunkSettings, results: Results) -> list[Table]:
+    def tables(self, settings: ChunkSettings, results: base.Results) -> list[base.Table]:
         """Accuracy, time, deviation from retraining, and what was repeated."""
         return [
             self._accuracies(settings, results),
@@ -183,13 +172,13 @@ class Chunks(Experiment[ChunkSettings]):
             self._counts(results),
         ]
 
-    def _accuracies(self, settings: ChunkSettings, results: Results) -> Table:
+    def _accuracies(self, settings: ChunkSettings, results: base.Results) -> base.Table:
         steps = _step_names(settings)
 
-        def row(found: Sequence[Done]) -> list[str]:
-            trained = with_deviation(over_seeds(one.result["accuracy"] for one in found))
+        def row(found: Sequence[base.Done]) -> list[str]:
+            trained = with_deviation(base.over_seeds(one.result["accuracy"] for one in found))
             after = [
-                with_deviation(over_seeds(_step(one, i)["accuracy"] for one in found))
+                with_deviation(base.over_seeds(_step(one, i)["accuracy"] for one in found))
                 for i in range(len(steps))
             ]
             return [trained, *after]
@@ -199,7 +188,7 @@ class Chunks(Experiment[ChunkSettings]):
             " With nothing retained a head is zero and predicts the first label, for all "
             "systems alike."
         )
-        return Table(
+        return base.Table(
             "Accuracy after each step",
             columns,
             _rows(results, columns, row),
@@ -207,19 +196,19 @@ class Chunks(Experiment[ChunkSettings]):
             note,
         )
 
-    def _times(self, settings: ChunkSettings, results: Results) -> Table:
+    def _times(self, settings: ChunkSettings, results: base.Results) -> base.Table:
         steps = _step_names(settings)
         parts = ("client", "server", "orchestration")
 
-        def row(found: Sequence[Done]) -> list[str]:
+        def row(found: Sequence[base.Done]) -> list[str]:
             summed = [cumulative(one, "seconds") for one in found]
-            after = [_seconds(over_seeds(one[i] for one in summed)) for i in range(len(steps))]
+            after = [_seconds(base.over_seeds(one[i] for one in summed)) for i in range(len(steps))]
             split = [
-                _seconds(over_seeds(cumulative(one, f"{part}_seconds")[-1] for one in found))
+                _seconds(base.over_seeds(cumulative(one, f"{part}_seconds")[-1] for one in found))
                 for part in parts
             ]
             return [
-                _seconds(over_seeds(one.result["training"]["seconds"] for one in found)),
+                _seconds(base.over_seeds(one.result["training"]["seconds"] for one in found)),
                 *after,
                 *split,
             ]
@@ -231,7 +220,7 @@ class Chunks(Experiment[ChunkSettings]):
             "the wait for them. The paper's Variant A, on Flower with GPUs: about "
             f"{paper.CHUNK_SECONDS:.0f} s a step, {paper.CHUNK_CLIENT_SECONDS} s of it at clients."
         )
-        return Table(
+        return base.Table(
             "Cumulative time of deletions",
             columns,
             _rows(results, columns, row),
@@ -239,10 +228,10 @@ class Chunks(Experiment[ChunkSettings]):
             note,
         )
 
-    def _distances(self, settings: ChunkSettings, results: Results) -> Table:
+    def _distances(self, settings: ChunkSettings, results: base.Results) -> base.Table:
         steps = _step_names(settings)
 
-        def text(found: Sequence[Done], step: int) -> str:
+        def text(found: Sequence[base.Done], step: int) -> str:
             distances = [_step(one, step)["retraining"] for one in found]
             if all(one["equal"] for one in distances):
                 return "0 (same digest)"
@@ -265,10 +254,10 @@ class Chunks(Experiment[ChunkSettings]):
             "Otherwise the relative "
             "Frobenius deviation from central ridge in float64, the largest over seeds."
         )
-        return Table("Deviation from retraining", columns, rows, frozenset(columns[1:]), note)
+        return base.Table("Deviation from retraining", columns, rows, frozenset(columns[1:]), note)
 
-    def _counts(self, results: Results) -> Table:
-        def row(found: Sequence[Done]) -> list[str]:
+    def _counts(self, results: base.Results) -> base.Table:
+        def row(found: Sequence[base.Done]) -> list[str]:
             costs = [step["cost"] for one in found for step in one.result["steps"]]
             mean = {
                 name: sum(cost[name] for cost in costs) / len(costs)
@@ -292,7 +281,7 @@ class Chunks(Experiment[ChunkSettings]):
             "the request itself among them. Repeated: rounds of FedAvg, Exact-Fun and FedCIO's "
             "clusters, local steps of FATS, slices of SISA, solves from scratch of central ridge."
         )
-        return Table(
+        return base.Table(
             "Rounds, bytes, skips and repetitions",
             columns,
             _rows(results, columns, row),
@@ -302,7 +291,7 @@ class Chunks(Experiment[ChunkSettings]):
 
     # -- figure ------------------------------------------------------------------------------------
 
-    def drawings(self, settings: ChunkSettings, results: Results) -> list[Drawing]:
+    def drawings(self, settings: ChunkSettings, results: base.Results) -> list[base.Drawing]:
         """The paper's two panels."""
         if not _supported(results):
             return []
@@ -311,18 +300,18 @@ class Chunks(Experiment[ChunkSettings]):
             f"on {settings.dataset}, {settings.clients} clients. Bars: one standard deviation over "
             f"{counted(len(settings.seeds), 'seed')}."
         )
-        return [Drawing("chunks", caption, partial(_draw, settings, _supported(results)))]
+        return [base.Drawing("chunks", caption, partial(_draw, settings, _supported(results)))]
 
     # -- findings ----------------------------------------------------------------------------------
 
-    def findings(self, settings: ChunkSettings, results: Results) -> list[Finding]:
+    def findings(self, settings: ChunkSettings, results: base.Results) -> list[base.Finding]:
         """What follows from the steps that were measured."""
         found = dict(_supported(results))
         made = findings_of(settings.deleted, settings.clients, found)
         lacking = [entry_of(name).title for name in results.values("system") if name not in found]
         if lacking:
             made.append(
-                Finding(
+                base.Finding(
                     f"Without an operation to delete, and so not measured: {', '.join(lacking)}."
                 )
             )
@@ -332,7 +321,7 @@ class Chunks(Experiment[ChunkSettings]):
 # -- results ---------------------------------------------------------------------------------------
 
 
-def _supported(results: Results) -> list[tuple[str, list[Done]]]:
+def _supported(results: base.Results) -> list[tuple[str, list[base.Done]]]:
     """The systems that delete, with their results over seeds."""
     named = [
         (name, [one for one in results.where(system=name) if "steps" in one.result])
@@ -341,13 +330,13 @@ def _supported(results: Results) -> list[tuple[str, list[Done]]]:
     return [(name, found) for name, found in named if found]
 
 
-def _step(done: Done, step: int) -> Mapping[str, Any]:
+def _step(done: base.Done, step: int) -> Mapping[str, Any]:
     found: Mapping[str, Any] = done.result["steps"][step]
     return found
 
 
 def _rows(
-    results: Results, columns: Sequence[str], row: Callable[[Sequence[Done]], list[str]]
+    results: base.Results, columns: Sequence[str], row: Callable[[Sequence[base.Done]], list[str]]
 ) -> list[list[str]]:
     """A row for each system; those that cannot delete say so."""
     supported = dict(_supported(results))
@@ -372,7 +361,7 @@ def _seeds_note(settings: ChunkSettings) -> str:
     return f"{settings.clients} clients{few}; {seeds}."
 
 
-def _seconds(summary: Summary | None) -> str:
+def _seconds(summary: base.Summary | None) -> str:
     """Three digits or so, for tables in which all are seconds."""
     if summary is None:
         return MISSING
@@ -383,7 +372,7 @@ def _seconds(summary: Summary | None) -> str:
 # -- figure ----------------------------------------------------------------------------------------
 
 
-def _draw(settings: ChunkSettings, found: Sequence[tuple[str, list[Done]]]) -> Figure:
+def _draw(settings: ChunkSettings, found: Sequence[tuple[str, list[base.Done]]]) -> Figure:
     figure, (left, right) = panels(2, width=4.0, height=3.4)
     shares = [100 * share for share in settings.deleted]
     leaving = [i for i, share in enumerate(settings.deleted) if share < 1]
@@ -410,12 +399,12 @@ def _draw(settings: ChunkSettings, found: Sequence[tuple[str, list[Done]]]) -> F
 # -- findings --------------------------------------------------------------------------------------
 
 
-Found = Mapping[str, Sequence[Done]]  # results over seeds, by system
+Found = Mapping[str, Sequence[base.Done]]  # results over seeds, by system
 _SKIPPERS = ("fats", "exactfun")
 _ITERATIVE = ("fedavg", "fats", "exactfun")
 
 
-def findings_of(deleted: Sequence[float], clients: int, found: Found) -> list[Finding]:
+def findings_of(deleted: Sequence[float], clients: int, found: Found) -> list[base.Finding]:
     """All of them.
 
     The step that empties the federation is left out where retraining means nothing.
@@ -432,12 +421,12 @@ def findings_of(deleted: Sequence[float], clients: int, found: Found) -> list[Fi
     return made
 
 
-def cumulative(done: Done, name: str) -> list[float]:
+def cumulative(done: base.Done, name: str) -> list[float]:
     """Of a part of the cost, after each step."""
     return [float(one) for one in np.cumsum([step["cost"][name] for step in done.result["steps"]])]
 
 
-def _exactness(deleted: Sequence[float], found: Found) -> list[Finding]:
+def _exactness(deleted: Sequence[float], found: Found) -> list[base.Finding]:
     exact = [one for name in EXACT for one in found.get(name, [])]
     if not exact:
         return []
@@ -446,11 +435,11 @@ def _exactness(deleted: Sequence[float], found: Found) -> list[Finding]:
         "After a step of the exact variants, the head has the digest of one solved afresh from "
         "the retained samples"
     )
-    made = [Finding(f"{text}: {sum(checks)} of {len(checks)} times.", all(checks))]
+    made = [base.Finding(f"{text}: {sum(checks)} of {len(checks)} times.", all(checks))]
     if deleted[-1] == 1.0:
         norms = [one.result["steps"][-1]["retraining"]["norm"] for one in exact]
         made.append(
-            Finding(
+            base.Finding(
                 "When the last sample is deleted, the head of the exact variants is zero.",
                 not any(norms),
             )
@@ -458,17 +447,19 @@ def _exactness(deleted: Sequence[float], found: Found) -> list[Finding]:
     return made
 
 
-def _one_round(found: Found) -> list[Finding]:
+def _one_round(found: Found) -> list[base.Finding]:
     ours = [step["cost"]["rounds"] for name in EXACT for step in _steps(found, name)]
     if not ours:
         return []
     many = [name for name in (*_ITERATIVE, "fedcio") if name in found]
     theirs = [f"{entry_of(name).title} {_mean(_steps(found, name), 'rounds'):.4g}" for name in many]
     beside = f"; on average, {', '.join(theirs)}" if theirs else ""
-    return [Finding(f"The exact variants need one round for each step{beside}.", set(ours) == {1})]
+    return [
+        base.Finding(f"The exact variants need one round for each step{beside}.", set(ours) == {1})
+    ]
 
 
-def _skips(leaving: int, found: Found) -> list[Finding]:
+def _skips(leaving: int, found: Found) -> list[base.Finding]:
     made = []
     for name in _SKIPPERS:
         steps = _steps(found, name, leaving)
@@ -478,11 +469,11 @@ def _skips(leaving: int, found: Found) -> list[Finding]:
                 f"{entry_of(name).title} skips {skipped} of {len(steps)} deletions that leave "
                 "samples (the paper: almost never)."
             )
-            made.append(Finding(text, skipped <= len(steps) // 10))
+            made.append(base.Finding(text, skipped <= len(steps) // 10))
     return made
 
 
-def _speed(leaving: int, found: Found) -> list[Finding]:
+def _speed(leaving: int, found: Found) -> list[base.Finding]:
     totals = {
         name: _average(cumulative(one, "seconds")[leaving - 1] for one in dones)
         for name, dones in found.items()
@@ -506,11 +497,11 @@ def _speed(leaving: int, found: Found) -> list[Finding]:
         text = f"{title}, takes {mine:.3g} s in process for all steps that leave samples."
         text += f" More: {', '.join(slower)}." if slower else ""
         text += f" Less: {', '.join(faster)}." if faster else " No system takes less."
-        made.append(Finding(text))
+        made.append(base.Finding(text))
     return made
 
 
-def _latency(leaving: int, found: Found) -> list[Finding]:
+def _latency(leaving: int, found: Found) -> list[base.Finding]:
     """In process a round costs nothing but its bytes; elsewhere it does, and the systems that need
     many pay for each.
     """
@@ -530,7 +521,7 @@ def _latency(leaving: int, found: Found) -> list[Finding]:
                     f"more, a step of {entry_of(ours).title}"
                 )
                 made.append(
-                    Finding(
+                    base.Finding(
                         f"{text}, is faster than one of {entry_of(name).title} ({rounds:.4g} "
                         "rounds)."
                     )
@@ -538,7 +529,7 @@ def _latency(leaving: int, found: Found) -> list[Finding]:
     return made
 
 
-def _split(leaving: int, clients: int, found: Found) -> list[Finding]:
+def _split(leaving: int, clients: int, found: Found) -> list[base.Finding]:
     steps = _steps(found, "a_exact", leaving)
     if not steps:
         return []
@@ -546,7 +537,7 @@ def _split(leaving: int, clients: int, found: Found) -> list[Finding]:
         _mean(steps, f"{part}seconds") for part in ("", "client_", "server_", "orchestration_")
     )
     return [
-        Finding(
+        base.Finding(
             f"A step of Variant A, exact, takes {whole:.3g} s in process: {client:.3g} s at the "
             f"{clients} clients together ({client / clients:.2g} s each), {server:.3g} s at the "
             f"server, {rest:.3g} s of orchestration. The paper: about {paper.CHUNK_SECONDS:.0f} s, "
@@ -556,7 +547,7 @@ def _split(leaving: int, clients: int, found: Found) -> list[Finding]:
     ]
 
 
-def _accuracy(leaving: int, found: Found) -> list[Finding]:
+def _accuracy(leaving: int, found: Found) -> list[base.Finding]:
     if not {"central", "a_exact"} <= set(found):
         return []
     means = {
@@ -569,7 +560,7 @@ def _accuracy(leaving: int, found: Found) -> list[Finding]:
         for a, b in zip(means[name], means["central"], strict=True)
     )
     made = [
-        Finding(
+        base.Finding(
             "At every step the exact variants are within 0.001 of central ridge's accuracy "
             f"({gap:.4f}).",
             gap <= 1e-3,
@@ -579,7 +570,7 @@ def _accuracy(leaving: int, found: Found) -> list[Finding]:
         gains = [a - b for a, b in zip(means["a_exact"], means[name], strict=True)]
         ahead = sum(gain > 0 for gain in gains)
         made.append(
-            Finding(
+            base.Finding(
                 f"Variant A, exact, is more accurate than {entry_of(name).title} at {ahead} of "
                 f"{leaving} steps, by {min(gains):+.4f} to {max(gains):+.4f} (the paper: at all "
                 "steps, with heads trained on another objective)."
@@ -588,7 +579,7 @@ def _accuracy(leaving: int, found: Found) -> list[Finding]:
     return made
 
 
-def _accurate(dones: Sequence[Done], step: int) -> float:
+def _accurate(dones: Sequence[base.Done], step: int) -> float:
     return _average(one.result["steps"][step]["accuracy"] for one in dones)
 
 

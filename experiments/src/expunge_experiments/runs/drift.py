@@ -20,16 +20,7 @@ from expunge_experiments.datasets.dataset import fitting_grid
 from expunge_experiments.message import Array
 from expunge_experiments.report.figures import BLACK, BLUE, VERMILLION, log_axis, panels
 from expunge_experiments.report.tables import MISSING, scientific
-from expunge_experiments.runs.base import (
-    Cell,
-    Done,
-    Drawing,
-    Experiment,
-    Finding,
-    Report,
-    Results,
-    Table,
-)
+from expunge_experiments.runs import base
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -265,7 +256,7 @@ class DriftSettings:
             raise InputError(f"conditions = {list(self.conditions)} must lie between 1 and 1e11")
 
 
-class Drift(Experiment[DriftSettings]):
+class Drift(base.Experiment[DriftSettings]):
     """Rounding errors that add up."""
 
     name = "drift"
@@ -282,7 +273,7 @@ class Drift(Experiment[DriftSettings]):
     full = DriftSettings()
     quick = DriftSettings(requests=300, every=50, period=100, sources=("spectrum",))
 
-    def cells(self, settings: DriftSettings) -> list[Cell]:
+    def cells(self, settings: DriftSettings) -> list[base.Cell]:
         """One for each source, pattern and condition number."""
         cells = []
         for source in settings.sources:
@@ -297,18 +288,18 @@ class Drift(Experiment[DriftSettings]):
                     key |= {name: getattr(settings, name) for name in names}
                     if source == "real":
                         key["dataset"] = settings.dataset
-                    cells.append(Cell(key, partial(_measure, key)))
+                    cells.append(base.Cell(key, partial(_measure, key)))
         return cells
 
-    def tables(self, _: DriftSettings, results: Results) -> list[Table]:
+    def tables(self, _: DriftSettings, results: base.Results) -> list[base.Table]:
         """Deviations and resets."""
         return [_table(results)] if results else []
 
-    def drawings(self, _: DriftSettings, results: Results) -> list[Drawing]:
+    def drawings(self, _: DriftSettings, results: base.Results) -> list[base.Drawing]:
         """Deviation over requests, for each source."""
         named = {"spectrum": "normal features with a prescribed spectrum", "real": "real features"}
         return [
-            Drawing(
+            base.Drawing(
                 f"drift-{source}",
                 f"Relative deviation from the exact head over requests, {named[source]}. Rows: the "
                 "kind of stream; columns: condition number. Dotted: with a periodic reset. "
@@ -320,7 +311,7 @@ class Drift(Experiment[DriftSettings]):
             for source in results.values("source")
         ]
 
-    def findings(self, _: DriftSettings, results: Results) -> list[Finding]:
+    def findings(self, _: DriftSettings, results: base.Results) -> list[base.Finding]:
         """That the exact variant did not drift, and how far the others did."""
         if not results:
             return []
@@ -332,7 +323,7 @@ class Drift(Experiment[DriftSettings]):
             "requests): its deviation is 0 at every condition number."
         )
         findings = [
-            Finding(
+            base.Finding(
                 text, all(done.result["equal"] == len(done.result["checks"]) for done in results)
             )
         ]
@@ -343,7 +334,7 @@ class Drift(Experiment[DriftSettings]):
             if known:
                 most, done = max(known, key=lambda one: one[0] or 0.0)
                 findings.append(
-                    Finding(
+                    base.Finding(
                         f"{name} Variant B is off by up to {scientific(most)} ({_named(done)}); it "
                         f"was lost in {len(lost)} of {len(results)} streams."
                     )
@@ -351,7 +342,7 @@ class Drift(Experiment[DriftSettings]):
         worse = [done for done in results if _resets_hurt(done)]
         if worse:
             findings.append(
-                Finding(
+                base.Finding(
                     f"In {len(worse)} of {len(results)} streams float32 with a periodic reset "
                     "ends further off than without: a "
                     "reset solves from float sums, which were rounded at every request as well."
@@ -360,14 +351,14 @@ class Drift(Experiment[DriftSettings]):
         return findings
 
 
-def _resets_hurt(done: Done) -> bool:
+def _resets_hurt(done: base.Done) -> bool:
     plain, periodic = (
         done.result["series"][name]["deviations"][-1] for name in ("float32", "float32, periodic")
     )
     return plain is not None and periodic is not None and bool(periodic > plain)
 
 
-def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:
+def _measure(key: Mapping[str, Any], library: Library, report: base.Report) -> Mapping[str, Any]:
     samples = samples_of(key, library)
     spec = spec_for(key["condition"], samples)
     features, labels, start = samples.features, samples.labels, samples.start
@@ -419,16 +410,16 @@ def _measure(key: Mapping[str, Any], library: Library, report: Report) -> Mappin
     }
 
 
-def _named(done: Done) -> str:
+def _named(done: base.Done) -> str:
     return f"{done.key['source']}, {done.key['pattern']}, condition {done.key['condition']:.0e}"
 
 
-def _worst(done: Done, name: str) -> float | None:
+def _worst(done: base.Done, name: str) -> float | None:
     found = [value for value in done.result["series"][name]["deviations"] if value is not None]
     return max(found) if found else None
 
 
-def _table(results: Results) -> Table:
+def _table(results: base.Results) -> base.Table:
     columns = ["stream", "condition of H", "samples", "exact B: equal to retraining"]
     columns += [
         f"{label}: {what}" for label in SERIES.values() for what in ("largest", "last", "resets")
@@ -463,10 +454,10 @@ def _table(results: Results) -> Table:
         f"those forced by an infeasible downdate; the periodic ones come every {key['period']} "
         "requests besides. Lost: even a reset found no positive definite matrix."
     )
-    return Table("Drift of Variant B", columns, rows, frozenset(columns[1:]), note)
+    return base.Table("Drift of Variant B", columns, rows, frozenset(columns[1:]), note)
 
 
-def _draw(results: Results) -> Figure:
+def _draw(results: base.Results) -> Figure:
     conditions, patterns = results.values("condition"), results.values("pattern")
     figure, axes = panels(
         len(conditions),
@@ -498,7 +489,7 @@ def _draw(results: Results) -> Figure:
     return figure
 
 
-def _lines(axes: Any, done: Done) -> None:
+def _lines(axes: Any, done: base.Done) -> None:
     checks = done.result["checks"]
     axes.plot(checks, [0.0] * len(checks), color=BLACK, label="exact")
     for name, label in SERIES.items():

@@ -20,16 +20,7 @@ from expunge_experiments.message import Array
 from expunge_experiments.pool import partition
 from expunge_experiments.report.figures import COLOURS, panels
 from expunge_experiments.report.tables import fixed, scientific
-from expunge_experiments.runs.base import (
-    Cell,
-    Drawing,
-    Experiment,
-    Finding,
-    Report,
-    Results,
-    Table,
-    over_seeds,
-)
+from expunge_experiments.runs import base
 from expunge_experiments.systems.linear import ridge
 
 if TYPE_CHECKING:
@@ -62,7 +53,7 @@ class NecessitySettings:
             raise InputError("samples must be at least 2 and clients at least 1")
 
 
-class Necessity(Experiment[NecessitySettings]):
+class Necessity(base.Experiment[NecessitySettings]):
     """First-order summaries do not determine the head."""
 
     name = "necessity"
@@ -80,10 +71,10 @@ class Necessity(Experiment[NecessitySettings]):
     full = NecessitySettings()
     quick = NecessitySettings(seeds=(0,), samples=4000)
 
-    def cells(self, settings: NecessitySettings) -> list[Cell]:
+    def cells(self, settings: NecessitySettings) -> list[base.Cell]:
         """The counterexample for every gamma; real features for every seed."""
         cells = [
-            Cell({"case": "lemma", "gamma": gamma}, partial(_lemma, gamma))
+            base.Cell({"case": "lemma", "gamma": gamma}, partial(_lemma, gamma))
             for gamma in settings.gammas
         ]
         for seed in settings.seeds:
@@ -93,10 +84,10 @@ class Necessity(Experiment[NecessitySettings]):
                 | {name: getattr(settings, name) for name in names}
                 | {"seed": seed}
             )
-            cells.append(Cell(key, partial(_real, key)))
+            cells.append(base.Cell(key, partial(_real, key)))
         return cells
 
-    def tables(self, _: NecessitySettings, results: Results) -> list[Table]:
+    def tables(self, _: NecessitySettings, results: base.Results) -> list[base.Table]:
         """The counterexample; real features."""
         made = []
         if results.where(case="lemma"):
@@ -105,7 +96,7 @@ class Necessity(Experiment[NecessitySettings]):
             made.append(_real_table(results.where(case="real")))
         return made
 
-    def drawings(self, _: NecessitySettings, results: Results) -> list[Drawing]:
+    def drawings(self, _: NecessitySettings, results: base.Results) -> list[base.Drawing]:
         """The two solutions over gamma, and accuracy by what is sent."""
         real = results.where(case="real")
         if not real:
@@ -115,9 +106,9 @@ class Necessity(Experiment[NecessitySettings]):
             "with the same first-order summaries, and of a head from these summaries alone (left), "
             "and how far they are apart (right); bars: one standard deviation over seeds."
         )
-        return [Drawing("necessity", caption, partial(_draw, real))]
+        return [base.Drawing("necessity", caption, partial(_draw, real))]
 
-    def findings(self, _: NecessitySettings, results: Results) -> list[Finding]:
+    def findings(self, _: NecessitySettings, results: base.Results) -> list[base.Finding]:
         """That both claims of the lemma were seen."""
         lemma, real = results.where(case="lemma"), results.where(case="real")
         findings = []
@@ -131,7 +122,7 @@ class Necessity(Experiment[NecessitySettings]):
                 "different heads, in rational arithmetic and by expunge, whose heads are the "
                 "rational ones correctly rounded. No function of the summaries is right for both."
             )
-            findings.append(Finding(text, holds and right))
+            findings.append(base.Finding(text, holds and right))
         if real:
             holds = all(
                 one.result["same_summaries"] and not one.result["same_gram"] for one in real
@@ -144,14 +135,14 @@ class Necessity(Experiment[NecessitySettings]):
                 f"whatever is computed from the summaries is off by at least {least / 2:.3f} on "
                 "one of the two."
             )
-            findings.append(Finding(text, holds and least > 0.0))
+            findings.append(base.Finding(text, holds and least > 0.0))
         return findings
 
 
 # -- the counterexample ----------------------------------------------------------------------------
 
 
-def _lemma(gamma: float, _: Library, __: Report) -> Mapping[str, Any]:
+def _lemma(gamma: float, _: Library, __: base.Report) -> Mapping[str, Any]:
     found = {name: _solved(rows, Fraction(gamma)) for name, rows in BATCHES.items()}
     spec = Spec(dim=2, outputs=1, gamma=gamma, intercept=False)
     heads = {name: _head(spec, rows) for name, rows in BATCHES.items()}
@@ -213,7 +204,7 @@ def _rounded(value: Fraction, spec: Spec) -> int:
     return round(value * Fraction(2) ** spec.publication_bits)
 
 
-def _lemma_table(results: Results) -> Table:
+def _lemma_table(results: base.Results) -> base.Table:
     columns = ("gamma", "batch", "Σf", "Σy", "Σyf", "Gram", "head, rational", "head, expunge")
     rows = []
     for done in results:
@@ -230,13 +221,13 @@ def _lemma_table(results: Results) -> Table:
         "Batch A: (1, 0) and (0, 1); batch B: (1, 1) and (0, 0); every label is 1. Same "
         "summaries, different heads."
     )
-    return Table("The lemma's counterexample", columns, rows, frozenset({"gamma"}), note)
+    return base.Table("The lemma's counterexample", columns, rows, frozenset({"gamma"}), note)
 
 
 # -- real features ---------------------------------------------------------------------------------
 
 
-def _real(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[str, Any]:
+def _real(key: Mapping[str, Any], library: Library, report: base.Report) -> Mapping[str, Any]:
     dataset = library.load(key["dataset"])
     draw = np.random.default_rng([key["seed"], 0x6E65])
     owners = partition(dataset, key["clients"], key["seed"])
@@ -329,7 +320,7 @@ def _from_means(statistics: Statistics, gamma: float) -> Array:
     return ridge((means * counts) @ means.T, moment, gamma)
 
 
-def _real_table(results: Results) -> Table:
+def _real_table(results: base.Results) -> base.Table:
     columns = (
         "seed",
         "accuracy, exact",
@@ -351,10 +342,10 @@ def _real_table(results: Results) -> Table:
         "first-order summaries at every client and class. Means only: a head from counts and "
         "class means. Deviations are from the exact head of the samples."
     )
-    return Table("Real features", columns, rows, frozenset(columns), note)
+    return base.Table("Real features", columns, rows, frozenset(columns), note)
 
 
-def _draw(results: Results) -> Figure:
+def _draw(results: base.Results) -> Figure:
     figure, (left, right) = panels(2)
     named = {
         "exact": "Gram and moment\n(ours)",
@@ -374,7 +365,7 @@ def _draw(results: Results) -> Figure:
 
 
 def _bar(axes: Any, place: int, values: Sequence[float]) -> None:
-    if (summary := over_seeds(values)) is not None:
+    if (summary := base.over_seeds(values)) is not None:
         axes.bar(
             place,
             summary.mean,

@@ -17,16 +17,7 @@ from expunge_experiments import tuned
 from expunge_experiments.datasets.dataset import Dataset
 from expunge_experiments.pool import Pool, partition
 from expunge_experiments.report.figures import look, panels
-from expunge_experiments.runs.base import (
-    Cell,
-    Done,
-    Drawing,
-    Experiment,
-    Finding,
-    Report,
-    Results,
-    Table,
-)
+from expunge_experiments.runs import base
 from expunge_experiments.systems import catalogue
 from expunge_experiments.systems.gradient import predicted
 from expunge_experiments.systems.linear import gram_and_moment, ridge
@@ -132,7 +123,7 @@ def best(system: str, points: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return min((point for point in points if point["accuracy"] >= enough), key=cost)
 
 
-class Sweep(Experiment[SweepSettings]):
+class Sweep(base.Experiment[SweepSettings]):
     """Every system's settings, by the same number of points on the same validation split."""
 
     name = "sweep"
@@ -146,7 +137,7 @@ class Sweep(Experiment[SweepSettings]):
     full = SweepSettings()
     quick = SweepSettings(datasets=("tweets_by_user",), seeds=(0,), every=7)
 
-    def cells(self, settings: SweepSettings) -> list[Cell]:
+    def cells(self, settings: SweepSettings) -> list[base.Cell]:
         """One for each dataset and system."""
         seeds = list(settings.seeds)
         shared = {
@@ -156,14 +147,14 @@ class Sweep(Experiment[SweepSettings]):
             "every": settings.every,
         }
         return [
-            Cell(
+            base.Cell(
                 {"dataset": dataset, "system": system, **shared},
                 partial(_swept, settings, dataset, system),
             )
             for dataset, system in product(settings.datasets, settings.systems)
         ]
 
-    def tables(self, _: SweepSettings, results: Results) -> list[Table]:
+    def tables(self, _: SweepSettings, results: base.Results) -> list[base.Table]:
         """What was chosen, and every point."""
         rows = []
         for done in results:
@@ -200,12 +191,12 @@ class Sweep(Experiment[SweepSettings]):
             "of all points",
         )
         return [
-            Table(
+            base.Table(
                 "Chosen settings", columns, rows, frozenset({"validation accuracy", "points"}), note
             )
         ]
 
-    def drawings(self, _: SweepSettings, results: Results) -> list[Drawing]:
+    def drawings(self, _: SweepSettings, results: base.Results) -> list[base.Drawing]:
         """Accuracy against the rate."""
         datasets = [
             name
@@ -218,9 +209,9 @@ class Sweep(Experiment[SweepSettings]):
             "Validation accuracy against the learning rate; at each rate, the best of the "
             "other settings."
         )
-        return [Drawing("rates", caption, partial(_drawn, datasets, results))]
+        return [base.Drawing("rates", caption, partial(_drawn, datasets, results))]
 
-    def findings(self, settings: SweepSettings, results: Results) -> list[Finding]:
+    def findings(self, settings: SweepSettings, results: base.Results) -> list[base.Finding]:
         """Whether efforts were equal, and whether ranges were wide enough: of whole grids only that
         can be said.
         """
@@ -228,7 +219,7 @@ class Sweep(Experiment[SweepSettings]):
             return []
         counts = sorted({len(done.result["points"]) for done in results})
         found = [
-            Finding(
+            base.Finding(
                 "Every system was tried at the same number of points: "
                 f"{', '.join(map(str, counts))}.",
                 len(counts) == 1,
@@ -245,12 +236,14 @@ class Sweep(Experiment[SweepSettings]):
                 "better than the others"
             )
             found.append(
-                Finding(f"{text}{', except for ' + ', '.join(edges) if edges else ''}.", not edges)
+                base.Finding(
+                    f"{text}{', except for ' + ', '.join(edges) if edges else ''}.", not edges
+                )
             )
         return found + [_short(results, one) for one in results.where(system="fats")]
 
 
-def _short(results: Results, fats: Done) -> Finding:
+def _short(results: base.Results, fats: base.Done) -> base.Finding:
     """FATS against central ridge, and what it would be if it were not stopped so early."""
     dataset = fats.key["dataset"]
     sizes = tuned.sizes_for(dataset, "fats")
@@ -264,7 +257,7 @@ def _short(results: Results, fats: Done) -> Finding:
         if central
         else ""
     )
-    return Finding(
+    return base.Finding(
         f"{dataset}: FATS has validation accuracy {fats.result['accuracy']:.4f}{gap}. In its "
         f"{sizes['rounds']} rounds it takes {sizes['rounds'] * sizes['steps']} steps and draws "
         f"{draws:,} samples at most; with twice the rounds and the same settings it has "
@@ -273,7 +266,7 @@ def _short(results: Results, fats: Done) -> Finding:
 
 
 def _swept(
-    settings: SweepSettings, dataset: str, system: str, library: Library, report: Report
+    settings: SweepSettings, dataset: str, system: str, library: Library, report: base.Report
 ) -> Mapping[str, Any]:
     """One system at each of its points, for each seed."""
     whole = library.load(dataset)
@@ -371,7 +364,7 @@ def _at_edge(result: Mapping[str, Any]) -> bool:
     )
 
 
-def _drawn(datasets: Sequence[str], results: Results) -> Figure:
+def _drawn(datasets: Sequence[str], results: base.Results) -> Figure:
     figure, axes = panels(len(datasets), squeeze=False)
     for place, dataset in enumerate(datasets):
         panel = axes[0][place]

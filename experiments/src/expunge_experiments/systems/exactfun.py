@@ -17,17 +17,7 @@ from expunge.errors import InputError
 from expunge_experiments.engine import Engine, State
 from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
-from expunge_experiments.systems.gradient import (
-    LOCAL,
-    Float32,
-    GradientSystem,
-    GradientWorker,
-    cut,
-    follow,
-    mean_of,
-    require_counts,
-    turns,
-)
+from expunge_experiments.systems import gradient
 from expunge_experiments.systems.linear import require_positive
 
 
@@ -43,11 +33,11 @@ class ExactFunSettings:
     rate: float = 3.0
 
     def __post_init__(self) -> None:
-        require_counts(self, rounds=1, clients_per_round=1, epochs=1, batch=0)
+        gradient.require_counts(self, rounds=1, clients_per_round=1, epochs=1, batch=0)
         require_positive(self, "alpha", "rate")
 
 
-class ExactFunWorker(GradientWorker):
+class ExactFunWorker(gradient.GradientWorker):
     """Local SGD on all retained samples, with the random state of seed, round and client.
 
     Batches are drawn for all its places, retained or not, and what is not retained is left out of
@@ -55,21 +45,23 @@ class ExactFunWorker(GradientWorker):
     is retained, every deletion would change every batch, and none could ever be skipped.)
     """
 
-    def train(self, message: ArrayMessage) -> Float32:
+    def train(self, message: ArrayMessage) -> gradient.Float32:
         """The head after the local passes."""
         chosen, retained = self.settings, self.retained
         if "without" in message.arrays:  # a question: nothing is forgotten
             retained = retained.copy()
             retained[np.searchsorted(self.samples.numbers, message.arrays["without"])] = False
-        draw = np.random.default_rng([self.seed, LOCAL, message.settings["round"], self.client])
-        cuts = cut(len(retained), epochs=chosen.epochs, batch=chosen.batch, draw=draw)
+        draw = np.random.default_rng(
+            [self.seed, gradient.LOCAL, message.settings["round"], self.client]
+        )
+        cuts = gradient.cut(len(retained), epochs=chosen.epochs, batch=chosen.batch, draw=draw)
         batches = (one[retained[one]] for one in cuts)
-        return follow(
+        return gradient.follow(
             message.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate
         )
 
 
-class ExactFun(GradientSystem):
+class ExactFun(gradient.GradientSystem):
     """Rounds as in FedAvg, each starting from the quantized aggregate of the one before; the last
     one's is the head.
 
@@ -94,7 +86,8 @@ class ExactFun(GradientSystem):
         each = min(settings.clients_per_round, pool.clients)
         shape = self._weights.shape
         drawn = [
-            np.sort(turns(seed, round_, pool.clients)[:each]) for round_ in range(settings.rounds)
+            np.sort(gradient.turns(seed, round_, pool.clients)[:each])
+            for round_ in range(settings.rounds)
         ]
         self._participants: NDArray[np.int64] = np.array(drawn)
         self._models: NDArray[np.float32] = np.zeros(
@@ -110,7 +103,7 @@ class ExactFun(GradientSystem):
         """The quantized aggregate of the last round."""
         return self._start(self.settings.rounds)
 
-    def _start(self, round_: int) -> Float32:
+    def _start(self, round_: int) -> gradient.Float32:
         """Where a round starts."""
         return np.asarray(self._levels[round_] * self.settings.alpha, dtype=np.float32)
 
@@ -207,7 +200,7 @@ class ExactFun(GradientSystem):
         if not shares.any():
             return np.array(self._levels[round_])
         held = np.flatnonzero(shares)
-        mean = mean_of(list(models[held]), shares[held].tolist())
+        mean = gradient.mean_of(list(models[held]), shares[held].tolist())
         return np.asarray(np.rint(mean / self.settings.alpha), dtype=np.int32)
 
     def _state(self) -> State:

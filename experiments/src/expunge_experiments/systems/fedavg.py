@@ -9,17 +9,7 @@ import numpy as np
 
 from expunge_experiments.engine import State
 from expunge_experiments.message import Array, ArrayMessage
-from expunge_experiments.systems.gradient import (
-    LOCAL,
-    Float32,
-    GradientSystem,
-    GradientWorker,
-    cut,
-    follow,
-    mean_of,
-    require_counts,
-    turns,
-)
+from expunge_experiments.systems import gradient
 from expunge_experiments.systems.linear import require_positive
 
 
@@ -36,26 +26,30 @@ class FedAvgSettings:
     rate: float = 0.05
 
     def __post_init__(self) -> None:
-        require_counts(self, rounds=1, clients_per_round=1, epochs=1, batch=0)
+        gradient.require_counts(self, rounds=1, clients_per_round=1, epochs=1, batch=0)
         require_positive(self, "rate")
 
 
-class FedAvgWorker(GradientWorker):
+class FedAvgWorker(gradient.GradientWorker):
     """Local SGD on all retained samples. Its random state is made of seed, round and client."""
 
-    def train(self, message: ArrayMessage) -> Float32:
+    def train(self, message: ArrayMessage) -> gradient.Float32:
         """The head after the local passes."""
         places, chosen = self.places, self.settings
-        draw = np.random.default_rng([self.seed, LOCAL, message.settings["round"], self.client])
+        draw = np.random.default_rng(
+            [self.seed, gradient.LOCAL, message.settings["round"], self.client]
+        )
         whole = chosen.batch == 0 or chosen.batch >= len(places)
-        cuts = cut(len(places), epochs=chosen.epochs, batch=0 if whole else chosen.batch, draw=draw)
+        cuts = gradient.cut(
+            len(places), epochs=chosen.epochs, batch=0 if whole else chosen.batch, draw=draw
+        )
         batches: Iterator[Array] = (places[one] for one in cuts)
-        return follow(
+        return gradient.follow(
             message.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate
         )
 
 
-class FedAvg(GradientSystem):
+class FedAvg(gradient.GradientSystem):
     """Rounds of local SGD and a mean weighted by numbers of samples; any change resets head and
     random state and reruns all.
 
@@ -87,12 +81,12 @@ class FedAvg(GradientSystem):
         weights = self._zero()
         rounds = self.settings.rounds if self._sizes.any() else 0
         for round_ in range(rounds):
-            order = turns(self.seed, round_, self.pool.clients)
+            order = gradient.turns(self.seed, round_, self.pool.clients)
             clients = sorted(
                 order[self._sizes[order] > 0][: self.settings.clients_per_round].tolist()
             )
             models = self._locals(round_, clients, weights)
-            weights = mean_of(models, self._sizes[clients].tolist()).astype(np.float32)
+            weights = gradient.mean_of(models, self._sizes[clients].tolist()).astype(np.float32)
         self._weights = weights
         return rounds
 

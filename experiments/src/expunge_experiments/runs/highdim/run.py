@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING, Any
 from expunge.errors import InputError
 from expunge_experiments.report.figures import BLACK, BLUE, GREEN, SKY, log_axis, panels
 from expunge_experiments.report.tables import MISSING, bytes_text, seconds_text
-from expunge_experiments.runs.base import (
-    Cell,
-    Done,
-    Drawing,
-    Experiment,
-    Finding,
-    Report,
-    Results,
-    Table,
-)
+from expunge_experiments.runs import base
 from expunge_experiments.runs.highdim.jobs import JOBS, measured
 
 if TYPE_CHECKING:
@@ -69,7 +60,7 @@ class HighdimSettings:
             )
 
 
-class Highdim(Experiment[HighdimSettings]):
+class Highdim(base.Experiment[HighdimSettings]):
     """Wide features."""
 
     name = "highdim"
@@ -85,7 +76,7 @@ class Highdim(Experiment[HighdimSettings]):
     full = HighdimSettings()
     quick = HighdimSettings(dims=(2048,), samples=2500)
 
-    def cells(self, settings: HighdimSettings) -> list[Cell]:
+    def cells(self, settings: HighdimSettings) -> list[base.Cell]:
         """One for each d and job, each in a process of its own."""
         cells = []
         for dim in settings.dims:
@@ -95,14 +86,14 @@ class Highdim(Experiment[HighdimSettings]):
                     name: getattr(settings, name)
                     for name in ("samples", "classes", "gamma", "seed")
                 }
-                cells.append(Cell(key, partial(_apart, key)))
+                cells.append(base.Cell(key, partial(_apart, key)))
         return cells
 
-    def tables(self, _: HighdimSettings, results: Results) -> list[Table]:
+    def tables(self, _: HighdimSettings, results: base.Results) -> list[base.Table]:
         """Time and memory of each job."""
         return [_table(results)] if results else []
 
-    def drawings(self, _: HighdimSettings, results: Results) -> list[Drawing]:
+    def drawings(self, _: HighdimSettings, results: base.Results) -> list[base.Drawing]:
         """Time and memory against d."""
         if len(results.values("dim")) < 2:
             return []
@@ -111,20 +102,22 @@ class Highdim(Experiment[HighdimSettings]):
             "most memory a job's process had, "
             "everything included (right), with the bytes of the ledger."
         )
-        return [Drawing("highdim", caption, partial(_draw, results))]
+        return [base.Drawing("highdim", caption, partial(_draw, results))]
 
-    def findings(self, _: HighdimSettings, results: Results) -> list[Finding]:
+    def findings(self, _: HighdimSettings, results: base.Results) -> list[base.Finding]:
         """Memory against the ledger, and that heads are right."""
         if not results:
             return []
-        exact = Results(done for done in results if done.key["job"] != "float64")
+        exact = base.Results(done for done in results if done.key["job"] != "float64")
         text = (
             "Every exact head was checked by a residual of its own: G - H W, in integers, is as "
             "small as a correctly rounded W has it; heads of both variants after two deletions "
             "have the digest of retraining without these samples."
         )
         findings = [
-            Finding(text, all(done.result["verified"] for done in exact) and _same_digests(exact))
+            base.Finding(
+                text, all(done.result["verified"] for done in exact) and _same_digests(exact)
+            )
         ]
         dim = max(done.key["dim"] for done in exact) if exact else 0
         worst = max(
@@ -136,7 +129,7 @@ class Highdim(Experiment[HighdimSettings]):
                 f"At d = {dim} no exact job's process had more than {worst:.1f} times the bytes of "
                 "its ledger in memory, with the interpreter and the samples included."
             )
-            findings.append(Finding(text, worst < 5.0 if dim >= 8192 else None))
+            findings.append(base.Finding(text, worst < 5.0 if dim >= 8192 else None))
         text = (
             "By construction: with w = d + 1, the ledger is L = 8 w (w + 1) bytes. Statistics take "
             "L and the rows that wait (up to 1024, of 24 w bytes each); retraining takes 3 L: "
@@ -144,11 +137,11 @@ class Highdim(Experiment[HighdimSettings]):
             "of S as they were when it was made (3/4 L). Up to there it keeps these as float64 (3 "
             "L), which is faster."
         )
-        findings.append(Finding(text))
+        findings.append(base.Finding(text))
         return findings
 
 
-def _apart(key: Mapping[str, Any], _: Library, report: Report) -> Mapping[str, Any]:
+def _apart(key: Mapping[str, Any], _: Library, report: base.Report) -> Mapping[str, Any]:
     """Measure in a fresh process, whose memory is then that of this job alone."""
     report(f"{TITLES[key['job']]}, d = {key['dim']}", 0, None)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
@@ -156,11 +149,11 @@ def _apart(key: Mapping[str, Any], _: Library, report: Report) -> Mapping[str, A
     return found
 
 
-def _peak(done: Done) -> float:
+def _peak(done: base.Done) -> float:
     return float(max(phase["peak_bytes"] for phase in done.result["phases"].values()))
 
 
-def _same_digests(results: Results) -> bool:
+def _same_digests(results: base.Results) -> bool:
     """Whether at every d all jobs that deleted the same samples have the same head."""
     found = [
         {done.result["digest"] for done in results.where(dim=dim)} for dim in results.values("dim")
@@ -168,7 +161,7 @@ def _same_digests(results: Results) -> bool:
     return all(len(digests) == 1 for digests in found)
 
 
-def _table(results: Results) -> Table:
+def _table(results: base.Results) -> base.Table:
     columns = [
         "d",
         "job",
@@ -197,14 +190,16 @@ def _table(results: Results) -> Table:
         "float64 does the same job with numpy and scipy: a Gram by dsyrk, Cholesky anew at every "
         "deletion."
     )
-    return Table("Time and memory in high dimensions", columns, rows, frozenset(columns[2:]), note)
+    return base.Table(
+        "Time and memory in high dimensions", columns, rows, frozenset(columns[2:]), note
+    )
 
 
-def _by(results: Results) -> str:
+def _by(results: base.Results) -> str:
     return ", ".join(sorted({done.result["peak_by"] for done in results}))
 
 
-def _draw(results: Results) -> Figure:
+def _draw(results: base.Results) -> Figure:
     figure, (left, right) = panels(2)
     dims = results.values("dim")
     colours = {"retrain": GREEN, "a": BLUE, "b": SKY, "float64": BLACK}

@@ -17,16 +17,7 @@ from expunge.errors import InputError, NotAGramError, SolveError
 from expunge.solvers.float64 import FloatCholeskySolver, FloatGram, relative_deviation
 from expunge_experiments.datasets.dataset import Dataset
 from expunge_experiments.report import paper
-from expunge_experiments.runs.base import (
-    Cell,
-    Drawing,
-    Experiment,
-    Finding,
-    Key,
-    Report,
-    Results,
-    Table,
-)
+from expunge_experiments.runs import base
 from expunge_experiments.runs.invariance import report as report_of
 from expunge_experiments.runs.retraining import finest
 from expunge_experiments.runs.streams import (
@@ -74,7 +65,7 @@ class InvarianceSettings:
             check_federation(clients, self.seeds, ())
 
 
-class Invariance(Experiment[InvarianceSettings]):
+class Invariance(base.Experiment[InvarianceSettings]):
     """The paper's invariance table, and its remark on gamma."""
 
     name = "invariance"
@@ -95,7 +86,7 @@ class Invariance(Experiment[InvarianceSettings]):
     def __init__(self) -> None:
         self._central: Central | None = None
 
-    def cells(self, settings: InvarianceSettings) -> list[Cell]:
+    def cells(self, settings: InvarianceSettings) -> list[base.Cell]:
         """One for each variant, number of clients and seed; and one for each variant over all
         gammas.
         """
@@ -123,9 +114,9 @@ class Invariance(Experiment[InvarianceSettings]):
             for clients in settings.gamma_clients
             for name in settings.systems
         ]
-        return [Cell(key, partial(self._measure, key)) for key in keys]
+        return [base.Cell(key, partial(self._measure, key)) for key in keys]
 
-    def _measure(self, key: Key, library: Library, report: Report) -> Mapping[str, Any]:
+    def _measure(self, key: base.Key, library: Library, report: base.Report) -> Mapping[str, Any]:
         federation = Federation.of(library, key["dataset"], key["clients"], key["seed"])
         if self._central is None or self._central.dataset is not federation.dataset:
             report("central ridge", 0, None)
@@ -134,7 +125,7 @@ class Invariance(Experiment[InvarianceSettings]):
             return _measured(federation, self._central, key["system"], key["gamma"], report)
         return _over_gammas(federation, self._central, key, report)
 
-    def tables(self, settings: InvarianceSettings, results: Results) -> list[Table]:
+    def tables(self, settings: InvarianceSettings, results: base.Results) -> list[base.Table]:
         """Deviations for every number of clients, next to the paper's; then deviations and
         accuracies over gamma.
         """
@@ -143,11 +134,11 @@ class Invariance(Experiment[InvarianceSettings]):
             *report_of.gamma_tables(results),
         ]
 
-    def drawings(self, settings: InvarianceSettings, results: Results) -> list[Drawing]:
+    def drawings(self, settings: InvarianceSettings, results: base.Results) -> list[base.Drawing]:
         """Deviation and accuracy over gamma; deviation over clients."""
         return report_of.drawings(settings, results)
 
-    def findings(self, settings: InvarianceSettings, results: Results) -> list[Finding]:
+    def findings(self, settings: InvarianceSettings, results: base.Results) -> list[base.Finding]:
         """The claims that these tables can refute."""
         return [
             *report_of.client_findings(settings, results.where(part="clients")),
@@ -211,7 +202,7 @@ def _spec(dataset: Dataset, gamma: float) -> Spec:
 
 
 def _measured(
-    federation: Federation, central: Central, name: str, gamma: float, report: Report
+    federation: Federation, central: Central, name: str, gamma: float, report: base.Report
 ) -> dict[str, Any]:
     """A variant trained under this partition, and how far it is from central ridge."""
     system = catalogue.build(name, federation.pool, settings=VariantSettings(gamma=gamma))
@@ -257,7 +248,7 @@ Found = (
 
 
 def _over_gammas(
-    federation: Federation, central: Central, key: Key, report: Report
+    federation: Federation, central: Central, key: base.Key, report: base.Report
 ) -> dict[str, Any]:
     name, gammas = key["system"], key["gammas"]
     points: list[dict[str, Any]] = []
