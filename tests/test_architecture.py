@@ -6,6 +6,7 @@ Reads the source; runs none of it.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -47,6 +48,10 @@ LAYERS = (
 FOR_THE_COMMAND_LINE_ONLY = {"argparse", "random", "sys", "time"}
 # Layers with files and networks may also look at the time.
 WITH_A_CLOCK = {"storage", "crypto", *LAYERS[LAYERS.index("data") :]}
+
+# Everybody else asks these.
+WITH_SQL = ("storage", "client", "server.storage")
+SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|PRAGMA|BEGIN)\s")
 
 SOURCE = Path(expunge.__file__).parent
 EXPERIMENTS = Path(expunge_experiments.__file__).parent
@@ -128,6 +133,17 @@ def reserved(name: str, tree: ast.Module, targets: set[str], allowed: set[str]) 
     return [*found, f"{name} prints, which is for the command line only"] if prints else found
 
 
+def queries(name: str, tree: ast.Module, targets: set[str]) -> list[str]:
+    """SQL in a module that has to ask a store for what it wants: `sqlite3`, or a text of SQL."""
+    texts = (
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    speaks = "sqlite3" in targets or any(SQL.match(text) for text in texts)
+    return [f"{name} speaks SQL, which is for stores only"] if speaks else []
+
+
 def problems(root: Path) -> list[str]:
     """Everything in which the source breaks the rules."""
     graph = arrows(root)
@@ -139,6 +155,8 @@ def problems(root: Path) -> list[str]:
     for name, tree in trees(root).items():
         allowed = {"time"} if layer(name) in WITH_A_CLOCK else set()
         found += [] if layer(name) == "cli" else reserved(name, tree, graph[name], allowed)
+        with_sql = any(f"{name}.".startswith(f"{root.name}.{place}.") for place in WITH_SQL)
+        found += [] if with_sql else queries(name, tree, graph[name])
     return found + cycles(own)
 
 
@@ -329,6 +347,19 @@ def test_a_good_source_has_no_problems(tmp_path: Path) -> None:
         ),
         ("__init__", "print('hello')", "expunge prints, which is for the command line only"),
         ("exact/wide", "from expunge.exact import threads", None),
+        (
+            "server/orders",
+            "import sqlite3",
+            "expunge.server.orders speaks SQL, which is for stores only",
+        ),
+        (
+            "transport/http",
+            "def f(x):\n    return f'SELECT {x} FROM orders'",
+            "expunge.transport.http speaks SQL, which is for stores only",
+        ),
+        ("server/orders", "'Select one of the orders'", None),
+        ("server/storage/sqlite", "import sqlite3\n'DELETE FROM orders'", None),
+        ("client/store", "'DELETE FROM orders'", None),
     ],
 )
 def test_each_rule_is_seen_to_be_broken(

@@ -30,6 +30,8 @@ from expunge.ridge.sums import Sums
 from expunge.server.backup import found
 from expunge.server.service import Service
 from expunge.server.state import Settings
+from expunge.server.storage.folder import OpenStorage
+from expunge.server.storage.sqlite import open_storage
 from expunge.storage.sqlite import Hook, no_hook
 from expunge.wire import messages, payloads, request
 from expunge.wire.messages import Message
@@ -261,8 +263,10 @@ class Federation:
         hook: Hook = no_hook,
         seed: int = 0,
         upkeep: bool = False,
+        storage: OpenStorage = open_storage,
     ) -> None:
         self.path = path
+        self.storage = storage
         self.spec = spec
         self.settings = settings or Settings()
         self.clock = clock or Clock()
@@ -279,6 +283,7 @@ class Federation:
             solver=solver,
             key=self.first_key,
             clock=self.clock,
+            storage=storage,
         )
         self.service = self.opened()
         self.id = self.service.core.federation
@@ -301,9 +306,15 @@ class Federation:
 
     # -- the server --------------------------------------------------------------------------------
 
-    def opened(self) -> Service:
+    def opened(self, **options: Any) -> Service:
         return Service.open(
-            self.path, settings=self.settings, clock=self.clock, hook=self.hook, upkeep=self.upkeep
+            self.path,
+            settings=self.settings,
+            clock=self.clock,
+            hook=self.hook,
+            upkeep=self.upkeep,
+            storage=self.storage,
+            **options,
         )
 
     def reopen(self) -> None:
@@ -399,15 +410,10 @@ class Federation:
             )
             total.merge(share)
         assert Statistics.snapshot(total) == retrained
-        assert self.live() == {
-            (client.name, commitment)
-            for client in self.clients.values()
-            for commitment in commitments_of(self.spec, client.retained)
-        }
-
-    def live(self) -> set[tuple[str, bytes]]:
-        rows = self.service.core.storage.database.rows("SELECT client, commitment FROM commitments")
-        return {(client, bytes(commitment)) for client, commitment in rows}
+        for client in self.clients.values():
+            held, retained = core.storage.commitments, commitments_of(self.spec, client.retained)
+            assert held.count(client.name) == len(retained)
+            assert held.present(client.name, list(retained)) == set(retained)
 
     def entries(self, kind: str | None = None) -> list[dict[str, Any]]:
         """What the audit log says."""

@@ -41,15 +41,8 @@ class Timed(Federation):
         )
         super().__init__(path, spec, settings=settings, **options)
 
-    def opened(self) -> Service:
-        return Service.open(
-            self.path,
-            settings=self.settings,
-            clock=self.clock,
-            seconds=self.seconds,
-            hook=self.hook,
-            upkeep=self.upkeep,
-        )
+    def opened(self, **options: Any) -> Service:
+        return super().opened(seconds=self.seconds, **options)
 
 
 class Way:

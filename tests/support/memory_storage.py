@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from threading import RLock, get_ident
 from typing import Any
@@ -284,8 +284,9 @@ class _Journal(_Table):
         self._write.journal[self._write.written] = entry
 
     def remove(self, client: str, until: int) -> None:
+        journal = self._write.journal
         for position in self.positions(client, until=until):
-            del self._write.journal[position]
+            del journal[position]
 
 
 class _Files(_Table):
@@ -491,10 +492,8 @@ class _Rounds(_Table):
 
     def attempt(self, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:
-            if any(
-                asdict(attempt) == {**asdict(one), "sequence": attempt.sequence}
-                for one in self._write.attempts
-            ):
+            known = {(one.aggregation, one.client) for one in self._write.attempts}
+            if (attempt.aggregation, attempt.client) in known:
                 raise StoreError("that is there already")
             self._write.attempts.append(attempt)
 
@@ -506,6 +505,3 @@ class _Rounds(_Table):
 
 def _by_client(replies: Mapping[str, Any]) -> list[Any]:
     return [replies[client] for client in sorted(replies)]
-
-
-Opened = Callable[[Path, Hook], Storage]
