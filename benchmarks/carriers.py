@@ -92,7 +92,7 @@ class Place:
         with Federation.found(
             folder, self.spec, settings=Settings(erase_within=_LATER)
         ) as federation:
-            self.ca = federation.place.ca
+            self.ca = federation.layout.ca
             for place, name in enumerate(self.names):
                 store = federation.client(name, message="" if masked else "gram").store
                 own = slice(place * _SAMPLES, (place + 1) * _SAMPLES)

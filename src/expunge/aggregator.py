@@ -161,7 +161,7 @@ class GroupAgent(Agent):
         added, deleted = self._counts(before, after)
         filed = self._filed()
         self._keep_filed(
-            filed | {one.order: (filed[one.order][0], after.sequence) for one in answers}
+            filed | {answer.order: (filed[answer.order][0], after.sequence) for answer in answers}
         )
         message = Message(
             "group", GramPart(after.statistics - before.statistics), log=(after.size, root)
@@ -197,10 +197,10 @@ class GroupAgent(Agent):
         and all there is added.
         """
         added = deleted = 0
-        place = before.size
-        while place < after.size:
-            entries = self._service.entries(place, after.size)
-            place += len(entries)
+        position = before.size
+        while position < after.size:
+            entries = self._service.entries(position, after.size)
+            position += len(entries)
             for entry in map(read_entry, entries):
                 if entry["kind"] in ("changed", "aggregated"):
                     added, deleted = added + entry["added"], deleted + entry["deleted"]
@@ -239,16 +239,18 @@ class GroupAgent(Agent):
         """
         known = self._filed()
         now = datetime.fromisoformat(answer.checkpoint.time)
-        filed = {one.order: known[one.order] for one in answer.orders if one.order in known}
+        filed = {order.order: known[order.order] for order in answer.orders if order.order in known}
         self._keep_filed(filed)
-        new = [one for one in answer.orders if one.order not in known]
-        for one in new:
-            left = (datetime.fromisoformat(one.deadline) - now).total_seconds()
+        new = [order for order in answer.orders if order.order not in known]
+        for order in new:
+            left = (datetime.fromisoformat(order.deadline) - now).total_seconds()
             days = min(max(1, math.ceil(left / _DAY)), 365)
-            told = self._office.do("order", {"subject": one.subject, "subjects": {}, "days": days})
-            filed[one.order] = (told["order"], 0)
+            filed_order = self._office.do(
+                "order", {"subject": order.subject, "subjects": {}, "days": days}
+            )
+            filed[order.order] = (filed_order["order"], 0)
             self._keep_filed(filed)
-        return tuple((one.order, Preview()) for one in new), None
+        return tuple((order.order, Preview()) for order in new), None
 
     def _filed(self) -> dict[str, tuple[str, int]]:
         """The orders of the server above: which order of the group each has become, and the request
@@ -269,11 +271,11 @@ class GroupAgent(Agent):
         for order, (own, sequence) in sorted(self._filed().items()):
             if sequence and self._forwarding.is_receipted(sequence):
                 continue
-            told = self._office.ask("show-order", {"order": own})
-            if told["state"] == "complete":
-                found = [int(one["found"]) for one in told["answers"]]
+            shown = self._office.ask("show-order", {"order": own})
+            if shown["state"] == "complete":
+                counts = [int(answer["found"]) for answer in shown["answers"]]
                 answers.append(
-                    OrderAnswer(order, UNDISCLOSED if UNDISCLOSED in found else sum(found))
+                    OrderAnswer(order, UNDISCLOSED if UNDISCLOSED in counts else sum(counts))
                 )
         return answers
 
@@ -302,12 +304,12 @@ class Aggregator:
         """`service` is the group's, where it is open already; `options` are those of the agent that
         goes to the server above.
         """
-        place = Layout.at(folder)
-        require_aggregator(place.path)
-        self.group = Federation(place, settings, service=service, office=place.path / _OFFICE)
+        layout = Layout.at(folder)
+        require_aggregator(layout.path)
+        self.group = Federation(layout, settings, service=service, office=layout.path / _OFFICE)
         self._carrier = carrier
         try:
-            self.upstream = ClientStore.open(place.path / _UPSTREAM)
+            self.upstream = ClientStore.open(layout.path / _UPSTREAM)
         except BaseException:
             self.group.close()
             raise
@@ -344,15 +346,15 @@ class Aggregator:
             raise StoreError(f"{folder} is not empty: choose another folder for the group")
         with _enrolled(draft, token, carrier, address) as store:
             within = replace(store.spec, messages=chosen.messages, aggregation=chosen.aggregation)
-        place = Layout.at(folder) if unfinished else found_federation(folder, within, **options)
-        if not (place.path / _OFFICE / "office.json").exists():
+        layout = Layout.at(folder) if unfinished else found_federation(folder, within, **options)
+        if not (layout.path / _OFFICE / "office.json").exists():
             with Federation(
-                place
+                layout
             ) as group:  # an office of its own: the operator's stays free while the group is served
                 Office.enrol(
-                    place.path / _OFFICE, group.token("aggregator", "operator"), group.carrier
+                    layout.path / _OFFICE, group.token("aggregator", "operator"), group.carrier
                 ).close()
-        draft.rename(place.path / _UPSTREAM)
+        draft.rename(layout.path / _UPSTREAM)
         return cls(folder, carrier, settings=settings)
 
     @property
@@ -379,19 +381,19 @@ class Aggregator:
             receipt = Receipt.read(Envelope.from_bytes(data, "receipt"), self._trust.chain)
             if receipt.logged.entry.get("message") != "group":
                 continue
-            place = receipt.logged.index + 1
-            (forwarded,) = self._carrier.entries(place, place + 1)
-            told = read_entry(forwarded)
-            if told["kind"] != "forwarded" or told["sequence"] != number:
+            position = receipt.logged.index + 1
+            (forwarded,) = self._carrier.entries(position, position + 1)
+            state = read_entry(forwarded)
+            if state["kind"] != "forwarded" or state["sequence"] != number:
                 raise EvidenceError(
                     f"the server above does not show which log request {number} of {self.name} "
                     "was the state of"
                 )
-            if told["size"] > index:
+            if state["size"] > index:
                 checkpoint = Envelope.from_bytes(self._trust.checkpoint(), "checkpoint")
                 size = checkpoint.unverified()["size"]
-                within = Logged.of(entry, index, self.group.carrier.inclusion(index, told["size"]))
-                above = Logged.of(forwarded, place, self._carrier.inclusion(place, size))
+                within = Logged.of(entry, index, self.group.carrier.inclusion(index, state["size"]))
+                above = Logged.of(forwarded, position, self._carrier.inclusion(position, size))
                 return passage_bytes(client, sequence, within, above, checkpoint)
         raise StoreError(
             f"request {sequence} of {client} has not been forwarded yet: sync the aggregator first"

@@ -185,8 +185,8 @@ class OfficeFolder:
 
     def command(self) -> bytes | None:
         """The command that is under way, if there is one."""
-        place = self.path / _COMMAND
-        return place.read_bytes() if place.exists() else None
+        file = self.path / _COMMAND
+        return file.read_bytes() if file.exists() else None
 
     def write_command(self, data: bytes) -> None:
         """Make a command durable, before it is offered for the first time."""
@@ -198,16 +198,16 @@ class OfficeFolder:
 
     def orders(self) -> list[str]:
         """The ids of the orders that were filed from here and not closed, the oldest first."""
-        place = self.path / _ORDERS
-        if not place.exists():
+        file = self.path / _ORDERS
+        if not file.exists():
             return []
-        found = canonical.decode(place.read_bytes(), str(place))
-        if not isinstance(found, list):
+        orders = canonical.decode(file.read_bytes(), str(file))
+        if not isinstance(orders, list):
             raise StoreError(
-                f"{place} must be a list of orders: remove it, and the office forgets what it has "
+                f"{file} must be a list of orders: remove it, and the office forgets what it has "
                 "filed"
             )
-        return [checked_hex(one, _ORDER_DIGITS, "an order") for one in found]
+        return [checked_hex(order, _ORDER_DIGITS, "an order") for order in orders]
 
     def write_orders(self, orders: Sequence[str]) -> None:
         """Replace the ids of the orders that were filed from here."""
@@ -238,7 +238,7 @@ class Office:
         self._carrier = carrier
         self.notices: list[str] = []  # what became of commands that were under way, for people
 
-    # -- coming to be ------------------------------------------------------------------------------
+    # -- enrolment ---------------------------------------------------------------------------------
 
     @classmethod
     def create(
@@ -294,7 +294,7 @@ class Office:
         try:
             answer = token.redeem(
                 folder.key,
-                office._way(),
+                office._checked_carrier(),
                 spec="",
                 signer=office._signer,
                 undo=None if doubtful else folder.remove,
@@ -409,13 +409,13 @@ class Office:
         """
         earlier = self._pending()
         if earlier is not None:
-            said = payloads.open_unverified("command", earlier)[1]
-            if (said["action"], said["arguments"]) == (action, dict(arguments)):
+            pending = payloads.open_unverified("command", earlier)[1]
+            if (pending["action"], pending["arguments"]) == (action, dict(arguments)):
                 value = self._finish(earlier, doubtful=True)
                 if value is not None:
                     return value[0]
             else:
-                self._finish_other(said["action"], earlier)
+                self._finish_other(pending["action"], earlier)
         for _ in range(2):
             value = self._finish(self._begin(action, arguments), doubtful=False)
             if value is not None:
@@ -427,8 +427,8 @@ class Office:
 
     def ask(self, action: str, arguments: Mapping[str, Any]) -> Any:
         """Ask a question, which changes nothing; the value of its answer."""
-        data = self._said(0, action, arguments)
-        return self._heard(data, self._way().command(data))
+        data = self._signed_command(0, action, arguments)
+        return self._checked_answer(data, self._checked_carrier().command(data))
 
     def _finish_other(self, action: str, earlier: bytes) -> None:
         """Bring a command to its end whose answer nobody waits for any more, and say what became of
@@ -469,11 +469,11 @@ class Office:
         return data
 
     def _begin(self, action: str, arguments: Mapping[str, Any]) -> bytes:
-        data = self._said(self._folder.state.sequence + 1, action, arguments)
+        data = self._signed_command(self._folder.state.sequence + 1, action, arguments)
         self._folder.write_command(data)
         return data
 
-    def _said(self, sequence: int, action: str, arguments: Mapping[str, Any]) -> bytes:
+    def _signed_command(self, sequence: int, action: str, arguments: Mapping[str, Any]) -> bytes:
         content = {
             "action": action,
             "actor": self.name,
@@ -493,7 +493,7 @@ class Office:
         kept if an earlier attempt was `doubtful`.
         """
         try:
-            answer = self._way().command(data)
+            answer = self._checked_carrier().command(data)
         except RefusedError as refusal:
             if refusal.code == "storage" or (
                 doubtful and refusal.code in refusals.PASSING | refusals.UNREAD
@@ -504,10 +504,10 @@ class Office:
                 raise
             self._folder.write(replace(self._folder.state, sequence=self._last_number()))
             return None
-        value = self._heard(data, answer)
-        said = payloads.open_unverified("command", data)[1]
-        self._note_order(said["action"], said["arguments"], value)
-        self._folder.write(replace(self._folder.state, sequence=said["sequence"]))
+        value = self._checked_answer(data, answer)
+        command = payloads.open_unverified("command", data)[1]
+        self._note_order(command["action"], command["arguments"], value)
+        self._folder.write(replace(self._folder.state, sequence=command["sequence"]))
         self._folder.drop_command()
         return (value,)
 
@@ -530,11 +530,11 @@ class Office:
         """Expect an order no longer: it is closed, or was filed again under another id."""
         known = self._folder.orders()
         if order in known:
-            self._folder.write_orders([one for one in known if one != order])
+            self._folder.write_orders([each for each in known if each != order])
 
-    # -- hearing -----------------------------------------------------------------------------------
+    # -- answers -----------------------------------------------------------------------------------
 
-    def _heard(self, data: bytes, answer: bytes) -> Any:
+    def _checked_answer(self, data: bytes, answer: bytes) -> Any:
         """The value of a result, once it is seen to be the answer to exactly these bytes."""
         envelope = Envelope.from_bytes(answer, "result")
         self._signer(envelope)
@@ -548,13 +548,13 @@ class Office:
                     f"the server answered another command: its {name} is "
                     f"{getattr(result, name)!r:.80}"
                 )
-        told = result.result
+        content = result.result
         # a command's answer names its digest instead
         expected = "" if asked["sequence"] else asked["nonce"]
         if (
-            not isinstance(told, dict)
-            or set(told) != {"nonce", "value"}
-            or told["nonce"] != expected
+            not isinstance(content, dict)
+            or set(content) != {"nonce", "value"}
+            or content["nonce"] != expected
         ):
             raise EvidenceError(
                 "the server's answer is not to this command but to an earlier one: its nonce "
@@ -568,7 +568,7 @@ class Office:
                 "the log entry that the server shows is of another command than the one that was "
                 "asked for"
             )
-        return told["value"]
+        return content["value"]
 
     def _last_number(self) -> int:
         """The number of the last command that the server carried out for this office."""
@@ -581,7 +581,8 @@ class Office:
             "size": 0,
         }
         envelope, answer = payloads.open_unverified(
-            "answer", self._way().sync(payloads.sign("question", content, self._folder.key))
+            "answer",
+            self._checked_carrier().sync(payloads.sign("question", content, self._folder.key)),
         )
         self._signer(envelope)
         self.chain.verify(envelope, lambda content: (content["federation"], content["time"]))
@@ -620,7 +621,7 @@ class Office:
         """What the server says of the federation: its spec, limits and rotations, which are
         noted.
         """
-        content, rotations = read_federation(self._way().federation(), self.server)
+        content, rotations = read_federation(self._checked_carrier().federation(), self.server)
         if content["federation"] != self.federation:
             raise EvidenceError(
                 f"the server is of federation {content['federation']}, not of {self.federation}"
@@ -629,7 +630,7 @@ class Office:
             self._folder.write(replace(self._folder.state, rotations=tuple(rotations)))
         return content
 
-    def _way(self) -> Carrier:
+    def _checked_carrier(self) -> Carrier:
         if self._carrier is None:
             raise ProtocolError(
                 f"the office of {self.name} has no way to its server: connect it to a carrier first"

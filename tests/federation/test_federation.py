@@ -101,7 +101,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     federation.close()
     federation = Federation.open(tmp_path / "federation")
     with pytest.raises(StoreBusyError):
-        Federation(federation.place).close()
+        Federation(federation.layout).close()
     federation.close()
 
 

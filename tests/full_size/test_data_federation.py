@@ -87,7 +87,7 @@ def test_http(cifar: Cifar, folder: Path) -> None:
     spec = spec_of(cifar)
     with Federation.found(folder, spec) as federation:
         enrolled(federation, cifar)
-        ca = federation.place.ca
+        ca = federation.layout.ca
     stores = [ClientStore.open(folder / "clients" / name) for name in NAMES]
     with serving(folder) as url:
         carrier = HttpCarrier(url, ca=ca)

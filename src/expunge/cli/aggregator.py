@@ -157,7 +157,7 @@ def sync(directory: Path, at: str | None) -> None:
       expunge aggregator sync region-north
     """
     with opened(directory, at) as instance:
-        done, samples = instance.sync(), instance.group.carrier.core.books.solver.count
+        done, samples = instance.sync(), instance.group.carrier.status()["samples"]
         name = instance.name
     rows = [
         (

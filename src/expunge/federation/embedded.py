@@ -75,7 +75,7 @@ class Federation:
 
     def __init__(
         self,
-        place: Layout,
+        layout: Layout,
         settings: Settings | None = None,
         *,
         service: Service | None = None,
@@ -85,15 +85,15 @@ class Federation:
 
         `office` is another operator's.
         """
-        self.place = place
+        self.layout = layout
         chosen = settings or Settings(gather_for=_GATHER_FOR)
         self._is_given = service is not None
         self.carrier: Service = service or LocalCarrier.open(
-            place.server, mirrors=place.mirrors, settings=chosen
+            layout.server, mirrors=layout.mirrors, settings=chosen
         )
         self._clients: dict[str, Client] = {}
         try:
-            self.office = Office.open(office or place.operator, self.carrier)
+            self.office = Office.open(office or layout.operator, self.carrier)
         except BaseException:
             self._let_go()
             raise
@@ -127,7 +127,7 @@ class Federation:
         otherwise.
         """
         if name not in self._clients:
-            folder = self.place.path / "clients" / name
+            folder = self.layout.path / "clients" / name
             store = (
                 ClientStore.open(folder)
                 if (folder / "client.db").exists()
@@ -144,14 +144,14 @@ class Federation:
     def _enrolled(self, name: str, folder: Path, message: str) -> ClientStore:
         make_folder(folder.parent)
         return enrol(
-            folder, self.token(name), self.carrier, address=str(self.place.path), message=message
+            folder, self.token(name), self.carrier, address=str(self.layout.path), message=message
         )
 
     def token(self, name: str, role: str = "client") -> Token:
         """A token by which somebody of this name enrols: a client with a store elsewhere, an
         aggregator, an officer.
         """
-        return self.office.token(name, role, (str(self.place.path),))[0]
+        return self.office.token(name, role, (str(self.layout.path),))[0]
 
     def sync(self) -> dict[str, Synced]:
         """Sync every client that is open here; under secure aggregation, as often as the rounds
@@ -199,10 +199,10 @@ class Federation:
 
         `subjects` has the names of clients that know the subject by another.
         """
-        told = self.office.do(
+        filed = self.office.do(
             "order", {"subject": subject, "subjects": dict(subjects or {}), "days": days}
         )
-        return str(told["order"])
+        return str(filed["order"])
 
     def bundle(self, order: str) -> bytes:
         """The evidence of an order, as an HTML page that `expunge.evidence.verify` checks."""
@@ -215,8 +215,8 @@ class Federation:
         audit = self.office.do("audit", {})["audit"]
         self.sync()
         self.carrier.upkeep.finish_audits()
-        told: dict[str, Any] = self.office.ask("show-audit", {"audit": audit})
-        return told
+        result: dict[str, Any] = self.office.ask("show-audit", {"audit": audit})
+        return result
 
     def close(self) -> None:
         """Close everything, after erasing at rest."""

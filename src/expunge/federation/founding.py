@@ -30,28 +30,28 @@ def found_federation(
     mirrors: Sequence[Path] = (),
 ) -> Layout:
     """A new federation, which appears whole or not at all."""
-    place = Layout(directory.absolute())
-    if place.path.exists() and (not place.path.is_dir() or any(place.path.iterdir())):
+    layout = Layout(directory.absolute())
+    if layout.path.exists() and (not layout.path.is_dir() or any(layout.path.iterdir())):
         raise StoreError(f"{directory} is not empty: choose another folder for the federation")
     for mirror in mirrors:
         if mirror.exists():
             raise StoreError(f"the mirror {mirror} exists already: name a file that does not")
-    draft = Layout(place.path.with_name(place.path.name + ".new"))
+    draft = Layout(layout.path.with_name(layout.path.name + ".new"))
     if draft.path.exists():  # left by a founding that was interrupted; nobody has ever heard of it
         shutil.rmtree(draft.path)
     make_folder(draft.path)
     try:
         make_tls(draft.tls, tuple(dict.fromkeys((*hosts, *LOCAL_NAMES))))
         draft.write_settings(urls=urls, mirrors=mirrors)
-        _fill(draft, str(place.path), spec, solver)
-        draft.path.replace(place.path)
+        _fill(draft, str(layout.path), spec, solver)
+        draft.path.replace(layout.path)
     except BaseException:
         shutil.rmtree(draft.path)
         for mirror in mirrors:
             mirror.unlink(missing_ok=True)
         raise
-    sync_folder(place.path.parent)
-    return place
+    sync_folder(layout.path.parent)
+    return layout
 
 
 def _fill(draft: Layout, address: str, spec: Spec, solver: str) -> None:

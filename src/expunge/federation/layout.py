@@ -185,9 +185,9 @@ class Layout:
         none.
         """
         try:
-            told = json.loads((self.server / _SERVING).read_text(encoding="utf-8"))
+            note = json.loads((self.server / _SERVING).read_text(encoding="utf-8"))
             holder = int((self.server / "lock").read_text(encoding="ascii"))
-            url = str(told["url"]) if told["pid"] == holder else ""
+            url = str(note["url"]) if note["pid"] == holder else ""
             os.kill(holder, 0)  # a note that was left by a server that was killed does not count
         except (FileNotFoundError, ProcessLookupError, ValueError, TypeError, KeyError):
             return ""
