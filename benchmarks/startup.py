@@ -7,14 +7,10 @@ urllib3, a handshake and the server's answer are in its time, too.
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +18,7 @@ import numpy as np
 
 from benchmarks.data import Data
 from benchmarks.measure import Row, at_most, in_turns, progress
+from benchmarks.modules import served
 from expunge import Spec
 from expunge.federation import Federation
 
@@ -57,22 +54,6 @@ class Place:
             command, env=self._environment, stdout=subprocess.DEVNULL, check=True
         )
 
-    @contextmanager
-    def served(self) -> Iterator[str]:
-        """`expunge serve` in a process of its own; its URL."""
-        with subprocess.Popen(  # noqa: S603 - our own program
-            [*_EXPUNGE, "serve", str(self.folder), "--port", "0", "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as process:
-            try:
-                told = process.stdout.readline() if process.stdout else ""
-                yield str(json.loads(told)["urls"][0])
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait()
-
 
 def _row(place: Place, name: str, limit: float, *arguments: str) -> Row:
     progress(f"starting up: {name}")
@@ -95,7 +76,7 @@ def report(data: Data) -> tuple[str, list[Row]]:
             ),
             _row(place, "expunge verify RECEIPT", 3.5, "verify", str(place.receipt), "--key", key),
         ]
-        with place.served() as url:
+        with served(place.folder) as url:
             asked = ("order", "list", "--office", office, "--at", url)
             rows.append(_row(place, "expunge order list, over HTTPS", 3.5, *asked))
     return _TEXT, rows

@@ -16,7 +16,14 @@ from expunge.cli.main import main
 from support.cli import ROWS_A, Federation, run
 from support.serving import Server
 
-LAZY = ("expunge", "expunge.client", "expunge.evidence", "expunge.federation")
+LAZY = (
+    "expunge",
+    "expunge.backbones",
+    "expunge.client",
+    "expunge.data",
+    "expunge.federation",
+    "expunge.solvers",
+)
 LIGHT = (
     *LAZY,
     "expunge.client.overview",

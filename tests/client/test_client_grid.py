@@ -1,7 +1,8 @@
 """How often a sample is put on the grid on its way from a client's store to the server's ledger.
 
-Once when it is added, to refuse it or commit to it; once when the sealed sample is opened for a
-request, to check that commitment and to send the integers. The server takes integers as they are.
+Once when it is added, to refuse it or commit to it; the process that added it sends those integers.
+Another process, or another batch, opens the sealed sample and puts it on the grid anew, to check
+that commitment. The server takes integers as they are.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize("message", ["rows", "gram"])
-def test_each_step_puts_a_sample_on_the_grid_once_and_the_server_never(
+def test_a_client_puts_a_sample_on_the_grid_once_and_the_server_never(
     tmp_path: Path, message: str, spent: Callable[[], int]
 ) -> None:
     home = Home(tmp_path, message=message)
@@ -57,7 +58,7 @@ def test_each_step_puts_a_sample_on_the_grid_once_and_the_server_never(
     add(home.store)
     assert spent() == 4  # refused or committed to
     home.agent.sync()
-    assert (before, at_server, spent()) == ([4], [0], 0)  # opened and checked; taken as they are
+    assert (before, at_server, spent()) == ([0], [0], 0)  # sent and taken as they are
     assert home.ledger == of()
     spent()  # by this test
     home.store.forget(Selection(ids=["sample-0"]))
@@ -72,7 +73,54 @@ def test_a_request_offered_again_is_not_made_again(home: Home, spent: Callable[[
     home.way.lost = ["before", "after"]
     spent()
     home.agent.push()
-    assert (len(home.way.offered), spent()) == (3, 4)
+    assert (len(home.way.offered), spent()) == (3, 0)
+
+
+def test_what_was_not_added_as_it_is_sent_is_put_on_the_grid_anew(
+    home: Home, spent: Callable[[], int]
+) -> None:
+    add(home.store)
+    home.store.forget(Selection(ids=["sample-0"]))
+    home.store.add(["more"], features(1), [0], now=NOW)
+    spent()
+    composition = home.store.outbox.compose()
+    assert composition is not None
+    first = home.store.outbox.encode(composition)
+    assert spent() == 4
+    assert (home.store.outbox.encode(composition), spent()) == (first, 4)
+
+
+def test_an_amendment_between_adding_and_sending_is_heeded(
+    home: Home, spent: Callable[[], int]
+) -> None:
+    """The targets have more columns then: integers of the former spec are of no use."""
+    add(home.store)
+    home.store.amend(home.store.spec.with_labels("fox"))
+    spent()
+    composition = home.store.outbox.compose()
+    assert composition is not None
+    first = home.store.outbox.encode(composition)
+    assert spent() == 4
+    assert home.store.outbox.encode(composition) == first
+
+
+def test_an_audit_is_computed_from_the_store(home: Home, spent: Callable[[], int]) -> None:
+    add(home.store)
+    home.agent.sync()
+    expected = of()
+    spent()
+    assert home.store.statistics() == expected
+    assert spent() == 4
+
+
+def test_integers_in_memory_are_bounded(
+    home: Home, spent: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("expunge.client.samples._RECENT_BYTES", 0)
+    add(home.store)
+    spent()
+    home.agent.push()
+    assert spent() == 4
 
 
 def test_a_correction_is_put_on_the_grid_once(home: Home, spent: Callable[[], int]) -> None:

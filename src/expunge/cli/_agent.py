@@ -10,9 +10,8 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from expunge.backbones import Backbone
 from expunge.cli import _connect
 from expunge.cli._connect import carrier_to, is_url, layout_at, require_client
 from expunge.cli._output import Bars, Screen
@@ -21,6 +20,9 @@ from expunge.client import Agent, ClientStore
 from expunge.errors import BackboneError, ExpungeError
 from expunge.wire import payloads
 from expunge.wire.carrier import Carrier
+
+if TYPE_CHECKING:
+    from expunge.backbones import Backbone
 
 SENDING, RECOMPUTING = "Sending samples", "Recomputing for the audit"
 ROUND = "Round"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.backbones import Backbone, PrecomputedBackbone, backbone_from, require_fingerprint
+from expunge import backbones
 from expunge.cli._output import Screen
 from expunge.client.samples import FILE_SOURCE, TEXT_SOURCE
 from expunge.data.columns import Keys, labels_of_texts, require_names
@@ -48,10 +48,10 @@ class Samples:
         return len(self.ids)
 
 
-def opened_backbone(spec: Spec, description: str | Mapping[str, Any]) -> Backbone:
+def opened_backbone(spec: Spec, description: str | Mapping[str, Any]) -> backbones.Backbone:
     """The backbone of a description, if it is the one that the spec pins."""
-    backbone = backbone_from(description)
-    require_fingerprint(spec, backbone)
+    backbone = backbones.backbone_from(description)
+    backbones.require_fingerprint(spec, backbone)
     return backbone
 
 
@@ -60,7 +60,7 @@ def backbone_argument(spec: Spec, description: str | None = None) -> str:
     return f" --backbone {shlex.quote(description or 'DESCRIPTION')}" if spec.backbone else ""
 
 
-def recomputing(backbone: Backbone | None) -> Recompute | None:
+def recomputing(backbone: backbones.Backbone | None) -> Recompute | None:
     """What computes features again from their sources."""
     if backbone is None:
         return None
@@ -77,16 +77,18 @@ def recomputing(backbone: Backbone | None) -> Recompute | None:
     return recompute
 
 
-def is_raw(path: Path, backbone: Backbone | None) -> bool:
+def is_raw(path: Path, backbone: backbones.Backbone | None) -> bool:
     """Whether a file goes through the backbone."""
     return (
-        backbone is not None and not isinstance(backbone, PrecomputedBackbone) and holds_raw(path)
+        backbone is not None
+        and not isinstance(backbone, backbones.PrecomputedBackbone)
+        and holds_raw(path)
     )
 
 
 @contextmanager
 def asking_for_backbone(
-    path: Path, spec: Spec, keys: Keys, backbone: Backbone | None
+    path: Path, spec: Spec, keys: Keys, backbone: backbones.Backbone | None
 ) -> Iterator[None]:
     """Around reading a file of features: if it may hold texts or images instead, the backbone is
     asked for.
@@ -139,7 +141,7 @@ def read_features(path: Path, spec: Spec, keys: Keys) -> Samples:
     )
 
 
-def read_inputs(path: Path, spec: Spec, keys: Keys, backbone: Backbone | None) -> Inputs:
+def read_inputs(path: Path, spec: Spec, keys: Keys, backbone: backbones.Backbone | None) -> Inputs:
     """The inputs in a file of features, or raw ones through the backbone."""
     if backbone is not None and is_raw(path, backbone):
         samples = list(list_raw(path))
@@ -157,7 +159,7 @@ def read_inputs(path: Path, spec: Spec, keys: Keys, backbone: Backbone | None) -
 def read_raw(
     paths: Sequence[Path],
     spec: Spec,
-    backbone: Backbone,
+    backbone: backbones.Backbone,
     *,
     label: str | None,
     subject: str | None,
@@ -193,7 +195,7 @@ def read_raw(
     )
 
 
-def features_of(samples: Sequence[Raw], backbone: Backbone) -> NDArray[Any]:
+def features_of(samples: Sequence[Raw], backbone: backbones.Backbone) -> NDArray[Any]:
     """The features of raw samples, with a progress bar."""
     with Screen.current().progress("Computing features", len(samples)) as progress:
         return np.asarray(backbone.features([sample.what for sample in samples], progress=progress))

@@ -6,13 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 from rich.console import RenderableType
 
-from expunge.backbones import Backbone
 from expunge.cli import _command
 from expunge.cli._agent import agent_of, backbone_of, store_at, unserved
 from expunge.cli._command import command
@@ -32,7 +31,6 @@ from expunge.cli._samples import (
 )
 from expunge.cli._selection import selection_of, selection_options
 from expunge.client import ClientStore, Preview, Selection
-from expunge.client.enrolment import federation_spec
 from expunge.data.columns import Keys, labels_of_texts
 from expunge.data.raw import Raw
 from expunge.errors import (
@@ -43,6 +41,9 @@ from expunge.errors import (
     UnknownSampleError,
 )
 from expunge.ridge.spec import Label, Spec
+
+if TYPE_CHECKING:
+    from expunge.backbones import Backbone
 
 _no_sync = click.option("--no-sync", is_flag=True, help="Leave it pending: the next sync sends it.")
 _backbone = click.option(
@@ -185,6 +186,8 @@ def _new_labels(store: ClientStore, at: str | None, *, ask: bool) -> Iterator[No
 
 def _federation_labels(store: ClientStore, at: str | None) -> tuple[Label, ...] | None:
     """The labels that the federation has now; None if the server cannot be asked."""
+    from expunge.client.enrolment import federation_spec  # noqa: PLC0415 - seldom asked for
+
     try:
         with carrier_to(at or store.address, store.ca) as carrier:
             return federation_spec(store.server, carrier).labels or ()

@@ -573,6 +573,7 @@ class Outbox:
             put_settings(changes, settings)
             if self._settings.mode != "cached":
                 self._samples.drop_features([row[0] for row in fresh])
+        self._samples.drop_recent()
         self._folder.erase([*gone, slot])
 
     @exclusive

@@ -371,6 +371,7 @@ Progress = Callable[[int], None]
 Recompute = Callable[[list[str]], Any]
 
 BLOCK_SAMPLES = 500
+_RECENT_BYTES = 32 << 20  # of integers that are kept in memory from `insert` to `blocks`
 _MANY = 500  # arguments of one query
 
 
@@ -421,6 +422,8 @@ class Samples:
         self._folder = folder
         self._database = folder.database
         self._vault = folder.vault
+        # A cache: what was added last, as integers, until it is sent. The truth is in the database.
+        self._recent: dict[tuple[bytes, ...], tuple[Spec, Block]] = {}
 
     # -- putting in --------------------------------------------------------------------------------
 
@@ -432,13 +435,14 @@ class Samples:
             part = batch.part(slice(start, start + BLOCK_SAMPLES))
             rows, targets = part.rows(spec)
             salts = [secrets.token_bytes(SALT_BYTES) for _ in part.ids]
+            block = Block(commitments(spec, salts, rows), salts, rows)
             sealed = zip(
                 slots[start:],
                 part.names(),
                 salts,
                 part.features,
                 targets,
-                commitments(spec, salts, rows),
+                block.commitments,
                 strict=False,
             )
             self._database.run_many(
@@ -454,8 +458,19 @@ class Samples:
                     for slot, names, salt, feature, target, commitment in sealed
                 ],
             )
+            self._keep_recent(spec, block)
             if progress is not None:
                 progress(start + len(part))
+
+    def _keep_recent(self, spec: Spec, block: Block) -> None:
+        """Spare `blocks` the way to the grid, if these samples are sent as they were added."""
+        held = sum(other.rows.integers.nbytes for _, other in self._recent.values())
+        if held + block.rows.integers.nbytes <= _RECENT_BYTES:
+            self._recent[tuple(block.commitments)] = spec, block
+
+    def drop_recent(self) -> None:
+        """Hold nothing in memory of what was added: it has been sent, or forgotten."""
+        self._recent.clear()
 
     def is_committed(self, spec: Spec, old: Opened, rows: Rows) -> bool:
         """Whether the sample of this one row is the one that was committed to: the same
@@ -684,10 +699,12 @@ class Samples:
         Each opens its commitment.
         """
         for start in range(0, len(slots), BLOCK_SAMPLES):
-            opened = _with_features(
-                spec, self.open(slots[start : start + BLOCK_SAMPLES]), recompute
-            )
-            yield _verified(spec, opened)
+            opened = self.open(slots[start : start + BLOCK_SAMPLES])
+            recent = self._recent.pop(tuple(sample.commitment for sample in opened), None)
+            if recent is not None and recent[0] == spec:
+                yield recent[1]  # the vault has just opened the same samples, bound to these
+            else:
+                yield _verified(spec, _with_features(spec, opened, recompute))
 
     # -- features that are not kept ----------------------------------------------------------------
 

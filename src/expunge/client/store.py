@@ -343,6 +343,7 @@ class ClientStore(ClientOverview):
         recompute: Recompute | None,
         leaving: bool = False,
     ) -> None:
+        self._samples.drop_recent()
         with self._database.transaction() as changes:
             if self.gone:
                 gone = states.remove(changes, [one.slot for one in found])

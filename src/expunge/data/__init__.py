@@ -5,6 +5,20 @@
 machine would give.
 """
 
-from expunge.data.shards import Shard, listed, shard_statistics
+from typing import TYPE_CHECKING
+
+from expunge._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from expunge.data.shards import Shard, listed, shard_statistics
 
 __all__ = ["Shard", "listed", "shard_statistics"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Shard": "expunge.data.shards",
+        "listed": "expunge.data.shards",
+        "shard_statistics": "expunge.data.shards",
+    },
+)

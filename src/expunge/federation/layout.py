@@ -22,7 +22,6 @@ from typing import Any
 
 from expunge.crypto import Envelope, PublicKey, SigningKey
 from expunge.errors import StoreError
-from expunge.server.storage.sqlite import rotations_of
 from expunge.storage.files import write_whole
 
 LOCAL_NAMES = ("localhost", "127.0.0.1")
@@ -99,6 +98,8 @@ class Layout:
 
     def rotations(self) -> list[Envelope]:
         """The rotations of the server's key, the oldest first; also while a server is running."""
+        from expunge.server.storage.sqlite import rotations_of  # noqa: PLC0415 - not for clients
+
         rotations = rotations_of(self.server / "server.db")
         return [Envelope.from_bytes(data, "rotation") for data in rotations]
 

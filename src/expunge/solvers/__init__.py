@@ -2,7 +2,21 @@
 paper.
 """
 
-from expunge.solvers.certify import solve
-from expunge.solvers.variants import CholeskySolver, WoodburySolver
+from typing import TYPE_CHECKING
+
+from expunge._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from expunge.solvers.certify import solve
+    from expunge.solvers.variants import CholeskySolver, WoodburySolver
 
 __all__ = ["CholeskySolver", "WoodburySolver", "solve"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CholeskySolver": "expunge.solvers.variants",
+        "WoodburySolver": "expunge.solvers.variants",
+        "solve": "expunge.solvers.certify",
+    },
+)
