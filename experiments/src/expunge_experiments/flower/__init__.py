@@ -4,8 +4,7 @@ read from a file.
 Importing this needs no Flower: only `apps` does, through `expunge.transport.flower`.
 """
 
-from expunge_experiments.flower.job import Job, Outcome, Request
+from expunge_experiments.flower.job import Job, Outcome, Request, SharedPool
 from expunge_experiments.flower.measuring import measure
-from expunge_experiments.flower.shared_pool import SharedPool
 
 __all__ = ["Job", "Outcome", "Request", "SharedPool", "measure"]

@@ -14,9 +14,8 @@ from expunge.errors import ExpungeError, InputError
 from expunge.transport.flower.messages import Parcel
 from expunge_experiments.flower.engine import FlowerEngine
 from expunge_experiments.flower.exchange import Exchange, Place, client_app, server_app
-from expunge_experiments.flower.job import Diary, Job, Request
+from expunge_experiments.flower.job import Diary, Job, Request, SharedPool
 from expunge_experiments.flower.node import FOLDER, Run, client_of, respond
-from expunge_experiments.flower.shared_pool import SharedPool
 from expunge_experiments.systems.base import Cost, System
 from expunge_experiments.systems.catalogue import build
 

@@ -1,5 +1,6 @@
-"""Job: what a system is to do on Flower, as data that a ServerApp finds in a file; and Outcome:
-what came of it.
+"""Job: what a system is to do on Flower, as data that a ServerApp finds in a file; Outcome: what
+came of it; and SharedPool: the pool and the test set as files that many processes map into memory,
+so that each decodes and copies nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from expunge import __version__
 from expunge.errors import FormatError, InputError
 from expunge.storage.files import write_whole
+from expunge_experiments.datasets.dataset import Features, Integers
+from expunge_experiments.message import Array
+from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import OPERATIONS, Cost
 from expunge_experiments.systems.catalogue import settings_dict, settings_from
 
@@ -176,3 +180,57 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise FormatError(f"{path} is not what was written there")
     return content
+
+
+_POOL_FOLDER = "shared-pool"
+_POOL_ARRAYS = ("features", "labels", "owners", "test_features", "test_labels")
+_SIZES = "shared-pool.json"
+
+
+@dataclass(frozen=True)
+class SharedPool:
+    """A pool, and samples on which heads are tested."""
+
+    pool: Pool
+    test_features: Features
+    test_labels: Integers
+
+    def write(self, folder: Path) -> None:
+        """Lay it out in a folder, from which any number of jobs can be measured."""
+        target = folder / _POOL_FOLDER
+        target.mkdir(parents=True, exist_ok=True)
+        arrays: list[Array] = [
+            self.pool.features,
+            self.pool.labels,
+            self.pool.owners,
+            self.test_features,
+            self.test_labels,
+        ]
+        for name, array in zip(_POOL_ARRAYS, arrays, strict=True):
+            np.save(target / f"{name}.npy", array)
+        sizes = {"classes": self.pool.classes, "clients": self.pool.clients}
+        write_whole(target / _SIZES, json.dumps(sizes).encode())  # last: it says that all is there
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """What is laid out in a folder, mapped into memory."""
+        target = folder / _POOL_FOLDER
+        if not (target / _SIZES).is_file():
+            raise InputError(
+                f"{folder} has no pool: lay one out with `SharedPool(pool, test_features, "
+                "test_labels).write(folder)`"
+            )
+        features, labels, owners, test_features, test_labels = (
+            _mapped(target / f"{name}.npy") for name in _POOL_ARRAYS
+        )
+        sizes = json.loads((target / _SIZES).read_bytes())
+        return cls(
+            Pool(features, labels, owners, sizes["classes"], sizes["clients"]),
+            test_features,
+            test_labels,
+        )
+
+
+def _mapped(path: Path) -> Array:
+    """The array in a file, as an ordinary one whose pages are the file's."""
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))

@@ -9,9 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from expunge.errors import InputError, MissingExtraError, ProtocolError
-from expunge_experiments.flower.job import Diary, Job, Outcome
+from expunge_experiments.flower.job import Diary, Job, Outcome, SharedPool
 from expunge_experiments.flower.runtime import simulate
-from expunge_experiments.flower.shared_pool import SharedPool
 from expunge_experiments.systems.base import UnsupportedError
 from expunge_experiments.systems.catalogue import entry_of
 

@@ -18,8 +18,7 @@ from expunge.crypto import canonical
 from expunge.errors import FormatError, InputError
 from expunge.transport.flower.messages import Parcel
 from expunge_experiments.engine import Employ, State, Worker
-from expunge_experiments.flower.job import Job
-from expunge_experiments.flower.shared_pool import SharedPool
+from expunge_experiments.flower.job import Job, SharedPool
 from expunge_experiments.message import ArrayMessage
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.catalogue import employ, fitted
