@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from expunge.cli._command import command
 from expunge.cli._connect import office_at, read_store
-from expunge.cli._heads import store_head
+from expunge.cli._evidence import store_head
 from expunge.cli._options import FOLDER, at_option, office_option, output_option
 from expunge.cli._output import Screen, count, facts, next_steps, title, typed
 from expunge.client.overview import ClientOverview

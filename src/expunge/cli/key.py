@@ -8,9 +8,9 @@ import click
 from rich.text import Text
 
 from expunge.cli._command import command
+from expunge.cli._evidence import chains_from
 from expunge.cli._options import FOLDER, output_option
 from expunge.cli._output import Screen, unwrapped
-from expunge.cli._trust import chains_from
 from expunge.storage.files import write_whole
 
 

@@ -15,12 +15,10 @@ from expunge.backbones import Backbone
 from expunge.cli._agent import backbone_of
 from expunge.cli._command import command
 from expunge.cli._connect import read_store
-from expunge.cli._evidence import key_from
-from expunge.cli._heads import head_from, store_head
+from expunge.cli._evidence import chains_from, head_from, key_from, store_head
 from expunge.cli._options import FILE, FOLDER, PATH, output_option
 from expunge.cli._output import Screen, count, facts, line, table, typed, unwrapped
 from expunge.cli._samples import opened_backbone, read_inputs
-from expunge.cli._trust import chains_from
 from expunge.client import ClientStore
 from expunge.data.columns import Keys
 from expunge.data.readers import Inputs

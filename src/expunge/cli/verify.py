@@ -13,7 +13,7 @@ from rich.text import Text
 
 from expunge.cli import _command
 from expunge.cli._command import command
-from expunge.cli._evidence import key_from, rotations_from
+from expunge.cli._evidence import chains_from, head_from, key_from, rotations_from
 from expunge.cli._options import FILE, FOLDER
 from expunge.cli._output import BAD, GOOD, QUIET, Screen, bullets, facts, line
 from expunge.errors import EvidenceError, ExpungeError, FormatError
@@ -90,29 +90,17 @@ def _finding(
     file: Path, key: Path | None, trust: Path | None, rotations: tuple[Path, ...], head: Path | None
 ) -> Finding:
     """What a file proves to whoever trusts a key, or what a folder trusts."""
-    known = [KeyChain(key_from(key))] if key is not None else _chains(trust or Path())
+    known = [KeyChain(key_from(key))] if key is not None else chains_from(trust or Path())
     more = rotations_from(rotations)
     chains = [KeyChain(chain.pinned, [*chain.envelopes, *more]) for chain in known[:1]] + known[1:]
-    given = None if head is None else _head(head, chains)
+    given = None if head is None else head_from(head, chains)
     try:
-        return _found(file.read_bytes(), chains, given)
+        return _verified(file.read_bytes(), chains, given)
     except (EvidenceError, FormatError) as problem:
         raise EvidenceError(f"{file} does not hold: {problem}") from problem
 
 
-def _chains(folder: Path) -> list[KeyChain]:
-    from expunge.cli._trust import chains_from  # noqa: PLC0415 - opens stores: not for a key file
-
-    return chains_from(folder)
-
-
-def _head(path: Path, chains: Sequence[KeyChain]) -> Head:
-    from expunge.cli._heads import head_from  # noqa: PLC0415 - brings arithmetic: for heads only
-
-    return head_from(path, chains)
-
-
-def _found(data: bytes, chains: Sequence[KeyChain], head: Head | None) -> Finding:
+def _verified(data: bytes, chains: Sequence[KeyChain], head: Head | None) -> Finding:
     """What the evidence says; by the first chain, if none of them signed it."""
     now, problems = time_text(time.time()), []
     for chain in chains:
