@@ -14,7 +14,6 @@ from expunge.evidence import (
     Receipt,
     Result,
     receipt_content,
-    result_content,
     spec_digests,
 )
 from support.evidence import (
@@ -29,6 +28,7 @@ from support.evidence import (
     at,
     changed,
     digest,
+    question,
     receipt,
     story,
 )
@@ -173,16 +173,7 @@ def test_a_result_of_a_command_stands_in_the_log() -> None:
 
 
 def test_the_result_of_a_question_has_no_place_in_the_log() -> None:
-    content = result_content(
-        federation=FEDERATION,
-        server=OLD.public.id,
-        actor="op",
-        sequence=0,
-        action="status",
-        result=[1, None],
-        time=at(1),
-    )
-    read = Result.read(Envelope.signed("result", content, OLD), OLD.public)
+    read = Result.read(question([1, None]), OLD.public)
     assert read.logged is None
     assert read.result == [1, None]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError, FormatError
-from expunge.evidence import Finding, published_head, render_bundle, result_content, rotate, verify
+from expunge.evidence import Finding, published_head, render_bundle, rotate, verify
 from support.evidence import (
     FEDERATION,
     NEW,
@@ -22,6 +22,7 @@ from support.evidence import (
     at,
     changed,
     files,
+    question,
     receipt,
     story,
 )
@@ -215,16 +216,7 @@ def test_a_rotation_holds_under_either_of_its_keys_and_further_along_the_chain()
 
 
 def test_a_question_is_told_as_a_question() -> None:
-    content = result_content(
-        federation=FEDERATION,
-        server=OLD.public.id,
-        actor="op",
-        sequence=0,
-        action="status",
-        result="\x1b[2J\u202e",
-        time=at(1),
-    )
-    finding = verify(Envelope.signed("result", content, OLD).to_bytes(), OLD.public)
+    finding = verify(question("\x1b[2J\u202e").to_bytes(), OLD.public)
     assert ("Command", "none: a question") in finding.facts
     assert ("Result", '"\\u001b[2J\\u202e"') in finding.facts
 

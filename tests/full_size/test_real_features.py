@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import expunge
+from support import real_features
 
 pytestmark = pytest.mark.data
 
@@ -23,24 +22,7 @@ ACCURACIES = [
     ("tweets_by_user_mpnet.npz", (0.7947, 0.7923, 0.7902)),
 ]
 
-
-@cache
-def load(name: str) -> dict[str, Any]:
-    folder = os.environ.get("EXPUNGE_DATA")
-    if not folder or not (Path(folder) / name).exists():
-        pytest.fail(
-            f"{name} is missing: set EXPUNGE_DATA to the folder that holds the real features (it "
-            f"is {folder!r})"
-        )
-    with np.load(Path(folder) / name) as content:
-        arrays = {key: content[key] for key in content.files}
-    for part in ("train", "test"):
-        features = arrays[f"{part}_features"].astype(np.float32)
-        arrays[f"{part}_features"] = (
-            features * arrays["scale"].astype(np.float32) if "scale" in arrays else features
-        )
-        arrays[f"{part}_labels"] = arrays[f"{part}_labels"].astype(np.int64)
-    return arrays
+load = cache(real_features.load)
 
 
 @cache

@@ -4,7 +4,6 @@ evidence (make test-data).
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from expunge.ridge.encoding import integer_rows
 from expunge.server.backup import found
 from expunge.transport.local import LocalCarrier
 from expunge.wire.token import Token
+from support import real_features
 
 pytestmark = pytest.mark.data
 
@@ -31,17 +31,8 @@ CLIENTS = 5
 
 
 def digits() -> tuple[Any, Any, Any]:
-    folder = os.environ.get("EXPUNGE_DATA")
-    if not folder or not (Path(folder) / FILE).exists():
-        pytest.fail(
-            f"{FILE} is missing: set EXPUNGE_DATA to the folder that holds the real features (it "
-            f"is {folder!r})"
-        )
-    with np.load(Path(folder) / FILE) as content:
-        features = content["train_features"].astype(np.float32) * content["scale"].astype(
-            np.float32
-        )
-        return features, content["train_labels"].astype(np.int64), content["train_writers"]
+    data = real_features.load(FILE)
+    return data["train_features"], data["train_labels"], data["train_writers"]
 
 
 def bytes_of(folder: Path) -> dict[Path, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,17 +10,10 @@ from expunge import Spec, solve
 from expunge.crypto import Envelope
 from expunge.errors import RefusedError
 from support.commands import refused
-from support.federation import Clock, Federation
+from support.federation import Federation
 from support.samples import SPEC
 
 DAY = 86400
-
-
-@pytest.fixture
-def federation(tmp_path: Path):
-    with Federation(tmp_path / "server", clock=Clock()) as federation:
-        federation.enrol("clinic").send(federation.draw(5))
-        yield federation
 
 
 def amended(federation: Federation, **arguments: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from expunge.crypto import Envelope, SigningKey
@@ -17,13 +15,6 @@ from support.commands import refused
 from support.federation import NOW, Clock, Federation, Party, make_key, together
 
 DAY = 86400
-
-
-@pytest.fixture
-def federation(tmp_path: Path):
-    with Federation(tmp_path / "server", clock=Clock()) as federation:
-        federation.enrol("clinic").send(federation.draw(5))
-        yield federation
 
 
 def test_roles(federation: Federation) -> None:

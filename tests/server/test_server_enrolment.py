@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +16,6 @@ from support.federation import Clock, Federation, make_key
 from support.samples import SPEC
 
 DAY = 86400
-
-
-@pytest.fixture
-def federation(tmp_path: Path):
-    with Federation(tmp_path / "server", clock=Clock()) as federation:
-        federation.enrol("clinic").send(federation.draw(5))
-        yield federation
 
 
 def test_an_enrolment_may_be_repeated_and_is_logged_once(federation: Federation) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from expunge.errors import RefusedError
 from expunge.wire.messages import GramPart, Message
+from support import commands
 from support.federation import Client, Federation, together
 from support.samples import SPEC, Sample, statistics_of
 
@@ -29,11 +29,7 @@ def federation(tmp_path: Path):
 
 
 def refused(federation: Federation, data: bytes, code: str) -> None:
-    before = federation.dump()
-    with pytest.raises(RefusedError) as refusal:
-        federation.service.request(data)
-    assert refusal.value.code == code, refusal.value
-    assert federation.dump() == before
+    commands.refused(federation, code, federation.service.request, data)
 
 
 def lying(federation: Federation, committed: list[Sample], told: list[Sample]) -> Client:

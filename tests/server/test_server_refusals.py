@@ -20,7 +20,7 @@ from expunge.exact.blas import packed_diagonal
 from expunge.server.state import Settings
 from expunge.wire.messages import GramPart, Message
 from expunge.wire.request import AuditAnswer, OrderAnswer
-from support import seeds
+from support import commands, seeds
 from support.federation import Client, Federation, make_key
 from support.samples import SPEC, Sample, commitments_of, part_of, rows_of, statistics_of
 
@@ -38,13 +38,9 @@ def federation(tmp_path: Path):
 
 def refused(federation: Federation, data: bytes, code: str) -> RefusedError:
     """Offer something that must be refused, and see that it left no trace."""
-    before = federation.dump()
-    with pytest.raises(RefusedError) as refusal:
-        federation.service.request(data)
-    assert refusal.value.code == code, refusal.value.reason
-    assert len(refusal.value.reason) > 20
-    assert federation.dump() == before
-    return refusal.value
+    refusal = commands.refused(federation, code, federation.service.request, data)
+    assert len(refusal.reason) > 20
+    return refusal
 
 
 def goes_on(federation: Federation) -> None:

@@ -4,16 +4,14 @@ hand.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from expunge import Spec, Statistics, solve
 from expunge.client import ClientStore
 from expunge.federation import Federation
+from support import real_features
 
 FILE = "cifar10_efficientnet_lite0.npz"
 CLIENTS = 100
@@ -25,17 +23,8 @@ class Cifar:
     """The features, who owns which, and which of them are retained now."""
 
     def __init__(self) -> None:
-        folder = os.environ.get("EXPUNGE_DATA")
-        if not folder or not (Path(folder) / FILE).exists():
-            pytest.fail(
-                f"{FILE} is missing: set EXPUNGE_DATA to the folder that holds the real features "
-                f"(it is {folder!r})"
-            )
-        with np.load(Path(folder) / FILE) as content:
-            self.features = content["train_features"].astype(np.float32) * content["scale"].astype(
-                np.float32
-            )
-            self.labels = content["train_labels"].astype(np.int64)
+        data = real_features.load(FILE)
+        self.features, self.labels = data["train_features"], data["train_labels"]
         self.owned = dict(
             zip(
                 NAMES,

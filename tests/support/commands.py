@@ -1,4 +1,4 @@
-"""What tests of enrolment, commands and amendments share."""
+"""How something is refused: with a code, and with no trace."""
 
 from __future__ import annotations
 

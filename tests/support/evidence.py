@@ -125,6 +125,20 @@ def receipt(log: Log, index: int, key: SigningKey, time: str) -> Envelope:
     return Envelope.signed("receipt", content, key)
 
 
+def question(result: object) -> Envelope:
+    """The signed answer to a question."""
+    content = result_content(
+        federation=FEDERATION,
+        server=OLD.public.id,
+        actor="op",
+        sequence=0,
+        action="status",
+        result=result,
+        time=at(1),
+    )
+    return Envelope.signed("result", content, OLD)
+
+
 @dataclass
 class Story:
     """An order filed at minute 10 and answered by two of two clients; a key rotated at minute 40;
