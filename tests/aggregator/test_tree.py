@@ -25,6 +25,7 @@ from expunge.errors import (
 )
 from expunge.evidence import read_entry, verify
 from expunge.federation import Federation
+from expunge.server.service import Service
 from support.aggregators import Tree
 
 
@@ -215,13 +216,19 @@ def test_amendments_go_down(tree: Tree) -> None:
     tree.check()
 
 
+def about_to_forward(tree: Tree) -> tuple[Aggregator, Service]:
+    """A group that has changed, and its way to the server above."""
+    fill(tree)
+    tree.add("region-0", "client-0", 2)
+    group = tree.groups["region-0"]
+    group.group.sync()
+    return group, tree.root.carrier
+
+
 def test_a_forward_is_made_once_whatever_is_lost(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(tree)
-    group, carrier = tree.groups["region-0"], tree.root.carrier
-    tree.add("region-0", "client-0", 2)
-    group.group.sync()
+    group, carrier = about_to_forward(tree)
     real = carrier.request
 
     def lost(data: bytes) -> bytes:
@@ -246,10 +253,7 @@ def test_a_forward_is_made_once_whatever_is_lost(
 def test_a_number_that_was_abandoned_does_not_count_as_forwarded(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(tree)
-    group, carrier = tree.groups["region-0"], tree.root.carrier
-    tree.add("region-0", "client-0", 2)
-    group.group.sync()
+    group, carrier = about_to_forward(tree)
     real = carrier.request
     refusals = [RefusedError("impossible", "a test")]
 

@@ -63,19 +63,17 @@ def test_a_key_in_the_middle_is_refused(sharing: Room) -> None:
     copy.copy(participant).on_roster(data, sharing.pins | {BOB: eve.public})
 
 
+def refuses_roster(sharing: Room, data: bytes, match: str) -> None:
+    participant = sharing.participants[ANN]
+    unmoved(participant, EvidenceError, match, lambda: participant.on_roster(data, sharing.pins))
+
+
 def test_swapped_keys_are_refused(sharing: Room) -> None:
     def swap(joins: dict[str, tuple[Join, bytes]]) -> None:
         (bob, signature), (cat, _) = joins[BOB], joins[CAT]
         joins[BOB] = (replace(bob, mask=cat.mask), signature)
 
-    participant = sharing.participants[ANN]
-    data = rewritten(sharing, swap)
-    unmoved(
-        participant,
-        EvidenceError,
-        "join of client-01",
-        lambda: participant.on_roster(data, sharing.pins),
-    )
+    refuses_roster(sharing, rewritten(sharing, swap), "join of client-01")
 
 
 def test_unknown_names_and_changed_pins_are_refused(sharing: Room) -> None:
@@ -134,23 +132,14 @@ def test_the_clients_own_join_must_be_there_unchanged(sharing: Room) -> None:
 def test_a_roster_of_another_round_spec_or_rules_is_refused(
     sharing: Room, about: dict[str, Any], match: str
 ) -> None:
-    participant = sharing.participants[ANN]
-    data = rewritten(sharing, lambda _: None, **about)
-    unmoved(participant, EvidenceError, match, lambda: participant.on_roster(data, sharing.pins))
+    refuses_roster(sharing, rewritten(sharing, lambda _: None, **about), match)
 
 
 def test_a_roster_of_too_few_is_refused(sharing: Room) -> None:
     def drop(joins: dict[str, tuple[Join, bytes]]) -> None:
         del joins[BOB], joins[CAT]
 
-    participant = sharing.participants[ANN]
-    data = rewritten(sharing, drop)
-    unmoved(
-        participant,
-        EvidenceError,
-        "2 clients, fewer than the 3",
-        lambda: participant.on_roster(data, sharing.pins),
-    )
+    refuses_roster(sharing, rewritten(sharing, drop), "2 clients, fewer than the 3")
 
 
 def test_a_malformed_roster_is_refused(sharing: Room) -> None:

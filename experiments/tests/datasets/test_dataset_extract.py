@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,72 +209,15 @@ def test_what_may_be_chosen(tmp_path: Path, raw: Raw) -> None:
 
 def test_the_digest_sees_every_part(raw: Raw) -> None:
     changed = [
-        Raw(
-            "other", raw.source, "image", 10, raw.train, raw.train_labels, raw.test, raw.test_labels
-        ),
-        Raw(
-            raw.name,
-            raw.source,
-            "image",
-            11,
-            raw.train,
-            raw.train_labels,
-            raw.test,
-            raw.test_labels,
-        ),
-        Raw(
-            raw.name,
-            raw.source,
-            "image",
-            10,
-            np.asarray(raw.train)[::-1],
-            raw.train_labels,
-            raw.test,
-            raw.test_labels,
-        ),
-        Raw(
-            raw.name,
-            raw.source,
-            "image",
-            10,
-            raw.train,
-            raw.train_labels[::-1],
-            raw.test,
-            raw.test_labels,
-        ),
-        Raw(
-            raw.name,
-            raw.source,
-            "image",
-            10,
-            raw.train,
-            raw.train_labels,
-            raw.test,
-            (raw.test_labels + 1) % 10,
-        ),
-        Raw(
-            raw.name,
-            raw.source,
-            "image",
-            10,
-            raw.train,
-            raw.train_labels,
-            raw.test,
-            raw.test_labels,
-            np.zeros(20, np.int64),
-        ),
+        replace(raw, name="other"),
+        replace(raw, classes=11),
+        replace(raw, train=np.asarray(raw.train)[::-1]),
+        replace(raw, train_labels=raw.train_labels[::-1]),
+        replace(raw, test_labels=(raw.test_labels + 1) % 10),
+        replace(raw, groups=np.zeros(20, np.int64)),
     ]
     assert len({raw.digest, *(one.digest for one in changed)}) == 7
-    same = Raw(
-        raw.name,
-        "in other words",
-        "image",
-        10,
-        raw.train,
-        raw.train_labels,
-        raw.test,
-        raw.test_labels,
-    )
+    same = replace(raw, source="in other words")
     assert same.digest == raw.digest
 
 

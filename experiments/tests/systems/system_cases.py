@@ -4,7 +4,11 @@ of `check_system`.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +19,7 @@ from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import System
 from expunge_experiments.systems.catalogue import settings_from
+from expunge_experiments.systems.check import fingerprint
 
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {"rounds": 4, "clients_per_round": 2},
@@ -38,6 +43,22 @@ def pool_of(
         np.float32
     )
     return Pool(features, labels, draw.integers(0, clients, samples), classes, clients)
+
+
+def one_feature_each() -> Pool:
+    """Large features, each of twelve samples of its own: to delete those is nearly infeasible."""
+    return replace(pool_of(), features=np.diag([1e4] * 5).repeat(12, axis=0).astype(np.float32))
+
+
+def goes_on_elsewhere(system: System, code: str, folder: Path) -> None:
+    """Another process that runs `code` goes on from what a system saves, bit for bit."""
+    system.delete(np.array([1, 2]))
+    system.save(folder)
+    command = [sys.executable, "-c", code, str(folder), str(Path(__file__).parent)]
+    elsewhere = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own Python
+    system.delete(np.array([4, 9]))
+    system.delete_client(1)
+    assert elsewhere == fingerprint(system)
 
 
 class MeansWorker(Worker):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from system_cases import pool_of
+from system_cases import one_feature_each, pool_of
 from test_central import closed_form
 
 from expunge.errors import SolveError
@@ -184,15 +184,7 @@ def test_unpacking_gives_back_what_was_packed(width: int, seed: int) -> None:
 
 
 def test_an_infeasible_downdate_of_acu_is_said() -> None:
-    pool = pool_of()
-    alone = Pool(
-        np.diag([1e4] * 5).repeat(12, axis=0).astype(np.float32),
-        pool.labels,
-        pool.owners,
-        pool.classes,
-        pool.clients,
-    )
-    system = build("acu", alone)
+    system = build("acu", one_feature_each())
     system.train()
     with pytest.raises(
         SolveError, match=r"ACU: .* no Gram to start anew from.*gamma larger than 1"

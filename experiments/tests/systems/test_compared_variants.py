@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from system_cases import pool_of
+from system_cases import one_feature_each, pool_of
 
 import expunge
 from expunge import Grid
@@ -188,14 +188,7 @@ def test_a_grid_that_was_chosen_is_kept_and_refuses_what_is_beyond_it() -> None:
 
 
 def test_resets_of_float_b_are_counted_and_kept(tmp_path: Path) -> None:
-    pool = pool_of()
-    alone = Pool(
-        np.diag([1e4] * 5).repeat(12, axis=0).astype(np.float32),
-        pool.labels,
-        pool.owners,
-        pool.classes,
-        pool.clients,
-    )
+    alone = one_feature_each()
     system = build("b_float64", alone)
     system.train()
     system.delete(

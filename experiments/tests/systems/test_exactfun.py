@@ -4,8 +4,6 @@ are real skips.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from system_cases import pool_of
+from system_cases import goes_on_elsewhere, pool_of
 
 from expunge.errors import InputError
 from expunge_experiments.pool import Pool
@@ -191,11 +189,4 @@ sys.stdout.write(fingerprint(system))
 
 
 def test_another_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    system = trained(pool_of(), LIVELY)
-    system.delete(np.array([1, 2]))
-    system.save(tmp_path)
-    command = [sys.executable, "-c", _GO_ON, str(tmp_path), str(Path(__file__).parent)]
-    elsewhere = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own Python
-    system.delete(np.array([4, 9]))
-    system.delete_client(1)
-    assert elsewhere == fingerprint(system)
+    goes_on_elsewhere(trained(pool_of(), LIVELY), _GO_ON, tmp_path)

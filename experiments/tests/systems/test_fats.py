@@ -4,8 +4,6 @@ what is gone is kept.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
@@ -19,14 +17,14 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
-from system_cases import pool_of
+from system_cases import goes_on_elsewhere, pool_of
 
 from expunge.errors import InputError
 from expunge_experiments.engine import ProcessEngine
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import UnsupportedError
 from expunge_experiments.systems.catalogue import Maker, build
-from expunge_experiments.systems.check import check_system, fingerprint
+from expunge_experiments.systems.check import check_system
 from expunge_experiments.systems.fats import Fats, FatsSettings, FatsWorker
 
 SMALL = FatsSettings(rounds=4, clients_per_round=3, samples=4, steps=3, rate=0.2)
@@ -206,14 +204,7 @@ sys.stdout.write(fingerprint(system))
 
 
 def test_another_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    system = trained(pool_of())
-    system.delete(np.array([1, 2]))
-    system.save(tmp_path)
-    command = [sys.executable, "-c", _GO_ON, str(tmp_path), str(Path(__file__).parent)]
-    elsewhere = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own Python
-    system.delete(np.array([4, 9]))
-    system.delete_client(1)
-    assert elsewhere == fingerprint(system)
+    goes_on_elsewhere(trained(pool_of()), _GO_ON, tmp_path)
 
 
 # -- distributions ---------------------------------------------------------------------------------

@@ -203,13 +203,17 @@ def _opened(text: str) -> Backbone:
     return _KINDS[kind](location, options)
 
 
+def _running(options: Options) -> dict[str, Any]:
+    """How a model is run."""
+    return {"threads": options.integer("threads", 1), "together": options.yes("together")}
+
+
 def _hf(location: str, options: Options) -> Backbone:
     given: dict[str, Any] = {
         "pooling": options.text("pooling"),
         "modality": options.text("modality"),
         "max_length": options.integer("max_length"),
-        "threads": options.integer("threads", 1),
-        "together": options.yes("together"),
+        **_running(options),
     }
     options.finish()
     return HuggingFaceBackbone(location, **given)
@@ -219,8 +223,7 @@ def _timm(location: str, options: Options) -> Backbone:
     given: dict[str, Any] = {
         "weights": options.text("weights"),
         "pooling": options.text("pooling"),
-        "threads": options.integer("threads", 1),
-        "together": options.yes("together"),
+        **_running(options),
     }
     options.finish()
     return TimmBackbone(location, **given)
@@ -233,8 +236,7 @@ def _onnx(location: str, options: Options) -> Backbone:
         "pooling": options.text("pooling", "none"),
         "external": listed(options.text("external")),
         "dim": options.integer("dim"),
-        "threads": options.integer("threads", 1),
-        "together": options.yes("together"),
+        **_running(options),
     }
     options.finish()
     return OnnxBackbone(location, **given)

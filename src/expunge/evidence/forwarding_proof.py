@@ -17,7 +17,7 @@ from expunge.errors import EvidenceError
 from expunge.evidence import wording
 from expunge.evidence.log import Checkpoint, Logged
 from expunge.evidence.merkle import leaf_hash, verify_inclusion
-from expunge.evidence.receipt import member_of
+from expunge.evidence.receipt import request_in
 from expunge.evidence.rotation import KeyChain
 from expunge.evidence.wording import STANDS, Finding, moment, samples
 from expunge.wire import schema
@@ -93,13 +93,7 @@ class Passage:
         return passage
 
     def _check_request(self) -> None:
-        entry = self.within.entry
-        if entry["kind"] not in ("changed", "aggregated"):
-            raise EvidenceError(
-                "a passage is for an entry of kind 'changed' or 'aggregated', not "
-                f"{entry['kind']!r}"
-            )
-        member = entry if entry["kind"] == "changed" else member_of(entry, self.client)
+        member = request_in(self.within.entry, self.client, "passage")
         if (member["client"], member["sequence"]) != (self.client, self.sequence):
             raise EvidenceError(f"the passage is not for request {self.sequence} of {self.client}")
 

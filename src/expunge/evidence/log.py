@@ -123,6 +123,15 @@ def _summary_value(value: Any, what: str) -> Any:
     return value
 
 
+_EFFECT: dict[str, schema.Check] = {  # of a request, or of a sum of requests
+    "round": schema.count,
+    "ledger_before": schema.digest,
+    "ledger_after": schema.digest,
+    "head": _PUBLISHED,
+    "spec": schema.digest,
+    "erased_by": schema.time,
+    "generation": schema.count,  # of the journal
+}
 ENTRY_KINDS: dict[str, dict[str, schema.Check]] = {
     "founded": {
         "federation": schema.federation,
@@ -145,13 +154,7 @@ ENTRY_KINDS: dict[str, dict[str, schema.Check]] = {
         "reset": schema.boolean,
         "orders": schema.lists(schema.objects({"order": schema.identifier, "found": schema.found})),
         "audits": schema.lists(schema.identifier),
-        "round": schema.count,
-        "ledger_before": schema.digest,
-        "ledger_after": schema.digest,
-        "head": _PUBLISHED,
-        "spec": schema.digest,
-        "erased_by": schema.time,
-        "generation": schema.count,  # of the journal
+        **_EFFECT,
     },
     # With the `changed` entry of an aggregator's request: the log of its group, of which the
     # request is the state
@@ -172,13 +175,7 @@ ENTRY_KINDS: dict[str, dict[str, schema.Check]] = {
         ),
         "added": schema.count,
         "deleted": schema.count,
-        "round": schema.count,
-        "ledger_before": schema.digest,
-        "ledger_after": schema.digest,
-        "head": _PUBLISHED,
-        "spec": schema.digest,
-        "erased_by": schema.time,
-        "generation": schema.count,
+        **_EFFECT,
     },
     "commanded": {  # by an operator or an officer
         "actor": schema.name,
@@ -194,11 +191,8 @@ ENTRY_KINDS: dict[str, dict[str, schema.Check]] = {
         "ledger": schema.digest,
         "head": _PUBLISHED,
     },
-    "erased": {
-        "first": schema.count,
-        "generation": schema.count,
-        "round": schema.count,
-    },  # the keys of these generations are gone
+    # the keys of these generations are gone
+    "erased": {"first": schema.count, "generation": schema.count, "round": schema.count},
     "ordered": {
         "order": schema.identifier,
         "subject": schema.digest,

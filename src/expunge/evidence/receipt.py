@@ -75,6 +75,15 @@ def member_of(entry: Mapping[str, Any], client: str) -> dict[str, Any]:
     return found[0]
 
 
+def request_in(entry: Mapping[str, Any], client: str, what: str) -> Mapping[str, Any]:
+    """What an entry says of a client's request; `what` is for entries of requests only."""
+    if entry["kind"] not in ("changed", "aggregated"):
+        raise EvidenceError(
+            f"a {what} is for an entry of kind 'changed' or 'aggregated', not {entry['kind']!r}"
+        )
+    return entry if entry["kind"] == "changed" else member_of(entry, client)
+
+
 @dataclass(frozen=True)
 class Receipt:
     """A receipt whose signature, inclusion proof and parts have been found to hold together.
@@ -122,12 +131,7 @@ class Receipt:
         if self.checkpoint.federation != self.federation:
             raise EvidenceError("the receipt and its checkpoint are of different federations")
         entry = self.logged.entry
-        if entry["kind"] not in ("changed", "aggregated"):
-            raise EvidenceError(
-                "a receipt is for an entry of kind 'changed' or 'aggregated', not "
-                f"{entry['kind']!r}"
-            )
-        member = entry if entry["kind"] == "changed" else member_of(entry, self.client)
+        member = request_in(entry, self.client, "receipt")
         if (member["client"], member["sequence"]) != (self.client, self.sequence):
             raise EvidenceError(
                 f"the receipt is for request {self.sequence} of {self.client}, but its log entry "

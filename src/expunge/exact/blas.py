@@ -91,24 +91,18 @@ def add_packed_square(row: Float, packed: Float, factor: float = 1.0) -> None:
 def add_product(left: Float, right: Float, total: Float, factor: float = 1.0) -> None:
     """total += factor * left.T @ right, in place; arrays contiguous and row-major."""
     _require_plain(left, right, total)
-    scalars = _scalars(b"N", b"T", right.shape[1], left.shape[1], len(left), float(factor), 1.0)
-    plain, flip, columns, rows, length, alpha, beta = map(ctypes.addressof, scalars)
-    source, other, result = right.ctypes.data, left.ctypes.data, total.ctypes.data
-    _dgemm(
-        plain,
-        flip,
-        columns,
-        rows,
-        length,
-        alpha,
-        source,
-        columns,
-        other,
-        rows,
-        beta,
-        result,
-        columns,
-    )
+    _dgemm_into(left, right, right.shape[1], total, (float(factor), 1.0))
+
+
+def _dgemm_into(
+    left: Float, right: Float, stride: int, total: Float, factors: tuple[float, float]
+) -> None:
+    """total = alpha * left.T @ right + beta * total; rows of `right` are `stride` values apart."""
+    scalars = _scalars(b"N", b"T", right.shape[1], left.shape[1], len(left), stride, *factors)
+    plain, flip, columns, rows, length, apart, alpha, beta = map(ctypes.addressof, scalars)
+    source, other, target = right.ctypes.data, left.ctypes.data, total.ctypes.data
+    sides = (alpha, source, apart, other, rows, beta, target, columns)
+    _dgemm(plain, flip, columns, rows, length, *sides)
 
 
 def multiply_transposed(left: Float, right: Float) -> Float:
@@ -128,33 +122,7 @@ def multiply_panel(left: Float, right: Float) -> Float:
             "this product takes as many rows on either side, one after another in memory"
         )
     result = np.zeros((left.shape[1], right.shape[1]))
-    scalars = _scalars(
-        b"N",
-        b"T",
-        right.shape[1],
-        left.shape[1],
-        len(left),
-        1.0,
-        0.0,
-        right.strides[0] // right.itemsize,
-    )
-    plain, flip, columns, rows, length, alpha, beta, stride = map(ctypes.addressof, scalars)
-    source, other, target = right.ctypes.data, left.ctypes.data, result.ctypes.data
-    _dgemm(
-        plain,
-        flip,
-        columns,
-        rows,
-        length,
-        alpha,
-        source,
-        stride,
-        other,
-        rows,
-        beta,
-        target,
-        columns,
-    )
+    _dgemm_into(left, right, right.strides[0] // right.itemsize, result, (1.0, 0.0))
     return result
 
 
