@@ -28,7 +28,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from expunge.client import Agent, ClientStore, Preview, Synced, enrol
+from expunge.client import Agent, ClientStore, Preview, SyncResult, enrol
 from expunge.client.outbox import Composition
 from expunge.client.trust import Answer, Trust
 from expunge.crypto import Envelope, canonical
@@ -362,7 +362,7 @@ class Aggregator:
         """As it is enrolled at the server above."""
         return self.upstream.name
 
-    def sync(self) -> Synced:
+    def sync(self) -> SyncResult:
         """Forward what has changed, take orders, amendments and audits down, and answers and the
         root's head back.
         """

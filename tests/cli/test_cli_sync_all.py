@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from expunge.cli._agent import ROUND, round_state, with_progress
-from expunge.client import Synced
+from expunge.client import SyncResult
 from expunge.client.sync import patience, sync_all
 from expunge.crypto import SigningKey
 from expunge.wire import payloads
@@ -27,14 +27,14 @@ class Clock:
         self.now += seconds
 
 
-def told(*waiting: str) -> Callable[[], Synced]:
+def told(*waiting: str) -> Callable[[], SyncResult]:
     """A client that says this at its syncs; the last for ever."""
 
-    def says() -> Iterator[Synced]:
+    def says() -> Iterator[SyncResult]:
         for text in waiting:
-            yield Synced("active", audits=() if text else ("audit",), waiting=text)
+            yield SyncResult("active", audits=() if text else ("audit",), waiting=text)
         while True:
-            yield Synced("active", waiting=waiting[-1])
+            yield SyncResult("active", waiting=waiting[-1])
 
     found = says()
     return lambda: next(found)

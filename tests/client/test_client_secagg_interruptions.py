@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from expunge.client import Agent, Synced
+from expunge.client import Agent, SyncResult
 from expunge.errors import CarrierError, EvidenceError, RefusedError
 from support.masked_round import Circle, drawn
 
@@ -120,7 +120,7 @@ def test_two_agents_on_every_store_in_threads(circle: Circle) -> None:
     for name in circle.names:
         circle.offered[name, 1] = dict(circle.held[name])
     problems: list[BaseException] = []
-    done: list[Synced] = []
+    done: list[SyncResult] = []
 
     def sync(agent: Agent) -> None:
         try:

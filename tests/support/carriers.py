@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge import Head, Spec, Statistics
-from expunge.client import Agent, ClientStore, Synced, enrol
+from expunge.client import Agent, ClientStore, SyncResult, enrol
 from expunge.errors import CarrierError, RefusedError
 from expunge.office import Office
 from expunge.server.http.run import Listening, serve
@@ -140,7 +140,7 @@ class Lane(ABC):
     def enrolled(self, path: Path, token: Token, message: str) -> ClientStore: ...
 
     @abstractmethod
-    def sync(self, name: str) -> Synced: ...
+    def sync(self, name: str) -> SyncResult: ...
 
     @abstractmethod
     def offer(self, data: bytes) -> bytes: ...
@@ -193,7 +193,7 @@ class CallingLane(Lane):
     def enrolled(self, path: Path, token: Token, message: str) -> ClientStore:
         return enrol(path, token, self.way, message=message)
 
-    def sync(self, name: str) -> Synced:
+    def sync(self, name: str) -> SyncResult:
         try:
             return Agent(
                 self.stores[name], self.way, sleep=lambda _: None, attempts=ATTEMPTS

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pytest
 
 from expunge import Spec
-from expunge.client import ClientStore, Preview, Synced, enrol
+from expunge.client import ClientStore, Preview, SyncResult, enrol
 from expunge.crypto import Envelope
 from expunge.errors import CarrierError, ExpungeError, FormatError
 from expunge.evidence import Receipt
@@ -54,7 +54,7 @@ class FlowerLane(Lane):
             says = self.handler.answer(said)
         raise AssertionError("the enrolment does not come to an end")
 
-    def sync(self, name: str) -> Synced:
+    def sync(self, name: str) -> SyncResult:
         known = set(self.stores[name].documents("receipt"))
         for attempt in range(ATTEMPTS):
             try:
@@ -71,7 +71,7 @@ class FlowerLane(Lane):
             synced, receipts=receipts, orders=_orders(receipts), audits=_audits(receipts)
         )
 
-    def _conversation(self, name: str) -> Synced:
+    def _conversation(self, name: str) -> SyncResult:
         says = self.handler.opening()
         for _ in range(MOST_TURNS):
             said, outcome = self._exchange(name, says)
@@ -84,7 +84,7 @@ class FlowerLane(Lane):
 
     def _exchange(
         self, name: str, says: ServerMessage
-    ) -> tuple[NodeMessage, Synced | ExpungeError | None]:
+    ) -> tuple[NodeMessage, SyncResult | ExpungeError | None]:
         fault = self.next_fault()
         if fault is None:
             return self._deliver(name, says.to_parcel())
@@ -121,7 +121,7 @@ class FlowerLane(Lane):
 
     def _deliver(
         self, name: str, parcel: Parcel
-    ) -> tuple[NodeMessage, Synced | ExpungeError | None]:
+    ) -> tuple[NodeMessage, SyncResult | ExpungeError | None]:
         said, outcome = run_agent(self.stores[name], ServerMessage.read(parcel))
         return NodeMessage.read(said.to_parcel()), outcome
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from expunge import Aggregation, Spec, Statistics, solve
-from expunge.client import Agent, ClientStore, Selection, Synced, enrol
+from expunge.client import Agent, ClientStore, Selection, SyncResult, enrol
 from expunge.errors import CarrierError
 from expunge.server.service import Service
 from expunge.server.state import Settings
@@ -157,7 +157,7 @@ class Circle:
         self.stores[name].correct(sample, feature=row, label=label)
         self.held[name][sample] = (row, label)
 
-    def sync(self, name: str, *, accept_restored: bool = False, **options: Any) -> Synced:
+    def sync(self, name: str, *, accept_restored: bool = False, **options: Any) -> SyncResult:
         """One sync of a client.
 
         What it masks now, and did not mask before, is of what it holds now.
@@ -181,11 +181,11 @@ class Circle:
             self.stores[name], self.way, **({"sleep": lambda _: None, "attempts": 1} | options)
         )
 
-    def pass_round(self, *names: str) -> dict[str, Synced]:
+    def pass_round(self, *names: str) -> dict[str, SyncResult]:
         """One sync of each, in this order."""
         return {name: self.sync(name) for name in names or self.names}
 
-    def go(self, *names: str, passes: int = 12) -> dict[str, Synced]:
+    def go(self, *names: str, passes: int = 12) -> dict[str, SyncResult]:
         """Sync these, and none else, until none of them waits; those away drop out when time is
         up.
         """

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from expunge import Spec, Statistics, solve
-from expunge.client import Selection, Synced
+from expunge.client import Selection, SyncResult
 from expunge.errors import CarrierError, RefusedError
 from support.carriers import ATTEMPTS, Died, Lane
 from support.federation import NOW, Client
@@ -75,7 +75,7 @@ class Story:
                 one: sample for one, sample in samples.items() if sample[2] != subject
             }
 
-    def brought(self, name: str) -> Synced:
+    def brought(self, name: str) -> SyncResult:
         """Sync until it goes through.
 
         A client that dies ends a sync, and so do as many faults as it has attempts.

@@ -12,12 +12,12 @@ from expunge.evidence import Receipt
 from expunge.evidence.wording import moment
 
 if TYPE_CHECKING:
-    from expunge.client import Preview, Status, Synced
+    from expunge.client import Preview, Status, SyncResult
 
 _SHOWN = 12  # ids of samples
 
 
-def synced_value(done: Synced) -> dict[str, Any]:
+def synced_value(done: SyncResult) -> dict[str, Any]:
     """What a sync has done, as JSON."""
     return {
         "status": done.status,
@@ -82,7 +82,7 @@ def receipt_in_words(receipt: Receipt) -> str:
     return ", ".join(changes) or "nothing changed"
 
 
-def show_synced(done: Synced, status: Status) -> list[RenderableType]:
+def show_synced(done: SyncResult, status: Status) -> list[RenderableType]:
     """What a sync has done, for people; and what is pending, if a round of secure aggregation waits
     for others.
     """
@@ -141,7 +141,7 @@ def _pending(status: Status) -> str:
     return ", ".join(parts) or "a round of all clients, in which this one changes nothing"
 
 
-def show_way_on(done: Synced, folder: Path, unserved: Path | None) -> list[RenderableType]:
+def show_way_on(done: SyncResult, folder: Path, unserved: Path | None) -> list[RenderableType]:
     """How what waits for others goes on; nothing if nothing does."""
     if not done.waiting:
         return []

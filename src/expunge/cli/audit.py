@@ -33,7 +33,7 @@ from expunge.cli._output import (
     unwrapped,
 )
 from expunge.cli._samples import recomputing
-from expunge.client import Synced
+from expunge.client import SyncResult
 from expunge.client.sync import patience, sync_all
 from expunge.errors import EvidenceError, ExpungeError
 from expunge.evidence.wording import moment
@@ -123,7 +123,7 @@ def _let_answer(connection: OfficeConnection, folders: tuple[Path, ...]) -> dict
     """
     problems: dict[str, str] = {}
 
-    def answer(folder: Path) -> Synced:
+    def answer(folder: Path) -> SyncResult:
         try:
             with (
                 store_at(folder) as store,
@@ -132,7 +132,7 @@ def _let_answer(connection: OfficeConnection, folders: tuple[Path, ...]) -> dict
                 return agent.sync()
         except (ExpungeError, OSError) as problem:
             problems[str(folder)] = str(problem)
-            return Synced("active")
+            return SyncResult("active")
 
     done = sync_all({str(folder): partial(answer, folder) for folder in folders}, patience())
     return problems | {folder: synced.waiting for folder, synced in done.items() if synced.waiting}

@@ -13,7 +13,7 @@ from expunge.cli._options import client_option, subject_option
 from expunge.cli._output import Screen, line, table, unwrapped
 from expunge.cli._selection import as_label
 from expunge.client import ClientStore, Selection
-from expunge.client.samples import Found
+from expunge.client.samples import StoredSample
 from expunge.errors import UnknownSampleError
 from expunge.ridge.spec import Label
 from expunge.wire.schema import time_text
@@ -36,7 +36,7 @@ def list_samples(folder: Path, subject: str | None, label: str | None) -> None:
       expunge client list --subject patient-4711 --json --dir hospital-a
     """
 
-    def ask(store: ClientStore) -> tuple[list[Found], tuple[Label, ...]]:
+    def ask(store: ClientStore) -> tuple[list[StoredSample], tuple[Label, ...]]:
         named = None if label is None else as_label(store.spec, label)
         conditions = Selection(
             subject=subject, label=named, everything=subject is None and named is None

@@ -14,7 +14,7 @@ from expunge.cli._options import at_option, client_option, wait_options, yes_opt
 from expunge.cli._output import GOOD, WAITS, Screen, count, line
 from expunge.cli._samples import recomputing
 from expunge.cli.client_status import show_forgotten
-from expunge.client import Synced
+from expunge.client import SyncResult
 from expunge.client.store import KINDS
 
 
@@ -114,7 +114,7 @@ def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str
             yes=yes,
         )
         if store.gone:  # nobody else holds anything of it
-            gone, done, idle = store.leave(), Synced("gone"), None
+            gone, done, idle = store.leave(), SyncResult("gone"), None
         else:
             opened, idle = backbone_of(store, backbone), unserved(store, at)
             with agent_of(store, at, opened, wait=wait) as agent:

@@ -39,7 +39,7 @@ from expunge.cli._output import (
     table,
     typed,
 )
-from expunge.client import Agent, ClientStore, Synced, enrol
+from expunge.client import Agent, ClientStore, SyncResult, enrol
 from expunge.client.sync import patience, sync_all
 from expunge.crypto import Envelope, PublicKey
 from expunge.errors import EvidenceError, FormatError, StoreError
@@ -312,7 +312,7 @@ def _carrier_of(run: DemoRun, carrier: Carrier, store: ClientStore) -> Carrier:
     return recording.carrier if recording is not None and recording.store is store else carrier
 
 
-def _sync(agents: Sequence[Agent]) -> list[Synced]:
+def _sync(agents: Sequence[Agent]) -> list[SyncResult]:
     """Sync all, in as many turns as it takes them."""
     return list(sync_all({agent.store.name: agent.sync for agent in agents}, patience()).values())
 

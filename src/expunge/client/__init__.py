@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from expunge.client.overview import Status
     from expunge.client.samples import Preview, Selection
     from expunge.client.store import ClientStore
-    from expunge.client.sync import Agent, Synced
+    from expunge.client.sync import Agent, SyncResult
     from expunge.data.columns import Loaded
     from expunge.data.readers import load
 
@@ -24,7 +24,7 @@ __all__ = [
     "Preview",
     "Selection",
     "Status",
-    "Synced",
+    "SyncResult",
     "enrol",
     "load",
 ]
@@ -39,7 +39,7 @@ __getattr__, __dir__ = lazy_names(
         "Preview": "expunge.client.samples",
         "Selection": "expunge.client.samples",
         "Status": "expunge.client.overview",
-        "Synced": "expunge.client.sync",
+        "SyncResult": "expunge.client.sync",
         "enrol": "expunge.client.enrolment",
         "load": "expunge.data.readers",
     },

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.client.samples import Found, Opened
+from expunge.client.samples import StoredSample, UnsealedSample
 from expunge.errors import InputError, MissingExtraError
 from expunge.ridge.spec import Spec
 from expunge.wire.schema import time_text
 
 FORMS = (".npz", ".csv", ".parquet")
-Held = Sequence[tuple[Found, Opened]]
+Held = Sequence[tuple[StoredSample, UnsealedSample]]
 
 
 def require_form(path: Path) -> None:
@@ -75,7 +75,7 @@ def _csv(held: Held, spec: Spec) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     labels = _labels(held, spec)
     several = (
-        [f"label_{place}" for place in range(spec.columns)]
+        [f"label_{column}" for column in range(spec.columns)]
         if labels and isinstance(labels[0], list)
         else ["label"]
     )
@@ -87,13 +87,15 @@ def _csv(held: Held, spec: Spec) -> bytes:
             "added",
             "state",
             "source",
-            *(f"feature_{place}" for place in range(spec.dim)),
+            *(f"feature_{column}" for column in range(spec.dim)),
         ]
     )
     columns = _texts(held)
-    for row, (_, one) in enumerate(held):
+    for row, (_, sample) in enumerate(held):
         label = labels[row] if isinstance(labels[row], list) else [labels[row]]
-        feature = [""] * spec.dim if one.content.feature is None else one.content.feature.tolist()
+        feature = (
+            [""] * spec.dim if sample.content.feature is None else sample.content.feature.tolist()
+        )
         first, rest = ("id", "subject"), ("added", "state", "source")
         writer.writerow(
             [
@@ -122,7 +124,8 @@ def _parquet(held: Held, spec: Spec) -> bytes:
     real = bool(labels) and isinstance(labels[0], list)
     named = labels if real else [_utf8(str(label)) for label in labels]
     features = [
-        None if one.content.feature is None else one.content.feature.tolist() for _, one in held
+        None if sample.content.feature is None else sample.content.feature.tolist()
+        for _, sample in held
     ]
     kind = pa.float64() if _matrix(held, spec).dtype.kind == "f" else pa.int64()
     table = pa.table(
@@ -143,11 +146,11 @@ def _parquet(held: Held, spec: Spec) -> bytes:
 
 def _texts(held: Held) -> dict[str, list[str | None]]:
     return {
-        "id": [found.names.id for found, _ in held],
-        "subject": [found.names.subject for found, _ in held],
-        "added": [time_text(found.added) for found, _ in held],
-        "state": [found.shown_state for found, _ in held],
-        "source": [found.names.source for found, _ in held],
+        "id": [stored.names.id for stored, _ in held],
+        "subject": [stored.names.subject for stored, _ in held],
+        "added": [time_text(stored.added) for stored, _ in held],
+        "state": [stored.shown_state for stored, _ in held],
+        "source": [stored.names.source for stored, _ in held],
     }
 
 
@@ -155,7 +158,7 @@ def _labels(held: Held, spec: Spec) -> list[Any]:
     """Labels as the spec names them; rows of numbers if any sample has those, where a hard label is
     a one among zeros.
     """
-    targets = [one.content.target for _, one in held]
+    targets = [sample.content.target for _, sample in held]
     if all(isinstance(target, int) for target in targets):
         names = spec.labels or ()
         return [names[target] for target in targets if isinstance(target, int)]
@@ -170,10 +173,10 @@ def _labels(held: Held, spec: Spec) -> list[Any]:
 
 def _matrix(held: Held, spec: Spec) -> NDArray[Any]:
     """The features, of one type that holds them all."""
-    features = [one.content.feature for _, one in held]
-    kept = [feature for feature in features if feature is not None]
-    kinds = {feature.dtype for feature in kept} or {np.dtype(np.float64)}
-    kind = np.result_type(*kinds, *([] if len(kept) == len(features) else [np.float32]))
+    features = [sample.content.feature for _, sample in held]
+    present = [feature for feature in features if feature is not None]
+    kinds = {feature.dtype for feature in present} or {np.dtype(np.float64)}
+    kind = np.result_type(*kinds, *([] if len(present) == len(features) else [np.float32]))
     missing = np.full(spec.dim, np.nan) if kind.kind == "f" else np.zeros(spec.dim, kind)
     rows = [missing if feature is None else _exactly(feature, kind) for feature in features]
     return np.array(rows, dtype=kind).reshape(len(rows), spec.dim)
@@ -181,14 +184,14 @@ def _matrix(held: Held, spec: Spec) -> NDArray[Any]:
 
 def _exactly(values: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
     """The same numbers of another type."""
-    found = values.astype(kind)
-    if not np.array_equal(found.astype(values.dtype), values):
+    converted = values.astype(kind)
+    if not np.array_equal(converted.astype(values.dtype), values):
         raise InputError(
             f"the numbers of some samples are of type {values.dtype}, those of others are not, "
             "and no type holds all of them "
             "exactly: export them apart from one another, or to a .csv file"
         )
-    return found
+    return converted
 
 
 def _utf8(text: str | None) -> str | None:

@@ -83,14 +83,14 @@ class ClientFolder:
             write_whole(draft / _KEY, key.pem)
             _write_settings(
                 draft / _DATABASE,
-                {**settings, "mirrors": _list_text(str(place.absolute()) for place in mirrors)},
+                {**settings, "mirrors": _list_text(str(mirror.absolute()) for mirror in mirrors)},
             )
             sync_folder(draft)
             draft.rename(path)
         except BaseException:
             shutil.rmtree(draft)
-            for place in mirrors:
-                place.unlink()
+            for mirror in mirrors:
+                mirror.unlink()
             raise
         sync_folder(path.parent)
         return cls.open(path)
@@ -115,7 +115,7 @@ class ClientFolder:
             database = Database(path / _DATABASE, MIGRATIONS, SETTINGS)
             text = database.value("SELECT value FROM settings WHERE name = 'mirrors'")
             vault = _vault_of(
-                path / _VAULT, [Path(place) for place in canonical.decode(str(text).encode())]
+                path / _VAULT, [Path(mirror) for mirror in canonical.decode(str(text).encode())]
             )
             folder = cls(path, lock, database, vault, key)
             folder._recover(restored)
@@ -247,8 +247,8 @@ class ClientFolder:
 
     def read_head(self) -> bytes | None:
         """The head, if there is one."""
-        place = self.path / _HEAD
-        return place.read_bytes() if place.exists() else None
+        file = self.path / _HEAD
+        return file.read_bytes() if file.exists() else None
 
     def _require_held(self) -> None:
         if self._lock is None:
@@ -316,8 +316,8 @@ def _vault_of(path: Path, mirrors: Sequence[Path]) -> Vault:
     try:
         return Vault.open(path, mirrors)
     except StoreError as problem:
-        places = ", ".join(str(place) for place in mirrors)
-        remedy = f"Its mirrors are {places}: copy a whole one of them to {path}"
+        paths = ", ".join(str(mirror) for mirror in mirrors)
+        remedy = f"Its mirrors are {paths}: copy a whole one of them to {path}"
         raise StoreError(f"{problem}. {remedy if mirrors else 'It has no mirror'}") from problem
 
 

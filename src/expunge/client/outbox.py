@@ -85,7 +85,7 @@ class Choice:
     """Which samples take part."""
 
     slots: list[int]
-    all_of_them: bool  # nothing pending is left for a later request
+    is_complete: bool  # nothing pending is left for a later request
     kind: str  # of the message
     problem: str = ""  # why something pending cannot be sent at all
 
@@ -300,7 +300,7 @@ class Outbox:
         # What a round carries is told to nobody: orders and farewells follow it.
         answers = not (audits or reset) and (disclosed or not choice.slots)
         orders = self._chooser.answerable(choice) if answers else []
-        leave = self._is_leaving() and choice.all_of_them and not audits
+        leave = self._is_leaving() and choice.is_complete and not audits
         leave = leave and (disclosed or not choice.slots)
         if not (choice.slots or orders or audits or leave or reset):
             if choice.problem:
@@ -645,8 +645,8 @@ def _answer(changes: Database, order: str, sequence: int, *, disclosed: bool) ->
     query = (
         "SELECT count(*) FROM samples WHERE order_id = ? AND sequence = ? AND state = 'deleting'"
     )
-    found = changes.value(query, (order, sequence)) if disclosed else UNDISCLOSED
-    changes.run("UPDATE orders SET sequence = ?, found = ? WHERE id = ?", (sequence, found, order))
+    count = changes.value(query, (order, sequence)) if disclosed else UNDISCLOSED
+    changes.run("UPDATE orders SET sequence = ?, found = ? WHERE id = ?", (sequence, count, order))
 
 
 def _context(sequence: int) -> bytes:

@@ -13,10 +13,10 @@ def read_pins(text: str | None) -> dict[str, str]:
     """Pins as a JSON object of names and public keys; none, if there is nothing."""
     if not text:
         return {}
-    found: dict[str, str] = schema.mapping(schema.name, schema.key_text)(
+    pins: dict[str, str] = schema.mapping(schema.name, schema.key_text)(
         canonical.decode(text.encode("ascii"), "the pins"), "the pins"
     )
-    return found
+    return pins
 
 
 def pins_text(pins: Mapping[str, str]) -> str:

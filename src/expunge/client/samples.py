@@ -86,7 +86,9 @@ class Selection:
                 raise InputError(
                     "ids must be several ids, not one text: give a list, even of one id"
                 )
-            object.__setattr__(self, "ids", tuple(dict.fromkeys(str(one) for one in self.ids)))
+            object.__setattr__(
+                self, "ids", tuple(dict.fromkeys(str(sample) for sample in self.ids))
+            )
             if not self.ids:
                 raise InputError("ids is empty: name at least one sample")
         if self.since is not None and self.until is not None and self.since >= self.until:
@@ -202,12 +204,12 @@ def rows_of(
     """
     integers = np.empty((len(features), spec.width))
     largest = 0.0
-    for places in _alike([feature.dtype.str for feature in features]):
-        block = np.empty((len(places), spec.width))
+    for indices in _alike([feature.dtype.str for feature in features]):
+        block = np.empty((len(indices), spec.width))
         largest = max(
-            largest, put_features(spec, np.stack([features[place] for place in places]), block)
+            largest, put_features(spec, np.stack([features[index] for index in indices]), block)
         )
-        integers[places] = block
+        integers[indices] = block
     return Rows(integers, largest, _targets_of(spec, targets))
 
 
@@ -217,22 +219,22 @@ def _targets_of(spec: Spec, targets: Sequence[int | NDArray[Any]]) -> Targets:
     kinds = [
         "" if isinstance(target, int) else f"{target.dtype.str} {target.size}" for target in targets
     ]
-    for places in _alike(kinds):
-        labels = np.array([targets[place] for place in places])
+    for indices in _alike(kinds):
+        labels = np.array([targets[index] for index in indices])
         if labels.ndim == 2:
             labels = np.pad(labels, ((0, 0), (0, spec.columns - labels.shape[1])))
         part = targets_of(spec, labels)
-        integers[places] = part.integers
+        integers[indices] = part.integers
         counts += part.class_counts
     return Targets(integers, counts)
 
 
 def _alike(kinds: Sequence[str]) -> list[list[int]]:
     """The places of each kind: a type common to different arrays could round."""
-    places: dict[str, list[int]] = {}
-    for place, kind in enumerate(kinds):
-        places.setdefault(kind, []).append(place)
-    return list(places.values())
+    indices: dict[str, list[int]] = {}
+    for index, kind in enumerate(kinds):
+        indices.setdefault(kind, []).append(index)
+    return list(indices.values())
 
 
 _LONGEST = 4096  # characters of an id, subject or source
@@ -266,7 +268,9 @@ class Batch:
         """A batch whose parts belong together; the values of features and labels are not yet looked
         at.
         """
-        names = [_text(one, f"the id of row {row}") for row, one in enumerate(_several(ids, "ids"))]
+        names = [
+            _text(value, f"the id of row {row}") for row, value in enumerate(_several(ids, "ids"))
+        ]
         array = checked_features(spec, features)
         targets = as_array(labels, "labels")
         if "" in names:
@@ -288,21 +292,21 @@ class Batch:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def part(self, places: slice) -> Batch:
+    def part(self, rows: slice) -> Batch:
         """Some of the samples, which follow one another."""
-        first = self.first + places.indices(len(self))[0]
+        first = self.first + rows.indices(len(self))[0]
         return Batch(
-            self.ids[places],
-            self.features[places],
-            self.labels[places],
-            self.subjects[places],
-            self.sources[places],
+            self.ids[rows],
+            self.features[rows],
+            self.labels[rows],
+            self.subjects[rows],
+            self.sources[rows],
             first,
         )
 
     def names(self) -> list[Names]:
         """What each is called."""
-        return [Names(*one) for one in zip(self.ids, self.subjects, self.sources, strict=True)]
+        return [Names(*parts) for parts in zip(self.ids, self.subjects, self.sources, strict=True)]
 
     def rows(self, spec: Spec) -> tuple[Rows, list[int | NDArray[Any]]]:
         """The integers, and each target as it is kept: the class index of a hard label, the row as
@@ -318,23 +322,23 @@ class Batch:
             return rows, [int(index) for index in indices]
         checked = checked_labels(spec, self.labels, len(self))
         return rows, [
-            int(indices[place]) if hard[place] else np.ascontiguousarray(checked[place])
-            for place in range(len(self))
+            int(indices[row]) if hard[row] else np.ascontiguousarray(checked[row])
+            for row in range(len(self))
         ]
 
     def _by_row(self, spec: Spec, problem: InputError) -> InputError:
         """The same refusal with the number of the row in the whole batch."""
-        for place in range(len(self)):
+        for row in range(len(self)):
             try:
-                integer_rows(spec, self.features[place : place + 1], self.labels[place : place + 1])
-            except InputError as one:
-                text = str(one).replace("row 0, column", "column").replace(" of row 0", "")
+                integer_rows(spec, self.features[row : row + 1], self.labels[row : row + 1])
+            except InputError as refused:
+                text = str(refused).replace("row 0, column", "column").replace(" of row 0", "")
                 which = (
                     "the sample"
                     if self.first + len(self) == 1
-                    else f"row {self.first + place} (counted from 0)"
+                    else f"row {self.first + row} (counted from 0)"
                 )
-                return type(one)(f"{which} cannot be taken, and nothing was added: {text}")
+                return type(refused)(f"{which} cannot be taken, and nothing was added: {text}")
         return problem
 
 
@@ -350,8 +354,8 @@ def _texts(values: Any, what: str, ids: Sequence[str]) -> list[str | None]:
     if values is None:
         return [None] * len(ids)
     texts = [
-        None if one is None else _text(one, f"the {what[:-1]} of row {row}")
-        for row, one in enumerate(_several(values, what))
+        None if value is None else _text(value, f"the {what[:-1]} of row {row}")
+        for row, value in enumerate(_several(values, what))
     ]
     if len(texts) != len(ids):
         raise ShapeError(f"{len(ids)} ids need as many {what}, got {len(texts)}")
@@ -376,7 +380,7 @@ _MANY = 500  # arguments of one query
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredSample:
     """One sample of a selection."""
 
     slot: int
@@ -393,7 +397,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Opened:
+class UnsealedSample:
     """One sample, unsealed."""
 
     slot: int
@@ -472,7 +476,7 @@ class Samples:
         """Hold nothing in memory of what was added: it has been sent, or forgotten."""
         self._recent.clear()
 
-    def is_committed(self, spec: Spec, old: Opened, rows: Rows) -> bool:
+    def is_committed(self, spec: Spec, old: UnsealedSample, rows: Rows) -> bool:
         """Whether the sample of this one row is the one that was committed to: the same
         integers.
         """
@@ -515,64 +519,66 @@ class Samples:
     def require_new(self, ids: Sequence[str]) -> None:
         """Refuse ids that occur twice or are in the store already."""
         first: dict[str, int] = {}
-        for row, one in enumerate(ids):
-            if first.setdefault(one, row) != row:
+        for row, sample in enumerate(ids):
+            if first.setdefault(sample, row) != row:
                 raise InputError(
-                    f"rows {first[one]} and {row} (counted from 0) have the same id: every sample "
-                    "needs an id of its own"
+                    f"rows {first[sample]} and {row} (counted from 0) have the same id: every "
+                    "sample needs an id of its own"
                 )
-        tags = {self._folder.id_tag(one): one for one in ids}
+        tags = {self._folder.id_tag(sample): sample for sample in ids}
         states: dict[str, str] = {}
         for tag, state in self._where_any(
             list(tags), "SELECT id_tag, state FROM samples WHERE id_tag IN ({})"
         ):
             if states.get(tags[tag]) not in ("adding", "live"):
                 states[tags[tag]] = state
-        here = [first[one] for one, state in states.items() if state in ("adding", "live")]
-        if here:
+        taken = [first[sample] for sample, state in states.items() if state in ("adding", "live")]
+        if taken:
             raise InputError(
-                f"{_listed(here)}: a sample with that id is in the store already. To change a "
+                f"{_listed(taken)}: a sample with that id is in the store already. To change a "
                 "sample, correct it. Nothing was added"
             )
         if states:
             raise InputError(
-                f"{_listed([first[one] for one in states])}: the deletion of a sample with that "
-                "id is pending, and the id is "
-                "free again when its receipt is here. Sync first; nothing was added"
+                f"{_listed([first[sample] for sample in states])}: the deletion of a sample with "
+                "that id is pending, and the id is free again when its receipt is here. Sync "
+                "first; nothing was added"
             )
 
     def pending_again(self, spec: Spec, batch: Batch) -> bool:
         """Whether all of a batch is in the store already, the very same samples, and some are yet
         to be receipted.
         """
-        tags = [self._folder.id_tag(one) for one in batch.ids]
+        tags = [self._folder.id_tag(sample) for sample in batch.ids]
         query = (
             "SELECT id_tag, slot, state FROM samples WHERE state IN ('adding', 'live') "
             "AND id_tag IN ({})"
         )
-        here = {tag: (slot, state) for tag, slot, state in self._where_any(tags, query)}
+        known = {tag: (slot, state) for tag, slot, state in self._where_any(tags, query)}
         if (
             len(set(tags)) < len(tags)
-            or set(here) != set(tags)
-            or all(state == "live" for _, state in here.values())
+            or set(known) != set(tags)
+            or all(state == "live" for _, state in known.values())
         ):
             return False
-        slots = [here[tag][0] for tag in tags]
+        slots = [known[tag][0] for tag in tags]
         for start in range(0, len(batch), BLOCK_SAMPLES):
             part = batch.part(slice(start, start + BLOCK_SAMPLES))
             opened = self.open(slots[start : start + BLOCK_SAMPLES])
             rows, _ = part.rows(spec)
-            if [one.names.subject for one in opened] != part.subjects:
+            if [sample.names.subject for sample in opened] != part.subjects:
                 return False
-            if commitments(spec, [one.content.salt for one in opened], rows) != [
-                one.commitment for one in opened
+            if commitments(spec, [sample.content.salt for sample in opened], rows) != [
+                sample.commitment for sample in opened
             ]:
                 return False
         return True
 
     # -- finding -----------------------------------------------------------------------------------
 
-    def find(self, selection: Selection, spec: Spec, *, for_order: bool = False) -> list[Found]:
+    def find(
+        self, selection: Selection, spec: Spec, *, for_order: bool = False
+    ) -> list[StoredSample]:
         """The samples of a selection.
 
         Ids and subjects that are not there are an error, except that an order may find nothing.
@@ -588,14 +594,14 @@ class Samples:
             if missing:
                 raise UnknownSampleError(_not_here(selection.ids, missing))
             where = " AND ".join(["id_tag IN ({})", *conditions])
-            tags = [self._folder.id_tag(one) for one in selection.ids]
+            tags = [self._folder.id_tag(sample) for sample in selection.ids]
             rows = self._where_any(tags, f"{columns} WHERE {where} ORDER BY slot", arguments)
         if selection.subject is not None and not rows and not for_order:
             raise UnknownSampleError(
                 "no sample of that subject is in the store that meets the conditions"
             )
         return [
-            Found(
+            StoredSample(
                 slot,
                 state,
                 sequence is not None or state in ("live", "deleting"),
@@ -608,14 +614,14 @@ class Samples:
 
     def missing(self, ids: Iterable[str]) -> list[str]:
         """Which of these ids no sample has, in alphabetical order."""
-        tags = {self._folder.id_tag(one): one for one in ids}
+        tags = {self._folder.id_tag(sample): sample for sample in ids}
         known = {
             tag
             for (tag,) in self._where_any(
                 list(tags), "SELECT id_tag FROM samples WHERE id_tag IN ({})"
             )
         }
-        return sorted(one for tag, one in tags.items() if tag not in known)
+        return sorted(sample for tag, sample in tags.items() if tag not in known)
 
     def _conditions(self, selection: Selection, spec: Spec) -> tuple[list[str], list[Any]]:
         conditions: list[str] = []
@@ -658,38 +664,38 @@ class Samples:
         """All rows of a query for any of these values, which stand where it has {}; `arguments`
         come after them.
         """
-        found: list[tuple[Any, ...]] = []
+        rows: list[tuple[Any, ...]] = []
         for start in range(0, len(values), _MANY):
-            some = values[start : start + _MANY]
-            found += self._database.rows(
-                query.format(", ".join("?" * len(some))), [*some, *arguments]
+            chunk = values[start : start + _MANY]
+            rows += self._database.rows(
+                query.format(", ".join("?" * len(chunk))), [*chunk, *arguments]
             )
-        return found
+        return rows
 
     # -- opening -----------------------------------------------------------------------------------
 
     def _names(self, slot: int, id_tag: bytes, sealed: bytes) -> Names:
         return Names.from_bytes(self._vault.unseal(slot, sealed, names_context(id_tag)))
 
-    def open(self, slots: Sequence[int]) -> list[Opened]:
+    def open(self, slots: Sequence[int]) -> list[UnsealedSample]:
         """Samples in this order."""
-        found = {}
+        samples = {}
         query = "SELECT slot, id_tag, commitment, names, content FROM samples WHERE slot IN ({})"
         for slot, id_tag, commitment, names, content in self._where_any(slots, query):
-            opened = Content.from_bytes(
+            unsealed = Content.from_bytes(
                 self._vault.unseal(slot, content, content_context(id_tag, commitment))
             )
-            found[slot] = Opened(
-                slot, id_tag, bytes(commitment), self._names(slot, id_tag, names), opened
+            samples[slot] = UnsealedSample(
+                slot, id_tag, bytes(commitment), self._names(slot, id_tag, names), unsealed
             )
-        return [found[slot] for slot in slots]
+        return [samples[slot] for slot in slots]
 
     def commitments(self, slots: Sequence[int]) -> list[bytes]:
         """The commitments of samples, in this order."""
-        found = dict(
+        by_slot = dict(
             self._where_any(slots, "SELECT slot, commitment FROM samples WHERE slot IN ({})")
         )
-        return [bytes(found[slot]) for slot in slots]
+        return [bytes(by_slot[slot]) for slot in slots]
 
     def blocks(
         self, spec: Spec, slots: Sequence[int], recompute: Recompute | None = None
@@ -714,9 +720,9 @@ class Samples:
         """
         for start in range(0, len(slots), BLOCK_SAMPLES):
             bare = [
-                one
-                for one in self.open(slots[start : start + BLOCK_SAMPLES])
-                if one.content.feature is None
+                sample
+                for sample in self.open(slots[start : start + BLOCK_SAMPLES])
+                if sample.content.feature is None
             ]
             if bare:
                 computed = _with_features(spec, bare, recompute)
@@ -726,22 +732,28 @@ class Samples:
     def drop_features(self, slots: Sequence[int]) -> None:
         """From now on the features of these samples are computed again when they are needed."""
         for start in range(0, len(slots), BLOCK_SAMPLES):
-            some = self.open(slots[start : start + BLOCK_SAMPLES])
-            self._reseal([replace(one, content=replace(one.content, feature=None)) for one in some])
-
-    def _reseal(self, samples: Iterable[Opened]) -> None:
-        for one in samples:
-            sealed = self._vault.seal(
-                one.slot, one.content.to_bytes(), content_context(one.id_tag, one.commitment)
+            chunk = self.open(slots[start : start + BLOCK_SAMPLES])
+            self._reseal(
+                [replace(sample, content=replace(sample.content, feature=None)) for sample in chunk]
             )
-            self._database.run("UPDATE samples SET content = ? WHERE slot = ?", (sealed, one.slot))
+
+    def _reseal(self, samples: Iterable[UnsealedSample]) -> None:
+        for sample in samples:
+            sealed = self._vault.seal(
+                sample.slot,
+                sample.content.to_bytes(),
+                content_context(sample.id_tag, sample.commitment),
+            )
+            self._database.run(
+                "UPDATE samples SET content = ? WHERE slot = ?", (sealed, sample.slot)
+            )
 
 
 def _with_features(
-    spec: Spec, samples: Sequence[Opened], recompute: Recompute | None
-) -> list[Opened]:
+    spec: Spec, samples: Sequence[UnsealedSample], recompute: Recompute | None
+) -> list[UnsealedSample]:
     """The same samples with features, computed again where they are not kept."""
-    bare = [one for one in samples if one.content.feature is None]
+    bare = [sample for sample in samples if sample.content.feature is None]
     if not bare:
         return list(samples)
     if recompute is None:
@@ -749,39 +761,41 @@ def _with_features(
             f"the features of {len(bare)} samples are not kept and must be computed again: "
             "say how, by the backbone that they were made with (recompute=)"
         )
-    features = checked_features(spec, recompute([str(one.names.source) for one in bare]))
+    features = checked_features(spec, recompute([str(sample.names.source) for sample in bare]))
     if len(features) != len(bare):
         raise ShapeError(
             f"{len(bare)} features were to be computed again, but {len(features)} came back"
         )
     computed = {
-        one.slot: replace(one, content=replace(one.content, feature=np.ascontiguousarray(feature)))
-        for one, feature in zip(bare, features, strict=True)
+        sample.slot: replace(
+            sample, content=replace(sample.content, feature=np.ascontiguousarray(feature))
+        )
+        for sample, feature in zip(bare, features, strict=True)
     }
-    return [computed.get(one.slot, one) for one in samples]
+    return [computed.get(sample.slot, sample) for sample in samples]
 
 
-def _verified(spec: Spec, samples: Sequence[Opened]) -> Block:
+def _verified(spec: Spec, samples: Sequence[UnsealedSample]) -> Block:
     """The samples as integers, if each is the one that was committed to."""
-    features = [one.content.feature for one in samples if one.content.feature is not None]
-    rows = rows_of(spec, features, [one.content.target for one in samples])
-    salts = [one.content.salt for one in samples]
-    for one, commitment in zip(samples, commitments(spec, salts, rows), strict=True):
-        if commitment != one.commitment:
-            file = one.names.file
-            again = "" if file is None else f", computed again from {file},"
+    features = [sample.content.feature for sample in samples if sample.content.feature is not None]
+    rows = rows_of(spec, features, [sample.content.target for sample in samples])
+    salts = [sample.content.salt for sample in samples]
+    for sample, commitment in zip(samples, commitments(spec, salts, rows), strict=True):
+        if commitment != sample.commitment:
+            file = sample.names.file
+            origin = "" if file is None else f", computed again from {file},"
             raise CommitmentError(
-                f"the feature of a sample{again} is not the one that was committed to when it was "
+                f"the feature of a sample{origin} is not the one that was committed to when it was "
                 "added. Nothing was deleted: put its source and the backbone back as they were"
             )
-    return Block([one.commitment for one in samples], salts, rows)
+    return Block([sample.commitment for sample in samples], salts, rows)
 
 
 def _not_here(ids: Collection[str], missing: Collection[str]) -> str:
     """That some ids are not in the store; they are counted, since they may be personal."""
     if len(ids) == 1:
         return "the id is not in the store: mistyped, or gone already"
-    first = next(number for number, one in enumerate(ids, start=1) if one in missing)
+    first = next(number for number, sample in enumerate(ids, start=1) if sample in missing)
     verb = "is" if len(missing) == 1 else "are"
     return (
         f"{len(missing)} of the {len(ids)} ids {verb} not in the store, such as number "

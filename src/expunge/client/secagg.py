@@ -48,7 +48,7 @@ from expunge.wire.carrier import Carrier
 _REVEALED_KEPT = 16
 
 
-class Unsafe(EvidenceError):  # noqa: N818 - perhaps nobody's mistake
+class UnsafeRoundError(EvidenceError):
     """What the server asks for would show too much: this client keeps out of the round, and says
     why.
     """
@@ -81,10 +81,10 @@ class RoundPolicy:
             peers = self._peers()
             if names != peers.active:
                 others = ", ".join(sorted(names ^ peers.active)[:5])
-                raise Unsafe(
-                    f"{a(participant.opening.purpose)} must be of all clients that the log shows, "
-                    f"and this round differs by {others}: the sum would show those that are "
-                    "missing, so this client keeps out of it"
+                raise UnsafeRoundError(
+                    f"{_with_article(participant.opening.purpose)} must be of all clients that the "
+                    f"log shows, and this round differs by {others}: the sum would show those that "
+                    "are missing, so this client keeps out of it"
                 )
         return trusted(peers, read_pins(self._store.recall("pins")))
 
@@ -109,7 +109,7 @@ class RoundPolicy:
         if participant.opening.purpose != "change":
             missing = self._peers().active - {name for name, _ in participant.included or ()}
             if missing:
-                raise Unsafe(
+                raise UnsafeRoundError(
                     f"{', '.join(sorted(missing)[:5])} dropped out of a round that needs all "
                     "clients"
                 )
@@ -131,7 +131,7 @@ class RoundPolicy:
             if names:
                 names -= self._gone()
             if 0 < len(names) < self._fewest:
-                raise Unsafe(
+                raise UnsafeRoundError(
                     "a round was aborted after its sum may have been unmasked, and this one would "
                     f"differ from it by {', '.join(sorted(names))} only, whose changes the two "
                     "sums would show: nothing is revealed. Join again when the same clients do, "
@@ -177,7 +177,7 @@ def _pairs(members: list[list[Any]]) -> set[tuple[Any, ...]]:
     return {tuple(member) for member in members}
 
 
-def a(purpose: str) -> str:
+def _with_article(purpose: str) -> str:
     """The purpose of a round with its article."""
     return "an audit" if purpose == "audit" else f"a {purpose}"
 
@@ -198,7 +198,7 @@ _MASKED = "masked"  # the setting that holds the number of the request that was 
 class RoundPending:
     """There is nothing to do before something changes at the server: ask again later."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class RoundEnd:
     """
 
     receipt: Receipt | None = None
-    why: str = ""
+    reason: str = ""
 
 
 Outcome = RoundPending | RoundEnd
@@ -259,13 +259,17 @@ class Contributor:
         and may be offered anew.
         """
         if (current := self.purpose()) not in ("", "change"):
-            return RoundPending(f"this client takes part in {a(current)}, which comes first: sync")
+            return RoundPending(
+                f"this client takes part in {_with_article(current)}, which comes first: sync"
+            )
         return self._take_part("change", composition.sequence, vector, reset=composition.reset)
 
-    def join_in(self, purpose: str, contribution: Callable[[], Contribution]) -> Outcome:
+    def join(self, purpose: str, contribution: Callable[[], Contribution]) -> Outcome:
         """Take part in an audit or a rebuild, which changes nothing here."""
         if (current := self.purpose()) not in ("", purpose):
-            return RoundPending(f"this client takes part in {a(current)}, which comes first: sync")
+            return RoundPending(
+                f"this client takes part in {_with_article(current)}, which comes first: sync"
+            )
         return self._take_part(purpose, self._store.sequence, lambda: contribution().vector())
 
     def purpose(self) -> str:
@@ -309,17 +313,17 @@ class Contributor:
         )
         begun, pause, is_waiting = self._clock(), _PAUSE, False
         while True:
-            asked = self._clock()
+            started = self._clock()
             try:
                 state = self._turn(message)
             except RefusedError as refusal:
                 if participant is None:
                     raise
                 return self._refused(participant, refusal)
-            took = self._clock() - asked
+            took = self._clock() - started
             if participant is None and state.opening is not None:
-                if (why := self._reason_to_wait(state.opening, purpose)) is not None:
-                    return RoundPending(why)
+                if (reason := self._reason_to_wait(state.opening, purpose)) is not None:
+                    return RoundPending(reason)
                 participant = self._join(state.opening, sequence)
                 if participant is None:
                     return RoundPending(
@@ -332,13 +336,13 @@ class Contributor:
             if participant is not None and state.content:
                 try:
                     participant, message = self._answer(participant, state, vector)
-                except Unsafe as problem:
+                except UnsafeRoundError as problem:
                     return RoundPending(str(problem))
                 is_waiting = False
                 continue
             left = self._patience - (self._clock() - begun)
             if left <= 0.0:
-                return RoundPending(_why(state))
+                return RoundPending(_reason_for(state))
             if (
                 is_waiting and took < pause
             ):  # this server, or its carrier, was asked to wait and does not
@@ -404,7 +408,9 @@ class Contributor:
         if opening.labels_digest != spec.labels_digest:
             return "the labels have been amended: sync again"
         return (
-            None if opening.purpose == purpose else f"a round for {a(opening.purpose)} comes first"
+            None
+            if opening.purpose == purpose
+            else f"a round for {_with_article(opening.purpose)} comes first"
         )
 
     def _join(self, opening: Opening, sequence: int) -> Participant | None:
@@ -477,7 +483,7 @@ class Contributor:
                 self._drop(participant)
             if is_change or state.phase == "aborted":
                 return RoundEnd(
-                    why=state.reason
+                    reason=state.reason
                     or "the round went on without this client, which had dropped out"
                 )
             return RoundEnd()
@@ -542,7 +548,7 @@ class Contributor:
         )
 
 
-def _why(state: _RoundState) -> str:
+def _reason_for(state: _RoundState) -> str:
     if state.phase == "closed":
         return "another round is under way: this client joins the next one"
     if state.phase == "joining":
@@ -634,7 +640,7 @@ class Masked:
                 ) from refusal
             raise
         if isinstance(outcome, RoundPending):
-            raise PendingError(outcome.why)
+            raise PendingError(outcome.reason)
         if outcome.receipt is not None:
             return outcome.receipt
         with self._outbox.turn:
@@ -643,10 +649,12 @@ class Masked:
                 composed is not None and composed.sequence == sequence
             ):  # or another agent has put it back meanwhile
                 if self._contributor.is_bound(sequence):
-                    store.remember({"refusal": outcome.why})
+                    store.remember({"refusal": outcome.reason})
                 else:
-                    self._outbox.abandon(sequence, outcome.why)
-        raise PendingError(f"{outcome.why}. Nothing was changed: the next sync joins another round")
+                    self._outbox.abandon(sequence, outcome.reason)
+        raise PendingError(
+            f"{outcome.reason}. Nothing was changed: the next sync joins another round"
+        )
 
     def contribution(self, composition: Composition) -> Contribution:
         """What a composed request adds and deletes; the same each time."""
@@ -700,11 +708,11 @@ class Masked:
             return ()
         if answer.audits:  # when it is over, the server does not name them any more
             self._store.remember({_AUDITING: " ".join(audit for audit, _ in answer.audits)})
-        outcome = self._contributor.join_in(
+        outcome = self._contributor.join(
             purpose, lambda: Contribution.of(statistics(), None, self._store.spec)
         )
-        if isinstance(outcome, RoundPending) or outcome.why:
-            raise PendingError(outcome.why)
+        if isinstance(outcome, RoundPending) or outcome.reason:
+            raise PendingError(outcome.reason)
         return tuple((self._store.recall(_AUDITING) or "").split()) if purpose == "audit" else ()
 
     def release(self) -> None:

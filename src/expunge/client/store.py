@@ -27,13 +27,13 @@ from expunge.client.overview import ClientOverview
 from expunge.client.samples import (
     BLOCK_SAMPLES,
     Batch,
-    Found,
-    Opened,
     Preview,
     Progress,
     Recompute,
     Samples,
     Selection,
+    StoredSample,
+    UnsealedSample,
     counted,
 )
 from expunge.client.settings import checkpoint_text, spec_text
@@ -109,13 +109,13 @@ class ClientStore(ClientOverview):
         }
         key = SigningKey(secrets.token_bytes(32)) if key is None else key
         return cls(
-            ClientFolder.create(Path(path), key, settings, [Path(place) for place in mirrors])
+            ClientFolder.create(Path(path), key, settings, [Path(mirror) for mirror in mirrors])
         )
 
     # -- reading -----------------------------------------------------------------------------------
 
     @exclusive
-    def listed(self, selection: Selection) -> list[Found]:
+    def listed(self, selection: Selection) -> list[StoredSample]:
         """The samples of a selection: ids, subjects, class indices, states and times, without their
         features.
         """
@@ -127,30 +127,34 @@ class ClientStore(ClientOverview):
         return self._samples.missing(ids)
 
     @exclusive
-    def opened(self, selection: Selection) -> list[tuple[Found, Opened]]:
+    def opened(self, selection: Selection) -> list[tuple[StoredSample, UnsealedSample]]:
         """The samples of a selection with all that the store holds of them, in the order of
         `listed`.
         """
-        found = self._samples.find(selection, self._spec)
-        return list(zip(found, self._samples.open([one.slot for one in found]), strict=True))
+        stored = self._samples.find(selection, self._spec)
+        return list(
+            zip(stored, self._samples.open([sample.slot for sample in stored]), strict=True)
+        )
 
     @exclusive
     def preview(self, selection: Selection) -> Preview:
         """What forgetting would do; nothing changes."""
         return self._preview(self._samples.find(selection, self._spec))
 
-    def _preview(self, found: Sequence[Found]) -> Preview:
-        going = [one for one in found if one.state in ("adding", "live")]
+    def _preview(self, selected: Sequence[StoredSample]) -> Preview:
+        going = [sample for sample in selected if sample.state in ("adding", "live")]
         labels = [
-            None if one.label is None else str((self._spec.labels or ())[one.label])
-            for one in going
+            None if sample.label is None else str((self._spec.labels or ())[sample.label])
+            for sample in going
         ]
         return Preview(
-            ids=tuple(one.names.id for one in going),
+            ids=tuple(sample.names.id for sample in going),
             labels=counted(labels),
-            subjects=counted(one.names.subject for one in going),
-            unsent=sum(not one.sent for one in going),
-            pending=tuple(one.names.id for one in found if one.state not in ("adding", "live")),
+            subjects=counted(sample.names.subject for sample in going),
+            unsent=sum(not sample.sent for sample in going),
+            pending=tuple(
+                sample.names.id for sample in selected if sample.state not in ("adding", "live")
+            ),
         )
 
     @exclusive
@@ -316,16 +320,16 @@ class ClientStore(ClientOverview):
             "SELECT 1 FROM orders WHERE id = ? AND answered = 0", (order,)
         ):
             return Preview()
-        found = self._samples.find(selection, self._spec, for_order=order is not None)
-        self._forget(found, order=order, recompute=recompute)
-        return self._preview(found)
+        selected = self._samples.find(selection, self._spec, for_order=order is not None)
+        self._forget(selected, order=order, recompute=recompute)
+        return self._preview(selected)
 
     @exclusive
     def leave(self, *, recompute: Recompute | None = None) -> Preview:
         """Forget everything, and say in the next request that this client leaves the federation."""
-        found = self._samples.find(Selection(everything=True), self._spec)
-        self._forget(found, recompute=recompute, leaving=True)
-        return self._preview(found)
+        selected = self._samples.find(Selection(everything=True), self._spec)
+        self._forget(selected, recompute=recompute, leaving=True)
+        return self._preview(selected)
 
     @exclusive
     def drop_orders(self, waiting: Collection[str]) -> None:
@@ -337,7 +341,7 @@ class ClientStore(ClientOverview):
 
     def _forget(
         self,
-        found: Sequence[Found],
+        selected: Sequence[StoredSample],
         *,
         order: str | None = None,
         recompute: Recompute | None,
@@ -346,13 +350,13 @@ class ClientStore(ClientOverview):
         self._samples.drop_recent()
         with self._database.transaction() as changes:
             if self.gone:
-                gone = states.remove(changes, [one.slot for one in found])
+                gone = states.remove(changes, [sample.slot for sample in selected])
             else:
                 if self.mode == "recompute":
                     self._samples.keep_features(
-                        self._spec, [one.slot for one in found if one.sent], recompute
+                        self._spec, [sample.slot for sample in selected if sample.sent], recompute
                     )
-                gone = states.forget(changes, [one.slot for one in found], order)
+                gone = states.forget(changes, [sample.slot for sample in selected], order)
                 if order is not None:
                     changes.run("INSERT OR REPLACE INTO orders (id) VALUES (?)", (order,))
             if leaving:

@@ -8,7 +8,7 @@ stays where it stood.
 
 How a request is delivered is the federation's choice (`expunge.client.delivery`). `Updates` asks
 the server what is new, and takes it on; `require_in_step` compares what store and server say of
-each other's requests; `Synced` is what a sync has done.
+each other's requests; `SyncResult` is what a sync has done.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def require_in_step(store: ClientStore, answer: Answer) -> None:
 
 
 @dataclass(frozen=True)
-class Synced:
+class SyncResult:
     """What a sync has done. `orders` are the erasure orders carried out, with what each found.
 
     `waiting` says what a round of secure aggregation waits for, if this client is in one or could
@@ -98,7 +98,7 @@ class Synced:
     rejoined: bool = False
     waiting: str = ""
 
-    def followed_by(self, later: Synced) -> Synced:
+    def followed_by(self, later: SyncResult) -> SyncResult:
         """What both have done, and how things stand after the second."""
         return replace(
             later,
@@ -112,8 +112,8 @@ class Synced:
 
 
 def sync_all(
-    syncs: Mapping[str, Callable[[], Synced]], go_on: Callable[[bool], bool]
-) -> dict[str, Synced]:
+    syncs: Mapping[str, Callable[[], SyncResult]], go_on: Callable[[bool], bool]
+) -> dict[str, SyncResult]:
     """Sync each client, again and again while rounds of secure aggregation go on: a round is
     complete only when its clients have taken turns.
 
@@ -135,12 +135,12 @@ def sync_all(
     done = {name: sync() for name, sync in syncs.items()}
     changed = True
     while any(synced.waiting for synced in done.values()) and go_on(changed):
-        again = {name: sync() for name, sync in syncs.items()}
+        results = {name: sync() for name, sync in syncs.items()}
         changed = any(
             synced.receipts or synced.audits or synced.waiting != done[name].waiting
-            for name, synced in again.items()
+            for name, synced in results.items()
         )
-        done = {name: done[name].followed_by(synced) for name, synced in again.items()}
+        done = {name: done[name].followed_by(synced) for name, synced in results.items()}
     return done
 
 
@@ -392,7 +392,7 @@ class Agent:
 
     # -- asking ------------------------------------------------------------------------------------
 
-    def sync(self, *, accept_restored: bool = False) -> Synced:
+    def sync(self, *, accept_restored: bool = False) -> SyncResult:
         """Ask what is new, carry it out, bring what is pending, answer audits and fetch the newest
         head.
 
@@ -405,7 +405,7 @@ class Agent:
         if answer.status == "gone":
             self.store.outbox.release()
             self._delivery.release()
-            return Synced(
+            return SyncResult(
                 "gone", orders=self._carry_out(answer)[0], amended=self.store.spec != before
             )
         require_in_step(self.store, answer)
@@ -421,7 +421,7 @@ class Agent:
         head, is_new = self._fetch_head()
         if problem is not None:
             raise problem
-        return Synced(
+        return SyncResult(
             "active",
             tuple(receipts),
             orders,

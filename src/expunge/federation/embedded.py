@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from expunge.client import Agent, ClientStore, Preview, Selection, Synced, enrol
+from expunge.client import Agent, ClientStore, Preview, Selection, SyncResult, enrol
 from expunge.client.sync import sync_all
 from expunge.crypto import Envelope
 from expunge.errors import StoreError
@@ -62,7 +62,7 @@ class Client:
         gone = self.store.forget(Selection(**selection))
         return gone, self.agent.push()
 
-    def sync(self) -> Synced:
+    def sync(self) -> SyncResult:
         """Carry out orders, answer audits, take on amendments, fetch the newest head."""
         return self.agent.sync()
 
@@ -153,7 +153,7 @@ class Federation:
         """
         return self.office.token(name, role, (str(self.layout.path),))[0]
 
-    def sync(self) -> dict[str, Synced]:
+    def sync(self) -> dict[str, SyncResult]:
         """Sync every client that is open here; under secure aggregation, as often as the rounds
         that they make up take.
 

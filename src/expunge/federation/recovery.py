@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from expunge.client import Agent, ClientStore, Synced
+from expunge.client import Agent, ClientStore, SyncResult
 from expunge.client.enrolment import rejoin
 from expunge.client.sync import patience, sync_all
 from expunge.crypto import SigningKey
@@ -242,7 +242,7 @@ def _send_all(
     """Let every client send what it holds; why some have not, by name."""
     sent: set[str] = set()
 
-    def send(store: ClientStore) -> Synced:
+    def send(store: ClientStore) -> SyncResult:
         synced = Agent(store, carrier, recompute=recompute(store)).sync(accept_restored=True)
         if not synced.waiting:
             sent.add(store.name)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from expunge.client import Agent, Synced
+from expunge.client import Agent, SyncResult
 from expunge.crypto import SigningKey
 from expunge.errors import CarrierError, ExpungeError
 from expunge.secagg import Opening, Participant
@@ -87,9 +87,9 @@ class Online:
         return Agent(self.circle.stores[name], carrier, sleep=sleep, **options)
 
     def in_threads(
-        self, names: list[str], act: Callable[[Agent], Synced], patience: float = 60.0
-    ) -> dict[str, Synced]:
-        done: dict[str, Synced] = {}
+        self, names: list[str], act: Callable[[Agent], SyncResult], patience: float = 60.0
+    ) -> dict[str, SyncResult]:
+        done: dict[str, SyncResult] = {}
         problems: list[BaseException] = []
 
         def run(name: str) -> None:
@@ -150,7 +150,7 @@ def test_a_client_that_waits_for_others_does_not_ask_again_and_again() -> None:
         circle.everybody_adds()
         waiting = threading.Event()
 
-        def late(agent: Agent) -> Synced:
+        def late(agent: Agent) -> SyncResult:
             if agent.store.name != "c0":
                 waiting.wait(30)
             return agent.sync()
@@ -182,7 +182,7 @@ def test_a_round_goes_on_without_one_that_does_not_come_back_and_the_next_has_it
         circle.check_whole()
 
 
-def _until_receipted(agent: Agent) -> Synced:
+def _until_receipted(agent: Agent) -> SyncResult:
     """c3 learns first that the old round is over."""
     done = agent.sync()
     return done if done.receipts else agent.sync()

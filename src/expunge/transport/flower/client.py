@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from expunge.client import Agent, ClientStore, Synced, enrol
+from expunge.client import Agent, ClientStore, SyncResult, enrol
 from expunge.client.samples import Recompute
 from expunge.crypto import canonical
 from expunge.errors import CarrierError, ExpungeError, RefusedError
@@ -139,7 +139,7 @@ def _enrolled(path: Path, timeout: float) -> bool:
 
 def run_agent(
     store: ClientStore, message: ServerMessage, recompute: Recompute | None = None
-) -> tuple[NodeMessage, Synced | ExpungeError | None]:
+) -> tuple[NodeMessage, SyncResult | ExpungeError | None]:
     """Run the agent of a store on a message: what is to be replied, and how its sync has ended, if
     it has.
     """
@@ -155,7 +155,7 @@ def run_agent(
         nonce=lambda: state.draw(replay),
         announced=True,
     )
-    outcome: Synced | ExpungeError | None = None
+    outcome: SyncResult | ExpungeError | None = None
     try:
         outcome = agent.sync()
     except NotYet:
