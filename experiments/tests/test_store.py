@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from experiment_cases import Toy
 from expunge.errors import InputError
 from expunge_experiments.runs.base import Cell
-from expunge_experiments.store import Kept, Store, data_names, plain
+from expunge_experiments.store import CellResult, Store, data_names, plain
 
 JSON = st.recursive(
     st.none()
@@ -33,8 +33,8 @@ def cell(**key: Any) -> Cell:
     return Cell({"dataset": "tiny", "seed": 0} | key, lambda *_: {})
 
 
-def kept(result: dict[str, Any], **key: Any) -> Kept:
-    return Kept(cell(**key).key, result, 1.5, SAME, {"versions": {}})
+def kept(result: dict[str, Any], **key: Any) -> CellResult:
+    return CellResult(cell(**key).key, result, 1.5, SAME, {"versions": {}})
 
 
 @settings(max_examples=15)  # each writes to disk

@@ -1,11 +1,11 @@
-"""Heads as files that other tools read: safetensors, and ONNX with one linear layer.
+"""Heads as files that other tools read: safetensors, ONNX with one linear layer, and arrays.
 
-Laws: the same head gives the same bytes; loading gives back the head (spec, weights, digest, error
-bound) bit for bit, or raises FormatError. What is stored under the one metadata key "expunge" is
-described in docs/how-to/export-a-head.md. Diagnostics are not stored: they belong to the path, not
-to the head.
+Laws of the first two: the same head gives the same bytes; loading gives back the head (spec,
+weights, digest, error bound) bit for bit, or raises FormatError. What is stored under the one
+metadata key "expunge" is described in docs/how-to/export-a-head.md. Diagnostics are not stored:
+they belong to the path, not to the head.
 
-Both formats hold the weights as a torch.nn.Linear does: `weight` (columns, dim) and, where the spec
+These two hold the weights as a torch.nn.Linear does: `weight` (columns, dim) and, where the spec
 has an intercept, `bias` (columns), in float64, which is exact. The libraries are optional
 (`expunge[export]`) and imported only when asked for.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import json
 import math
 import os
@@ -60,6 +61,18 @@ def save_onnx(
 def load_onnx(path: str | os.PathLike[str]) -> Head:
     """The head of a file that `save_onnx` wrote, its digest checked."""
     return from_onnx(Path(path).read_bytes())
+
+
+def save_npz(head: Head, path: str | os.PathLike[str]) -> None:
+    """Write weights (width, columns), the intercept last, labels and digest for NumPy.
+
+    The weights are exact, in float64; the rest of the spec is not there, so that no head can be
+    loaded from it.
+    """
+    data = io.BytesIO()
+    labels = np.array([str(label) for label in head.spec.labels or ()])
+    np.savez(data, weights=head.weights, labels=labels, digest=np.array(head.digest))
+    _write(path, data.getvalue())
 
 
 # -- safetensors -----------------------------------------------------------------------------------

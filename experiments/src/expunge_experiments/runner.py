@@ -25,7 +25,7 @@ from expunge.storage.files import FolderLock, write_whole
 from expunge_experiments import machine
 from expunge_experiments.datasets.dataset import USUAL, Dataset, fitting_grid, largest_of
 from expunge_experiments.runs.base import Cell, Done, Experiment, Key, Report, Results
-from expunge_experiments.store import Kept, Store, data_names, plain
+from expunge_experiments.store import CellResult, Store, data_names, plain
 
 if TYPE_CHECKING:
     from expunge_experiments.datasets.catalogue import Library
@@ -188,7 +188,9 @@ class Runner:
         self._report(f"{experiment.name}: cells", len(cells), len(cells))
         return failures, measured
 
-    def _measured(self, experiment: Experiment[Any], cell: Cell, here: Mapping[str, Any]) -> Kept:
+    def _measured(
+        self, experiment: Experiment[Any], cell: Cell, here: Mapping[str, Any]
+    ) -> CellResult:
         name = cell_name(cell.key)
         self._report(f"now: {experiment.name}, {name}", 0, None)
         data = {one: plain(self._identities.required(one)) for one in data_names(cell.key)}
@@ -197,7 +199,7 @@ class Runner:
             self._library,
             lambda what, done, total: self._report(f"now: {name}: {what}", done, total),
         )
-        return Kept(cell.key, result, time.perf_counter() - began, data, here)
+        return CellResult(cell.key, result, time.perf_counter() - began, data, here)
 
 
 class _Identities:

@@ -26,7 +26,7 @@ Identities = Mapping[str, Mapping[str, Any] | None]  # of data by name; None for
 
 
 @dataclass(frozen=True)
-class Kept:
+class CellResult:
     """A cell's result as it is stored. `data` says what it was measured on, `environment` where."""
 
     key: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Store:
         }
         return self._cells / f"{hashlib.sha256(_text(whole).encode()).hexdigest()[:32]}.json"
 
-    def find(self, cell: Cell, identities: Identities) -> Kept | None:
+    def find(self, cell: Cell, identities: Identities) -> CellResult | None:
         """The cell's result, if it was measured on the same data.
 
         Where data are not here, it cannot have changed with them.
@@ -72,7 +72,7 @@ class Store:
             return None
         if not all(name in content for name in ("result", "seconds", "data", "environment")):
             return None
-        kept = Kept(
+        kept = CellResult(
             *(content[name] for name in ("key", "result", "seconds", "data", "environment"))
         )
         same = all(
@@ -81,7 +81,7 @@ class Store:
         )
         return kept if same else None
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: CellResult) -> None:
         """Write a result; after a crash the file is whole or absent."""
         self._cells.mkdir(parents=True, exist_ok=True)
         content = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import numpy as np
 from rich.console import RenderableType
 
 from expunge.cli._command import command
@@ -17,7 +16,7 @@ from expunge.client.overview import ClientOverview
 from expunge.errors import InputError
 from expunge.evidence import Certificate, published_head
 from expunge.evidence.wording import moment
-from expunge.export import save_onnx, save_safetensors
+from expunge.export import save_npz, save_onnx, save_safetensors
 from expunge.ridge.head import Head
 from expunge.storage.files import write_whole
 
@@ -149,15 +148,6 @@ def _write(output: Path, form: str | None, data: bytes, weights: Head) -> None:
     elif form == "onnx":
         save_onnx(weights, output)
     elif form == "npz":
-        _save_npz(output, weights)
+        save_npz(weights, output)
     else:
         write_whole(output, data, mode=0o644)
-
-
-def _save_npz(output: Path, weights: Head) -> None:
-    """Exact float64 weights (width, columns), the intercept last; with labels and digest."""
-    draft = output.with_name(f".{output.name}.part")
-    labels = np.array([str(label) for label in weights.spec.labels or ()])
-    with draft.open("wb") as file:
-        np.savez(file, weights=weights.weights, labels=labels, digest=np.array(weights.digest))
-    draft.replace(output)

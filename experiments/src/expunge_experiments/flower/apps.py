@@ -13,7 +13,7 @@ import numpy as np
 from expunge.errors import ExpungeError, InputError
 from expunge.transport.flower.messages import Parcel
 from expunge_experiments.flower.engine import FlowerEngine
-from expunge_experiments.flower.exchange import Exchange, Place, client_app, server_app
+from expunge_experiments.flower.exchange import Exchange, NodeContext, client_app, server_app
 from expunge_experiments.flower.job import Diary, Job, Request, SharedPool
 from expunge_experiments.flower.node import FOLDER, Run, client_of, respond
 from expunge_experiments.systems.base import Cost, System
@@ -23,9 +23,9 @@ ACTION = "experiment"
 ACTORS = "experiment-actors"  # how many clients work at the same time, in a run's config
 
 
-def attend(parcel: Parcel, place: Place) -> Parcel:
+def answer_parcel(parcel: Parcel, context: NodeContext) -> Parcel:
     """What a node answers."""
-    return respond(parcel, Run.of(_folder(place.run_config)), client_of(place.node_config))
+    return respond(parcel, Run.of(_folder(context.run_config)), client_of(context.node_config))
 
 
 def lead(exchange: Exchange, config: Mapping[str, Any]) -> None:
@@ -73,5 +73,5 @@ def _folder(config: Mapping[str, Any]) -> Path:
     return Path(str(config[FOLDER]))
 
 
-client = client_app(ACTION, attend)
+client = client_app(ACTION, answer_parcel)
 server = server_app(ACTION, lead)

@@ -19,7 +19,7 @@ from expunge_experiments.flower.node import packed, unpacked
 _NANO = 1e-9
 
 
-class Asking(Protocol):
+class ParcelExchange(Protocol):
     """What is needed of `flower.exchange.Exchange`."""
 
     def nodes(self, count: int) -> list[int]:
@@ -39,7 +39,7 @@ class FlowerEngine(Engine):
     what nodes need to load samples and state (`loading_seconds`).
     """
 
-    def __init__(self, exchange: Asking, clients: int, parallel: int = 1) -> None:
+    def __init__(self, exchange: ParcelExchange, clients: int, parallel: int = 1) -> None:
         super().__init__()
         self.parallel = parallel
         self.loading_seconds = 0.0  # of all clients together

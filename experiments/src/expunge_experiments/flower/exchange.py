@@ -29,14 +29,14 @@ _PROBLEM = "expunge.problem"
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeContext:
     """Where a parcel is answered: what Flower's configs say of the node and of the run."""
 
     node_config: Mapping[str, Any]
     run_config: Mapping[str, Any]
 
 
-Handle = Callable[[Parcel, Place], Parcel]
+Handle = Callable[[Parcel, NodeContext], Parcel]
 Lead = Callable[["Exchange", Mapping[str, Any]], None]
 
 
@@ -68,7 +68,8 @@ def register(app: ClientApp, action: str, handle: Handle) -> None:
         try:
             records = to_records(
                 handle(
-                    from_records(message.content), Place(context.node_config, context.run_config)
+                    from_records(message.content),
+                    NodeContext(context.node_config, context.run_config),
                 )
             )
         except ExpungeError as problem:

@@ -62,16 +62,16 @@ def respond(parcel: Parcel, run: Run, client: int) -> Parcel:
     match canonical.decode(parcel.note, "a question of the engine"):
         case {"ask": "client"}:
             return _answer(
-                {"client": client, "kept": size_of(_Desk.open(run, client).worker.state())}
+                {"client": client, "kept": size_of(_OpenWorker.open(run, client).worker.state())}
             )
         case {"ask": "messages"}:
             return _messages(parcel.parts, run, client)
         case {"ask": "state"}:
-            return _answer({}, packed(_Desk.open(run, client).worker.state()))
+            return _answer({}, packed(_OpenWorker.open(run, client).worker.state()))
         case {"ask": "restore"}:
-            desk = _Desk.open(run, client)
-            desk.worker.restore(unpacked(parcel.parts[0]))
-            return _answer({"kept": desk.close()})
+            opened = _OpenWorker.open(run, client)
+            opened.worker.restore(unpacked(parcel.parts[0]))
+            return _answer({"kept": opened.close()})
     raise FormatError(
         f"{parcel.note!r:.80} is no question of the engine: it was altered, or is of another "
         "version"
@@ -84,24 +84,24 @@ def _messages(messages: tuple[bytes, ...], run: Run, client: int) -> Parcel:
     The worker's own time is measured as in one process: reading, answering, writing.
     """
     began = time.perf_counter_ns()
-    desk = _Desk.open(run, client)
+    opened = _OpenWorker.open(run, client)
     answers, worked = [], []
     for data in messages:
         since = time.perf_counter_ns()
-        answers.append(desk.worker.respond(ArrayMessage.from_bytes(data)).to_bytes())
+        answers.append(opened.worker.respond(ArrayMessage.from_bytes(data)).to_bytes())
         worked.append(time.perf_counter_ns() - since)
-    kept = desk.close()
+    kept = opened.close()
     loaded = time.perf_counter_ns() - began - sum(worked)
     return _answer({"kept": kept, "loaded": loaded, "worked": worked}, *answers)
 
 
 @dataclass
-class _Desk:
+class _OpenWorker:
     """A worker while a message is answered, and the bytes of its state as they were found."""
 
     worker: Worker
     path: Path
-    found: bytes | None
+    stored: bytes | None
 
     @classmethod
     def open(cls, run: Run, client: int) -> Self:
@@ -115,16 +115,16 @@ class _Desk:
             run.employ(client, run.pool.samples_of(client)),
             run.folder / _STATES / f"{client}.state",
         )
-        found = path.read_bytes() if path.exists() else None
-        if found is not None:
-            worker.restore(unpacked(found))
-        return cls(worker, path, found)
+        stored = path.read_bytes() if path.exists() else None
+        if stored is not None:
+            worker.restore(unpacked(stored))
+        return cls(worker, path, stored)
 
     def close(self) -> int:
         """Leave the state for the next message, if it has changed; its size."""
         state = self.worker.state()
         data = packed(state)
-        if data != self.found:
+        if data != self.stored:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             draft = self.path.with_suffix(".part")
             draft.write_bytes(

@@ -40,7 +40,7 @@ PUBLICATION_BITS = 48  # so fine that rounding the exact head is nothing next to
 
 
 @dataclass(frozen=True)
-class Plan:
+class StreamSettings:
     """What a stream is made of: `base` samples to begin with, then requests of `batch` added or
     `deleted` deleted samples.
 
@@ -94,7 +94,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Stream:
-    """A plan carried out exactly.
+    """A stream of requests, carried out exactly.
 
     `resolution` is how far the published exact weights may be from the exact solution.
     """
@@ -105,8 +105,8 @@ class Stream:
     resolution: float
 
     @classmethod
-    def of(cls, plan: Plan, dataset: Dataset, report: Report) -> Stream:
-        """Carry out a plan with the exact solver: its heads are those of retraining, bit for
+    def of(cls, plan: StreamSettings, dataset: Dataset, report: Report) -> Stream:
+        """Carry out a stream with the exact solver: its heads are those of retraining, bit for
         bit.
         """
         plan.check(len(dataset.train_labels))
@@ -201,10 +201,10 @@ class LowRankSettings:
             if value < 1:
                 raise InputError(f"{name} = {value} must be at least 1")
 
-    def plan(self, seed: int) -> Plan:
+    def plan(self, seed: int) -> StreamSettings:
         """The stream of a seed."""
         sizes = (self.base, self.batch, self.deleted, self.clients, self.requests)
-        return Plan(self.dataset, self.gamma, *sizes, seed)
+        return StreamSettings(self.dataset, self.gamma, *sizes, seed)
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class LowRank(Experiment[LowRankSettings]):
 
     def __init__(self) -> None:
         self._streams: dict[
-            Plan, Stream
+            StreamSettings, Stream
         ] = {}  # a cache: all methods and ranks follow the same stream
 
     def cells(self, settings: LowRankSettings) -> list[Cell]:
@@ -276,7 +276,7 @@ class LowRank(Experiment[LowRankSettings]):
 
     # -- measuring ---------------------------------------------------------------------------------
 
-    def _stream(self, plan: Plan, dataset: Dataset, report: Report) -> Stream:
+    def _stream(self, plan: StreamSettings, dataset: Dataset, report: Report) -> Stream:
         if plan not in self._streams:
             self._streams = {plan: Stream.of(plan, dataset, report)}
         return self._streams[plan]
