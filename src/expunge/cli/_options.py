@@ -30,6 +30,8 @@ _TIMES = (
     "%Y-%m-%dT%H:%M:%S%z",
 )
 
+BACKBONE = "What turns images or texts into features. [default: as enrolled]"
+
 at_option = click.option(
     "--at",
     metavar="URL|DIR",
@@ -55,6 +57,16 @@ client_option = click.option(
     required=True,
     help="The client's folder.",
 )
+feature_columns_option = click.option(
+    "--feature-column",
+    "feature_columns",
+    multiple=True,
+    metavar="NAME",
+    help="A column of features. Repeatable.",
+)
+id_column_option = click.option(
+    "--id-column", metavar="NAME", help="The column of ids. [default: id]"
+)
 
 
 def office_options(function: Function) -> Function:
@@ -71,6 +83,30 @@ def output_option(text: str, *, required: bool = False) -> Callable[[Function], 
         required=required,
         help=text,
     )
+
+
+def host_option(text: str) -> Callable[[Function], Function]:
+    """--host, repeatable."""
+    return click.option("--host", "hosts", multiple=True, metavar="NAME", help=text)
+
+
+def port_option(
+    text: str = "The port that it will be served at.",
+) -> Callable[[Function], Function]:
+    """--port, of a server that others reach by --host."""
+    ports = click.IntRange(1, 65535)
+    return click.option("--port", type=ports, default=8443, show_default=True, help=text)
+
+
+def mirror_option(when: str = ", on another disk") -> Callable[[Function], Function]:
+    """--mirror, repeatable."""
+    text = f"Mirror the vault to this file{when}. Repeatable."
+    return click.option("--mirror", "mirrors", type=PATH, multiple=True, help=text)
+
+
+def backbone_option(text: str = BACKBONE) -> Callable[[Function], Function]:
+    """--backbone."""
+    return click.option("--backbone", metavar="DESCRIPTION", help=text)
 
 
 def subject_text(given: str) -> str:

@@ -14,7 +14,14 @@ from expunge.cli._aggregation import require_rules, rounds_facts, rules_of, rule
 from expunge.cli._command import group
 from expunge.cli._connect import ATTEMPTS, PATIENCE, carrier_to
 from expunge.cli._identifiers import Identifier, resolve
-from expunge.cli._options import FOLDER, PATH, at_option, output_option
+from expunge.cli._options import (
+    FOLDER,
+    at_option,
+    host_option,
+    mirror_option,
+    output_option,
+    port_option,
+)
 from expunge.cli._output import GOOD, Screen, count, facts, next_steps, title, typed, unwrapped
 from expunge.cli._samples import backbone_argument
 from expunge.cli.enroll import addresses, token_from
@@ -43,27 +50,9 @@ def aggregator() -> None:
 @click.argument("token")
 @click.option("--messages", help="What the clients of the group may send. [default: rows,gram]")
 @rules_options
-@click.option(
-    "--host",
-    "hosts",
-    multiple=True,
-    metavar="NAME",
-    help="A name or address under which its clients reach it. Repeatable.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8443,
-    show_default=True,
-    help="The port that it will be served at.",
-)
-@click.option(
-    "--mirror",
-    "mirrors",
-    type=PATH,
-    multiple=True,
-    help="Mirror the vault to this file, on another disk. Repeatable.",
-)
+@host_option("A name or address under which its clients reach it. Repeatable.")
+@port_option()
+@mirror_option()
 @at_option
 def found(
     *,

@@ -17,7 +17,17 @@ from expunge.cli._agent import agent_of, backbone_of, store_at, unserved
 from expunge.cli._command import command
 from expunge.cli._connect import carrier_to
 from expunge.cli._format import preview_value, show_preview, show_synced, show_way_on, synced_value
-from expunge.cli._options import FILE, PATH, at_option, client_option, wait_options, yes_option
+from expunge.cli._options import (
+    FILE,
+    PATH,
+    at_option,
+    backbone_option,
+    client_option,
+    feature_columns_option,
+    id_column_option,
+    wait_options,
+    yes_option,
+)
 from expunge.cli._output import GOOD, Screen, count, line, next_steps, short_path, typed, unwrapped
 from expunge.cli._samples import (
     Samples,
@@ -46,11 +56,6 @@ if TYPE_CHECKING:
     from expunge.backbones import Backbone
 
 _no_sync = click.option("--no-sync", is_flag=True, help="Leave it pending: the next sync sends it.")
-_backbone = click.option(
-    "--backbone",
-    metavar="DESCRIPTION",
-    help="What turns images or texts into features. [default: as enrolled]",
-)
 
 
 @command()
@@ -58,13 +63,7 @@ _backbone = click.option(
 @client_option
 @click.option("--label", help="The label of images and texts that have none of their own.")
 @click.option("--subject", help="The person whom they are about, likewise.")
-@click.option(
-    "--feature-column",
-    "feature_columns",
-    multiple=True,
-    metavar="NAME",
-    help="A column of features. Repeatable.",
-)
+@feature_columns_option
 @click.option(
     "--label-column",
     "label_columns",
@@ -72,7 +71,7 @@ _backbone = click.option(
     metavar="NAME",
     help="The column of labels; several for outputs.",
 )
-@click.option("--id-column", metavar="NAME", help="The column of ids. [default: id]")
+@id_column_option
 @click.option("--subject-column", metavar="NAME", help="The column of subjects. [default: subject]")
 @click.option(
     "--labels", "labels_file", type=FILE, help="For .npy: a second .npy file with the labels."
@@ -89,7 +88,7 @@ _backbone = click.option(
     is_flag=True,
     help="Labels that are integers are class indices, counted from 0.",
 )
-@_backbone
+@backbone_option()
 @_no_sync
 @wait_options
 @at_option
@@ -251,7 +250,7 @@ def _put_whole(store: ClientStore, batch: Samples) -> int:
 @selection_options
 @click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
 @yes_option
-@_backbone
+@backbone_option()
 @_no_sync
 @wait_options
 @at_option
@@ -342,7 +341,7 @@ def _preview(store: ClientStore, selection: Selection) -> Preview:
     type=FILE,
     help="The right image or text file; its feature is computed by the backbone.",
 )
-@_backbone
+@backbone_option()
 @_no_sync
 @wait_options
 @at_option

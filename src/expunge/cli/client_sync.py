@@ -10,7 +10,7 @@ from expunge.cli import _command
 from expunge.cli._agent import agent_of, backbone_of, store_at, unserved
 from expunge.cli._command import command
 from expunge.cli._format import show_synced, show_way_on, synced_value
-from expunge.cli._options import at_option, client_option, wait_options, yes_option
+from expunge.cli._options import at_option, backbone_option, client_option, wait_options, yes_option
 from expunge.cli._output import GOOD, WAITS, Screen, count, line
 from expunge.cli._samples import recomputing
 from expunge.cli.client_status import show_forgotten
@@ -20,11 +20,7 @@ from expunge.client.store import KINDS
 
 @command()
 @client_option
-@click.option(
-    "--backbone",
-    metavar="DESCRIPTION",
-    help="For a store that keeps no features. [default: as enrolled]",
-)
+@backbone_option("For a store that keeps no features. [default: as enrolled]")
 @click.option(
     "--accept-restored",
     is_flag=True,
@@ -84,11 +80,7 @@ def sync(
 
 @command()
 @client_option
-@click.option(
-    "--backbone",
-    metavar="DESCRIPTION",
-    help="For a store that keeps no features. [default: as enrolled]",
-)
+@backbone_option("For a store that keeps no features. [default: as enrolled]")
 @yes_option
 @wait_options
 @at_option

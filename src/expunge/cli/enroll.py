@@ -15,7 +15,7 @@ from expunge.backbones import Backbone, backbone_from, require_fingerprint
 from expunge.cli._agent import store_at
 from expunge.cli._command import command
 from expunge.cli._connect import absolute, carrier_to
-from expunge.cli._options import FOLDER, PATH, at_option
+from expunge.cli._options import FOLDER, at_option, backbone_option, mirror_option
 from expunge.cli._output import Screen, facts, next_steps, title, typed, unwrapped
 from expunge.cli._samples import backbone_argument
 from expunge.client import ClientStore, enrol
@@ -46,18 +46,8 @@ from expunge.wire.token import Token
     is_flag=True,
     help="Keep no features: compute them again from their files whenever they are needed.",
 )
-@click.option(
-    "--backbone",
-    metavar="DESCRIPTION",
-    help="What turns images or texts into features, such as hf:FOLDER?pooling=cls.",
-)
-@click.option(
-    "--mirror",
-    "mirrors",
-    type=PATH,
-    multiple=True,
-    help="Mirror the vault to this file, on another disk. Repeatable.",
-)
+@backbone_option("What turns images or texts into features, such as hf:FOLDER?pooling=cls.")
+@mirror_option()
 @click.option(
     "--rejoin",
     is_flag=True,

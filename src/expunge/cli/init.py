@@ -18,7 +18,14 @@ from expunge.cli._aggregation import (
     rules_options,
 )
 from expunge.cli._command import command
-from expunge.cli._options import FILE, FOLDER, PATH
+from expunge.cli._options import (
+    FILE,
+    FOLDER,
+    backbone_option,
+    host_option,
+    mirror_option,
+    port_option,
+)
 from expunge.cli._output import Screen, count, facts, line, next_steps, typed, unwrapped
 from expunge.cli._samples import backbone_argument
 from expunge.errors import FormatError, InputError
@@ -59,11 +66,7 @@ _GRID_HELP = "DIGITS,FRACTION_BITS: 2 digits of 21 bits, of which so many after 
     show_default=True,
     help="Weights are published as multiples of 2^-BITS.",
 )
-@click.option(
-    "--backbone",
-    metavar="DESCRIPTION",
-    help="Pin this backbone, such as hf:FOLDER?pooling=cls or onnx:model.onnx.",
-)
+@backbone_option("Pin this backbone, such as hf:FOLDER?pooling=cls or onnx:model.onnx.")
 @click.option(
     "--fingerprint",
     metavar="TEXT",
@@ -84,27 +87,9 @@ _GRID_HELP = "DIGITS,FRACTION_BITS: 2 digits of 21 bits, of which so many after 
     show_default=True,
     help="Both give the same bytes.",
 )
-@click.option(
-    "--host",
-    "hosts",
-    multiple=True,
-    metavar="NAME",
-    help="A name or address under which clients reach it. Repeatable.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8443,
-    show_default=True,
-    help="The port that it will be served at.",
-)
-@click.option(
-    "--mirror",
-    "mirrors",
-    type=PATH,
-    multiple=True,
-    help="Mirror the vault to this file, on another disk. Repeatable.",
-)
+@host_option("A name or address under which clients reach it. Repeatable.")
+@port_option()
+@mirror_option()
 def init(
     directory: Path,
     solver: str,

@@ -16,7 +16,15 @@ from expunge.cli._agent import backbone_of
 from expunge.cli._command import command
 from expunge.cli._connect import read_store
 from expunge.cli._evidence import chains_from, head_from, key_from, store_head
-from expunge.cli._options import FILE, FOLDER, PATH, output_option
+from expunge.cli._options import (
+    FILE,
+    FOLDER,
+    PATH,
+    backbone_option,
+    feature_columns_option,
+    id_column_option,
+    output_option,
+)
 from expunge.cli._output import Screen, count, facts, line, table, typed, unwrapped
 from expunge.cli._samples import opened_backbone, read_inputs
 from expunge.client import ClientStore
@@ -52,19 +60,9 @@ _SHOWN = 20  # rows, where they are not written to a file
     type=FOLDER,
     help="Or take it from an office, client or federation, with the rotations known there.",
 )
-@click.option(
-    "--backbone",
-    metavar="DESCRIPTION",
-    help="What turns images or texts into features. [default: as enrolled]",
-)
-@click.option(
-    "--feature-column",
-    "feature_columns",
-    multiple=True,
-    metavar="NAME",
-    help="A column of features. Repeatable.",
-)
-@click.option("--id-column", metavar="NAME", help="The column of ids. [default: id]")
+@backbone_option()
+@feature_columns_option
+@id_column_option
 @click.option(
     "--label-indices",
     is_flag=True,

@@ -10,7 +10,17 @@ import click
 
 from expunge.cli._command import command
 from expunge.cli._connect import OfficeConnection, layout_at_hand, office_at
-from expunge.cli._options import FILE, FOLDER, PATH, office_options, output_option, yes_option
+from expunge.cli._options import (
+    FILE,
+    FOLDER,
+    PATH,
+    host_option,
+    mirror_option,
+    office_options,
+    output_option,
+    port_option,
+    yes_option,
+)
 from expunge.cli._output import (
     GOOD,
     Screen,
@@ -160,13 +170,7 @@ def backup(name: str, office: Path | None, at: str | None) -> None:
     type=FILE,
     help="A mirror of the server's vault, if there is one: keeps open orders readable.",
 )
-@click.option(
-    "--mirror",
-    "mirrors",
-    type=PATH,
-    multiple=True,
-    help="Mirror the vault to this file from now on. Repeatable.",
-)
+@mirror_option(" from now on")
 @click.option(
     "--from",
     "old",
@@ -177,20 +181,8 @@ def backup(name: str, office: Path | None, at: str | None) -> None:
 @click.option(
     "--tls", type=FOLDER, metavar="DIR", help="A copy of the old folder's tls, which clients trust."
 )
-@click.option(
-    "--host",
-    "hosts",
-    multiple=True,
-    metavar="NAME",
-    help="A name under which clients reach it. Repeatable.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8443,
-    show_default=True,
-    help="The port, with --host.",
-)
+@host_option("A name under which clients reach it. Repeatable.")
+@port_option("The port, with --host.")
 def restore(
     *,
     directory: Path,
@@ -291,13 +283,7 @@ def _authority(old: Path | None, tls: Path | None) -> Path | None:
 
 @command("renew-certificate")
 @click.argument("directory", type=FOLDER)
-@click.option(
-    "--host",
-    "hosts",
-    multiple=True,
-    metavar="NAME",
-    help="The names it is to be good for. [default: as before]",
-)
+@host_option("The names it is to be good for. [default: as before]")
 def renew_certificate(directory: Path, hosts: tuple[str, ...]) -> None:
     """Renew the TLS certificate that expunge init made, by the same authority.
 
