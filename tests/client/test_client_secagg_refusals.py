@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from expunge.client.pins import pins_text
 from expunge.client.secagg import RoundPolicy
+from expunge.client.settings import pins_text
 from expunge.client.trust import Trust
 from expunge.crypto import Envelope
 from expunge.errors import EvidenceError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from expunge.client.pins import pins_text, read_pins
+from expunge.client.settings import pins_text, read_pins
 from expunge.client.trust import Peers, trusted
 from expunge.crypto import SigningKey
 from expunge.errors import EvidenceError, FormatError, InputError

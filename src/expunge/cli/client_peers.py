@@ -35,7 +35,7 @@ from expunge.cli._output import (
 )
 from expunge.client import ClientStore
 from expunge.client.overview import ClientOverview
-from expunge.client.pins import pins_text, read_pins
+from expunge.client.settings import pins_text, read_pins
 from expunge.client.trust import Peers
 from expunge.crypto import PublicKey
 from expunge.errors import FormatError, InputError

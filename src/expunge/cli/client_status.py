@@ -29,7 +29,7 @@ from expunge.cli._output import (
     unwrapped,
 )
 from expunge.client.overview import ClientOverview, Status
-from expunge.client.pins import read_pins
+from expunge.client.settings import read_pins
 from expunge.crypto import Envelope
 from expunge.evidence import Receipt
 from expunge.evidence.rotation import chain_for

@@ -29,9 +29,8 @@ from typing import Any
 
 from expunge.client.delivery import Direct, PendingError, Retry
 from expunge.client.outbox import Composition
-from expunge.client.pins import read_pins
 from expunge.client.samples import Recompute
-from expunge.client.settings import checkpoint_text
+from expunge.client.settings import checkpoint_text, read_pins
 from expunge.client.store import ClientStore
 from expunge.client.trust import Answer, Peers, Trust, trusted
 from expunge.crypto import Envelope, PublicKey, canonical

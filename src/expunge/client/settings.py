@@ -1,5 +1,5 @@
 """A client's settings: who it is, the spec, the server's key, the log as last seen, documents, the
-head.
+head; and pins, the keys of other clients that were compared out of band.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from pathlib import Path
 
 from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
-from expunge.errors import SpecMismatchError, StoreError
+from expunge.errors import InputError, SpecMismatchError, StoreError
 from expunge.evidence import KeyChain
 from expunge.ridge.spec import Spec
+from expunge.wire import schema
 from expunge.wire.schema import FEDERATION_DIGITS, checked_hex
 
 _APPEND = (
@@ -234,3 +235,24 @@ def spec_of(text: str) -> Spec:
 def checkpoint_text(size: int, root: bytes) -> str:
     """A checkpoint as a setting."""
     return canonical.encode({"root": root.hex(), "size": size}).decode("ascii")
+
+
+def read_pins(text: str | None) -> dict[str, str]:
+    """Pins as a JSON object of names and public keys; none, if there is nothing."""
+    if not text:
+        return {}
+    pins: dict[str, str] = schema.mapping(schema.name, schema.key_text)(
+        canonical.decode(text.encode("ascii"), "the pins"), "the pins"
+    )
+    return pins
+
+
+def pins_text(pins: Mapping[str, str]) -> str:
+    """The inverse of `read_pins`."""
+    for name, key in pins.items():
+        schema.name(name, "the name of a pin")
+        try:
+            PublicKey.from_text(key)
+        except Exception as problem:
+            raise InputError(f"the key pinned for {name} is no public key: {problem}") from problem
+    return canonical.encode(dict(pins)).decode("ascii") if pins else ""
