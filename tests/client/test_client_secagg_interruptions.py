@@ -210,7 +210,7 @@ def test_only_wanted_messages_wake_those_who_wait(circle: Circle) -> None:
     """Or n clients that join one after another would have the server look n times for each of
     them.
     """
-    rounds = circle.service.aggregations
+    rounds = circle.service.rounds
     circle.everybody_adds()
     circle.sync("c0")
     standing = rounds.turn(

@@ -57,7 +57,7 @@ def put_in_the_middle(
     def lie(content: dict[str, Any]) -> dict[str, Any]:
         if content["phase"] != "sharing" or not content["content"]:
             return {}
-        collector = circle.service.aggregations._round.collector
+        collector = circle.service.rounds._round.collector
         joins = dict(collector._joins)
         swap(joins)
         roster = Roster.write(collector.opening, collector.rules, list(joins.values()))
@@ -86,7 +86,7 @@ def test_a_forged_key_is_noticed(circle: Circle) -> None:
     circle.everybody_adds()
 
     def swap(joins: dict[str, tuple[Join, bytes]]) -> None:
-        opening = circle.service.aggregations._round.opening
+        opening = circle.service.rounds._round.opening
         forged = read_client_message(
             Participant.join(
                 opening, circle.spec.aggregation, name="c1", sequence=1, key=make_key()
@@ -137,7 +137,7 @@ def test_a_key_that_the_server_exchanged_in_its_own_books_is_noticed(circle: Cir
         core.storage.actors.put(replace(core.actor("c1"), key=other.public.text))
     circle.sync("c0")
     circle.sync("c2")
-    opening = circle.service.aggregations._round.opening
+    opening = circle.service.rounds._round.opening
     forged = Participant.join(opening, circle.spec.aggregation, name="c1", sequence=1, key=other)
     circle.service.aggregate(forged.message)
     circle.wait(PHASE)
@@ -205,7 +205,7 @@ def test_an_audit_from_which_somebody_dropped_out_is_not_unmasked(
     circle.everybody_adds()
     circle.go()
     circle.federation.operator.command("audit")
-    monkeypatch.setattr(circle.service.aggregations, "_require_members", lambda _: None)
+    monkeypatch.setattr(circle.service.rounds, "_require_members", lambda _: None)
     circle.until("masking")
     masked = [name for name in circle.names if "masked" in kinds(circle, name)]
     since = len(circle.way.said)
@@ -241,7 +241,7 @@ def aborted_when_revealing(circle: Circle, count: int) -> list[str]:
     circle.wait(PHASE)
     who = revealed(circle)
     assert len(who) == count
-    assert circle.service.aggregations._round is not None
+    assert circle.service.rounds._round is not None
     return who
 
 

@@ -139,7 +139,7 @@ class Masked:
 
     def __init__(self, federation: Federation, cifar: Cifar) -> None:
         self.federation, self.cifar, self.clock = federation, cifar, Clock()
-        federation.carrier.aggregations._clock = self.clock
+        federation.carrier.rounds._clock = self.clock
         self.pending: dict[str, list[Any]] = {name: [] for name in NAMES}
         for name in NAMES:
             federation.client(name)

@@ -87,7 +87,7 @@ def test_a_request_read_before_an_amendment_is_judged_after_it(federation: Feder
         data = (
             client.request((), gone, "gram") if code is None else client.request(federation.draw(1))
         )
-        offer = service._rounds.take(data)
+        offer = service._requests.take(data)
         operator.command("amend", **arguments)
         (answer,) = [service._queue.offer(offer)]
         if code is None:

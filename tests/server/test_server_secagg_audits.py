@@ -163,14 +163,14 @@ def test_a_client_that_joins_late_is_part_of_the_audit(circle: Circle) -> None:
 def test_a_drop_out_aborts_an_audit_and_it_goes_on_next_time(circle: Circle, phase: str) -> None:
     number = audit(circle)
     circle.until(phase)
-    aborted = circle.service.aggregations.aborted
+    aborted = circle.service.rounds.aborted
     circle.pass_round("c1", "c2", "c3")
     circle.wait(PHASE)
     told = circle.pass_round("c1", "c2", "c3")
     if phase == "revealing":  # c0 is in the sum already: two of four are enough to unmask it
         assert result(circle, number)["result"] == "equal"
     else:
-        assert circle.service.aggregations.aborted == aborted + 1
+        assert circle.service.rounds.aborted == aborted + 1
         assert result(circle, number)["result"] == "under way"
         assert any("c0" in one.waiting for one in told.values())
     circle.go(passes=30)
@@ -343,7 +343,7 @@ def test_an_audit_in_which_a_client_is_doubtful_waits_until_it_knows(circle: Cir
 
 
 def test_what_is_wanted_next(circle: Circle) -> None:
-    rounds: SecureAggregation = circle.service.aggregations
+    rounds: SecureAggregation = circle.service.rounds
     assert rounds.wanted() == "change"
     audit(circle)
     assert rounds.wanted() == "audit"

@@ -215,7 +215,7 @@ def test_a_disk_that_fails_before_anything_is_unmasked_loses_the_round_only(
     with drawn(hook=failing) as circle:
         circle.everybody_adds()
         circle.until("masking")
-        conclusions = circle.service.aggregations._conclusions
+        conclusions = circle.service.rounds._conclusions
         attempt = conclusions.attempt
 
         def attempted(*arguments: Any) -> None:
@@ -236,7 +236,7 @@ def test_a_failure_that_nobody_thought_of_ends_the_round_and_the_next_one_works(
 ) -> None:
     circle.everybody_adds()
     circle.until("revealing")
-    conclusions = circle.service.aggregations._conclusions
+    conclusions = circle.service.rounds._conclusions
 
     def broken(*_: object) -> None:
         raise MemoryError("no memory left")

@@ -346,11 +346,11 @@ def test_one_drop_out_does_not_stop_a_round(circle: Circle, phase: str) -> None:
 
 
 def refused(circle: Circle, data: bytes, code: str) -> None:
-    before = circle.ledger(), circle.service.aggregations.pulse()[0]
+    before = circle.ledger(), circle.service.rounds.pulse()[0]
     with pytest.raises(RefusedError) as problem:
         circle.service.aggregate(data)
     assert problem.value.code == code
-    assert (circle.ledger(), circle.service.aggregations.pulse()[0]) == before
+    assert (circle.ledger(), circle.service.rounds.pulse()[0]) == before
 
 
 def test_messages_that_the_enrolled_key_did_not_sign_are_refused(circle: Circle) -> None:

@@ -193,11 +193,11 @@ class Circle:
         for _ in range(passes):
             if not any(one.waiting for one in done.values()):
                 break
-            before, due = self.service.aggregations.pulse()
+            before, due = self.service.rounds.pulse()
             done = {
                 name: done[name].followed_by(one) for name, one in self.pass_round(*names).items()
             }
-            if self.service.aggregations.pulse()[0] == before:
+            if self.service.rounds.pulse()[0] == before:
                 self.wait(due if due < 1e9 else PHASE)
         return done
 
@@ -216,7 +216,7 @@ class Circle:
 
     @property
     def phase(self) -> str:
-        current = self.service.aggregations._round
+        current = self.service.rounds._round
         return "" if current is None else current.collector.phase
 
     # -- what may happen ---------------------------------------------------------------------------

@@ -164,7 +164,9 @@ class Federation:
         return sync_all(syncs, self._while_rounds_move())
 
     def _while_rounds_move(self) -> Callable[[bool], bool]:
-        rounds = self.carrier.aggregations
+        rounds = self.carrier.rounds
+        if rounds is None:
+            return lambda _: False
         limit = rounds.aborted + _MOST_ABORTED
         seen: int | None = None
 

@@ -44,7 +44,6 @@ from expunge.server.secagg_outcomes import Member, Outcomes
 from expunge.server.state import ServerState
 from expunge.server.writer import Writer
 from expunge.wire import payloads
-from expunge.wire.delivery import answers_bytes
 from expunge.wire.refusals import malformed
 from expunge.wire.schema import time_text
 
@@ -153,13 +152,8 @@ class SecureAggregation:
 
     # -- taking turns ------------------------------------------------------------------------------
 
-    @answers_bytes
     def turn(self, data: bytes | memoryview) -> Standing:
         """Take what a client says, and answer with how the round stands for it."""
-        if not self._core.spec.is_masked:
-            raise RefusedError(
-                "not-allowed", "this federation does not use secure aggregation: send requests"
-            )
         said = read_turn(self._core, data)
         with self._lock:
             self._move()

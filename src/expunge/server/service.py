@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import EvidenceError, RefusedError, StoreError
@@ -23,8 +23,6 @@ from expunge.server.commands import Commands, enrol
 from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
 from expunge.server.requests import Offer, Requests
-from expunge.server.secagg import SecureAggregation
-from expunge.server.secagg_outcomes import Outcomes
 from expunge.server.state import Clock, ServerState, Settings
 from expunge.server.storage.folder import OpenStorage, ServerFolder
 from expunge.server.storage.sqlite import open_storage
@@ -35,6 +33,9 @@ from expunge.wire import payloads
 from expunge.wire.delivery import answers_bytes
 from expunge.wire.refusals import malformed
 from expunge.wire.schema import time_text
+
+if TYPE_CHECKING:
+    from expunge.server.secagg import SecureAggregation, Standing
 
 Report = Callable[[str, BaseException | None], None]
 
@@ -64,11 +65,10 @@ class Service:
             )
         self._orders, self._audits = Orders(core), Audits(core)
         self.upkeep = Maintenance(core, self._audits, report)
-        self._rounds = Requests(core, self._orders, self._audits)
+        self._requests = Requests(core, self._orders, self._audits)
         self._commands = Commands(core, self._orders, self._audits, self.upkeep)
-        self._queue = Writer(self._rounds.run, group_commit=settings.group_commit)
-        conclusions = Outcomes(core, self._orders, self._audits, self.upkeep)
-        self.aggregations = SecureAggregation(core, self._queue, conclusions, seconds)
+        self._queue = Writer(self._requests.run, group_commit=settings.group_commit)
+        self.rounds = self._rounds(seconds) if core.spec.is_masked else None
         self._published: tuple[int, bytes, str] | None = None  # a cache: version, file, digest
         if upkeep:
             self.upkeep.start()
@@ -100,6 +100,14 @@ class Service:
         except BaseException:
             folder.close()
             raise
+
+    def _rounds(self, seconds: Clock) -> SecureAggregation:
+        """Secure aggregation, which other federations do not load."""
+        from expunge.server.secagg import SecureAggregation  # noqa: PLC0415
+        from expunge.server.secagg_outcomes import Outcomes  # noqa: PLC0415
+
+        outcomes = Outcomes(self._core, self._orders, self._audits, self.upkeep)
+        return SecureAggregation(self._core, self._queue, outcomes, seconds)
 
     # -- who we are --------------------------------------------------------------------------------
 
@@ -157,7 +165,7 @@ class Service:
         """Take a client's request in; its `answer` gets the receipt, or the refusal, and `seconds`
         where the time went.
         """
-        offer = self._rounds.take(data)
+        offer = self._requests.take(data)
         self._queue.offer(offer)
         return offer
 
@@ -173,14 +181,30 @@ class Service:
         """A client's turn in a round of secure aggregation, answered by how the round stands for
         it; one that only asks may wait until something has changed.
         """
-        standing = self.aggregations.turn(data)
+        standing = self.turn(data)
         end = time.monotonic() + standing.wait
         while standing.waiting and (left := end - time.monotonic()) > 0.0:
-            change = self.aggregations.change_after(standing.version)
+            change = self.change_after(standing.version)
             wait([change], timeout=min(left, standing.due))
             change.cancel()
-            standing = self.aggregations.turn(data)
+            standing = self.turn(data)
         return standing.data
+
+    @answers_bytes
+    def turn(self, data: bytes | memoryview) -> Standing:
+        """The same, answered at once."""
+        return self._require_rounds().turn(data)
+
+    def change_after(self, version: int) -> Future[None]:
+        """Done as soon as anything has changed since that version of the rounds."""
+        return self._require_rounds().change_after(version)
+
+    def _require_rounds(self) -> SecureAggregation:
+        if self.rounds is None:
+            raise RefusedError(
+                "not-allowed", "this federation does not use secure aggregation: send requests"
+            )
+        return self.rounds
 
     @answers_bytes
     def sync(self, data: bytes) -> bytes:
@@ -204,7 +228,9 @@ class Service:
                 "head": core.head.digest if core.head else "",
                 "nonce": content["nonce"],
                 "orders": self._orders.waiting(name) if is_client else [],
-                "rebuild": is_client and self.aggregations.wanted() == "rebuild",
+                "rebuild": is_client
+                and self.rounds is not None
+                and self.rounds.wanted() == "rebuild",
                 "rotations": [one.to_json() for one in core.rotations()],
                 "sequence": actor.sequence,
                 "spec": core.spec.to_dict(),

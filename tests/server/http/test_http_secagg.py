@@ -210,7 +210,7 @@ def test_a_server_that_stops_does_not_wait_for_those_who_wait(
 
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
-        while place.calls["c0"] < 3 or not circle.service.aggregations._watching:
+        while place.calls["c0"] < 3 or not circle.service.rounds._watching:
             time.sleep(0.01)
         place.listening.stop()
         thread.join(60)
@@ -307,7 +307,7 @@ def test_what_begins_as_no_turn_is_refused_before_it_is_read(place: Online) -> N
 
 def test_short_turns_that_nobody_signed_are_refused(place: Online) -> None:
     circle = place.circle
-    before = circle.service.aggregations.pulse()[0]
+    before = circle.service.rounds.pulse()[0]
     content = {
         "actor": "c0",
         "aggregation": "",
@@ -337,7 +337,7 @@ def test_short_turns_that_nobody_signed_are_refused(place: Online) -> None:
     for data, code in cases:
         answer = place.served.ask("POST", "/v1/aggregations", data)
         assert json.loads(answer.data)["code"] == code, data[:80]
-    assert circle.service.aggregations.pulse()[0] == before
+    assert circle.service.rounds.pulse()[0] == before
 
 
 def test_a_wait_is_never_longer_than_the_server_allows(

@@ -98,7 +98,7 @@ def test_a_client_that_is_killed_after_its_masked_message_learns_that_it_was_inc
         ca = place.tls.ca
         process = start("sync", circle.path / "c3", place.url, ca, kind)
         try:
-            while not circle.service.aggregations.pulse()[0]:  # until it has joined
+            while not circle.service.rounds.pulse()[0]:  # until it has joined
                 time.sleep(0.01)
             place.in_threads(["c0", "c1", "c2"], lambda agent: agent.sync())
             assert process.wait(60) == -signal.SIGKILL

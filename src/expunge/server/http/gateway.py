@@ -11,23 +11,24 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from expunge.errors import RefusedError, StoreError
 from expunge.evidence import published_head
 from expunge.frame import Bytes
-from expunge.secagg import messages, read_preamble
 from expunge.server.http.bodies import Bodies, Receive
 from expunge.server.http.limits import Buckets, Limits
 from expunge.server.http.logs import Note, log_problem
 from expunge.server.http.metrics import Metrics
 from expunge.server.requests import Offer
-from expunge.server.secagg import Standing
 from expunge.server.service import Service
 from expunge.wire import payloads, request
 from expunge.wire.delivery import refusals_to
 from expunge.wire.refusals import ANYBODY, malformed, too_many
 from expunge.wire.request import Preamble
+
+if TYPE_CHECKING:
+    from expunge.server.secagg import Standing
 
 Value = TypeVar("Value")
 Headers = Iterable[tuple[bytes, bytes]]
@@ -95,29 +96,31 @@ class Gateway:
 
         One that only asks may wait until something has changed.
         """
-        rounds, clock = self.service.aggregations, asyncio.get_running_loop().time
+        from expunge.secagg import messages, read_preamble  # noqa: PLC0415 - seldom needed
+
+        clock = asyncio.get_running_loop().time
         async with self.bodies.message(
             messages.SAID, headers, receive, lambda start: self._prove(read_preamble, start)
         ) as data:
-            standing = await self._in(self._turns, lambda: self._turn(note, data))
+            standing = await self._in(self._turns, lambda: self._turn(note, data, read_preamble))
             end = clock() + min(standing.wait, _LONGEST_WAIT)
             while standing.waiting and not self._stopping and (left := end - clock()) > 0.0:
-                change = asyncio.wrap_future(rounds.change_after(standing.version))
+                change = asyncio.wrap_future(self.service.change_after(standing.version))
                 try:
                     await asyncio.wait([change], timeout=min(left, standing.due))
                 finally:
                     change.cancel()
-                standing = await self._in(self._turns, lambda: rounds.turn(data))
+                standing = await self._in(self._turns, lambda: self.service.turn(data))
         return standing.data
 
-    def _turn(self, note: Note, data: memoryview) -> Standing:
+    def _turn(self, note: Note, data: memoryview, read_preamble: ReadPreamble) -> Standing:
         with refusals_to(data):
             if bytes(data[:1]) == b"{":
                 actor, sequence = _claimed("turn", bytes(data))
             else:
                 claims = self._proven(read_preamble, data)
                 actor, sequence = claims.client, claims.sequence
-        return self._as(note, actor, sequence, lambda: self.service.aggregations.turn(data))
+        return self._as(note, actor, sequence, lambda: self.service.turn(data))
 
     async def enrol(self, note: Note, headers: Headers, receive: Receive) -> bytes:
         """An enrolment."""
@@ -240,7 +243,8 @@ class Gateway:
         stands.
         """
         self._stopping = True
-        self.service.aggregations.wake()
+        if self.service.rounds is not None:
+            self.service.rounds.wake()
 
     def close(self) -> None:
         """Wait for what the threads are at. The service is not closed."""
