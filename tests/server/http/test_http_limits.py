@@ -170,7 +170,7 @@ def place(tmp_path: Path) -> Iterator[Site]:
         yield one
 
 
-def offers(door: Gateway, bodies: list[bytes]) -> list[tuple[str, Note]]:
+def offers(gateway: Gateway, bodies: list[bytes]) -> list[tuple[str, Note]]:
     """The outcome of each body, offered as a client's request."""
 
     def source(body: bytes) -> Callable[[], object]:
@@ -187,7 +187,7 @@ def offers(door: Gateway, bodies: list[bytes]) -> list[tuple[str, Note]]:
                 [(b"content-length", str(len(body)).encode())],
             )
             try:
-                await door.request(note, headers, source(body))  # type: ignore[arg-type]
+                await gateway.request(note, headers, source(body))  # type: ignore[arg-type]
             except RefusedError as refusal:
                 outcomes.append((refusal.code, note))
             else:
@@ -199,32 +199,32 @@ def offers(door: Gateway, bodies: list[bytes]) -> list[tuple[str, Note]]:
 
 def test_an_actor_is_limited_by_name_and_an_impostor_cannot_use_it_up(place: Site) -> None:
     clock = Clock()
-    door = Gateway(place.service, clock=clock)
+    gateway = Gateway(place.service, clock=clock)
     try:
         client, other = place.client("limited"), place.client("other")
         impostor = HandClient("limited", SigningKey(bytes(32)), place.federation, 2)
-        forged = offers(door, [impostor.request(add=[0]) for _ in range(10)])
+        forged = offers(gateway, [impostor.request(add=[0]) for _ in range(10)])
         assert {code for code, _ in forged} == {"bad-signature"}
         assert not any(note.is_proven for _, note in forged)
-        found = offers(door, [client.request(add=[number]) for number in range(4)])
+        found = offers(gateway, [client.request(add=[number]) for number in range(4)])
         assert [code for code, _ in found] == ["ok", "ok", "ok", "too-many"]
         assert [(note.actor, note.sequence) for _, note in found[:3]] == [
             ("limited", 1),
             ("limited", 2),
             ("limited", 3),
         ]
-        assert offers(door, [other.request(add=[0])])[0][0] == "ok"
+        assert offers(gateway, [other.request(add=[0])])[0][0] == "ok"
         clock.now += 20.0
         client.sequence = 3
         refused = offers(
-            door, [client.request(add=[0])]
+            gateway, [client.request(add=[0])]
         )  # what is signed and refused is paid for, and logged with its actor
         assert refused[0][0] == "already-live"
         assert refused[0][1].is_proven
         client.sequence = 3
-        assert offers(door, [client.request(add=[5])])[0][0] == "too-many"
+        assert offers(gateway, [client.request(add=[5])])[0][0] == "too-many"
     finally:
-        door.close()
+        gateway.close()
 
 
 def test_an_address_is_limited_unless_it_signs(tmp_path: Path) -> None:

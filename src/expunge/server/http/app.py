@@ -36,7 +36,7 @@ _TAGS = [
 _LATE = 408
 
 
-def make_app(door: Gateway | None = None) -> FastAPI:
+def make_app(gateway: Gateway | None = None) -> FastAPI:
     """The application for a gateway; without one it can only be described."""
     app = FastAPI(
         title="Expunge",
@@ -48,7 +48,7 @@ def make_app(door: Gateway | None = None) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.door = door
+    app.state.gateway = gateway
     app.include_router(router)
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)

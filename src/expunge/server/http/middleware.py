@@ -34,7 +34,7 @@ class _Exchange:
     note: Note
     receive: Receive
     send: Send
-    door: Gateway
+    gateway: Gateway
     unread: bool  # more of a body may come than a connection is worth keeping for
     awaits_go_ahead: bool  # the client sends its body only when told to
 
@@ -64,7 +64,7 @@ class _Exchange:
         await self._give(message)
 
     async def _give(self, message: Message) -> None:
-        async with asyncio.timeout(self.door.limits.answer_seconds):
+        async with asyncio.timeout(self.gateway.limits.answer_seconds):
             await self.send(message)
 
     async def _linger(self) -> None:
@@ -74,8 +74,8 @@ class _Exchange:
         if self.awaits_go_ahead:
             return
         try:
-            async with asyncio.timeout(self.door.limits.linger_seconds):
-                most = self.note.bytes_in + self.door.limits.linger_bytes
+            async with asyncio.timeout(self.gateway.limits.linger_seconds):
+                most = self.note.bytes_in + self.gateway.limits.linger_bytes
                 while self.unread and self.note.bytes_in < most:
                     await self.take()
         except TimeoutError:
@@ -89,13 +89,13 @@ class Middleware:
     def __init__(
         self,
         app: App,
-        door: Gateway,
+        gateway: Gateway,
         *,
         peers: bool = False,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._app = app
-        self._door = door
+        self._gateway = gateway
         self._peers = peers
         self._timer = timer
 
@@ -109,10 +109,10 @@ class Middleware:
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
         note = Note(method, peer)
         scope.setdefault("state", {})["note"] = note
-        metrics = self._door.metrics
+        metrics = self._gateway.metrics
         metrics.under_way.inc()
         try:
-            await self._pass(scope, _exchange(scope, receive, send, note, self._door))
+            await self._pass(scope, _exchange(scope, receive, send, note, self._gateway))
         finally:
             note.route = getattr(scope.get("route"), "path", NO_ROUTE)
             seconds = self._timer() - begun
@@ -123,7 +123,7 @@ class Middleware:
     async def _pass(self, scope: Scope, exchange: _Exchange) -> None:
         note, name = exchange.note, peer_name(exchange.note.peer)
         counted = scope["path"] not in _UNLIMITED
-        wait = self._door.peers.take(name) if counted else 0.0
+        wait = self._gateway.peers.take(name) if counted else 0.0
         try:
             if wait > 0.0:
                 await _refuse(
@@ -148,10 +148,12 @@ class Middleware:
                 await exchange.give({"type": "http.response.body", "body": b""})
         finally:
             if counted and wait <= 0.0 and note.is_proven:
-                self._door.peers.give_back(name)  # who signs is counted by name
+                self._gateway.peers.give_back(name)  # who signs is counted by name
 
 
-def _exchange(scope: Scope, receive: Receive, send: Send, note: Note, door: Gateway) -> _Exchange:
+def _exchange(
+    scope: Scope, receive: Receive, send: Send, note: Note, gateway: Gateway
+) -> _Exchange:
     headers = scope["headers"]
     try:
         expected = announced(headers)
@@ -159,7 +161,7 @@ def _exchange(scope: Scope, receive: Receive, send: Send, note: Note, door: Gate
         expected = None
     expects = any(name == b"expect" for name, _ in headers)
     return _Exchange(
-        note, receive, send, door, expected is None or expected > door.limits.free, expects
+        note, receive, send, gateway, expected is None or expected > gateway.limits.free, expects
     )
 
 

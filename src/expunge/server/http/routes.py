@@ -34,9 +34,9 @@ _NONCE = "64 hexadecimal digits"
 _FEDERATION = "32 hexadecimal digits"
 
 
-def _door(request: Request) -> Gateway:
-    door: Gateway = request.app.state.door
-    return door
+def _gateway(request: Request) -> Gateway:
+    gateway: Gateway = request.app.state.gateway
+    return gateway
 
 
 def _note(request: Request) -> Note:
@@ -92,7 +92,7 @@ async def offer(request: Request) -> Response:
     The same request again is answered by the same receipt, so it may be offered until an answer
     comes. Requests that arrive together are applied in one round.
     """
-    answer, seconds = await _door(request).request(
+    answer, seconds = await _gateway(request).request(
         _note(request), request.scope["headers"], request.receive
     )
     timing = ", ".join(f"{phase};dur={1000.0 * value:.3f}" for phase, value in seconds.items())
@@ -132,7 +132,7 @@ async def aggregate(request: Request) -> Response:
     The same message again changes nothing, and is answered by how the round stands then.
     """
     return _envelope(
-        await _door(request).aggregate(_note(request), request.scope["headers"], request.receive)
+        await _gateway(request).aggregate(_note(request), request.scope["headers"], request.receive)
     )
 
 
@@ -166,7 +166,7 @@ async def sync(request: Request) -> Response:
     The answer carries the question's nonce, and proves that the log continues what was seen before.
     """
     return _envelope(
-        await _door(request).sync(_note(request), request.scope["headers"], request.receive)
+        await _gateway(request).sync(_note(request), request.scope["headers"], request.receive)
     )
 
 
@@ -211,7 +211,7 @@ async def command(request: Request) -> Response:
     Which actions there are stands in docs/protocol.md.
     """
     return _envelope(
-        await _door(request).command(_note(request), request.scope["headers"], request.receive)
+        await _gateway(request).command(_note(request), request.scope["headers"], request.receive)
     )
 
 
@@ -246,7 +246,7 @@ async def command(request: Request) -> Response:
 async def enrol(request: Request) -> Response:
     """The same enrolment (same name, key and token) again is answered again."""
     return _envelope(
-        await _door(request).enrol(_note(request), request.scope["headers"], request.receive)
+        await _gateway(request).enrol(_note(request), request.scope["headers"], request.receive)
     )
 
 
@@ -263,8 +263,8 @@ async def enrol(request: Request) -> Response:
 )
 async def federation(request: Request) -> Response:
     """What a party must know to take part."""
-    door = _door(request)
-    return _envelope(await door.fetch(door.service.federation))
+    gateway = _gateway(request)
+    return _envelope(await gateway.fetch(gateway.service.federation))
 
 
 _HEAD_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -297,7 +297,7 @@ async def head(request: Request) -> Response:
     `ETag` is the head's digest. It is a weak one, since the certificate may be newer while the head
     is the same.
     """
-    data, digest = await _door(request).head(_tags(request.headers.getlist("if-none-match")))
+    data, digest = await _gateway(request).head(_tags(request.headers.getlist("if-none-match")))
     headers = {"etag": f'W/"{digest}"', "cache-control": "no-cache"}
     if data is None:
         return Response(status_code=304, headers=headers)
@@ -336,8 +336,8 @@ def _tags(values: list[str]) -> frozenset[str]:
 )
 async def checkpoint(request: Request) -> Response:
     """What can be compared with what others have seen."""
-    door = _door(request)
-    return _envelope(await door.fetch(door.service.checkpoint))
+    gateway = _gateway(request)
+    return _envelope(await gateway.fetch(gateway.service.checkpoint))
 
 
 @router.get(
@@ -354,8 +354,8 @@ async def entries(request: Request, start: Place, end: Place) -> Response:
 
     At most a thousand come at a time, so there may be fewer than were asked for.
     """
-    service = _door(request).service
-    found = await _door(request).fetch(lambda: service.entries(start, end))
+    service = _gateway(request).service
+    found = await _gateway(request).fetch(lambda: service.entries(start, end))
     return _list([base64.b64encode(entry).decode("ascii") for entry in found])
 
 
@@ -370,9 +370,9 @@ async def entries(request: Request, start: Place, end: Place) -> Response:
 )
 async def inclusion(request: Request, index: Place, size: Place) -> Response:
     """RFC 9162: the audit path of entry `index` in the tree of `size` entries."""
-    service = _door(request).service
+    service = _gateway(request).service
     return _list(
-        [one.hex() for one in await _door(request).fetch(lambda: service.inclusion(index, size))]
+        [one.hex() for one in await _gateway(request).fetch(lambda: service.inclusion(index, size))]
     )
 
 
@@ -387,11 +387,11 @@ async def inclusion(request: Request, index: Place, size: Place) -> Response:
 )
 async def consistency(request: Request, first: Place, second: Place) -> Response:
     """RFC 9162: that the tree of `second` entries continues the one of `first`."""
-    service = _door(request).service
+    service = _gateway(request).service
     return _list(
         [
             one.hex()
-            for one in await _door(request).fetch(lambda: service.consistency(first, second))
+            for one in await _gateway(request).fetch(lambda: service.consistency(first, second))
         ]
     )
 
@@ -429,7 +429,7 @@ async def readyz(request: Request) -> Response:
     """A federation without a head (there may be too few samples) is ready; `reason` says why there
     is none.
     """
-    ready, reason = await _door(request).readiness()
+    ready, reason = await _gateway(request).readiness()
     content = json.dumps({"ready": ready, "reason": reason})
     return Response(content, 200 if ready else 503, media_type=JSON, headers=_NO_STORE)
 
@@ -450,7 +450,9 @@ async def readyz(request: Request) -> Response:
 )
 async def metrics(request: Request) -> Response:
     """Counts and times. Nothing in them is personal, but keep them to yourself all the same."""
-    door = _door(request)
+    gateway = _gateway(request)
     return Response(
-        await door.fetch(door.metrics.text), media_type=exposition.MEDIA_TYPE, headers=_NO_STORE
+        await gateway.fetch(gateway.metrics.text),
+        media_type=exposition.MEDIA_TYPE,
+        headers=_NO_STORE,
     )

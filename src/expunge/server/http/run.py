@@ -82,21 +82,21 @@ def serve(
         tls = _tls(certificate, key, insecure=insecure)
         sockets = _listen(host, port)
         try:
-            door = Gateway(service, limits, expires=None if tls is None else lambda: tls.expires)
+            gateway = Gateway(service, limits, expires=None if tls is None else lambda: tls.expires)
             try:
-                config = _config(door, trusted_proxies, log_peers=log_peers)
+                config = _config(gateway, trusted_proxies, log_peers=log_peers)
                 config.load()
                 config.ssl = None if tls is None else tls.context
                 with beside or nullcontext():
                     _Server(
                         config,
-                        door,
+                        gateway,
                         tls,
                         _urls(host, sockets, "http" if tls is None else "https"),
                         ready,
                     ).run(sockets)
             finally:
-                door.close()
+                gateway.close()
         finally:
             for one in sockets:
                 one.close()
@@ -113,13 +113,13 @@ class _Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        door: Gateway,
+        gateway: Gateway,
         tls: ServerTls | None,
         urls: tuple[str, ...],
         ready: Ready | None,
     ) -> None:
         super().__init__(config)
-        self._door = door
+        self._gateway = gateway
         self._tls = tls
         self._urls = urls
         self._ready = ready
@@ -159,7 +159,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what has begun, without waiting for rounds to change."""
-        self._door.hurry()
+        self._gateway.hurry()
         await super().shutdown(sockets)
 
     def _stop(self) -> None:
@@ -238,10 +238,10 @@ def _urls(host: str, sockets: list[socket.socket], scheme: str) -> tuple[str, ..
     )
 
 
-def _config(door: Gateway, trusted_proxies: Sequence[str], *, log_peers: bool) -> uvicorn.Config:
-    limits = door.limits
+def _config(gateway: Gateway, trusted_proxies: Sequence[str], *, log_peers: bool) -> uvicorn.Config:
+    limits = gateway.limits
     return uvicorn.Config(
-        Middleware(make_app(door), door, peers=log_peers),
+        Middleware(make_app(gateway), gateway, peers=log_peers),
         http=connections(limits),
         ws="none",
         lifespan="off",
