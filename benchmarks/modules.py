@@ -3,9 +3,10 @@ benchmarks.modules` prints a table.
 
 A module is *loaded* if it is imported when the command has ended, and *entered* if one of its
 functions ran, in any thread, be it only because another module was being imported; what a module or
-a class does when it is defined does not count, nor do methods that a dataclass has made. *On the grid* is how often a block of samples was
-turned into integers. Over HTTPS the process is the client alone; with the server's folder at hand
-it is both parties.
+a class does when it is defined does not count, nor do methods that a dataclass has made. *On the
+grid* is how often a block of samples was turned into integers. Over HTTPS the process is the client
+alone; with the server's folder at hand it is both parties, and *by the server* are the modules that
+the server's code went through, itself included.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Profile:
 
     loaded: frozenset[str]
     entered: frozenset[str]
+    by_server: frozenset[str]
     on_grid: int
 
     @classmethod
@@ -51,12 +53,16 @@ class Profile:
             check=True,
         )
         content = json.loads(file.read_text())
-        return cls(frozenset(content["loaded"]), frozenset(content["entered"]), content["on_grid"])
+        loaded, entered, by_server = (
+            frozenset(content[name]) for name in ("loaded", "entered", "by_server")
+        )
+        return cls(loaded, entered, by_server, content["on_grid"])
 
 
 def _trace(file: Path, arguments: list[str]) -> None:
     """Run a command in this process, and write down what it went through."""
     calls: dict[str, int] = {}
+    by_server: set[str] = set()
 
     def called(frame: FrameType, event: str, _: Any) -> None:
         code, module = frame.f_code, frame.f_globals
@@ -65,6 +71,8 @@ def _trace(file: Path, arguments: list[str]) -> None:
             name = f"{module['__name__']}:{code.co_qualname}"
             if name.startswith("expunge."):
                 calls[name] = calls.get(name, 0) + 1
+                if _is_at_server(frame):
+                    by_server.add(module["__name__"])
 
     threading.setprofile(called)
     sys.setprofile(called)
@@ -80,9 +88,19 @@ def _trace(file: Path, arguments: list[str]) -> None:
     content = {
         "loaded": [name for name in sys.modules if name.partition(".")[0] == "expunge"],
         "entered": sorted({name.partition(":")[0] for name in calls}),
+        "by_server": sorted(by_server),
         "on_grid": calls.get(_GRID, 0),
     }
     file.write_text(json.dumps(content))
+
+
+def _is_at_server(frame: FrameType | None) -> bool:
+    """Whether the server's code is at work, or has called what is."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("expunge.server"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _expunge(*arguments: object) -> None:
@@ -136,12 +154,13 @@ def _profiles(folder: Path, client: Path, token: Path, rows: Path, at: str) -> d
 
 def main() -> None:
     """Print the table."""
-    print("| command | way to the server | loaded | entered | on the grid |")
-    print("|---|---|---:|---:|---:|")
+    print("| command | way to the server | loaded | entered | by the server | on the grid |")
+    print("|---|---|---:|---:|---:|---:|")
     for way, over_https in (("HTTPS", True), ("its folder", False)):
         with tempfile.TemporaryDirectory() as folder:
             for name, profile in profiles(Path(folder), over_https=over_https).items():
-                counts = (len(profile.loaded), len(profile.entered), profile.on_grid)
+                modules = (profile.loaded, profile.entered, profile.by_server)
+                counts = (*map(len, modules), profile.on_grid)
                 print(f"| {name} | {way} | {' | '.join(map(str, counts))} |")
 
 
