@@ -216,6 +216,14 @@ def test_amendments_go_down(tree: Tree) -> None:
     tree.check()
 
 
+def forward_until(heard: Event, forwarder: Forwarder) -> None:
+    forwarder.start()
+    try:
+        assert heard.wait(10.0)
+    finally:
+        forwarder.stop()
+
+
 def about_to_forward(tree: Tree) -> tuple[Aggregator, Service]:
     """A group that has changed, and its way to the server above."""
     fill(tree)
@@ -344,12 +352,7 @@ def test_a_forwarder_keeps_in_step(tree: Tree) -> None:
     fill(tree)
     tree.add("region-0", "client-0", 1)
     tree.groups["region-0"].group.sync()
-    forwarder = Forwarder(tree.groups["region-0"], 0.05, report)
-    forwarder.start()
-    try:
-        assert heard.wait(10.0)
-    finally:
-        forwarder.stop()
+    forward_until(heard, Forwarder(tree.groups["region-0"], 0.05, report))
     assert [problem for _, problem in told] == [None] * len(told)
     tree.check()
 
@@ -374,11 +377,6 @@ def test_a_forwarder_outlives_a_server_that_does_not_answer(
     tree.groups["region-0"].group.sync()
     monkeypatch.setattr("expunge.client.delivery._FIRST_PAUSE", 0.0)
     monkeypatch.setattr(tree.root.carrier, "sync", silent)
-    forwarder = Forwarder(tree.groups["region-0"], 0.01, report)
-    forwarder.start()
-    try:
-        assert heard.wait(10.0)
-    finally:
-        forwarder.stop()
+    forward_until(heard, Forwarder(tree.groups["region-0"], 0.01, report))
     assert isinstance(told[0], CarrierError)
     tree.check()

@@ -19,6 +19,7 @@ from expunge.backbones.base import joined, listed, needed, parsed, written
 from expunge.crypto import canonical
 from expunge.errors import BackboneError, MissingExtraError
 from support import onnx_models as models
+from support.modules import importable
 
 MODULE = """
 import numpy as np
@@ -35,10 +36,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "samples_of_mine.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "samples_of_mine", raising=False)
-    return "samples_of_mine"
+    return importable("samples_of_mine", MODULE, tmp_path, monkeypatch)
 
 
 @given(

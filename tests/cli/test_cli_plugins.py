@@ -11,6 +11,7 @@ import pytest
 
 from expunge.cli import plugins
 from support.cli import run, value
+from support.modules import importable
 
 GREETING = """
 import click
@@ -35,10 +36,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
 @pytest.fixture
 def greeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module with a command, which is not imported yet."""
-    (tmp_path / "greeting_commands.py").write_text(GREETING)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "greeting_commands", raising=False)
-    return "greeting_commands"
+    return importable("greeting_commands", GREETING, tmp_path, monkeypatch)
 
 
 def test_a_command_of_another_distribution_is_listed_without_import_and_run(

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from expunge import Statistics
-from expunge.client import ClientStore, Selection
+from expunge.client import ClientStore, Composition, Selection
 from expunge.crypto.vault import Vault
 from expunge.errors import ShreddedError, StoreError
 from support import killable_client, seeds
@@ -69,6 +69,16 @@ def test_a_write_that_fails_leaves_a_store_that_goes_on(
     check(tmp_path, 9)
 
 
+def about_to_delete(store: ClientStore, server: Server) -> Composition:
+    """The composed deletion of one of three samples that the server has."""
+    store.add(ids(3), features(3), [0, 1, 2], now=NOW)
+    deliver(store, server)
+    store.forget(Selection(ids=["sample-0"]))
+    composition = store.outbox.compose()
+    assert composition is not None
+    return composition
+
+
 class TestErasure:
     def failing_once(self, monkeypatch: pytest.MonkeyPatch, *, before: bool) -> None:
         """The next destruction of keys fails, before it has begun or when it is done."""
@@ -88,11 +98,7 @@ class TestErasure:
     ) -> None:
         server = Server()
         with make_store(tmp_path) as store:
-            store.add(ids(3), features(3), [0, 1, 2], now=NOW)
-            deliver(store, server)
-            store.forget(Selection(ids=["sample-0"]))
-            composition = store.outbox.compose()
-            assert composition is not None
+            composition = about_to_delete(store, server)
             receipt = server.offer(store.outbox.encode(composition))
             self.failing_once(monkeypatch, before=before)
             with pytest.raises(StoreError, match="the disk failed"):
@@ -237,11 +243,7 @@ class TestFullDisk:
     def test_a_receipt_that_does_not_fit_is_settled_later(self, tmp_path: Path) -> None:
         server = Server()
         with make_store(tmp_path) as store:
-            store.add(ids(3), features(3), [0, 1, 2], now=NOW)
-            deliver(store, server)
-            store.forget(Selection(ids=["sample-0"]))
-            composition = store.outbox.compose()
-            assert composition is not None
+            composition = about_to_delete(store, server)
             data = store.outbox.encode(composition)
             self.full(store)
             with pytest.raises(StoreError, match="full"):

@@ -87,13 +87,19 @@ def test_a_server_that_takes_it_back_is_found_out(home: Home) -> None:
         home.agent.sync()
 
 
+def copied(home: Home) -> Path:
+    """The folder of a closed client with samples in the ledger; its database is copied."""
+    add(home.store)
+    home.agent.push()
+    folder = home.store.path
+    home.store.close()
+    shutil.copy(folder / "client.db", home.path / "backup.db")
+    return folder
+
+
 class TestOldCopies:
     def test_a_copy_that_no_receipt_came_after_goes_on(self, home: Home) -> None:
-        add(home.store)
-        home.agent.push()
-        folder = home.store.path
-        home.store.close()
-        shutil.copy(folder / "client.db", home.path / "backup.db")
+        folder = copied(home)
         with ClientStore.open(folder) as store:
             add(store, 1, "unsent", 1)
         shutil.copy(home.path / "backup.db", folder / "client.db")
@@ -115,11 +121,7 @@ class TestOldCopies:
             assert store.statistics() == home.ledger
 
     def test_an_older_one_is_read_and_then_erased(self, home: Home) -> None:
-        add(home.store)
-        home.agent.push()
-        folder = home.store.path
-        home.store.close()
-        shutil.copy(folder / "client.db", home.path / "backup.db")
+        folder = copied(home)
         with ClientStore.open(folder) as store:
             store.forget(Selection(ids=["sample-0"]))
             home.agent_of(store).push()

@@ -172,11 +172,16 @@ def test_a_leave_may_answer_an_order_itself(federation: Federation, officer: Par
     assert len(federation.entries("answered")) == 1
 
 
+def by_hand(federation: Federation) -> Clock:
+    """The federation's clock, which tests move."""
+    assert isinstance(federation.clock, Clock)
+    return federation.clock
+
+
 def test_an_order_is_overdue_after_its_deadline_and_can_still_be_answered(
     federation: Federation, officer: Party
 ) -> None:
-    clock = federation.clock
-    assert isinstance(clock, Clock)
+    clock = by_hand(federation)
     order = officer.command("order", subject=SUBJECT)["order"]
     clock.now += 30 * DAY
     assert shown(officer, order)["state"] == "open"
@@ -277,8 +282,7 @@ def test_there_is_no_such_order(federation: Federation, action: str) -> None:
 def test_a_bundle_after_a_rotation_verifies_with_the_old_key_and_the_new_one(
     federation: Federation, officer: Party
 ) -> None:
-    clock = federation.clock
-    assert isinstance(clock, Clock)
+    clock = by_hand(federation)
     order = officer.command("order", subject=SUBJECT)["order"]
     clinic, hospital, lab = federation.clients.values()
     clinic.answer_order(order, clinic.retained[:1])

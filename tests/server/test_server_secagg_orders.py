@@ -38,14 +38,20 @@ def erased(circle: Circle, name: str, ids: list[str]) -> None:
         del circle.held[name][one]
 
 
-def test_an_order_is_carried_out_in_a_round_and_completes(circle: Circle) -> None:
-    ids = circle.add("c0", 3, SUBJECT)
+def carried_out(circle: Circle, samples: int) -> str:
+    """An order about somebody of whom one client has samples, carried out in a round."""
+    ids = circle.add("c0", samples, SUBJECT)
     circle.everybody_adds("c1", "c2")
     circle.go()
     number = order(circle)
     circle.everybody_adds("c1", "c2")
     erased(circle, "c0", ids)
     circle.go()
+    return number
+
+
+def test_an_order_is_carried_out_in_a_round_and_completes(circle: Circle) -> None:
+    number = carried_out(circle, 3)
     circle.check_whole()
     told = circle.federation.operator.ask("show-order", order=number)
     assert told["state"] == "complete"
@@ -130,13 +136,7 @@ def test_whether_something_was_found_does_not_show_at_the_server() -> None:
 
 
 def test_the_bundle_of_an_order_verifies_offline(circle: Circle) -> None:
-    ids = circle.add("c0", 2, SUBJECT)
-    circle.everybody_adds("c1", "c2")
-    circle.go()
-    number = order(circle)
-    circle.everybody_adds("c1", "c2")
-    erased(circle, "c0", ids)
-    circle.go()
+    number = carried_out(circle, 2)
     circle.federation.fold()
     page = render_bundle(
         Envelope.from_json(circle.federation.operator.ask("bundle", order=number), "bundle")

@@ -125,18 +125,14 @@ def receipt(log: Log, index: int, key: SigningKey, time: str) -> Envelope:
     return Envelope.signed("receipt", content, key)
 
 
+def signed_result(key: SigningKey, **parts: Any) -> Envelope:
+    content = result_content(federation=FEDERATION, server=key.public.id, **parts)
+    return Envelope.signed("result", content, key)
+
+
 def question(result: object) -> Envelope:
     """The signed answer to a question."""
-    content = result_content(
-        federation=FEDERATION,
-        server=OLD.public.id,
-        actor="op",
-        sequence=0,
-        action="status",
-        result=result,
-        time=at(1),
-    )
-    return Envelope.signed("result", content, OLD)
+    return signed_result(OLD, actor="op", sequence=0, action="status", result=result, time=at(1))
 
 
 @dataclass
@@ -254,9 +250,8 @@ class Story:
 
     def result(self, key: SigningKey = OLD) -> Envelope:
         index = self.places["commanded"]
-        content = result_content(
-            federation=FEDERATION,
-            server=key.public.id,
+        return signed_result(
+            key,
             actor="officer",
             sequence=1,
             action="order",
@@ -265,7 +260,6 @@ class Story:
             logged=self.log.logged(index, index + 2),
             checkpoint=self.log.checkpoint(at(10), index + 2),
         )
-        return Envelope.signed("result", content, key)
 
     def bundle_entries(self) -> list[Logged]:
         kinds = {"ordered", "answered", "completed", "erased", "audited"}

@@ -25,18 +25,8 @@ Chosen = Mapping[
     str, Mapping[str, Mapping[str, Any]]
 ]  # by dataset and system: settings, accuracy and points
 
-RIDGE = (
-    "central",
-    "a_exact",
-    "b_exact",
-    "a_float64",
-    "b_float64",
-    "a_float32",
-    "b_float32",
-    "afl",
-    "acil",
-    "acu",
-)
+FEDERATED_RIDGE = ("a_exact", "b_exact", "a_float64", "b_float64", "a_float32", "b_float32", "afl")
+RIDGE = ("central", *FEDERATED_RIDGE, "acil", "acu")
 STAND_INS = {  # originals that a user may have, and the shared features whose settings they borrow
     "cifar10_raw": "cifar10",
     "cifar100": "cifar10",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from expunge_experiments.engine import Engine, ProcessEngine, State, Worker
@@ -28,6 +29,8 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "sisa": {"shards": 3, "slices": 3, "batch": 8, "rate": 0.1},
     "fedcio": {"clusters": 2, "rounds": 3, "clients_per_round": 2, "batch": 8},
 }
+# Numbers of the samples of a small pool, one set for each request
+REQUESTS = st.lists(st.sets(st.integers(0, 59), min_size=1, max_size=30), min_size=1, max_size=3)
 
 
 def small_settings(name: str) -> Any:
@@ -48,6 +51,13 @@ def pool_of(
 def one_feature_each() -> Pool:
     """Large features, each of twelve samples of its own: to delete those is nearly infeasible."""
     return replace(pool_of(), features=np.diag([1e4] * 5).repeat(12, axis=0).astype(np.float32))
+
+
+def delete_retained(system: System, requests: list[set[int]]) -> None:
+    """Delete of each request what the system still has."""
+    for request in requests:
+        numbers = np.array(sorted(request))
+        system.delete(numbers[system.retained[numbers]])
 
 
 def goes_on_elsewhere(system: System, code: str, folder: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from system_cases import pool_of
+from system_cases import REQUESTS, delete_retained, pool_of
 
 from expunge.errors import InputError
 from expunge_experiments.pool import Pool
@@ -29,18 +29,13 @@ def fedcio(pool: Pool | None = None, chosen: FedCioSettings = SETTINGS, seed: in
 
 
 @settings(max_examples=6)
-@given(
-    requests=st.lists(st.sets(st.integers(0, 59), min_size=1, max_size=30), min_size=1, max_size=3),
-    seed=st.integers(0, 3),
-)
+@given(requests=REQUESTS, seed=st.integers(0, 3))
 def test_deletions_equal_retraining_with_the_same_clusters_bit_for_bit(
     requests: list[set[int]], seed: int
 ) -> None:
     system = fedcio(chosen=replace(SETTINGS, assignment=()), seed=seed)
     system.train()
-    for chosen in requests:
-        numbers = np.array(sorted(chosen))
-        system.delete(numbers[system.retained[numbers]])
+    delete_retained(system, requests)
     again = fedcio(chosen=replace(SETTINGS, assignment=tuple(system.clusters.tolist())), seed=seed)
     again.train(np.flatnonzero(system.retained))
     assert np.array_equal(system._heads, again._heads)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from system_cases import pool_of
+from system_cases import REQUESTS, delete_retained, pool_of
 
 from expunge_experiments.systems.catalogue import build
 from expunge_experiments.systems.gradient import descend, with_constant, zero_head
@@ -23,16 +23,11 @@ def sisa(seed: int = 0, **of_pool: int) -> Sisa:
 
 
 @settings(max_examples=25)
-@given(
-    requests=st.lists(st.sets(st.integers(0, 59), min_size=1, max_size=30), min_size=1, max_size=3),
-    seed=st.integers(0, 3),
-)
+@given(requests=REQUESTS, seed=st.integers(0, 3))
 def test_deletions_equal_retraining_bit_for_bit(requests: list[set[int]], seed: int) -> None:
     system = sisa(seed)
     system.train()
-    for chosen in requests:
-        numbers = np.array(sorted(chosen))
-        system.delete(numbers[system.retained[numbers]])
+    delete_retained(system, requests)
     again = sisa(seed)
     again.train(np.flatnonzero(system.retained))
     assert np.array_equal(system._checkpoints, again._checkpoints)

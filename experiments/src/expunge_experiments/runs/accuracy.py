@@ -39,15 +39,7 @@ if TYPE_CHECKING:
     from expunge_experiments.datasets.catalogue import Library
 
 CENTRAL = ("central", "acil", "acu")  # see all samples in one place and draw nothing at random
-ANALYTIC = (
-    "a_exact",
-    "b_exact",
-    "a_float64",
-    "b_float64",
-    "a_float32",
-    "b_float32",
-    "afl",
-)  # draw nothing at random
+ANALYTIC = tuned.FEDERATED_RIDGE  # draw nothing at random
 EXACT = ("a_exact", "b_exact")
 ITERATIVE = ("fedavg", "fats", "exactfun")
 LONGER = 4  # times the paper's rounds of FATS, on CIFAR-10: is it rounds that it lacks?

@@ -188,13 +188,8 @@ class Chunks(base.Experiment[ChunkSettings]):
             " With nothing retained a head is zero and predicts the first label, for all "
             "systems alike."
         )
-        return base.Table(
-            "Accuracy after each step",
-            columns,
-            _rows(results, columns, row),
-            frozenset(columns[1:]),
-            note,
-        )
+        rows = _rows(results, columns, row)
+        return base.Table("Accuracy after each step", columns, rows, frozenset(columns[1:]), note)
 
     def _times(self, settings: ChunkSettings, results: base.Results) -> base.Table:
         steps = _step_names(settings)
@@ -220,12 +215,9 @@ class Chunks(base.Experiment[ChunkSettings]):
             "the wait for them. The paper's Variant A, on Flower with GPUs: about "
             f"{paper.CHUNK_SECONDS:.0f} s a step, {paper.CHUNK_CLIENT_SECONDS} s of it at clients."
         )
+        rows = _rows(results, columns, row)
         return base.Table(
-            "Cumulative time of deletions",
-            columns,
-            _rows(results, columns, row),
-            frozenset(columns[1:]),
-            note,
+            "Cumulative time of deletions", columns, rows, frozenset(columns[1:]), note
         )
 
     def _distances(self, settings: ChunkSettings, results: base.Results) -> base.Table:

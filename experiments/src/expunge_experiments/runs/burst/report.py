@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -406,13 +406,15 @@ def _title(name: str) -> str:
     return entry_of(name).title
 
 
+def _exact_marks(results: Results) -> Iterator[Mapping[str, Any]]:
+    """What was compared with retraining at the marks of the exact variants."""
+    for name in EXACT:
+        for done in results.where(system=name):
+            yield from done.result["marks"]
+
+
 def _exactness(results: Results) -> list[Finding]:
-    checks = [
-        mark["equal"]
-        for name in EXACT
-        for done in results.where(system=name)
-        for mark in done.result["marks"]
-    ]
+    checks = [mark["equal"] for mark in _exact_marks(results)]
     if not checks:
         return []
     text = (
@@ -427,12 +429,7 @@ def _exactness(results: Results) -> list[Finding]:
 
 
 def _grid(results: Results) -> list[Finding]:
-    deviations = [
-        mark["deviation"]
-        for name in EXACT
-        for done in results.where(system=name)
-        for mark in done.result["marks"]
-    ]
+    deviations = [mark["deviation"] for mark in _exact_marks(results)]
     known = [one for one in deviations if one is not None]
     if not known:
         return []
