@@ -20,6 +20,7 @@ from expunge import Spec, Statistics
 from expunge.crypto import SigningKey
 from expunge.errors import EvidenceError
 from expunge.federation import Federation
+from expunge.kinds import RequestKind
 from expunge.wire import payloads, request
 from expunge.wire.messages import GramPart, Message
 from expunge.wire.request import Header
@@ -76,7 +77,7 @@ class _Root:
             self.service.enrol(payloads.sign("enrolment", content, key))
             self._keys.append((token.name, key))
 
-    def send(self, number: int, sent: Statistics, kind: str) -> tuple[int, float]:
+    def send(self, number: int, sent: Statistics, kind: RequestKind) -> tuple[int, float]:
         """One request; its bytes, and how long it took at the root."""
         name, key = self._keys[number]
         spec = self.service.core.spec

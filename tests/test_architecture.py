@@ -19,6 +19,7 @@ import expunge_experiments
 LAYERS = (
     "errors",
     "frame",
+    "kinds",
     "_lazy",
     "_version",
     "exact",

@@ -39,6 +39,7 @@ from expunge.federation import Federation
 from expunge.federation.founding import found_federation
 from expunge.federation.layout import Layout
 from expunge.frame import Reader, pack
+from expunge.kinds import MessageKind
 from expunge.office import Office
 from expunge.ridge.spec import Aggregation, Spec
 from expunge.ridge.statistics import Statistics
@@ -325,7 +326,7 @@ class Aggregator:
         token: Token,
         carrier: Carrier,
         *,
-        messages: tuple[str, ...] = ("gram", "rows"),
+        messages: tuple[MessageKind, ...] = ("gram", "rows"),
         aggregation: Aggregation | None = None,
         address: str = "",
         settings: Settings | None = None,

@@ -37,6 +37,7 @@ from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import EvidenceError, ProtocolError, RefusedError, StoreError
 from expunge.evidence import KeyChain, Result
 from expunge.evidence.rotation import read_federation
+from expunge.kinds import Role
 from expunge.storage.files import (
     FolderLock,
     erase,
@@ -45,22 +46,12 @@ from expunge.storage.files import (
     sync_folder,
     write_whole,
 )
-from expunge.wire import payloads, refusals
-from expunge.wire.carrier import Carrier
-from expunge.wire.delivery import CheckedCarrier
-from expunge.wire.schema import (
-    FEDERATION_DIGITS,
-    checked_flag,
-    checked_hex,
-    checked_integer,
-    checked_name,
-    checked_role,
-)
+from expunge.wire import payloads, refusals, schema
+from expunge.wire.carrier import Carrier, CheckedCarrier
 from expunge.wire.token import Token
 
 _KEY, _STATE, _COMMAND, _ORDERS = "office.key", "office.json", "command", "orders"
 _VERSION = 1
-_ORDER_DIGITS = 32
 _FIELDS = frozenset(
     {
         "version",
@@ -82,7 +73,7 @@ class State:
     """What an office knows. `sequence` is the number of the last command whose result is here."""
 
     name: str
-    role: str
+    role: Role
     federation: str
     server: PublicKey
     address: str
@@ -118,15 +109,15 @@ class State:
                 f"{_VERSION}: update expunge"
             )
         return cls(
-            checked_name(parts["name"]),
-            checked_role(parts["role"]),
-            checked_hex(parts["federation"], FEDERATION_DIGITS, "the federation"),
+            schema.name(parts["name"], "the name"),
+            schema.role(parts["role"], "the role"),
+            schema.federation(parts["federation"], "the federation"),
             PublicKey.from_text(parts["server"]),
             str(parts["address"]),
             str(parts["ca"]),
             tuple(Envelope.from_json(value, "rotation") for value in parts["rotations"]),
-            checked_integer(parts["sequence"], "the sequence number"),
-            checked_flag(parts["enrolled"], "enrolled"),
+            schema.count(parts["sequence"], "the sequence number"),
+            schema.boolean(parts["enrolled"], "enrolled"),
         )
 
 
@@ -207,7 +198,7 @@ class OfficeFolder:
                 f"{file} must be a list of orders: remove it, and the office forgets what it has "
                 "filed"
             )
-        return [checked_hex(order, _ORDER_DIGITS, "an order") for order in orders]
+        return [schema.drawn_id(order, "an order") for order in orders]
 
     def write_orders(self, orders: Sequence[str]) -> None:
         """Replace the ids of the orders that were filed from here."""
@@ -246,7 +237,7 @@ class Office:
         path: Path,
         *,
         name: str,
-        role: str,
+        role: Role,
         federation: str,
         server: PublicKey,
         address: str,
@@ -256,9 +247,9 @@ class Office:
     ) -> Office:
         """The office of somebody whom the server knows already: the first operator."""
         state = State(
-            checked_name(name),
+            schema.name(name, "the name"),
             role,
-            checked_hex(federation, 32, "the federation"),
+            schema.federation(federation, "the federation"),
             server,
             address,
             ca,
@@ -329,7 +320,7 @@ class Office:
         return self._folder.state.name
 
     @property
-    def role(self) -> str:
+    def role(self) -> Role:
         """`officer` or `operator`."""
         return self._folder.state.role
 
@@ -380,7 +371,7 @@ class Office:
     # -- speaking ----------------------------------------------------------------------------------
 
     def token(
-        self, name: str, role: str, urls: tuple[str, ...], *, days: int = 7, ca: str = ""
+        self, name: str, role: Role, urls: tuple[str, ...], *, days: int = 7, ca: str = ""
     ) -> tuple[Token, str]:
         """A one-time token that the server knows of, and when it expires.
 

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import pytest
 
+from expunge import kinds
 from expunge.client import Agent, SyncResult
 from expunge.errors import CarrierError, EvidenceError, RefusedError
 from support.masked_round import Circle, drawn
 
-PHASES = ("joining", "sharing", "masking", "revealing")
+PHASES = kinds.PHASES[:-1]  # in which a round can be interrupted
 
 
 @pytest.fixture

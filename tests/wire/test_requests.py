@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expunge import kinds
 from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError, FormatError
 from expunge.wire import payloads, request, schema
@@ -37,7 +38,7 @@ def headers(draw: st.DrawFn) -> Header:
         nonce=draw(hexadecimal),
         data_digest=draw(hexadecimal),
         labels_digest=draw(hexadecimal),
-        message=draw(st.sampled_from(request.KINDS)),
+        message=draw(st.sampled_from(kinds.REQUEST_KINDS)),
         added=draw(counts),
         deleted=draw(counts),
         orders=tuple(draw(st.lists(st.builds(OrderAnswer, identifiers, counts), max_size=3))),
@@ -184,7 +185,7 @@ def test_a_request_needs_as_many_commitments_as_it_says() -> None:
 
 @given(good_names)
 def test_good_names_are_taken_as_they_are(name: str) -> None:
-    assert schema.checked_name(name) == name
+    assert schema.name(name, "the name") == name
 
 
 @pytest.mark.parametrize(
@@ -192,14 +193,14 @@ def test_good_names_are_taken_as_they_are(name: str) -> None:
 )
 def test_other_names_are_refused(name: object) -> None:
     with pytest.raises(FormatError, match="name"):
-        schema.checked_name(name)
+        schema.name(name, "the name")
 
 
 @pytest.mark.parametrize("role", ["", "king", None, ["client"], "Client"])
 def test_other_roles_are_refused(role: object) -> None:
     with pytest.raises(FormatError, match="role"):
-        schema.checked_role(role)
-    assert [schema.checked_role(one) for one in schema.ROLES] == list(schema.ROLES)
+        schema.role(role, "the role")
+    assert [schema.role(one, "the role") for one in kinds.ROLES] == list(kinds.ROLES)
 
 
 @given(st.integers(0, 250_000_000_000), st.floats(0, 0.999))
@@ -236,17 +237,17 @@ def test_other_times_are_refused(text: object) -> None:
 
 
 def test_numbers_and_flags() -> None:
-    assert schema.checked_integer(3, "it") == 3
-    assert schema.checked_flag(False, "it") is False
+    assert schema.count(3, "it") == 3
+    assert schema.boolean(False, "it") is False
     for value in (True, 1.0, "1", None, -1):
         with pytest.raises(FormatError, match="it must be"):
-            schema.checked_integer(value, "it")
+            schema.count(value, "it")
     for value in (0, 1, "true", None):
         with pytest.raises(FormatError, match="it must be"):
-            schema.checked_flag(value, "it")
+            schema.boolean(value, "it")
     for value in ("0" * 63, "0" * 65, "G" * 64, "A" * 64, 7, None):
         with pytest.raises(FormatError, match="it must be"):
-            schema.checked_digest(value, "it")
+            schema.digest(value, "it")
 
 
 # -- tokens ----------------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ tokens = st.builds(
     Token,
     identifiers,
     good_names,
-    st.sampled_from(schema.ROLES),
+    st.sampled_from(kinds.ROLES),
     hexadecimal,
     st.just(SERVER),
     st.lists(st.text(max_size=20), max_size=3).map(tuple),

@@ -18,6 +18,7 @@ from expunge.cli._output import Bars, Screen
 from expunge.cli._samples import opened_backbone, recomputing
 from expunge.client import Agent, ClientStore
 from expunge.errors import BackboneError, ExpungeError
+from expunge.kinds import AnsweredPhase
 from expunge.wire import payloads
 from expunge.wire.carrier import Carrier
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 SENDING, RECOMPUTING = "Sending samples", "Recomputing for the audit"
 ROUND = "Round"
-_PHASES = {
+_PHASES: dict[AnsweredPhase, str] = {
     "sharing": "shares of keys are exchanged",
     "masking": "masked sums are sent",
     "revealing": "the masks of the sum are taken off",

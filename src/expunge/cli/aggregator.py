@@ -27,6 +27,7 @@ from expunge.cli._samples import backbone_argument
 from expunge.cli.enroll import addresses, token_from
 from expunge.errors import StoreBusyError
 from expunge.federation.layout import Layout, url_of
+from expunge.ridge.spec import message_kinds
 from expunge.server.service import Service
 from expunge.storage.files import write_whole
 
@@ -86,7 +87,7 @@ def found(
             "--secure-aggregation means masked messages and no others: leave out --messages"
         )
     listed = given["messages"] or ("rows,gram" if rules is None else "masked")
-    messages = tuple(part.strip() for part in listed.split(","))
+    messages = message_kinds(part.strip() for part in listed.split(","))
     whole = token_from(token)
     address = addresses(whole, at)[0]
     urls = [url_of(host, port) for host in hosts]

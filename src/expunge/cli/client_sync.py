@@ -15,7 +15,7 @@ from expunge.cli._output import GOOD, WAITS, Screen, count, line
 from expunge.cli._samples import recomputing
 from expunge.cli.client_status import show_forgotten
 from expunge.client import SyncResult
-from expunge.client.store import KINDS
+from expunge.kinds import MESSAGES
 
 
 @command()
@@ -26,7 +26,9 @@ from expunge.client.store import KINDS
     is_flag=True,
     help="The server was restored from a backup: accept that its log is shorter.",
 )
-@click.option("--message", type=click.Choice(KINDS), help="From now on send messages of this kind.")
+@click.option(
+    "--message", type=click.Choice(MESSAGES), help="From now on send messages of this kind."
+)
 @click.option(
     "--old-copy",
     is_flag=True,

@@ -48,6 +48,7 @@ from expunge.evidence.wording import found_in, moment
 from expunge.exact import blas, wide
 from expunge.federation.founding import found_federation
 from expunge.federation.layout import Layout
+from expunge.kinds import MessageKind
 from expunge.office import Office
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
@@ -243,7 +244,7 @@ def demo(keep: Path | None, secure_aggregation: bool) -> None:
             else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="expunge-demo-")))
         )
         make_folder(folder)
-        messages = ("masked",) if secure_aggregation else ("gram", "rows")
+        messages: tuple[MessageKind, ...] = ("masked",) if secure_aggregation else ("gram", "rows")
         spec = Spec(dim=64, labels=tuple(range(10)), gamma=1.0, messages=messages)
         run = DemoRun(folder, Screen.current(), Digits.load(), spec)
         value = _run(run)

@@ -21,8 +21,8 @@ from expunge.cli._samples import backbone_argument
 from expunge.client import ClientStore, enrol
 from expunge.client.enrolment import federation_spec
 from expunge.client.enrolment import rejoin as rejoined
-from expunge.client.store import KINDS
 from expunge.errors import CarrierError, FormatError, InputError
+from expunge.kinds import MESSAGES
 from expunge.office import Office
 from expunge.wire.token import Token
 
@@ -38,7 +38,7 @@ from expunge.wire.token import Token
 )
 @click.option(
     "--message",
-    type=click.Choice(KINDS),
+    type=click.Choice(MESSAGES),
     help="What to send. [default: rows, if the spec allows them]",
 )
 @click.option(

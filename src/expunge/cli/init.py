@@ -33,7 +33,7 @@ from expunge.exact import Grid
 from expunge.federation.founding import found_federation
 from expunge.federation.layout import url_of
 from expunge.office import Office
-from expunge.ridge.spec import Spec
+from expunge.ridge.spec import Spec, message_kinds
 from expunge.server.ledger import SOLVERS
 
 _GRID_HELP = "DIGITS,FRACTION_BITS: 2 digits of 21 bits, of which so many after the point."
@@ -217,10 +217,8 @@ def _spec(given: dict[str, Any]) -> Spec:
     if (given["labels"] is None) == (given["outputs"] is None):
         raise click.UsageError("give either --labels (classification) or --outputs (regression)")
     rules = rules_of(given)
-    messages = tuple(
-        part.strip()
-        for part in (given["messages"] or ("rows,gram" if rules is None else "masked")).split(",")
-    )
+    listed = given["messages"] or ("rows,gram" if rules is None else "masked")
+    messages = message_kinds(part.strip() for part in listed.split(","))
     if rules is not None and messages != ("masked",):
         raise click.UsageError(
             "--secure-aggregation means masked messages and no others: leave out --messages"

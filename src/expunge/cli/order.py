@@ -37,10 +37,17 @@ from expunge.cli._output import (
 from expunge.crypto import Envelope
 from expunge.errors import InputError, UnknownSampleError
 from expunge.evidence.wording import found_in, moment
+from expunge.kinds import OrderState
 from expunge.storage.files import write_whole
 
-_RANK = {"lost": 0, "overdue": 1, "open": 2, "complete": 3, "closed": 4}
-_STYLE = {"lost": BAD, "overdue": BAD, "open": WAITS, "complete": GOOD, "closed": "dim"}
+_RANK: dict[OrderState, int] = {"lost": 0, "overdue": 1, "open": 2, "complete": 3, "closed": 4}
+_STYLE: dict[OrderState, str] = {
+    "lost": BAD,
+    "overdue": BAD,
+    "open": WAITS,
+    "complete": GOOD,
+    "closed": "dim",
+}
 _LOST = "a restored server no longer knows whom it is about: file it again"
 
 

@@ -32,9 +32,9 @@ from expunge.cli.server_backup import backup, renew_certificate, restore, rotate
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
 from expunge.federation.layout import Layout
+from expunge.kinds import ROLES, Role
 from expunge.ridge.spec import Spec
 from expunge.storage.files import write_whole
-from expunge.wire.schema import ROLES
 
 
 @group()
@@ -80,7 +80,7 @@ def server() -> None:
 def token(
     *,
     name: str,
-    role: str,
+    role: Role,
     days: int,
     urls: tuple[str, ...],
     output: Path | None,

@@ -21,8 +21,7 @@ from expunge.errors import (
 )
 from expunge.evidence.rotation import read_federation
 from expunge.ridge.spec import Spec
-from expunge.wire.carrier import Carrier
-from expunge.wire.delivery import CheckedCarrier
+from expunge.wire.carrier import Carrier, CheckedCarrier
 from expunge.wire.token import Token
 
 

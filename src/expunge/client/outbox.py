@@ -23,25 +23,29 @@ from typing import Any
 
 import numpy as np
 
+from expunge import kinds
 from expunge.client import states
 from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.client.samples import Block, Recompute, Samples
 from expunge.client.settings import ClientSettings, checkpoint_text, spec_of, spec_text
 from expunge.crypto import canonical
 from expunge.errors import FormatError, InputError, ProtocolError, SpecMismatchError, StoreError
+from expunge.kinds import MessageKind
 from expunge.ridge.encoding import Rows
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
 from expunge.solvers.float64 import Factor
 from expunge.storage.sqlite import Database
-from expunge.wire import request
+from expunge.wire import request, schema
 from expunge.wire.messages import FactorPart, GramPart, Message, Part, RowsPart, beyond, fitting
 from expunge.wire.request import AuditAnswer, Header, OrderAnswer
 from expunge.wire.schema import UNDISCLOSED
 
+_REQUEST_KIND = schema.one_of(*kinds.REQUEST_KINDS)
 
-def part_of(spec: Spec, kind: str, blocks: Iterable[Block]) -> Part:
+
+def part_of(spec: Spec, kind: MessageKind, blocks: Iterable[Block]) -> Part:
     """The part of a message of this kind for these samples, of which there is at least one."""
     if kind == "rows":
         return _rows(list(blocks))
@@ -86,7 +90,7 @@ class Choice:
 
     slots: list[int]
     is_complete: bool  # nothing pending is left for a later request
-    kind: str  # of the message
+    kind: MessageKind  # of the message
     problem: str = ""  # why something pending cannot be sent at all
 
 
@@ -96,7 +100,7 @@ class Chooser:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def next(self, spec: Spec, kind: str, most: int | None, largest: int | None) -> Choice:
+    def next(self, spec: Spec, kind: MessageKind, most: int | None, largest: int | None) -> Choice:
         """Pending deletions, those for orders first, each with the sample that replaces it; then
         the other additions.
         """
@@ -159,7 +163,7 @@ class Chooser:
             )
         return sorted((sorted(slots), sorted(orders)) for slots, orders in groups)
 
-    def reset(self, spec: Spec, kind: str, most: int | None, largest: int | None) -> Choice:
+    def reset(self, spec: Spec, kind: MessageKind, most: int | None, largest: int | None) -> Choice:
         """Everything; if that is too much even as statistics, a part of what stays, and the rest is
         added afterwards.
         """
@@ -209,7 +213,7 @@ class Composition:
     sequence: int
     nonce: bytes
     spec: Spec
-    kind: str
+    kind: MessageKind
     added: int
     deleted: int
     orders: tuple[OrderAnswer, ...] = ()
@@ -320,7 +324,7 @@ class Outbox:
         return self.composed()
 
     def _choice(
-        self, kind: str, most: int | None, largest: int | None, *, alone: bool, reset: bool
+        self, kind: MessageKind, most: int | None, largest: int | None, *, alone: bool, reset: bool
     ) -> Choice:
         spec = self._settings.spec
         if reset:
@@ -359,7 +363,7 @@ class Outbox:
     def _new(
         self,
         number: int,
-        kind: str,
+        kind: MessageKind,
         content: Mapping[str, Any],
         *,
         message: bytes | None = None,
@@ -388,7 +392,7 @@ class Outbox:
             self._folder.drop([slot])
             raise
 
-    def _allowed_kind(self) -> str:
+    def _allowed_kind(self) -> MessageKind:
         kind, allowed = self._settings.message, self._settings.spec.messages
         if kind not in allowed:
             raise SpecMismatchError(
@@ -464,7 +468,10 @@ class Outbox:
             nonce=composition.nonce.hex(),
             data_digest=spec.data_digest,
             labels_digest=spec.labels_digest,
-            message=composition.kind if added or deleted or message is not None else "none",
+            message=_REQUEST_KIND(
+                composition.kind if added or deleted or message is not None else "none",
+                "the message of the request",
+            ),
             added=composition.added,
             deleted=composition.deleted,
             orders=composition.orders,
@@ -499,7 +506,7 @@ class Outbox:
         return _statistics_of(added), _statistics_of(deleted)
 
     def _part(
-        self, spec: Spec, kind: str, slots: Sequence[int], recompute: Recompute | None
+        self, spec: Spec, kind: MessageKind, slots: Sequence[int], recompute: Recompute | None
     ) -> Part | None:
         return part_of(spec, kind, self._samples.blocks(spec, slots, recompute)) if slots else None
 

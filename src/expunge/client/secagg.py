@@ -25,7 +25,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from expunge.client.delivery import Direct, PendingError, Retry
 from expunge.client.outbox import Composition
@@ -38,6 +38,7 @@ from expunge.errors import EvidenceError, ProtocolError, RefusedError
 from expunge.evidence import Checkpoint, Receipt
 from expunge.evidence.receipt import member_of
 from expunge.exact.wide import Wide
+from expunge.kinds import STAGES, AnsweredPhase, Purpose, Stage
 from expunge.ridge.spec import Aggregation
 from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution, Opening, Participant
@@ -176,16 +177,15 @@ def _pairs(members: list[list[Any]]) -> set[tuple[Any, ...]]:
     return {tuple(member) for member in members}
 
 
-def _with_article(purpose: str) -> str:
+def _with_article(purpose: Purpose) -> str:
     """The purpose of a round with its article."""
     return "an audit" if purpose == "audit" else f"a {purpose}"
 
 
 _LONGEST_WAIT = 20  # seconds that a server is asked to wait before it answers
 _PAUSE = 0.05  # seconds, at first, between questions to a server that does not wait
-_PHASES = ("joined", "shared", "masked", "revealed")  # of a participant
-_UNMASKED = ("joined", "shared")
-_ASKED = {
+_UNMASKED: tuple[Stage, ...] = ("joined", "shared")
+_ASKED: dict[AnsweredPhase, Stage] = {
     "sharing": "shared",
     "masking": "masked",
     "revealing": "revealed",
@@ -216,8 +216,8 @@ Outcome = RoundPending | RoundEnd
 
 @dataclass(frozen=True)
 class _RoundState:
-    phase: str
-    purpose: str
+    phase: AnsweredPhase
+    purpose: Purpose | Literal[""]
     content: bytes
     opening: Opening | None
     receipt: bytes | None
@@ -257,28 +257,30 @@ class Contributor:
         """Bring a composed request by a round; `RoundEnd` without a receipt if it was not included,
         and may be offered anew.
         """
-        if (current := self.purpose()) not in ("", "change"):
+        current = self.purpose()
+        if current is not None and current != "change":
             return RoundPending(
                 f"this client takes part in {_with_article(current)}, which comes first: sync"
             )
         return self._take_part("change", composition.sequence, vector, reset=composition.reset)
 
-    def join(self, purpose: str, contribution: Callable[[], Contribution]) -> Outcome:
+    def join(self, purpose: Purpose, contribution: Callable[[], Contribution]) -> Outcome:
         """Take part in an audit or a rebuild, which changes nothing here."""
-        if (current := self.purpose()) not in ("", purpose):
+        current = self.purpose()
+        if current is not None and current != purpose:
             return RoundPending(
                 f"this client takes part in {_with_article(current)}, which comes first: sync"
             )
         return self._take_part(purpose, self._store.sequence, lambda: contribution().vector())
 
-    def purpose(self) -> str:
-        """What the round is for that this client is in, as far as it knows; empty if it is in
+    def purpose(self) -> Purpose | None:
+        """What the round is for that this client is in, as far as it knows; None if it is in
         none.
         """
         with self._outbox.turn:
             participant = self._participant()
             if participant is None:
-                return ""
+                return None
             composed = self._outbox.composed()
             purpose = participant.opening.purpose
             if purpose != "change" or (
@@ -289,7 +291,7 @@ class Contributor:
                 self._store.participation.drop()  # the request has been settled, or put back
             # Or it may yet be composed anew: this round has one join of this client, and takes no
             # other
-            return ""
+            return None
 
     def is_bound(self, sequence: int) -> bool:
         """Whether a request of this number was masked before: it must go out as it is, for its sum
@@ -302,7 +304,7 @@ class Contributor:
         return max(sequence, int(self._store.recall(_MASKED) or 0) + 1)
 
     def _take_part(
-        self, purpose: str, sequence: int, vector: Callable[[], Wide], *, reset: bool = False
+        self, purpose: Purpose, sequence: int, vector: Callable[[], Wide], *, reset: bool = False
     ) -> Outcome:
         participant = self._resumed(purpose, sequence)
         message = (
@@ -377,7 +379,7 @@ class Contributor:
         data = self._store.participation.read()
         return None if data is None else Participant.from_bytes(data, self._store.key, self._rules)
 
-    def _resumed(self, purpose: str, sequence: int) -> Participant | None:
+    def _resumed(self, purpose: Purpose, sequence: int) -> Participant | None:
         """The round that this client is in; one for a request that is there no longer is over for
         it.
         """
@@ -397,7 +399,7 @@ class Contributor:
             raise ProtocolError("this federation does not use secure aggregation")
         return rules
 
-    def _reason_to_wait(self, opening: Opening, purpose: str) -> str | None:
+    def _reason_to_wait(self, opening: Opening, purpose: Purpose) -> str | None:
         """Why this client does not join the round that the server has opened."""
         spec = self._store.spec
         if (opening.federation, opening.data_digest) != (self._store.federation, spec.data_digest):
@@ -448,7 +450,7 @@ class Contributor:
             newest = self._participant()
             if newest is None or newest.opening != participant.opening:
                 return participant, self._question(participant.opening.round, participant.sequence)
-            if _PHASES.index(newest.phase) > _PHASES.index(_ASKED[state.phase]):
+            if STAGES.index(newest.phase) > STAGES.index(_ASKED[state.phase]):
                 return newest, self._last_message(newest)
             return newest, self._respond(newest, state, vector)
 
@@ -568,7 +570,10 @@ def _reason_for(state: _RoundState) -> str:
 _AUDITING = (
     "auditing"  # the setting that holds the ids of the audits that this client takes part in
 )
-_OF_ALL = ("audit", "rebuild")  # rounds that change nothing here, and need every client
+_OF_ALL: tuple[Purpose, ...] = (
+    "audit",
+    "rebuild",
+)  # rounds that change nothing here, and need every client
 
 
 class Masked:
@@ -699,11 +704,17 @@ class Masked:
         """
         del send  # a round answers them, no request
         current, outstanding = self._contributor.purpose(), self._outbox.composed()
-        purpose = current or ("rebuild" if answer.rebuild else "audit" if answer.audits else "")
+        wanted: Purpose | None = "rebuild" if answer.rebuild else "audit" if answer.audits else None
+        purpose = current or wanted
         is_open = (
             outstanding is not None and outstanding.doubtful
         )  # then it is not known what the server counts
-        if purpose not in _OF_ALL or answer.status != "active" or (is_open and not current):
+        if (
+            purpose is None
+            or purpose not in _OF_ALL
+            or answer.status != "active"
+            or (is_open and not current)
+        ):
             return ()
         if answer.audits:  # when it is over, the server does not name them any more
             self._store.remember({_AUDITING: " ".join(audit for audit, _ in answer.audits)})

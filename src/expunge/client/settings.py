@@ -11,9 +11,9 @@ from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import InputError, SpecMismatchError, StoreError
 from expunge.evidence import KeyChain
+from expunge.kinds import MESSAGES, MessageKind
 from expunge.ridge.spec import Spec
 from expunge.wire import schema
-from expunge.wire.schema import FEDERATION_DIGITS, checked_hex
 
 _APPEND = (
     "INSERT INTO documents (kind, number, content) SELECT ?1, coalesce(max(number) + 1, 0), ?2 "
@@ -102,9 +102,9 @@ class ClientSettings:
         return self.setting("mode")
 
     @property
-    def message(self) -> str:
+    def message(self) -> MessageKind:
         """The kind of messages that this client sends."""
-        return self.setting("message")
+        return schema.one_of(*MESSAGES)(self.setting("message"), "the kind of messages")
 
     @property
     def sequence(self) -> int:
@@ -153,7 +153,7 @@ class ClientSettings:
         ]
         former = canonical.encode({"rotations": rotations, "server": self.server.text})
         changed = {
-            "federation": checked_hex(federation, FEDERATION_DIGITS, "the federation"),
+            "federation": schema.federation(federation, "the federation"),
             "server": server.text,
             "address": address,
             "ca": ca,

@@ -39,14 +39,14 @@ from expunge.client.samples import (
 from expunge.client.settings import checkpoint_text, spec_text
 from expunge.crypto import PublicKey, SigningKey
 from expunge.errors import InputError, SpecError, StoreError
+from expunge.kinds import MESSAGES
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
+from expunge.wire import schema
 from expunge.wire.commitment import SALT_BYTES
-from expunge.wire.schema import FEDERATION_DIGITS, checked_hex, checked_name
 
 MODES = ("cached", "recompute")
-KINDS = ("rows", "gram", "factor", "masked", "group")
 
 
 class _UnchangedError(Exception):
@@ -89,14 +89,14 @@ class ClientStore(ClientOverview):
                 f"mode={mode!r} must be 'cached' (features are kept) or 'recompute' (they are "
                 "computed again)"
             )
-        if message not in KINDS or message not in spec.messages:
+        if message not in MESSAGES or message not in spec.messages:
             raise SpecError(
-                f"message={message!r} must be one of {', '.join(KINDS)}, and the spec allows "
+                f"message={message!r} must be one of {', '.join(MESSAGES)}, and the spec allows "
                 f"{', '.join(spec.messages)}"
             )
         settings = {
-            "federation": checked_hex(federation, FEDERATION_DIGITS, "the federation"),
-            "name": checked_name(name),
+            "federation": schema.federation(federation, "the federation"),
+            "name": schema.name(name, "the name"),
             "server": server.text,
             "spec": spec_text(spec),
             "address": address,
@@ -369,7 +369,7 @@ class ClientStore(ClientOverview):
     @exclusive
     def choose(self, message: str) -> None:
         """Send messages of another kind from now on."""
-        if message not in KINDS or message not in self._spec.messages:
+        if message not in MESSAGES or message not in self._spec.messages:
             raise SpecError(
                 f"message={message!r} must be one of those that the spec allows: "
                 f"{', '.join(self._spec.messages)}"

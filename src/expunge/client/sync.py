@@ -38,12 +38,12 @@ from expunge.errors import (
 )
 from expunge.evidence import Receipt
 from expunge.evidence.certificate import Certificate
+from expunge.kinds import ClientStatus
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.wire import payloads, refusals
-from expunge.wire.carrier import Carrier
-from expunge.wire.delivery import CheckedCarrier
+from expunge.wire.carrier import Carrier, CheckedCarrier
 
 _MOST_MENDED = 4  # refusals that are mended without asking, one after another
 _PAUSE = 0.1  # seconds between turns of clients that wait for one another
@@ -88,7 +88,7 @@ class SyncResult:
     not bring its changes by one.
     """
 
-    status: str
+    status: ClientStatus
     receipts: tuple[Receipt, ...] = ()
     orders: tuple[tuple[str, Preview], ...] = ()
     audits: tuple[str, ...] = ()

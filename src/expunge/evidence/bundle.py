@@ -20,9 +20,10 @@ from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import digests
 from expunge.evidence.certificate import Certificate
 from expunge.evidence.digests import SALT_BYTES
-from expunge.evidence.log import Checkpoint, Logged
+from expunge.evidence.log import Checkpoint, EntryKind, Logged
 from expunge.evidence.receipt import Receipt
 from expunge.evidence.rotation import KeyChain
+from expunge.kinds import BUNDLED_STATES, BundledState
 from expunge.wire import schema
 
 
@@ -40,7 +41,7 @@ _FIELDS: dict[str, schema.Check] = {
     "filed": schema.time,
     "deadline": schema.time,
     "completed": schema.or_empty(schema.time),
-    "state": schema.one_of("open", "overdue", "complete"),
+    "state": schema.one_of(*BUNDLED_STATES),
     "answers": schema.lists(
         schema.objects(
             {
@@ -73,7 +74,7 @@ class Order:
     filed: str
     deadline: str
     completed: str  # "" if it is not
-    state: str  # "open", "overdue" or "complete"
+    state: BundledState
     answers: tuple[dict[str, Any], ...]
     reference: str = ""
 
@@ -178,7 +179,7 @@ def settled(ordered: Logged, entries: Sequence[Logged]) -> set[str]:
     }
 
 
-def _only(kind: str, order: str, entries: Sequence[Logged]) -> Logged | None:
+def _only(kind: EntryKind, order: str, entries: Sequence[Logged]) -> Logged | None:
     found = [logged for logged in entries if logged.entry["kind"] == kind]
     if len(found) > 1:
         raise EvidenceError(
@@ -234,7 +235,14 @@ def _check_answers(
             )
 
 
-_KINDS = ("ordered", "answered", "completed", "changed", "forgotten", "audited")
+_KINDS: tuple[EntryKind, ...] = (
+    "ordered",
+    "answered",
+    "completed",
+    "changed",
+    "forgotten",
+    "audited",
+)
 
 
 def _template(value: Any, what: str) -> Any:
@@ -374,7 +382,7 @@ class Bundle:
         """The entry that filed the order."""
         return self.found("ordered")[0]
 
-    def found(self, kind: str) -> list[Logged]:
+    def found(self, kind: EntryKind) -> list[Logged]:
         """The entries of one kind, in the order of the log."""
         return [logged for logged in self.entries if logged.entry["kind"] == kind]
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from expunge import kinds
 from expunge.crypto import Envelope, PublicKey
 from expunge.errors import EvidenceError, FormatError, SpecError
 from expunge.evidence import digests
@@ -68,7 +69,7 @@ _CHECK_AUDIT = schema.objects(
     {
         "audit": schema.identifier,
         "time": schema.time,
-        "result": schema.one_of("equal", "different"),
+        "result": schema.one_of(*kinds.AUDIT_RESULTS),
         "index": schema.count,
     }
 )

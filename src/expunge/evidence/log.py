@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
+from expunge import kinds
 from expunge.crypto import PublicKey, canonical
 from expunge.errors import EvidenceError, FormatError
 from expunge.evidence import merkle
@@ -112,8 +113,6 @@ class Frontier:
         return cls(parts["size"], tuple(bytes.fromhex(one) for one in parts["hashes"]))
 
 
-_ROLES = ("client", "officer", "operator")
-_MESSAGES = ("gram", "rows", "factor", "group", "none")
 _PUBLISHED = schema.or_empty(schema.digest)  # "" where no head can be published
 
 
@@ -132,7 +131,25 @@ _EFFECT: dict[str, schema.Check] = {  # of a request, or of a sum of requests
     "erased_by": schema.time,
     "generation": schema.count,  # of the journal
 }
-ENTRY_KINDS: dict[str, dict[str, schema.Check]] = {
+EntryKind = Literal[
+    "founded",
+    "enrolled",
+    "changed",
+    "forwarded",
+    "aggregated",
+    "commanded",
+    "amended",
+    "erased",
+    "ordered",
+    "answered",
+    "completed",
+    "audited",
+    "forgotten",
+    "rotated",
+    "restored",
+]
+
+ENTRY_KINDS: dict[EntryKind, dict[str, schema.Check]] = {
     "founded": {
         "federation": schema.federation,
         "spec": schema.digest,
@@ -140,12 +157,12 @@ ENTRY_KINDS: dict[str, dict[str, schema.Check]] = {
         "key": schema.key_text,
         "solver": schema.text,
     },
-    "enrolled": {"name": schema.name, "role": schema.one_of(*_ROLES), "key": schema.key_text},
+    "enrolled": {"name": schema.name, "role": schema.role, "key": schema.key_text},
     "changed": {  # a client's request took effect
         "client": schema.name,
         "sequence": schema.count,
         "request": schema.digest,
-        "message": schema.one_of(*_MESSAGES),
+        "message": schema.one_of(*kinds.REQUEST_KINDS),
         "added": schema.count,
         "deleted": schema.count,
         "added_commitments": schema.digest,
@@ -208,7 +225,7 @@ ENTRY_KINDS: dict[str, dict[str, schema.Check]] = {
     "completed": {"order": schema.identifier},
     "audited": {
         "audit": schema.identifier,
-        "result": schema.one_of("equal", "different"),
+        "result": schema.one_of(*kinds.AUDIT_RESULTS),
         "clients": schema.lists(schema.name),
         "ledger": schema.digest,
         "recomputed": schema.digest,
@@ -227,7 +244,7 @@ ENTRY_KINDS: dict[str, dict[str, schema.Check]] = {
 }
 
 
-def make_entry(kind: str, time: str, **content: Any) -> bytes:
+def make_entry(kind: EntryKind, time: str, **content: Any) -> bytes:
     """The bytes of an entry; a field that is missing, unknown or of another form is refused by
     name.
     """

@@ -35,6 +35,7 @@ from expunge.evidence.wording import (
     samples,
     shown,
 )
+from expunge.kinds import BundledState
 from expunge.wire.schema import UNDISCLOSED
 
 BEFORE = b'<script type="application/json" id="evidence">'
@@ -153,7 +154,7 @@ _WORDS = (
     ),
     ("Receipt", "the server&#8217;s signed confirmation that a request of a client took effect."),
 )
-_STATES = {"complete": "Complete", "open": "Open", "overdue": "Overdue"}
+_STATES: dict[BundledState, str] = {"complete": "Complete", "open": "Open", "overdue": "Overdue"}
 
 
 def page(bundle: Bundle, envelope: bytes) -> bytes:

@@ -20,6 +20,7 @@ from expunge.errors import StoreError
 from expunge.evidence import Certificate, Receipt, published_head, render_bundle
 from expunge.federation.founding import found_federation
 from expunge.federation.layout import Layout
+from expunge.kinds import Role
 from expunge.office import Office
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
@@ -147,7 +148,7 @@ class Federation:
             folder, self.token(name), self.carrier, address=str(self.layout.path), message=message
         )
 
-    def token(self, name: str, role: str = "client") -> Token:
+    def token(self, name: str, role: Role = "client") -> Token:
         """A token by which somebody of this name enrols: a client with a store elsewhere, an
         aggregator, an officer.
         """

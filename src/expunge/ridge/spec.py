@@ -19,6 +19,7 @@ from typing import Any
 
 from expunge.errors import SpecError, SpecMismatchError
 from expunge.exact.grid import Grid
+from expunge.kinds import MESSAGES, MessageKind
 
 _RANGES = {
     "fewest": (2, 1 << 20),
@@ -88,7 +89,6 @@ class Aggregation:
 
 Label = str | int
 
-MESSAGES = ("factor", "gram", "group", "masked", "rows")
 MOST_GAMMA = 2.0**100
 _MOST_DIM = 1 << 16
 _MOST_PUBLICATION_BITS = 200
@@ -148,7 +148,7 @@ class Spec:
     publication_bits: int = 40
     backbone: str = ""
     publication: str = "immediately"
-    messages: tuple[str, ...] = ("gram", "rows")
+    messages: tuple[MessageKind, ...] = ("gram", "rows")
     aggregation: Aggregation | None = None  # with messages=("masked",) only, and then never None
 
     def __post_init__(self) -> None:
@@ -180,7 +180,7 @@ class Spec:
                 f"publication={self.publication!r} is unknown; the one policy so far is "
                 '"immediately"'
             )
-        set_field(self, "messages", _checked_messages(self.messages))
+        set_field(self, "messages", message_kinds(self.messages))
         set_field(self, "aggregation", _checked_aggregation(self.messages, self.aggregation))
         set_field(self, "gamma", _checked_gamma(self.gamma))
         self._check_targets()
@@ -397,7 +397,8 @@ class Spec:
         return cls(**fields)
 
 
-def _checked_messages(messages: object) -> tuple[str, ...]:
+def message_kinds(messages: object) -> tuple[MessageKind, ...]:
+    """Kinds of messages, sorted; SpecError for what a spec cannot allow."""
     if isinstance(messages, str) or not isinstance(messages, Iterable):
         raise SpecError(
             f"messages={messages!r} must be a sequence of some of {', '.join(MESSAGES)}"
@@ -417,7 +418,7 @@ def _checked_messages(messages: object) -> tuple[str, ...]:
     return tuple(sorted(kinds))
 
 
-def _checked_aggregation(messages: tuple[str, ...], rules: object) -> Aggregation | None:
+def _checked_aggregation(messages: tuple[MessageKind, ...], rules: object) -> Aggregation | None:
     if rules is not None and not isinstance(rules, Aggregation):
         raise SpecError(
             f"aggregation={rules!r:.80} must be an expunge.Aggregation, such as "

@@ -26,11 +26,12 @@ from dataclasses import dataclass
 from expunge.crypto import PublicKey
 from expunge.errors import EvidenceError, FormatError, ProtocolError, RefusedError
 from expunge.exact.wide import Wide
+from expunge.kinds import PHASES, Phase
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import messages, shamir
 from expunge.secagg.keys import Private
 from expunge.secagg.masks import Masked
-from expunge.secagg.messages import ClientMessage
+from expunge.secagg.messages import ClientKind, ClientMessage
 from expunge.secagg.parcels import Dealt, Parcel, parcels, share_digest
 from expunge.secagg.plan import Opening
 from expunge.secagg.roster import Join, Roster
@@ -151,13 +152,12 @@ def _wrong(name: str, what: str) -> str:
     )
 
 
-PHASES = ("joining", "sharing", "masking", "revealing", "done")
-_KINDS = {
+_KINDS: dict[Phase, ClientKind | None] = {
     "joining": "join",
     "sharing": "shares",
     "masking": "masked",
     "revealing": "reveal",
-    "done": "",
+    "done": None,
 }
 
 
@@ -179,7 +179,7 @@ class Collector:
         length: int | None = None,
     ) -> None:
         self.opening, self.rules = opening, rules
-        self.phase = "joining"
+        self.phase: Phase = "joining"
         self._keys = keys
         self._length = length
         self._digests: dict[tuple[str, str], str] = {}  # of messages taken, by kind and client

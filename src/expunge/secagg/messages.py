@@ -53,9 +53,10 @@ The holders of a client's shares are the client and its neighbours, sorted by na
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from expunge.crypto import canonical
 from expunge.crypto.envelope import (
@@ -68,15 +69,8 @@ from expunge.crypto.keys import SigningKey
 from expunge.errors import FormatError, SpecError
 from expunge.frame import Bytes, HeaderFormat, Reader
 from expunge.ridge.spec import Aggregation
-from expunge.secagg.plan import ROUND_DIGITS, Opening
-from expunge.wire import request
-from expunge.wire.schema import (
-    FEDERATION_DIGITS,
-    checked_digest,
-    checked_hex,
-    checked_integer,
-    checked_name,
-)
+from expunge.secagg.plan import Opening
+from expunge.wire import request, schema
 
 SAID = SignedFormat("aggregation", "a message of a round", b"expunge\x00said\x00")
 _TOLD = HeaderFormat(
@@ -85,20 +79,48 @@ _TOLD = HeaderFormat(
     1 << 24,  # a roster of a hundred thousand clients has some megabytes of names
     remedy="ask again",
 )
-_ALWAYS = frozenset({"body", "federation", "kind", "round"})
+ClientKind = Literal["join", "shares", "masked", "reveal"]
+ServerKind = Literal["roster", "deliveries", "survivors"]
 
-CLIENT_MESSAGES = {
-    "join": _ALWAYS | {"cipher", "client", "mask", "purpose", "rules", "sequence", "spec"},
-    "shares": _ALWAYS | {"client", "own", "roster", "seed", "sequence"},
-    "masked": _ALWAYS | {"client", "deliveries", "length", "roster", "sequence"},
-    "reveal": _ALWAYS | {"client", "roster", "sequence", "survivors"},
+_FIELDS: dict[str, schema.Check] = {
+    "body": schema.digest,
+    "cipher": schema.digest,
+    "client": schema.name,
+    "clients": schema.anything,
+    "deliveries": schema.digest,
+    "federation": schema.federation,
+    "kind": schema.string,
+    "length": schema.positive,
+    "mask": schema.digest,
+    "own": schema.digest,
+    "purpose": schema.anything,
+    "roster": schema.digest,
+    "round": schema.drawn_id,
+    "rules": schema.anything,
+    "seed": schema.digest,
+    "senders": schema.anything,
+    "sequence": schema.count,
+    "spec": schema.anything,
+    "survivors": schema.digest,
 }
-SERVER_MESSAGES = {
-    "roster": _ALWAYS | {"clients", "purpose", "rules", "spec"},
-    "deliveries": _ALWAYS | {"client", "roster", "senders"},
-    "survivors": _ALWAYS | {"clients", "roster"},
+
+
+def _header(*names: str) -> schema.Check:
+    always = ("body", "federation", "kind", "round")
+    return schema.objects({name: _FIELDS[name] for name in (*always, *names)})
+
+
+CLIENT_MESSAGES: dict[ClientKind, schema.Check] = {
+    "join": _header("cipher", "client", "mask", "purpose", "rules", "sequence", "spec"),
+    "shares": _header("client", "own", "roster", "seed", "sequence"),
+    "masked": _header("client", "deliveries", "length", "roster", "sequence"),
+    "reveal": _header("client", "roster", "sequence", "survivors"),
 }
-_HEXADECIMAL = ("body", "cipher", "deliveries", "mask", "own", "roster", "seed", "survivors")
+SERVER_MESSAGES: dict[ServerKind, schema.Check] = {
+    "roster": _header("clients", "purpose", "rules", "spec"),
+    "deliveries": _header("client", "roster", "senders"),
+    "survivors": _header("clients", "roster"),
+}
 
 
 @dataclass(frozen=True)
@@ -110,9 +132,10 @@ class ClientMessage:
     body: memoryview
 
     @property
-    def kind(self) -> str:
-        """join, shares, masked or reveal."""
-        return str(self.header["kind"])
+    def kind(self) -> ClientKind:
+        """What it says."""
+        kind: ClientKind = self.header["kind"]
+        return kind
 
     @property
     def client(self) -> str:
@@ -143,7 +166,7 @@ class Preamble(request.Preamble):
     """Who claims to say what in which round."""
 
     round: str
-    kind: str
+    kind: ClientKind
 
 
 def read_preamble(data: Bytes) -> Preamble:
@@ -154,7 +177,9 @@ def read_preamble(data: Bytes) -> Preamble:
     return Preamble(**claims, signed=signed)
 
 
-def read_server_message(kind: str, data: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:
+def read_server_message(
+    kind: ServerKind, data: bytes | memoryview
+) -> tuple[dict[str, Any], memoryview]:
     """Header and body of what the server tells, of this kind; FormatError for anything else."""
     head, reader = _TOLD.read(data)
     header, body = _checked(head, {kind: SERVER_MESSAGES[kind]}), reader.rest()
@@ -162,24 +187,13 @@ def read_server_message(kind: str, data: bytes | memoryview) -> tuple[dict[str, 
     return header, body
 
 
-def _checked(head: bytes, kinds: dict[str, frozenset[str]]) -> dict[str, Any]:
+def _checked(head: bytes, kinds: Mapping[Any, schema.Check]) -> dict[str, Any]:
     value = canonical.decode(head, "a header of a round")
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in kinds:
         raise FormatError(f"{' or '.join(kinds)} was expected, got {kind!r:.40}")
-    content = canonical.require_keys(value, f"the header of the {kind}", kinds[kind])
-    checked_hex(content["federation"], FEDERATION_DIGITS, f"the federation of the {kind}")
-    checked_hex(content["round"], ROUND_DIGITS, f"the round of the {kind}")
-    for name in _HEXADECIMAL:
-        if name in content:
-            checked_digest(content[name], f"{name!r} of the {kind}")
-    if "client" in content:
-        checked_name(content["client"])
-    if "sequence" in content:
-        checked_integer(content["sequence"], "the sequence number")
-    if "length" in content:
-        checked_integer(content["length"], "the length of the masked vector", 1)
-    return content
+    header: dict[str, Any] = kinds[kind](value, f"the header of the {kind}")
+    return header
 
 
 def opening_of(header: dict[str, Any]) -> Opening:
@@ -223,7 +237,7 @@ def names(value: object, what: str) -> tuple[str, ...]:
     """A list of names in order, none twice."""
     if not isinstance(value, list):
         raise FormatError(f"{what} must be a list of names, got {type(value).__name__}")
-    found = tuple(checked_name(name) for name in value)
+    found = tuple(schema.name(name, f"a name in {what}") for name in value)
     if any(left >= right for left, right in pairwise(found)):
         raise FormatError(f"{what} must be sorted by name, and name nobody twice")
     return found

@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from expunge import kinds
 from expunge.crypto import canonical
 from expunge.crypto.keys import PublicKey, SigningKey
 from expunge.errors import EvidenceError, ProtocolError, SpecMismatchError
@@ -42,9 +43,7 @@ from expunge.secagg.parcels import deal, own_share, parcels, unpack
 from expunge.secagg.plan import Opening
 from expunge.secagg.roster import Join, Roster
 from expunge.secagg.shamir import SHARE_BYTES
-from expunge.wire.schema import checked_integer, checked_name
-
-PHASES = ("joined", "shared", "masked", "revealed")
+from expunge.wire import schema
 
 _FORMAT = HeaderFormat(
     "a participant's state",
@@ -68,7 +67,7 @@ class State:
     sequence: int
     key: str  # id of its identity key
     join: str = ""  # digest of its message of joining
-    phase: str = "joined"
+    phase: kinds.Stage = "joined"
     secrets: Secrets | None = None
     roster: bytes = b""
     shares: bytes = b""  # its message of shares
@@ -111,8 +110,8 @@ class State:
         return cls(
             opening=Opening.from_json(content["opening"]),
             rules=Aggregation.from_dict(content["rules"]),
-            name=checked_name(content["name"]),
-            sequence=checked_integer(content["sequence"], "the sequence number"),
+            name=schema.name(content["name"], "the name"),
+            sequence=schema.count(content["sequence"], "the sequence number"),
             secrets=None if secrets is None else Secrets.from_bytes(bytes.fromhex(secrets)),
             peers=tuple(content["peers"]),
             included=None
@@ -147,8 +146,8 @@ class Participant:
         """A client that takes part in a round, under its next sequence number, with fresh
         secrets.
         """
-        checked_name(name)
-        checked_integer(sequence, "the sequence number")
+        schema.name(name, "the name")
+        schema.count(sequence, "the sequence number")
         drawn = cls(
             State(opening, rules, name, sequence, key.public.id, secrets=Secrets.draw(random)), key
         )
@@ -453,7 +452,7 @@ class Participant:
         cipher, mask = Private(own.cipher).public, Private(own.mask).public
         return Join(state.name, state.sequence, cipher, mask)
 
-    def _header(self, kind: str, roster: Roster) -> dict[str, Any]:
+    def _header(self, kind: messages.ClientKind, roster: Roster) -> dict[str, Any]:
         opening = self._state.opening
         who = {
             "client": self._state.name,

@@ -58,14 +58,20 @@ from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, Context, Decimal
 from functools import lru_cache
 from typing import Any
 
-from expunge.crypto import canonical
-from expunge.errors import FormatError, InputError
+from expunge import kinds
+from expunge.errors import InputError
 from expunge.ridge.spec import Aggregation
-from expunge.wire.schema import FEDERATION_DIGITS, checked_digest, checked_hex
+from expunge.wire import schema
 
-PURPOSES = ("change", "audit", "rebuild")
-ROUND_DIGITS = 32
-_KEYS = frozenset({"federation", "round", "purpose", "data_digest", "labels_digest"})
+_CHECK = schema.objects(
+    {
+        "federation": schema.federation,
+        "round": schema.drawn_id,
+        "purpose": schema.one_of(*kinds.PURPOSES),
+        "data_digest": schema.digest,
+        "labels_digest": schema.digest,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -76,20 +82,12 @@ class Opening:
 
     federation: str
     round: str
-    purpose: str
+    purpose: kinds.Purpose
     data_digest: str
     labels_digest: str
 
     def __post_init__(self) -> None:
-        checked_hex(self.federation, FEDERATION_DIGITS, "the federation of a round")
-        checked_hex(self.round, ROUND_DIGITS, "the id of a round")
-        checked_digest(self.data_digest, "the data digest of a round")
-        checked_digest(self.labels_digest, "the labels digest of a round")
-        if self.purpose not in PURPOSES:
-            raise FormatError(
-                f"the purpose of a round must be one of {', '.join(PURPOSES)}, got "
-                f"{self.purpose!r:.40}"
-            )
+        _CHECK(asdict(self), "the opening of a round")
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value; `from_json` is its inverse."""
@@ -98,7 +96,7 @@ class Opening:
     @classmethod
     def from_json(cls, value: object) -> Opening:
         """The inverse of `to_json`; FormatError for anything else."""
-        return cls(**canonical.require_keys(value, "the opening of a round", _KEYS))
+        return cls(**_CHECK(value, "the opening of a round"))
 
 
 _UP = Context(prec=40, rounding=ROUND_CEILING, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])

@@ -31,7 +31,7 @@ from expunge.secagg.messages import (
     write_server_message,
 )
 from expunge.secagg.plan import Opening, Plan, plan
-from expunge.wire.schema import checked_integer
+from expunge.wire import schema
 
 
 class Graph:
@@ -208,9 +208,7 @@ def _read(data: bytes) -> Roster:
         mask = checked_public(piece[KEY_BYTES : 2 * KEY_BYTES], f"the mask key of {name}")
         joins.append(
             (
-                Join(
-                    name, checked_integer(sequence, f"the sequence number of {name}"), cipher, mask
-                ),
+                Join(name, schema.count(sequence, f"the sequence number of {name}"), cipher, mask),
                 piece[2 * KEY_BYTES :],
             )
         )

@@ -18,6 +18,7 @@ from typing import Any
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import ExpungeError, FormatError, RefusedError
 from expunge.evidence import rotate
+from expunge.kinds import CLIENT_STATUSES, Role
 from expunge.ridge.spec import Spec
 from expunge.server.audits import Audits
 from expunge.server.backup import write_backup
@@ -26,8 +27,8 @@ from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
 from expunge.server.state import ServerState
 from expunge.server.storage.tables import Actor, EnrolmentToken
-from expunge.wire import payloads
-from expunge.wire.schema import UNDISCLOSED, checked_digest, checked_name, checked_role, time_text
+from expunge.wire import payloads, schema
+from expunge.wire.schema import UNDISCLOSED, time_text
 from expunge.wire.token import secret_digest
 
 
@@ -35,7 +36,7 @@ def enrol(core: ServerState, audits: Audits, content: dict[str, Any], key: Publi
     """Take a new actor in; the same enrolment again is answered again."""
     name = content["name"]
     try:
-        token = secret_digest(checked_digest(content["token"], "the secret of the token"))
+        token = secret_digest(schema.nonce(content["token"], "the secret of the token"))
     except FormatError as problem:
         raise RefusedError("bad-token", str(problem)) from problem
     with core.changing() as now:
@@ -118,8 +119,8 @@ class Commands:
         self._orders = orders
         self._audits = audits
         self._upkeep = upkeep
-        both = ("officer", "operator")
-        self._commands: dict[str, tuple[tuple[str, ...], Action]] = {
+        both: tuple[Role, ...] = ("officer", "operator")
+        self._commands: dict[str, tuple[tuple[Role, ...], Action]] = {
             "token": (("operator",), self._token),
             "amend": (("operator",), self._amend),
             "forget-client": (("operator",), self._forget_client),
@@ -139,7 +140,7 @@ class Commands:
             "show-audit": lambda given: audits.show(_text(given, "audit")),
         }
 
-    def roles(self, action: str, *, question: bool) -> tuple[str, ...]:
+    def roles(self, action: str, *, question: bool) -> tuple[Role, ...]:
         """Who may ask for an action; RefusedError if there is none of that name."""
         if question and action in self._questions:
             return ("officer", "operator")
@@ -191,9 +192,12 @@ class Commands:
     # -- commands ----------------------------------------------------------------------------------
 
     def _token(self, now: int, given: dict[str, Any], _: Envelope) -> Done:
-        name, role = checked_name(given.get("name")), checked_role(given.get("role"))
+        name, role = (
+            schema.name(given.get("name"), "the name"),
+            schema.role(given.get("role"), "the role"),
+        )
         digest, days = (
-            checked_digest(given.get("secret"), "the digest of the secret"),
+            schema.digest(given.get("secret"), "the digest of the secret"),
             given.get("days", _TOKEN_DAYS),
         )
         if isinstance(days, bool) or not isinstance(days, int) or not 0 < days <= 365:
@@ -250,7 +254,7 @@ class Commands:
         return {"spec": after.to_dict(), "head": digests.head}, {"spec": after.digest}
 
     def _forget_client(self, now: int, given: dict[str, Any], _: Envelope) -> Done:
-        core, name = self._core, checked_name(given.get("client"))
+        core, name = self._core, schema.name(given.get("client"), "the name")
         actor = core.actor(name, "client")
         if actor.status == "gone":
             raise RefusedError("gone", f"{name} is gone already")
@@ -333,9 +337,7 @@ class Commands:
             "solver": core.solver_name,
             "spec": core.spec.digest,
             "samples": core.books.solver.count,
-            "clients": {
-                status: len(core.clients(status)) for status in ("active", "must-rejoin", "gone")
-            },
+            "clients": {status: len(core.clients(status)) for status in CLIENT_STATUSES},
             "round": core.record.round,
             "log": core.log.size,
             "head": core.head_digest,

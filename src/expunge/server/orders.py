@@ -16,6 +16,8 @@ from typing import Any
 from expunge.crypto import canonical
 from expunge.errors import RefusedError, StoreError
 from expunge.evidence import subject_digest
+from expunge.evidence.log import EntryKind
+from expunge.kinds import ORDER_STATES
 from expunge.server.state import SALT_BYTES, ServerState
 from expunge.server.storage.folder import ServerFolder
 from expunge.server.storage.tables import Order, OrderReply
@@ -27,7 +29,6 @@ _DAY = 86400
 _LONGEST_SUBJECT = 1000
 _LONGEST_REFERENCE = 200
 _MOST_DAYS = 3650
-_STATES = ("open", "overdue", "complete", "closed", "lost")
 
 
 class Orders:
@@ -154,7 +155,7 @@ class Orders:
             self._table.put(replace(self._require(order), completed=now))
             self._log(order, "completed", now)
 
-    def _log(self, order: str, kind: str, now: int, **content: Any) -> None:
+    def _log(self, order: str, kind: EntryKind, now: int, **content: Any) -> None:
         index = self._core.append(kind, now, order=order, **content)
         self._table.mention(order, index)
 
@@ -204,7 +205,7 @@ class Orders:
     def counts(self, now: int) -> dict[str, int]:
         """How many orders there are of each state."""
         counted = Counter(order.state(now) for order in self._table.all())
-        return {state: counted[state] for state in _STATES}
+        return {state: counted[state] for state in ORDER_STATES}
 
     def listed(self, now: int) -> list[dict[str, Any]]:
         """Every order, the oldest first."""

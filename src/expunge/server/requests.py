@@ -21,6 +21,7 @@ from expunge.errors import (
     StoreError,
 )
 from expunge.evidence import Checkpoint, commitments_root, receipt_content
+from expunge.kinds import ClientStatus
 from expunge.ridge.plausibility import problem_with
 from expunge.server.audits import Audits
 from expunge.server.ledger import Recorded
@@ -71,7 +72,7 @@ class Offer:
 class _Sheet:
     """What is known of a client in the course of a round."""
 
-    status: str
+    status: ClientStatus
     sequence: int
     account: Account
     added: set[bytes] = field(default_factory=set)

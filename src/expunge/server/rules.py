@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from expunge.errors import RefusedError
 from expunge.exact import wide
 from expunge.frame import Format
+from expunge.kinds import ClientStatus
 from expunge.ridge.plausibility import count_problem
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
@@ -111,7 +112,7 @@ def require_next(last: int, sequence: int) -> None:
         )
 
 
-def require_standing(client: str, status: str, *, reset: bool) -> None:
+def require_standing(client: str, status: ClientStatus, *, reset: bool) -> None:
     """Refuse a client that is gone, and one that begins anew unasked, or does not though a restored
     server asks it to.
     """

@@ -31,6 +31,7 @@ from typing import Any
 
 from expunge.crypto import canonical
 from expunge.errors import ExpungeError, RefusedError, StoreError
+from expunge.kinds import AnsweredPhase, Phase, Purpose
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import (
     Aborted,
@@ -87,7 +88,7 @@ def read_turn(core: ServerState, data: bytes | memoryview) -> Turn:
 
 _ENDED_KEPT = 256
 _FEW = 5  # names in a sentence
-_UNREVEALED = (
+_UNREVEALED: tuple[Phase, ...] = (
     "joining",
     "sharing",
     "masking",
@@ -403,7 +404,7 @@ class SecureAggregation:
             self._changed()
         return self._round
 
-    def wanted(self) -> str:
+    def wanted(self) -> Purpose:
         """The purpose of the next round.
 
         With too few clients for a rebuild or an audit, changes may bring others back.
@@ -444,7 +445,7 @@ class SecureAggregation:
         self,
         said: Turn,
         current: _Round | None,
-        phase: str,
+        phase: AnsweredPhase,
         *,
         content: bytes | None = None,
         opening: dict[str, Any] | None = None,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from expunge.crypto import canonical
 from expunge.errors import ExpungeError, RefusedError
 from expunge.evidence import read_entry, receipt_content
+from expunge.kinds import Purpose
 from expunge.ridge.plausibility import problem_with
 from expunge.ridge.spec import Spec
 from expunge.secagg import Contribution, Opening
@@ -57,7 +58,7 @@ class Outcomes:
         self._audits = audits
         self._upkeep = upkeep
 
-    def require_member(self, member: Member, purpose: str) -> None:
+    def require_member(self, member: Member, purpose: Purpose) -> None:
         """Refuse a client that cannot take part in a round of this purpose with this sequence
         number.
         """

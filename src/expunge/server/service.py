@@ -30,7 +30,7 @@ from expunge.server.storage.tables import Answer
 from expunge.server.writer import Writer
 from expunge.storage.sqlite import Hook, no_hook
 from expunge.wire import payloads
-from expunge.wire.delivery import answers_bytes
+from expunge.wire.carrier import answers_bytes
 from expunge.wire.refusals import malformed
 from expunge.wire.schema import time_text
 
@@ -384,7 +384,7 @@ class Service:
             self._core.close()
 
 
-def _overheard(kind: str, data: bytes) -> tuple[Envelope, dict[str, Any]]:
+def _overheard(kind: payloads.Kind, data: bytes) -> tuple[Envelope, dict[str, Any]]:
     with malformed():
         return payloads.open_unverified(kind, data)
 

@@ -16,6 +16,8 @@ from expunge.crypto import Envelope, canonical
 from expunge.crypto.envelope import SignedHeader
 from expunge.errors import EvidenceError, NotAGramError, RefusedError, SolveError, StoreError
 from expunge.evidence import Checkpoint, Logged, make_entry, read_entry, salted
+from expunge.evidence.log import EntryKind
+from expunge.kinds import ClientStatus, Role
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.server.ledger import ServerLedger
@@ -119,7 +121,7 @@ class ServerState:
 
     # -- the log -----------------------------------------------------------------------------------
 
-    def append(self, kind: str, now: int, **content: Any) -> int:
+    def append(self, kind: EntryKind, now: int, **content: Any) -> int:
         """Write an entry to the audit log, within a transaction; returns its index."""
         return self.log.append(make_entry(kind, time_text(now), **content))
 
@@ -243,7 +245,7 @@ class ServerState:
 
     # -- actors ------------------------------------------------------------------------------------
 
-    def clients(self, *statuses: str) -> list[str]:
+    def clients(self, *statuses: ClientStatus) -> list[str]:
         """The names of the clients with one of these statuses."""
         return [
             actor.name
@@ -260,7 +262,7 @@ class ServerState:
             and (actor.enrolled if actor.seen is None else actor.seen) < since
         ]
 
-    def actor(self, name: str, *roles: str) -> Actor:
+    def actor(self, name: str, *roles: Role) -> Actor:
         """An enrolled actor of one of these roles."""
         actor = self.storage.actors.get(name)
         if actor is None:

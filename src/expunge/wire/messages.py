@@ -20,6 +20,7 @@ from expunge.errors import FormatError
 from expunge.exact import wide
 from expunge.exact.blas import packed_diagonal
 from expunge.frame import Reader, pack, prefixed
+from expunge.kinds import ChangeKind, MessageKind
 from expunge.ridge.encoding import Rows, Targets
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
@@ -100,7 +101,7 @@ Part = RowsPart | GramPart | FactorPart
 class Message:
     """What a request adds and what it deletes; None where there is nothing."""
 
-    kind: str
+    kind: ChangeKind
     added: Part | None = None
     deleted: Part | None = None
     # of a group: size and root of its audit log, of which the message is the state
@@ -143,7 +144,9 @@ def _factor_bytes(spec: Spec, part: Part | None) -> bytes:
     return pack("I", len(part.factor.r)) + numbers + counts
 
 
-def read(spec: Spec, kind: str, added: int, deleted: int, data: bytes | memoryview) -> Message:
+def read(
+    spec: Spec, kind: ChangeKind, added: int, deleted: int, data: bytes | memoryview
+) -> Message:
     """The message of these bytes, which must be of exactly so many samples added and deleted."""
     reader = Reader(data, "the message", "offer it again")
     if kind == "none":
@@ -258,7 +261,7 @@ _WIDE_BYTES = 16
 _NUMBER_BYTES = 8
 
 
-def request_bytes(spec: Spec, kind: str, added: int, deleted: int, orders: int = 0) -> int:
+def request_bytes(spec: Spec, kind: MessageKind, added: int, deleted: int, orders: int = 0) -> int:
     """An upper bound for a request that adds and deletes so many samples, by a message of this
     kind.
     """
@@ -273,18 +276,26 @@ def request_bytes(spec: Spec, kind: str, added: int, deleted: int, orders: int =
 
 
 def fitting(
-    spec: Spec, kind: str, largest: int | None, *, added: int = 0, deleted: int = 0, orders: int = 0
-) -> str:
+    spec: Spec,
+    kind: MessageKind,
+    largest: int | None,
+    *,
+    added: int = 0,
+    deleted: int = 0,
+    orders: int = 0,
+) -> MessageKind | None:
     """The kind of message by which such a request is within `largest` bytes: this one, or else
-    gram; empty if neither is.
+    gram; None if neither is.
 
     Rows may go as gram where the spec allows that, which shows the server less.
     """
-    kinds = (kind, "gram") if kind == "rows" and "gram" in spec.messages else (kind,)
+    kinds: list[MessageKind] = [kind]
+    if kind == "rows" and "gram" in spec.messages:
+        kinds.append("gram")
     for one in kinds:
         if largest is None or request_bytes(spec, one, added, deleted, orders) <= largest:
             return one
-    return ""
+    return None
 
 
 def statistics_bytes(spec: Spec) -> int:
@@ -300,7 +311,7 @@ def statistics_bytes(spec: Spec) -> int:
 
 def beyond(spec: Spec, orders: Sequence[str], deleted: int, largest: int | None) -> str:
     """Why what these orders delete cannot be sent."""
-    kind = "gram" if "gram" in spec.messages else "rows"
+    kind: MessageKind = "gram" if "gram" in spec.messages else "rows"
     needed = request_bytes(spec, kind, 0, deleted, len(orders))
     return (
         f"the {deleted} samples to delete for order {', '.join(orders)} must travel in one "

@@ -6,106 +6,129 @@ signed it is for the caller to verify.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from expunge import kinds
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
-from expunge.errors import FormatError
-from expunge.wire.schema import (
-    AGGREGATION_DIGITS,
-    DIGEST_DIGITS,
-    FEDERATION_DIGITS,
-    checked_flag,
-    checked_hex,
-    checked_integer,
-    checked_name,
-)
+from expunge.wire import schema
 
-_KEYS = {
-    "enrolment": frozenset({"federation", "key", "name", "spec", "token"}),
-    "enrolled": frozenset(
-        {"federation", "key", "log", "name", "role", "sequence", "server", "spec"}
-    ),
-    "question": frozenset({"actor", "federation", "nonce", "sequence", "size"}),
-    "answer": frozenset(
-        {
-            "actor",
-            "amendments",
-            "audits",
-            "checkpoint",
-            "consistency",
-            "federation",
-            "head",
-            "nonce",
-            "orders",
-            "rebuild",
-            "rotations",
-            "sequence",
-            "spec",
-            "status",
-            "time",
-        }
-    ),
-    "turn": frozenset({"actor", "aggregation", "federation", "reset", "sequence", "wait"}),
-    "standing": frozenset(
-        {
-            "actor",
-            "aggregation",
-            "content",
-            "federation",
-            "fewest",
-            "joined",
-            "opening",
-            "phase",
-            "purpose",
-            "reason",
-            "receipt",
-            "time",
-            "to",
-        }
-    ),
-    "command": frozenset({"action", "actor", "arguments", "federation", "nonce", "sequence"}),
-    "federation": frozenset({"checkpoint", "federation", "limits", "rotations", "server", "spec"}),
+Kind = Literal[
+    "enrolment",
+    "enrolled",
+    "question",
+    "answer",
+    "turn",
+    "standing",
+    "command",
+    "federation",
+]
+
+_SCHEMAS: dict[Kind, dict[str, schema.Check]] = {
+    "enrolment": {
+        "federation": schema.federation,
+        "key": schema.key_text,
+        "name": schema.name,
+        "spec": schema.anything,
+        "token": schema.anything,
+    },
+    "enrolled": {
+        "federation": schema.federation,
+        "key": schema.anything,
+        "log": schema.anything,
+        "name": schema.anything,
+        "role": schema.anything,
+        "sequence": schema.count,
+        "server": schema.anything,
+        "spec": schema.anything,
+    },
+    "question": {
+        "actor": schema.name,
+        "federation": schema.federation,
+        "nonce": schema.nonce,
+        "sequence": schema.count,
+        "size": schema.count,
+    },
+    "answer": {
+        "actor": schema.name,
+        "amendments": schema.lists(schema.envelope_json),
+        "audits": schema.lists(schema.objects({"audit": schema.identifier, "salt": schema.digest})),
+        "checkpoint": schema.anything,
+        "consistency": schema.lists(schema.digest),
+        "federation": schema.federation,
+        "head": schema.anything,
+        "nonce": schema.nonce,
+        "orders": schema.lists(
+            schema.objects(
+                {"deadline": schema.time, "order": schema.identifier, "subject": schema.text}
+            )
+        ),
+        "rebuild": schema.boolean,
+        "rotations": schema.lists(schema.envelope_json),
+        "sequence": schema.count,
+        "spec": schema.anything,
+        "status": schema.one_of(*kinds.CLIENT_STATUSES),
+        "time": schema.time,
+    },
+    "turn": {
+        "actor": schema.name,
+        "aggregation": schema.or_empty(schema.drawn_id),
+        "federation": schema.federation,
+        "reset": schema.boolean,
+        "sequence": schema.count,
+        "wait": schema.count,
+    },
+    "standing": {
+        "actor": schema.name,
+        "aggregation": schema.or_empty(schema.drawn_id),
+        "content": schema.string,
+        "federation": schema.federation,
+        "fewest": schema.count,
+        "joined": schema.count,
+        "opening": schema.anything,
+        "phase": schema.one_of(*kinds.ANSWERED_PHASES),
+        "purpose": schema.or_empty(schema.one_of(*kinds.PURPOSES)),
+        "reason": schema.string,
+        "receipt": schema.anything,
+        "time": schema.time,
+        "to": schema.digest,
+    },
+    "command": {
+        "action": schema.text,
+        "actor": schema.name,
+        "arguments": schema.mapping(schema.anything, schema.anything),
+        "federation": schema.federation,
+        "nonce": schema.nonce,
+        "sequence": schema.count,
+    },
+    "federation": {
+        "checkpoint": schema.anything,
+        "federation": schema.federation,
+        "limits": schema.anything,
+        "rotations": schema.anything,
+        "server": schema.anything,
+        "spec": schema.anything,
+    },
 }
+_CHECKS = {kind: schema.objects(fields) for kind, fields in _SCHEMAS.items()}
+_KEYS = {kind: frozenset(fields) for kind, fields in _SCHEMAS.items()}
 
 
-def sign(kind: str, content: dict[str, Any], key: SigningKey) -> bytes:
+def sign(kind: Kind, content: dict[str, Any], key: SigningKey) -> bytes:
     """An envelope of this kind, signed."""
     canonical.require_keys(content, f"the {kind}", _KEYS[kind])
     return Envelope.signed(kind, content, key).to_bytes()
 
 
-def open_verified(kind: str, data: bytes, key: PublicKey) -> dict[str, Any]:
+def open_verified(kind: Kind, data: bytes, key: PublicKey) -> dict[str, Any]:
     """The content of an envelope of this kind that `key` signed."""
     return _checked(kind, Envelope.from_bytes(data, kind).verify(key))
 
 
-def open_unverified(kind: str, data: bytes) -> tuple[Envelope, dict[str, Any]]:
+def open_unverified(kind: Kind, data: bytes) -> tuple[Envelope, dict[str, Any]]:
     """An envelope and what it claims, before it is known whose key must have signed it."""
     envelope = Envelope.from_bytes(data, kind)
     return envelope, _checked(kind, envelope.unverified())
 
 
-def _checked(kind: str, value: object) -> dict[str, Any]:
-    content = canonical.require_keys(value, f"the {kind}", _KEYS[kind])
-    checked_hex(content["federation"], FEDERATION_DIGITS, "the federation")
-    if "actor" in content:
-        checked_name(content["actor"])
-    if "nonce" in content:
-        checked_hex(content["nonce"], DIGEST_DIGITS, "the nonce")
-    if "sequence" in content:
-        checked_integer(content["sequence"], "the sequence number")
-    if kind == "question":
-        checked_integer(content["size"], "the size of the log")
-    if kind == "turn":
-        checked_flag(content["reset"], "reset")
-        checked_integer(content["wait"], "the seconds to wait")
-        if content["aggregation"] != "":
-            checked_hex(content["aggregation"], AGGREGATION_DIGITS, "the round")
-    if kind == "command" and not (
-        isinstance(content["action"], str) and isinstance(content["arguments"], dict)
-    ):
-        raise FormatError("a command needs an action (text) and arguments (an object)")
-    if kind == "enrolment":
-        checked_name(content["name"])
-        PublicKey.from_text(content["key"])
-    return content
+def _checked(kind: Kind, value: object) -> dict[str, Any]:
+    return _CHECKS[kind](value, f"the {kind}")

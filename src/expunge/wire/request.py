@@ -5,40 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from expunge import kinds
 from expunge.crypto import canonical
 from expunge.crypto.envelope import SignedFormat, SignedHeader, require_body
 from expunge.crypto.keys import SigningKey
 from expunge.errors import FormatError
 from expunge.frame import Bytes, Reader
+from expunge.kinds import RequestKind
+from expunge.wire import schema
 from expunge.wire.commitment import COMMITMENT_BYTES
-from expunge.wire.schema import (
-    DIGEST_DIGITS,
-    FEDERATION_DIGITS,
-    checked_digest,
-    checked_flag,
-    checked_hex,
-    checked_integer,
-    checked_name,
-)
-from expunge.wire.schema import found as checked_found
 
-KINDS = ("gram", "rows", "factor", "group", "none")
 FORMAT = SignedFormat("request", "a request", b"expunge\x00request\x00")
-_KEYS = frozenset(
+_CHECK = schema.objects(
     {
-        "added",
-        "audits",
-        "body",
-        "client",
-        "deleted",
-        "federation",
-        "leave",
-        "message",
-        "nonce",
-        "orders",
-        "reset",
-        "sequence",
-        "spec",
+        "added": schema.count,
+        "audits": schema.lists(
+            schema.objects(
+                {"audit": schema.drawn_id, "count": schema.count, "digest": schema.digest}
+            )
+        ),
+        "body": schema.digest,
+        "client": schema.name,
+        "deleted": schema.count,
+        "federation": schema.federation,
+        "leave": schema.boolean,
+        "message": schema.one_of(*kinds.REQUEST_KINDS),
+        "nonce": schema.nonce,
+        "orders": schema.lists(schema.objects({"found": schema.found, "order": schema.drawn_id})),
+        "reset": schema.boolean,
+        "sequence": schema.positive,
+        "spec": schema.data_digests,
     }
 )
 
@@ -77,7 +73,7 @@ class Header:
     nonce: str
     data_digest: str
     labels_digest: str
-    message: str
+    message: RequestKind
     added: int = 0
     deleted: int = 0
     orders: tuple[OrderAnswer, ...] = ()
@@ -176,51 +172,18 @@ def read(data: bytes | memoryview) -> Request:
 
 
 def _content(signed: SignedHeader) -> dict[str, Any]:
-    return canonical.decode_object(signed.data, "the header of the request", _KEYS)
+    what = "the header of the request"
+    return _CHECK(canonical.decode(signed.data, what), what)
 
 
 def _header(content: dict[str, Any]) -> Header:
-    checked_digest(content["body"], "the body's digest")
-    spec = canonical.require_keys(
-        content["spec"], "the request's spec", frozenset({"data", "labels"})
-    )
-    if content["message"] not in KINDS:
-        raise FormatError(
-            f"the message must be one of {', '.join(KINDS)}, got {content['message']!r:.40}"
-        )
-    if not isinstance(content["orders"], list) or not isinstance(content["audits"], list):
-        raise FormatError("orders and audits must be lists")
+    same = ("federation", "client", "sequence", "nonce", "message", "added", "deleted", "leave")
     return Header(
-        federation=checked_hex(content["federation"], FEDERATION_DIGITS, "the federation"),
-        client=checked_name(content["client"]),
-        sequence=checked_integer(content["sequence"], "the sequence number", 1),
-        nonce=checked_hex(content["nonce"], DIGEST_DIGITS, "the nonce"),
-        data_digest=checked_digest(spec["data"], "the data digest"),
-        labels_digest=checked_digest(spec["labels"], "the labels digest"),
-        message=content["message"],
-        added=checked_integer(content["added"], "the number of samples added"),
-        deleted=checked_integer(content["deleted"], "the number of samples deleted"),
-        orders=tuple(_order(item) for item in content["orders"]),
-        audits=tuple(_audit(item) for item in content["audits"]),
-        leave=checked_flag(content["leave"], "leave"),
-        reset=checked_flag(content["reset"], "reset"),
-    )
-
-
-def _order(value: object) -> OrderAnswer:
-    fields = canonical.require_keys(value, "an answer to an order", frozenset({"found", "order"}))
-    return OrderAnswer(
-        checked_hex(fields["order"], 32, "an order"),
-        int(checked_found(fields["found"], "the number found")),
-    )
-
-
-def _audit(value: object) -> AuditAnswer:
-    fields = canonical.require_keys(
-        value, "an answer to an audit", frozenset({"audit", "count", "digest"})
-    )
-    return AuditAnswer(
-        checked_hex(fields["audit"], 32, "an audit"),
-        checked_digest(fields["digest"], "the digest of an audit's answer"),
-        checked_integer(fields["count"], "the number of samples in an audit's answer"),
+        **{name: content[name] for name in (*same, "reset")},
+        data_digest=content["spec"]["data"],
+        labels_digest=content["spec"]["labels"],
+        orders=tuple(OrderAnswer(one["order"], one["found"]) for one in content["orders"]),
+        audits=tuple(
+            AuditAnswer(one["audit"], one["digest"], one["count"]) for one in content["audits"]
+        ),
     )

@@ -1,7 +1,8 @@
-"""Checks of single fields: names, times, nonces, digests, and objects made of them.
+"""Checks of fields: names, times, nonces, digests, and objects made of them.
 
-Each returns the value, or raises FormatError naming the field. What is signed has one form only, so
-these checks are the same for what parties send and for evidence.
+A check takes a value and what it is, and returns the value or raises FormatError naming the field.
+What is signed has one form only, so these checks are the same for what parties send, for evidence
+and for what is kept in files.
 """
 
 from __future__ import annotations
@@ -9,24 +10,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from expunge.crypto import PublicKey, canonical
 from expunge.errors import FormatError
+from expunge.kinds import ROLES
 
 Check = Callable[[Any, str], Any]
+Text = Callable[[Any, str], str]
+Object = Callable[[Any, str], dict[str, Any]]
+Choice = TypeVar("Choice", bound=str)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_FEDERATION = re.compile(r"[0-9a-f]{32}")
+_ID = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-_SPEC_KEYS = frozenset({"data", "labels", "head", "policy"})
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _LONGEST_TEXT = 1000
 
 
-def _matching(pattern: re.Pattern[str], meaning: str) -> Check:
-    def check(value: Any, what: str) -> Any:
+def _matching(pattern: re.Pattern[str], meaning: str) -> Text:
+    def check(value: Any, what: str) -> str:
         if not isinstance(value, str) or pattern.fullmatch(value) is None:
             raise FormatError(f"{what} must be {meaning}, got {value!r:.80}")
         return value
@@ -35,65 +40,80 @@ def _matching(pattern: re.Pattern[str], meaning: str) -> Check:
 
 
 digest = _matching(_DIGEST, "a digest: 64 lower-case hexadecimal digits")
-federation = _matching(_FEDERATION, "the id of a federation: 32 lower-case hexadecimal digits")
+nonce = _matching(_DIGEST, "64 lower-case hexadecimal digits")
+federation = _matching(_ID, "the id of a federation: 32 lower-case hexadecimal digits")
+drawn_id = _matching(_ID, "an id: 32 lower-case hexadecimal digits")  # of a round, order or audit
 name = _matching(_NAME, "a name: 1 to 64 of a-z 0-9 - _ ., beginning with a letter or digit")
 identifier = _matching(_IDENTIFIER, "an identifier: 1 to 128 of A-Z a-z 0-9 - _ . :")
 _timely = _matching(_TIME, "a time in UTC such as 2026-11-15T09:30:00Z")
 
 
-def time(value: Any, what: str) -> Any:
+def time(value: Any, what: str) -> str:
     """A time in UTC to the second. Times of this form are ordered as their texts are."""
-    _timely(value, what)
     try:
         # Only to learn whether the calendar has it: no clock is read.
-        datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ")
+        datetime.strptime(_timely(value, what), _TIME_FORMAT)
+    except FormatError:
+        raise
     except ValueError as problem:
         raise FormatError(f"{what} is no time of the calendar: {value!r}") from problem
+    return str(value)
+
+
+def string(value: Any, what: str) -> str:
+    """A string of any length."""
+    if not isinstance(value, str):
+        raise FormatError(f"{what} must be a string, got {type(value).__name__}")
     return value
 
 
-def text(value: Any, what: str) -> Any:
+def text(value: Any, what: str) -> str:
     """A string that is not absurdly long."""
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
         raise FormatError(f"{what} must be a string of at most {_LONGEST_TEXT} characters")
     return value
 
 
-def count(value: Any, what: str) -> Any:
-    """An integer, not negative."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise FormatError(f"{what} must be an integer, not negative, got {value!r:.80}")
-    return value
+def _integer(least: int, meaning: str) -> Callable[[Any, str], int]:
+    def check(value: Any, what: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise FormatError(f"{what} must be an integer, {meaning}, got {value!r:.80}")
+        return value
+
+    return check
+
+
+count = _integer(0, "not negative")
+positive = _integer(1, "1 or more")
 
 
 # What a client says it found under secure aggregation, where counts of single clients stay hidden
 UNDISCLOSED = -1
 
 
-def found(value: Any, what: str) -> Any:
+def found(value: Any, what: str) -> int:
     """How many samples a client found for an order: a count, or that it is not disclosed."""
     return value if value == UNDISCLOSED and not isinstance(value, bool) else count(value, what)
 
 
-def boolean(value: Any, what: str) -> Any:
+def boolean(value: Any, what: str) -> bool:
     """True or False."""
     if not isinstance(value, bool):
         raise FormatError(f"{what} must be true or false, got {value!r:.80}")
     return value
 
 
-def key_text(value: Any, what: str) -> Any:
+def key_text(value: Any, what: str) -> str:
     """A public key in base64."""
     try:
-        PublicKey.from_text(value)
+        return PublicKey.from_text(value).text
     except FormatError as problem:
         raise FormatError(f"{what} must be a public key in base64: {problem}") from problem
+
+
+def anything(value: Any, what: str) -> Any:  # noqa: ARG001 - as every check
+    """Whatever it is: checked by whoever reads it."""
     return value
-
-
-def spec_digests(value: Any, what: str) -> Any:
-    """The four digests of a spec."""
-    return objects(dict.fromkeys(_SPEC_KEYS, digest))(value, what)
 
 
 def or_empty(check: Check) -> Check:
@@ -106,17 +126,21 @@ def or_null(check: Check) -> Check:
     return lambda value, what: None if value is None else check(value, what)
 
 
-def one_of(*choices: str) -> Check:
+def one_of(*choices: Choice) -> Callable[[Any, str], Choice]:
     """One of these strings."""
 
-    def check(value: Any, what: str) -> Any:
-        if not isinstance(value, str) or value not in choices:
-            raise FormatError(
-                f"{what} must be one of {', '.join(map(repr, choices))}, got {value!r:.80}"
-            )
-        return value
+    def check(value: Any, what: str) -> Choice:
+        for choice in choices:
+            if value == choice:
+                return choice
+        raise FormatError(
+            f"{what} must be one of {', '.join(map(repr, choices))}, got {value!r:.80}"
+        )
 
     return check
+
+
+role = one_of(*ROLES)
 
 
 def lists(check: Check) -> Check:
@@ -132,15 +156,15 @@ def lists(check: Check) -> Check:
     return check_all
 
 
-def objects(checks: dict[str, Check]) -> Check:
+def objects(checks: dict[str, Check]) -> Object:
     """An object with exactly these keys, each as its check takes it."""
     keys = frozenset(checks)
 
-    def check(value: Any, what: str) -> Any:
-        canonical.require_keys(value, what, keys)
-        for key, item in value.items():
+    def check(value: Any, what: str) -> dict[str, Any]:
+        for key, item in canonical.require_keys(value, what, keys).items():
             checks[key](item, f"{key!r} of {what}")
-        return value
+        found: dict[str, Any] = value
+        return found
 
     return check
 
@@ -173,51 +197,11 @@ def version(value: Any, what: str) -> Any:
     return value
 
 
-ROLES = ("client", "officer", "operator")
-
-_HEX = re.compile(r"[0-9a-f]*")
-_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-FEDERATION_DIGITS = 32
-DIGEST_DIGITS = 64
-AGGREGATION_DIGITS = 32
+spec_digests = objects(dict.fromkeys(("data", "labels", "head", "policy"), digest))
+data_digests = objects(dict.fromkeys(("data", "labels"), digest))  # what samples are encoded by
 
 
-def checked_name(value: object) -> str:
-    """A name of an actor: of an institution or an office, for it is written to the log."""
-    return str(name(value, "the name"))
-
-
-def checked_role(role: object) -> str:
-    """One of the three roles."""
-    if role not in ROLES:
-        raise FormatError(f"the role {role!r:.40} must be one of {', '.join(ROLES)}")
-    return str(role)
-
-
-def checked_hex(value: object, digits: int, what: str) -> str:
-    """A string of so many hexadecimal digits in lower case."""
-    if not isinstance(value, str) or len(value) != digits or not _HEX.fullmatch(value):
-        raise FormatError(
-            f"{what} must be {digits} hexadecimal digits in lower case, got {value!r:.80}"
-        )
-    return value
-
-
-def checked_digest(value: object, what: str) -> str:
-    """A SHA-256 in hexadecimal."""
-    return str(digest(value, what))
-
-
-def checked_integer(value: object, what: str, least: int = 0) -> int:
-    """An integer that is not a boolean, and not below `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise FormatError(f"{what} must be an integer, {least} or more, got {value!r:.40}")
-    return value
-
-
-def checked_flag(value: object, what: str) -> bool:
-    """True or False."""
-    return bool(boolean(value, what))
+# -- times -----------------------------------------------------------------------------------------
 
 
 def time_text(seconds: float) -> str:

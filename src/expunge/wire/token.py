@@ -18,19 +18,23 @@ from typing import Any
 
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import EvidenceError, FormatError, RefusedError
-from expunge.wire import payloads
+from expunge.kinds import Role
+from expunge.wire import payloads, schema
 from expunge.wire.carrier import Carrier
 from expunge.wire.refusals import NOT_ENROLLED
-from expunge.wire.schema import (
-    DIGEST_DIGITS,
-    FEDERATION_DIGITS,
-    checked_hex,
-    checked_name,
-    checked_role,
-)
 
 _PREFIX = "expunge-token-1."
-_KEYS = frozenset({"ca", "federation", "name", "role", "secret", "server", "urls"})
+_CHECK = schema.objects(
+    {
+        "ca": schema.string,
+        "federation": schema.federation,
+        "name": schema.name,
+        "role": schema.role,
+        "secret": schema.nonce,
+        "server": schema.key_text,
+        "urls": schema.lists(schema.string),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Token:
 
     federation: str
     name: str
-    role: str
+    role: Role
     secret: str
     server: PublicKey
     urls: tuple[str, ...]
@@ -159,23 +163,9 @@ class Token:
             )
         except (binascii.Error, ValueError) as problem:
             raise FormatError(str(problem)) from problem
-        content = canonical.decode_object(data, "the enrolment token", _KEYS)
-        urls, ca = content["urls"], content["ca"]
-        if (
-            not isinstance(urls, list)
-            or not all(isinstance(url, str) for url in urls)
-            or not isinstance(ca, str)
-        ):
-            raise FormatError("its addresses must be a list of texts")
-        return cls(
-            checked_hex(content["federation"], FEDERATION_DIGITS, "the federation"),
-            checked_name(content["name"]),
-            checked_role(content["role"]),
-            checked_hex(content["secret"], DIGEST_DIGITS, "the secret"),
-            PublicKey.from_text(content["server"]),
-            tuple(urls),
-            ca,
-        )
+        content = _CHECK(canonical.decode(data, "the enrolment token"), "the enrolment token")
+        server, urls = PublicKey.from_text(content["server"]), tuple(content["urls"])
+        return cls(**content | {"server": server, "urls": urls})
 
 
 def secret_digest(secret: str) -> str:

@@ -19,8 +19,7 @@ import pytest
 from expunge.crypto import SigningKey
 from expunge.errors import CarrierError, RefusedError
 from expunge.server.http.limits import Limits
-from expunge.wire.carrier import Carrier
-from expunge.wire.delivery import CheckedCarrier
+from expunge.wire.carrier import Carrier, CheckedCarrier
 from support.https_server import Answer, HandClient, Served, served
 
 LARGEST = 300_000

@@ -23,7 +23,7 @@ from expunge.server.http.metrics import Metrics
 from expunge.server.requests import Offer
 from expunge.server.service import Service
 from expunge.wire import payloads, request
-from expunge.wire.delivery import refusals_to
+from expunge.wire.carrier import refusals_to
 from expunge.wire.refusals import ANYBODY, malformed, too_many
 from expunge.wire.request import Preamble
 
@@ -152,7 +152,7 @@ class Gateway:
 
     async def _speak(
         self,
-        kind: str,
+        kind: payloads.Kind,
         call: Callable[[bytes], bytes],
         note: Note,
         headers: Headers,
@@ -253,7 +253,7 @@ class Gateway:
         self._turns.shutdown()
 
 
-def _claimed(kind: str, data: bytes) -> tuple[str, int]:
+def _claimed(kind: payloads.Kind, data: bytes) -> tuple[str, int]:
     """Actor and sequence number that a question or command claims; those of an enrolment are its
     name and 0.
     """

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from expunge.crypto import PublicKey
+from expunge.kinds import AuditState, ChangeKind, ClientStatus, OrderState, Role
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ class Actor:
     """Who is enrolled: an operator, an officer or a client."""
 
     name: str
-    role: str
+    role: Role
     key: str
-    status: str  # active, must-rejoin, gone
+    status: ClientStatus
     sequence: int  # of its last request or command
     enrolled: int
     token: str  # SHA-256 of the secret it enrolled with
@@ -61,7 +62,7 @@ class EnrolmentToken:
 
     digest: str  # SHA-256 of the secret
     name: str
-    role: str
+    role: Role
     expires: int
 
 
@@ -82,7 +83,7 @@ class JournalEntry:
     generation: int
     client: str
     sequence: int
-    kind: str
+    kind: ChangeKind
     added: int
     deleted: int
     time: int
@@ -130,7 +131,7 @@ class Order:
     completed: int | None = None
     closed: int | None = None
 
-    def state(self, now: int) -> str:
+    def state(self, now: int) -> OrderState:
         """One of open, overdue, complete, closed, and lost: a restored server no longer knows who
         the subject is.
         """
@@ -162,7 +163,7 @@ class Audit:
     slot: int | None
     salt: bytes | None  # sealed
     finished: int | None = None
-    result: str | None = None
+    result: AuditState | None = None
     position: int | None = None  # in the log, when finished
 
 

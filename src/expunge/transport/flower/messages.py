@@ -50,9 +50,15 @@ class Parcel:
     note: bytes
     parts: tuple[bytes, ...] = ()
 
-    def content(self, what: str, keys: frozenset[str]) -> dict[str, Any]:
-        """The note, if it is an object with exactly these keys."""
-        return canonical.decode_object(self.note, what, keys)
+    def content(self, what: str, checks: dict[str, schema.Check]) -> dict[str, Any]:
+        """The note, if it is an object of this version with these fields."""
+        note = canonical.decode_object(self.note, what, frozenset(checks))
+        if note["version"] != VERSION:
+            raise FormatError(
+                f"{what} is of version {note['version']!r:.20}, this is version {VERSION}: install "
+                "the same Expunge"
+            )
+        return schema.objects(checks)(note, what)
 
 
 def packed(value: Any, parts: Parts) -> dict[str, Any]:
@@ -159,10 +165,23 @@ class Reply:
 
 
 VERSION = 1
-_MESSAGE = frozenset({"after", "replies", "turn", "version"})
-_ANSWER = frozenset(
-    {"calls", "client", "done", "head", "problem", "size", "turn", "version", "waiting"}
-)
+_MESSAGE: dict[str, schema.Check] = {
+    "after": schema.text,
+    "replies": schema.lists(schema.anything),
+    "turn": schema.text,
+    "version": schema.anything,
+}
+_ANSWER: dict[str, schema.Check] = {
+    "calls": schema.lists(schema.anything),
+    "client": schema.text,
+    "done": schema.boolean,
+    "head": schema.text,
+    "problem": schema.text,
+    "size": schema.count,
+    "turn": schema.text,
+    "version": schema.anything,
+    "waiting": schema.text,
+}
 
 
 @dataclass(frozen=True)
@@ -187,9 +206,6 @@ class ServerMessage:
         """The inverse of `to_parcel`."""
         what = "a message of the server"
         note = parcel.content(what, _MESSAGE)
-        _require_version(note, what)
-        for name, check in (("turn", schema.text), ("after", schema.text), ("replies", _listed)):
-            check(note[name], f"{name!r} of {what}")
         return cls(
             note["turn"],
             note["after"],
@@ -245,31 +261,12 @@ class NodeMessage:
         """The inverse of `to_parcel`."""
         what = "a node's reply"
         note = parcel.content(what, _ANSWER)
-        _require_version(note, what)
-        checks = dict.fromkeys(("turn", "client", "head", "problem", "waiting"), schema.text)
-        checks |= {"size": schema.count, "done": schema.boolean, "calls": _listed}
-        for name, check in checks.items():
-            check(note[name], f"{name!r} of {what}")
         calls = tuple(_read_call(call, parcel) for call in note["calls"])
         fields = {
             name: note[name]
             for name in ("turn", "client", "size", "head", "done", "problem", "waiting")
         }
         return cls(calls=calls, **fields)
-
-
-def _listed(value: object, what: str) -> object:
-    if not isinstance(value, list):
-        raise FormatError(f"{what} must be a list, got {value!r:.80}")
-    return value
-
-
-def _require_version(note: dict[str, Any], what: str) -> None:
-    if note["version"] != VERSION:
-        raise FormatError(
-            f"{what} is of version {note['version']!r:.20}, this is version {VERSION}: install "
-            "the same Expunge"
-        )
 
 
 def _reply(reply: Reply, parts: Parts) -> dict[str, Any]:

@@ -10,8 +10,7 @@ import pytest
 
 from expunge.crypto import Envelope, SigningKey
 from expunge.errors import CarrierError, RefusedError
-from expunge.wire.carrier import Carrier
-from expunge.wire.delivery import UNPROVEN, CheckedCarrier, answers_bytes, refusals_to
+from expunge.wire.carrier import UNPROVEN, Carrier, CheckedCarrier, answers_bytes, refusals_to
 
 ANSWER = Envelope.signed("answer", {"nested": [{"a": {}}]}, SigningKey(bytes(32))).to_bytes()
 SAYING = ("enrol", "request", "sync", "aggregate", "command")

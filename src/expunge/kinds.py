@@ -1,0 +1,40 @@
+"""Kinds, roles, statuses and phases: what the fields of messages, entries and stores may say.
+
+Each list is written here and nowhere else; the type checker knows every value, so that a misspelled
+one is found before it runs. The values are those on the wire: another one is another version.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+# What a spec allows clients to send: messages whose sums the server sees, or masked ones.
+OpenKind = Literal["factor", "gram", "group", "rows"]
+MessageKind = Literal[OpenKind, "masked"]
+RequestKind = Literal[OpenKind, "none"]  # what a request holds
+ChangeKind = Literal[RequestKind, "net"]  # what changes the ledger; "net": the sum of a round
+
+Role = Literal["client", "officer", "operator"]
+ClientStatus = Literal["active", "must-rejoin", "gone"]
+BundledState = Literal["open", "overdue", "complete"]  # of an order, as evidence has it
+OrderState = Literal[BundledState, "closed", "lost"]  # and as the server lists it
+AuditResult = Literal["equal", "different"]
+AuditState = Literal[AuditResult, "under way", "abandoned"]  # abandoned by a restored server
+# Of a round of secure aggregation: what it is for; where it is at the server, and what it is to a
+# client that asks; and where a participant is, by what it said last.
+Purpose = Literal["change", "audit", "rebuild"]
+Phase = Literal["joining", "sharing", "masking", "revealing", "done"]
+AnsweredPhase = Literal[Phase, "aborted", "closed"]
+Stage = Literal["joined", "shared", "masked", "revealed"]
+
+MESSAGES: tuple[MessageKind, ...] = get_args(MessageKind)
+ROLES: tuple[Role, ...] = get_args(Role)
+CLIENT_STATUSES: tuple[ClientStatus, ...] = get_args(ClientStatus)
+REQUEST_KINDS: tuple[RequestKind, ...] = get_args(RequestKind)
+BUNDLED_STATES: tuple[BundledState, ...] = get_args(BundledState)
+ORDER_STATES: tuple[OrderState, ...] = get_args(OrderState)
+AUDIT_RESULTS: tuple[AuditResult, ...] = get_args(AuditResult)
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
+PHASES: tuple[Phase, ...] = get_args(Phase)
+ANSWERED_PHASES: tuple[AnsweredPhase, ...] = get_args(AnsweredPhase)
+STAGES: tuple[Stage, ...] = get_args(Stage)
