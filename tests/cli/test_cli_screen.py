@@ -10,7 +10,17 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from expunge.cli._output import Screen, bullets, facts, line, next_steps, table, title, unwrapped
+from expunge.cli._output import (
+    Screen,
+    at_edges,
+    bullets,
+    facts,
+    line,
+    next_steps,
+    table,
+    title,
+    unwrapped,
+)
 from expunge.wire.token import Token
 from support.cli import ROWS_A, Federation, run
 
@@ -52,6 +62,18 @@ def test_paths_stand_in_one_line(width: int, path: Path) -> None:
         next_steps(f"expunge serve {path}"),
     )
     assert [str(path) in text for text in shown.splitlines()].count(True) == 5
+
+
+@pytest.mark.parametrize("remark", ["5 ms", "12345.67 s"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_remark_at_the_right_edge_costs_no_word(width: int, remark: str) -> None:
+    """A step that takes long has a long remark."""
+    words = "2. Every client adds its samples, in a round of secure aggregation"
+    shown = printed(width, at_edges(words, remark))
+    assert sorted(shown.split()) == sorted(f"{words} {remark}".split())
+    first = shown.splitlines()[0]
+    assert first.endswith(remark)
+    assert width < 40 or len(first) == width
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -139,6 +139,7 @@ class _Columns:
     gap: int = 2
     indent: int = 2
     right: Sequence[bool] = ()  # of each column: whether its cells end at its right edge
+    fill: bool = False  # whether the first column takes all the room that is left
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Every row, in as many lines as its longest cell."""
@@ -161,6 +162,8 @@ class _Columns:
             widths[max(wide, key=lambda at: widths[at])] -= 1
         if widths and sum(widths) > room:  # nothing stands to the right of the last column
             widths[-1] = min(widths[-1], max(room - sum(widths[:-1]), _NARROWEST))
+        if self.fill:
+            widths[0] += max(room - sum(widths), 0)
         return widths
 
     def _line(self, parts: Sequence[Text], widths: Sequence[int]) -> Text:
@@ -209,6 +212,12 @@ def line(text: str | Text = "", style: str = "", *, indent: int = 0) -> Renderab
     """A line of plain text, wrapped where it must be, though never within a word."""
     words = text if isinstance(text, Text) else Text(shown(text), style=style)
     return _Columns([[words]], indent=indent)
+
+
+def at_edges(left: str, right: str) -> RenderableType:
+    """What this is about at the left edge, and a remark on it at the right one."""
+    cells = Text(shown(left), style="bold"), unwrapped(right, QUIET)
+    return _Columns([cells], indent=0, right=(False, True), fill=True)
 
 
 def unwrapped(text: object, style: str = "", *, indent: int = 0) -> Text:

@@ -19,7 +19,6 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from expunge import __version__
@@ -32,6 +31,7 @@ from expunge.cli._output import (
     GOOD,
     QUIET,
     Screen,
+    at_edges,
     count,
     facts,
     line,
@@ -196,12 +196,8 @@ class DemoRun:
         began = time.perf_counter()
         yield
         self.took[name] = time.perf_counter() - began
-        grid = Table.grid(expand=True, padding=(0, 2))
-        grid.add_column()
-        grid.add_column(justify="right", no_wrap=True, style=QUIET)
-        grid.add_row(Text(f"{len(self.took)}. {words}", style="bold"), _duration(self.took[name]))
         self.screen.show(line())
-        self.screen.show(grid)
+        self.screen.show(at_edges(f"{len(self.took)}. {words}", _duration(self.took[name])))
 
     def show(self, *parts: RenderableType) -> None:
         """Show something to people."""
