@@ -293,11 +293,11 @@ def test_an_input_type_that_cannot_be_is_refused():
 
 
 def test_a_head_too_large_for_onnx_is_refused_with_the_remedy(monkeypatch):
-    monkeypatch.setattr(export, "_MOST_ONNX_BYTES", 47)
+    monkeypatch.setattr(export, "MOST_ONNX_BYTES", 47)
     head = make_head(SPECS["regression"](dim=2))
     with pytest.raises(FormatError, match=r"48 bytes is too large .* use save_safetensors"):
         export.to_onnx(head)
-    monkeypatch.setattr(export, "_MOST_ONNX_BYTES", 48)
+    monkeypatch.setattr(export, "MOST_ONNX_BYTES", 48)
     require_same(export.from_onnx(export.to_onnx(head)), head)
 
 

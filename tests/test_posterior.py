@@ -116,7 +116,7 @@ def test_predictions_in_blocks_equal_predictions_at_once(monkeypatch):
     spec, features, targets = example()
     posterior = Posterior(of(spec, features, targets), sigma=0.3)
     at_once = posterior.predictive_std(features)
-    monkeypatch.setattr("expunge.posterior._BLOCK_ROWS", 7)
+    monkeypatch.setattr("expunge.posterior.BLOCK_ROWS", 7)
     np.testing.assert_allclose(posterior.predictive_std(features), at_once, rtol=1e-14)
     assert posterior.predictive_std(features[:0]).shape == (0,)
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.errors import InputError
-from expunge_experiments import pool
 from expunge_experiments.datasets.dataset import Dataset
-from expunge_experiments.pool import Pool, by_group, dirichlet, partition
+from expunge_experiments.pool import Pool, by_group, dirichlet, fill_empty, partition
 
 alphas = st.floats(1e-3, 1e6)
 seeds = st.integers(0, 2**40)
@@ -99,10 +98,10 @@ def test_an_empty_client_gets_one_sample_of_the_largest_and_no_other_moves(
     case: Any, seed: int
 ) -> None:
     labels, clients = case
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "_fill", lambda *_: None)
-        drawn = dirichlet(labels, clients, 0.01, seed)
-    owners = dirichlet(labels, clients, 0.01, seed)
+    draw = np.random.default_rng(seed)
+    drawn = draw.integers(draw.integers(1, clients, endpoint=True), size=len(labels))
+    owners = drawn.copy()
+    fill_empty(owners, clients, draw)
     moved = np.flatnonzero(owners != drawn)
     assert sorted(owners[moved]) == sorted(set(range(clients)) - set(drawn.tolist()))
     sizes = np.bincount(owners, minlength=clients)

@@ -38,7 +38,7 @@ _VERSION = 1
 _MOST_WEIGHT = 2.0**53
 _ONNX_OPSET = 13  # of 2020: every runtime since knows Gemm and Cast on doubles in this form
 _ONNX_IR = 7
-_MOST_ONNX_BYTES = (1 << 31) - (1 << 20)  # a protobuf message must stay below 2 GiB
+MOST_ONNX_BYTES = (1 << 31) - (1 << 20)  # a protobuf message must stay below 2 GiB
 
 
 def save_safetensors(head: Head, path: str | os.PathLike[str]) -> None:
@@ -155,7 +155,7 @@ def _model(head: Head, input_type: str) -> Any:
     """The ONNX model of a head: Gemm in float64, after a Cast where the input is float32."""
     if input_type not in ("float64", "float32"):
         raise FormatError(f"input_type={input_type!r} must be 'float64' or 'float32'")
-    if head.integers.nbytes > _MOST_ONNX_BYTES:
+    if head.integers.nbytes > MOST_ONNX_BYTES:
         raise FormatError(
             f"a head of {head.integers.nbytes} bytes is too large for an ONNX file, which must "
             "stay below 2 GiB; use save_safetensors"

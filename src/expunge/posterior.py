@@ -39,7 +39,7 @@ _MOST_SIGMA_BITS = (
 )
 _SERIES_LIMIT = 0.5
 _SERIES_TERMS = 17
-_BLOCK_ROWS = 4096
+BLOCK_ROWS = 4096  # of new samples at a time: more take more memory, and BLAS gets no faster
 
 
 class Posterior:
@@ -136,12 +136,12 @@ class Posterior:
         """
         array = finite_features(self.spec, features)
         result = np.empty(len(array))
-        for start in range(0, len(array), _BLOCK_ROWS):
-            rows = array[start : start + _BLOCK_ROWS].astype(np.float64)
+        for start in range(0, len(array), BLOCK_ROWS):
+            rows = array[start : start + BLOCK_ROWS].astype(np.float64)
             if self.spec.intercept:
                 rows = np.column_stack([rows, np.ones(len(rows))])
             half = _solve_lower(self._fit.factor, rows.T)
-            result[start : start + _BLOCK_ROWS] = np.square(half).sum(axis=0)
+            result[start : start + BLOCK_ROWS] = np.square(half).sum(axis=0)
         return self.sigma * np.sqrt(result + (1.0 if include_noise else 0.0))
 
     def sample(self, size: int, seed: int | np.random.Generator) -> Float:

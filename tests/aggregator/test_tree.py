@@ -236,6 +236,7 @@ def about_to_forward(tree: Tree) -> tuple[Aggregator, Service]:
 def test_a_forward_is_made_once_whatever_is_lost(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tree.reopen("region-0", sleep=lambda _: None)
     group, carrier = about_to_forward(tree)
     real = carrier.request
 
@@ -244,16 +245,12 @@ def test_a_forward_is_made_once_whatever_is_lost(
         raise CarrierError("the answer was lost")
 
     monkeypatch.setattr(carrier, "request", lost)
-    monkeypatch.setattr("expunge.client.delivery._FIRST_PAUSE", 0.0)
     with pytest.raises(CarrierError):
         group.sync()
     tree.add("region-0", "client-1", 1)  # the group goes on meanwhile
     group.group.sync()
     monkeypatch.setattr(carrier, "request", real)
-    group.close()
-    tree.groups["region-0"] = Aggregator(tree.folder / "region-0", carrier)
-    for client in ("client-0", "client-1"):
-        tree.groups["region-0"].group.client(client)
+    tree.reopen("region-0")
     tree.sync()
     tree.check()
 
@@ -374,9 +371,9 @@ def test_a_forwarder_outlives_a_server_that_does_not_answer(
         raise CarrierError("no answer")
 
     tree.add("region-0", "client-0", 1)
-    tree.groups["region-0"].group.sync()
-    monkeypatch.setattr("expunge.client.delivery._FIRST_PAUSE", 0.0)
+    group = tree.reopen("region-0", sleep=lambda _: None)
+    group.group.sync()
     monkeypatch.setattr(tree.root.carrier, "sync", silent)
-    forward_until(heard, Forwarder(tree.groups["region-0"], 0.01, report))
+    forward_until(heard, Forwarder(group, 0.01, report))
     assert isinstance(told[0], CarrierError)
     tree.check()

@@ -15,7 +15,7 @@ import pytest
 from expunge import Spec, Statistics, solve
 from expunge.client import ClientStore
 from support import seeds
-from support.cli import ROWS_A, ROWS_B, Federation, features_of, run, value
+from support.cli import ROWS_A, ROWS_B, Federation, features_of, run, set_waits, value
 
 SPEC = Spec(dim=3, labels=("cat", "dog"))
 
@@ -216,7 +216,7 @@ def test_a_store_in_use_is_waited_for_and_then_said_to_be_busy(
     place: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = place.client("clinic-a", ROWS_A)
-    monkeypatch.setattr("expunge.cli._connect.PATIENCE", 0.1)
+    set_waits(monkeypatch, patience=0.1)
     with ClientStore.open(folder):
         assert (
             "is in use by process"
@@ -228,7 +228,7 @@ def test_a_store_in_use_is_waited_for_and_then_said_to_be_busy(
 def test_without_a_server_everything_stays_pending_and_nothing_is_lost(
     place: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("expunge.cli._connect.ATTEMPTS", 1)
+    set_waits(monkeypatch, attempts=1)
     folder = place.client("clinic-a", ROWS_A)
     refused = run(
         "client",

@@ -13,10 +13,9 @@ from threading import Timer
 
 import pytest
 
-from expunge.cli import _connect
 from expunge.client import ClientStore
 from expunge.errors import ShreddedError
-from support.cli import ROWS_A, ROWS_B, Federation, run, value
+from support.cli import ROWS_A, ROWS_B, Federation, run, set_waits, value
 
 LABEL = "another process is working on this store"
 HOLDING = """
@@ -65,7 +64,7 @@ def test_status_while_another_process_adds(place: Federation) -> None:
 def test_every_command_that_only_looks_works_beside_another_process(
     place: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connect, "_MOMENT", 0.0)
+    set_waits(monkeypatch, moment=0.0)
     folder = place.client("clinic-a", ROWS_A)
     commands = [
         ["client", "status", "--dir", folder],
@@ -98,7 +97,7 @@ def test_a_command_that_is_soon_done_is_waited_for(place: Federation) -> None:
 def test_what_goes_while_one_looks_makes_one_look_again(
     place: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connect, "_MOMENT", 0.0)
+    set_waits(monkeypatch, moment=0.0)
     folder = place.client("clinic-a", ROWS_A)
     real, looks = ClientStore.listed, []
 
@@ -112,7 +111,7 @@ def test_what_goes_while_one_looks_makes_one_look_again(
     with ClientStore.open(folder):
         assert len(value("client", "list", "--dir", folder)["samples"]) == 3
         looks.clear()
-        monkeypatch.setattr(_connect, "_LOOKS", 2)
+        set_waits(monkeypatch, looks=2)
         assert (
             "changes faster than it can be read"
             in run("client", "list", "--dir", folder, code=5).stderr

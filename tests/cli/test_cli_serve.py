@@ -15,7 +15,7 @@ import pytest
 
 from expunge.cli.serve import serve
 from expunge.server.http.logs import LEVELS
-from support.cli import ROWS_A, ROWS_B, Federation, run, value
+from support.cli import ROWS_A, ROWS_B, Federation, run, set_waits, value
 from support.serving import Server
 
 
@@ -100,7 +100,7 @@ def test_an_office_on_another_machine_is_told_the_url_once(place: Federation) ->
 def test_killed_and_started_again_nothing_is_lost(
     place: Federation, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("expunge.cli._connect.ATTEMPTS", 1)
+    set_waits(monkeypatch, attempts=1)
     folder = place.client("clinic-a", ROWS_A)
     server.stop(signal.SIGKILL)
     assert (place.folder / "server" / "serving.json").exists()

@@ -14,7 +14,7 @@ from expunge import Spec
 from expunge.office import Office
 from expunge.server.service import Service
 from expunge.wire.token import Token
-from support.cli import ROWS_A, ROWS_B, Federation, run, value
+from support.cli import ROWS_A, ROWS_B, Federation, run, set_waits, value
 
 
 @pytest.fixture
@@ -427,7 +427,7 @@ def test_a_restored_backup_has_forgotten_what_was_deleted_since(place: Federatio
 def test_a_folder_in_use_by_another_process_is_said_to_be_busy(
     place: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("expunge.cli._connect.PATIENCE", 0.1)
+    set_waits(monkeypatch, patience=0.1)
     service = Service.open(place.folder / "server")
     try:
         assert (

@@ -116,7 +116,7 @@ def test_an_audit_is_computed_from_the_store(home: Home, spent: Callable[[], int
 def test_integers_in_memory_are_bounded(
     home: Home, spent: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("expunge.client.samples._RECENT_BYTES", 0)
+    monkeypatch.setattr("expunge.client.samples.RECENT_BYTES", 0)
     add(home.store)
     spent()
     home.agent.push()

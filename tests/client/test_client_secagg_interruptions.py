@@ -167,8 +167,8 @@ def test_a_client_that_finds_a_round_under_way_waits_for_the_next_one_if_it_has_
         circle.wait(10.0)
 
     circle.offered["c3", 1] = dict(circle.held["c3"])
-    agent = circle.agent("c3", patience=0.5, sleep=meanwhile)
-    agent._delivery._contributor._clock = lambda: 0.0  # so that only the steps above end it
+    # No time passes for it, so that only the steps above end its wait.
+    agent = circle.agent("c3", patience=0.5, sleep=meanwhile, clock=lambda: 0.0)
     assert agent.sync().receipts
     circle.go()
     circle.check_whole()

@@ -16,7 +16,7 @@ from expunge.client.settings import pins_text
 from expunge.client.trust import Trust
 from expunge.crypto import Envelope
 from expunge.errors import EvidenceError
-from expunge.secagg import Participant, read_preamble
+from expunge.secagg import Collector, Participant, read_preamble
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.roster import Join, Roster
 from support.federation import make_key
@@ -205,7 +205,10 @@ def test_an_audit_from_which_somebody_dropped_out_is_not_unmasked(
     circle.everybody_adds()
     circle.go()
     circle.federation.operator.command("audit")
-    monkeypatch.setattr(circle.service.rounds, "_require_members", lambda _: None)
+    # The server takes whoever joined for included, and asks for the sum though one is missing.
+    monkeypatch.setattr(
+        Collector, "included", property(lambda one: [(name, 0) for name in one.clients])
+    )
     circle.until("masking")
     masked = [name for name in circle.names if "masked" in kinds(circle, name)]
     since = len(circle.way.said)

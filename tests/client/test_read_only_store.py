@@ -177,7 +177,7 @@ def test_what_was_deleted_while_one_looked_is_not_shown(store: ClientStore) -> N
 def test_what_cannot_be_read_beside_its_process_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "_PATIENCE", 0.0)
+    monkeypatch.setattr(sqlite, "SNAPSHOT_PATIENCE", 0.0)
     make_store(tmp_path).close()
     path = tmp_path / "store"
     with closing(sqlite3.connect(path / "client.db", isolation_level=None)) as other:

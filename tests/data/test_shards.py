@@ -51,7 +51,7 @@ def test_any_cut_any_order_any_form(
 def test_blocks_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, entries: int
 ) -> None:
-    monkeypatch.setattr(shards, "_BLOCK_ENTRIES", entries)
+    monkeypatch.setattr(shards, "BLOCK_ENTRIES", entries)
     path = write(tmp_path / "one", FEATURES, LABELS, form)
     rows = max(1, entries // SPEC.dim)
     sizes = [
@@ -69,7 +69,7 @@ def test_memory_is_bounded_by_the_block_not_by_the_shard(
     spec = Spec(dim=64, labels=("a",))
     features = np.random.default_rng(0).standard_normal((40_000, 64)).astype(np.float32)  # 10 MB
     path = write(tmp_path / "large", features, np.full(40_000, "a"), form, group=1 << 20)
-    monkeypatch.setattr(shards, "_BLOCK_ENTRIES", 1 << 14)
+    monkeypatch.setattr(shards, "BLOCK_ENTRIES", 1 << 14)
     shard_statistics(
         spec, write(tmp_path / "small", features[:9], ["a"] * 9, form)
     )  # whatever is imported on the way

@@ -25,8 +25,8 @@ LARGEST = 2**41 - 1
 @pytest.fixture(autouse=True, scope="module")
 def small_panels() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(panels_module, "_ROWS", 3)
-        patch.setattr(panels_module, "_MOST_WAITING", 5)
+        patch.setattr(panels_module, "PANEL_ROWS", 3)
+        patch.setattr(panels_module, "MOST_WAITING", 5)
         yield
 
 
@@ -86,7 +86,7 @@ def test_the_gram_of_any_mixture_of_digits_signs_and_drains(
 def test_sums_as_large_as_the_guard_allows_stay_exact(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(panels_module, "_MOST_WAITING", 1 << 20)
+    monkeypatch.setattr(panels_module, "MOST_WAITING", 1 << 20)
     rows = np.full((count, 2), float(LARGEST))
     rows[:, 1] -= np.arange(count) % 7
     target, total = wide.zeros((3,)), PanelGramSum(2)
@@ -136,9 +136,9 @@ def test_wide_solvers_publish_the_same_heads(
     )
     spec = Spec(dim=11, labels=(0, 1, 2), gamma=0.5)
     retrained = solve(Statistics.of(spec, features[6:], labels[6:]))
-    monkeypatch.setattr(sums_module, "_PANEL_WIDTH", 0)
-    monkeypatch.setattr(system_module, "_KEPT_WIDTH", 0)
-    monkeypatch.setattr(system_module, "_KEPT_ONCE", 0)
+    monkeypatch.setattr(sums_module, "PANEL_WIDTH", 0)
+    monkeypatch.setattr(system_module, "KEPT_WIDTH", 0)
+    monkeypatch.setattr(system_module, "KEPT_ONCE", 0)
     statistics = Statistics.of(spec, features, labels)
     solver = variant(spec, statistics)
     solver.head()

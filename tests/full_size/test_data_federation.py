@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from expunge import Aggregation
 from expunge.client import Agent, ClientStore, Selection
 from expunge.evidence import Receipt
 from expunge.federation import Federation
+from expunge.federation.founding import found_federation
+from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.transport.http import HttpCarrier
 from support.cifar import CLIENTS, NAMES, Cifar, enrolled, spec_of
@@ -137,9 +139,8 @@ class Masked:
     not sync any more.
     """
 
-    def __init__(self, federation: Federation, cifar: Cifar) -> None:
-        self.federation, self.cifar, self.clock = federation, cifar, Clock()
-        federation.carrier.rounds._clock = self.clock
+    def __init__(self, federation: Federation, cifar: Cifar, clock: Clock) -> None:
+        self.federation, self.cifar, self.clock = federation, cifar, clock
         self.pending: dict[str, list[Any]] = {name: [] for name in NAMES}
         for name in NAMES:
             federation.client(name)
@@ -205,10 +206,13 @@ def test_secure_aggregation_with_0_10_and_30_drop_outs(cifar: Cifar, folder: Pat
     # The last to speak in a phase hears of the next one at once, and goes on: the last few stay to
     # the end.
     dropping = np.random.default_rng(21).permutation(NAMES[:-5]).tolist()
-    with Federation.found(
-        folder, spec, settings=Settings(phase_for=PHASE_FOR, erase_within=3600)
-    ) as federation:
-        masked = Masked(federation, cifar)
+    layout, clock = found_federation(folder, spec), Clock()
+    settings = Settings(phase_for=PHASE_FOR, erase_within=3600)
+    with (
+        closing(Service.open(layout.server, settings=settings, seconds=clock)) as service,
+        Federation(layout, service=service) as federation,
+    ):
+        masked = Masked(federation, cifar, clock)
         masked.add(0)
         masked.run([], [])
         cifar.check(federation, spec)

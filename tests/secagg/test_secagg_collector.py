@@ -146,7 +146,7 @@ def test_who_is_unknown_or_signs_with_another_key_is_refused() -> None:
     def nobody(name: str) -> PublicKey:
         raise RefusedError("gone", f"{name} has left")
 
-    room.collector._keys = nobody
+    room.collector = Collector(OPENING, RULES, nobody)
     refused(room, join, "gone")
 
 

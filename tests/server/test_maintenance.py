@@ -171,7 +171,7 @@ def test_a_fold_that_failed_is_due_until_it_is_done(
 def test_a_very_long_journal_is_folded_early(
     federation: Federation, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_LONGEST_JOURNAL", 3)
+    monkeypatch.setattr(module, "LONGEST_JOURNAL", 3)
     client, run_due = federation.clients["clinic"], federation.service.upkeep.run_due
     run_due()
     for expected in (1, 2, 3, 0):

@@ -113,15 +113,18 @@ def test_when_each_was_last_seen(federation: Federation) -> None:
     assert [name for name, when in seen.items() if when] == [client.name]
 
 
-def test_a_sync_is_answered_though_nothing_can_be_written(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: str) -> None:
-        raise OSError(28, "no space left")
+def test_a_sync_is_answered_though_nothing_can_be_written(tmp_path: Path) -> None:
+    full = False
 
-    client = next(iter(federation.clients.values()))
-    monkeypatch.setattr(federation.service.core.storage.database, "_hook", full)
-    assert client.sync()["status"] == "active"
+    def hook(_: str) -> None:
+        if full:
+            raise OSError(28, "no space left")
+
+    with Federation(tmp_path / "server", hook=hook) as federation:
+        client = federation.enrol("clinic")
+        full = True
+        assert client.sync()["status"] == "active"
+        full = False
 
 
 def test_the_solver_may_be_chosen_at_every_start(federation: Federation) -> None:

@@ -112,7 +112,7 @@ def shredded(federation: Federation, copy: Path, *still: str) -> list[str]:
 def federation(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """Two clients; messages in the journal itself, or in files of their own as large ones are."""
     if request.param == "in files":
-        monkeypatch.setattr(ledger, "_LARGE", 1)
+        monkeypatch.setattr(ledger, "LARGE_MESSAGE", 1)
     with Federation(tmp_path / "server", seed=3) as federation:
         federation.enrol("clinic").send(federation.draw(6))
         federation.enrol("lab").send(federation.draw(4), kind="gram")

@@ -74,7 +74,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
 
     monkeypatch.setattr(_File, "write", failing)
     monkeypatch.setattr(folder, "write_whole", failing_whole)
-    monkeypatch.setattr(ledger, "_LARGE", 200)  # so that a few rows have a file of their own
+    monkeypatch.setattr(ledger, "LARGE_MESSAGE", 200)  # so that a few rows have a file of their own
     return faults
 
 

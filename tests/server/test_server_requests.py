@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from expunge.errors import CarrierError, RefusedError
+from expunge.server.requests import Offer, Requests
 from expunge.server.state import Settings
 from expunge.wire.messages import GramPart, Message
 from expunge.wire.request import OrderAnswer
@@ -299,15 +300,19 @@ def test_a_request_twice_in_a_round_that_fails_after_its_commit(tmp_path: Path) 
 def test_whatever_breaks_in_a_round_the_writer_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run, broken = Requests.run, True
+
+    def run_or_break(requests: Requests, offers: list[Offer]) -> None:
+        if broken:
+            raise IndexError("that nobody foresaw")
+        run(requests, offers)
+
+    monkeypatch.setattr(Requests, "run", run_or_break)
     with Federation(tmp_path / "server") as federation:
         client, sample = federation.enrol("clinic"), federation.draw(1)
         data = client.request(sample)
-        queue = federation.service._queue
-        monkeypatch.setattr(
-            queue, "_run_round", lambda offers: offers[1]
-        )  # an IndexError that nobody foresaw
         with pytest.raises(CarrierError, match="offer this again"):
             federation.service.offer(data).result(timeout=10)
-        monkeypatch.undo()
+        broken = False
         client.settled(federation.service.offer(data).result(timeout=10), sample)
         federation.check()

@@ -110,7 +110,7 @@ def test_statistics_of_rows_are_those_of_the_samples_however_many_share_the_work
     rng = np.random.default_rng(5)
     features, labels = rng.normal(size=(1300, 3)) * 3000, rng.integers(2, size=1300)
     if workers > 1:
-        monkeypatch.setattr(sums, "_WORTH_SHARING", 1)
+        monkeypatch.setattr(sums, "WORTH_SHARING", 1)
     monkeypatch.setattr(sums.threads, "cores", lambda: workers)
     found = Statistics.of_rows(SPECS[0], integer_rows(SPECS[0], features, labels))
     assert found == Statistics.of(SPECS[0], features, labels)

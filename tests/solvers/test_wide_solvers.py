@@ -36,19 +36,19 @@ LARGEST = 2.0**41 - 1
 @pytest.fixture(autouse=True, scope="module")
 def small_thresholds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(panels_module, "_ROWS", 2)
-        patch.setattr(panels_module, "_MOST_WAITING", 6)
-        patch.setattr(sums_module, "_PANEL_WIDTH", PANEL)
-        patch.setattr(system_module, "_KEPT_ONCE", ONCE)
-        patch.setattr(system_module, "_KEPT_WIDTH", KEPT)
+        patch.setattr(panels_module, "PANEL_ROWS", 2)
+        patch.setattr(panels_module, "MOST_WAITING", 6)
+        patch.setattr(sums_module, "PANEL_WIDTH", PANEL)
+        patch.setattr(system_module, "KEPT_ONCE", ONCE)
+        patch.setattr(system_module, "KEPT_WIDTH", KEPT)
         yield
 
 
 def whole_pieces(spec: Spec, features: Float, labels: NDArray[np.int64]) -> tuple[str, str]:
     """The digests of statistics and head, made without any panel."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sums_module, "_PANEL_WIDTH", 10**6)
-        patch.setattr(system_module, "_KEPT_ONCE", 10**6)
+        patch.setattr(sums_module, "PANEL_WIDTH", 10**6)
+        patch.setattr(system_module, "KEPT_ONCE", 10**6)
         statistics = Statistics.of(spec, features, labels, lost_columns="accept")
         return statistics.digest, solve(statistics).digest
 
@@ -180,7 +180,7 @@ def test_both_sums_agree_at_the_budget_with_either_sign(
     """Rows of the largest digits there are, added and deleted in turn, so that every sum of
     absolute products reaches 2^53.
     """
-    monkeypatch.setattr(panels_module, "_MOST_WAITING", 1 << 20)
+    monkeypatch.setattr(panels_module, "MOST_WAITING", 1 << 20)
     rows = np.full((limit, 3), LARGEST)
     rows[:, 1] -= np.arange(limit) % 5
     rows[:, 2] *= -1.0

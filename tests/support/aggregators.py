@@ -42,6 +42,16 @@ class Tree:
                 tree.held[name, f"client-{one}"] = {}
         return tree
 
+    def reopen(self, group: str, **options: Any) -> Aggregator:
+        """A group closed and opened again, with its clients; the options are the aggregator's."""
+        self.groups[group].close()
+        again = Aggregator(self.folder / group, self.root.carrier, **options)
+        self.groups[group] = again
+        for name, client in self.held:
+            if name == group:
+                again.group.client(client)
+        return again
+
     def add(self, group: str, client: str, count: int = 3, subject: str | None = None) -> list[str]:
         ids = [secrets.token_hex(8) for _ in range(count)]
         features, labels = (

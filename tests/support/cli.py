@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from expunge.cli import _connect
 from support.printed import run
 
 ROWS_A = "id,subject,label,x,y,z\na1,p1,cat,1,2,3\na2,p1,dog,2,1,0.5\na3,p2,cat,0,1,1\n"
@@ -24,6 +26,14 @@ def value(*arguments: object, code: int = 0, given: str | None = None) -> dict[s
     found = json.loads(printed)
     assert isinstance(found, dict)
     return found
+
+
+def set_waits(monkeypatch: pytest.MonkeyPatch, **waits: float) -> None:
+    """Set how long commands wait for servers and for other processes: `attempts`, `patience`,
+    `moment` and `looks`, the constants of `expunge.cli._connect`.
+    """
+    for name, wait in waits.items():
+        monkeypatch.setattr(_connect, name.upper(), wait)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from expunge.client import Agent, ClientStore
 from expunge.secagg import read_preamble
 from expunge.server.http.run import serve
 from expunge.server.http.tls import CERTIFICATE, KEY
-from expunge.server.secagg import SecureAggregation
+from expunge.server.secagg import Standing
 from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.transport.http import HttpCarrier
+from expunge.wire import payloads
 
 
 def die() -> None:
@@ -29,23 +30,16 @@ def die() -> None:
 def serving(folder: Path, port: int, phase: str) -> None:
     settings = Settings(erase_within=3600, gather_for=0.3, phase_for=30.0)
     service = Service.open(folder / "server", settings=settings, timeout=20.0)
-    move = SecureAggregation._move
+    turn = service.turn
 
-    def moved(rounds: SecureAggregation) -> None:
-        before = rounds._round
-        move(rounds)
-        after = rounds._round
-        now = (
-            "done"
-            if before is not None and after is None
-            else ""
-            if after is None
-            else after.collector.phase
-        )
-        if now == phase and (phase != "joining" or (after is not None and len(after.members) == 2)):
+    def mortal(data: bytes | memoryview) -> Standing:
+        standing = turn(data)
+        told = payloads.open_unverified("standing", standing.data)[1]
+        if told["phase"] == phase and (phase != "joining" or told["joined"] == 2):
             die()
+        return standing
 
-    SecureAggregation._move = moved  # type: ignore[method-assign]
+    service.turn = mortal  # type: ignore[method-assign]
     serve(service, port=port, certificate=folder / "tls" / CERTIFICATE, key=folder / "tls" / KEY)
 
 

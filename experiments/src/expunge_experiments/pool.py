@@ -126,7 +126,7 @@ def dirichlet(labels: NDArray[Any], clients: int, alpha: float, seed: int) -> In
             np.int64
         )
         owners[members] = np.searchsorted(ends[:-1], np.arange(len(members)), side="right")
-    _fill(owners, clients, draw)
+    fill_empty(owners, clients, draw)
     return owners
 
 
@@ -160,7 +160,7 @@ def _generator(seed: int, purpose: int) -> np.random.Generator:
     return np.random.default_rng([int(seed), purpose])
 
 
-def _fill(owners: Integers, clients: int, draw: np.random.Generator) -> None:
+def fill_empty(owners: Integers, clients: int, draw: np.random.Generator) -> None:
     """One sample for each empty client, of the one that has most; there are at least as many
     samples as clients.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from scipy import linalg
 
 from expunge import Posterior, Spec, Statistics
 from expunge.errors import InputError
-from expunge_experiments.runs import posterior
 from expunge_experiments.runs.base import Done, Results
 from expunge_experiments.runs.posterior import PosteriorRun, PosteriorSettings, kl_from
 
@@ -63,10 +63,13 @@ def test_variances_that_move_the_wrong_way_are_counted(monkeypatch: pytest.Monke
 
 
 def test_a_sample_that_does_not_come_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right, calls = posterior._statistics, iter(range(99))
-    monkeypatch.setattr(
-        posterior, "_statistics", lambda *given: right(*given[:-1], given[-1][next(calls) > 3 :])
-    )
+    right, calls = Statistics.of, iter(range(99))
+
+    def lossy(spec: Spec, features: Any, labels: Any, **options: Any) -> Statistics:
+        lost = int(next(calls) > 3)  # of every piece that is added again
+        return right(spec, features[lost:], labels[lost:], **options)
+
+    monkeypatch.setattr(Statistics, "of", lossy)
     cell = next(cell for cell in PosteriorRun().cells(SMALL) if cell.key["part"] == "chain")
     found = cell.run(SmallLibrary(), lambda *_: None)  # type: ignore[arg-type]
     assert found["returned"] is False

@@ -33,8 +33,8 @@ BESIDE = (
     "last whole change"
 )
 # Seconds to wait for it where nothing is to be changed: then it is looked at beside that process
-_MOMENT = 0.5
-_LOOKS = 5
+MOMENT = 0.5
+LOOKS = 5  # at a store that changes meanwhile, before it is called busy
 
 _T = TypeVar("_T")
 _Store = TypeVar("_Store", bound="ClientOverview")
@@ -172,9 +172,9 @@ def read_store(kind: type[_Store], folder: Path, ask: Callable[[_Store], _T]) ->
     called more than once.
     """
     require_client(folder)
-    with suppress(StoreBusyError), kind.open(folder, timeout=_MOMENT) as store:
+    with suppress(StoreBusyError), kind.open(folder, timeout=MOMENT) as store:
         return ask(store), False
-    for _ in range(_LOOKS):
+    for _ in range(LOOKS):
         with (
             kind.open_read_only(folder) as store,
             suppress(ShreddedError),

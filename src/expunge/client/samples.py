@@ -375,7 +375,7 @@ Progress = Callable[[int], None]
 Recompute = Callable[[list[str]], Any]
 
 BLOCK_SAMPLES = 500
-_RECENT_BYTES = 32 << 20  # of integers that are kept in memory from `insert` to `blocks`
+RECENT_BYTES = 32 << 20  # of integers that are kept in memory from `insert` to `blocks`
 _MANY = 500  # arguments of one query
 
 
@@ -469,7 +469,7 @@ class Samples:
     def _keep_recent(self, spec: Spec, block: Block) -> None:
         """Spare `blocks` the way to the grid, if these samples are sent as they were added."""
         held = sum(other.rows.integers.nbytes for _, other in self._recent.values())
-        if held + block.rows.integers.nbytes <= _RECENT_BYTES:
+        if held + block.rows.integers.nbytes <= RECENT_BYTES:
             self._recent[tuple(block.commitments)] = spec, block
 
     def drop_recent(self) -> None:

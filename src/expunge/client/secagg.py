@@ -182,7 +182,7 @@ def _with_article(purpose: Purpose) -> str:
     return "an audit" if purpose == "audit" else f"a {purpose}"
 
 
-_LONGEST_WAIT = 20  # seconds that a server is asked to wait before it answers
+LONGEST_WAIT = 20  # seconds that a server is asked to wait before it answers
 _PAUSE = 0.05  # seconds, at first, between questions to a server that does not wait
 _UNMASKED: tuple[Stage, ...] = ("joined", "shared")
 _ASKED: dict[AnsweredPhase, Stage] = {
@@ -352,7 +352,7 @@ class Contributor:
             aggregation = "" if participant is None else participant.opening.round
             message, is_waiting = (
                 self._question(
-                    aggregation, sequence, reset=reset, wait=min(_LONGEST_WAIT, int(left))
+                    aggregation, sequence, reset=reset, wait=min(LONGEST_WAIT, int(left))
                 ),
                 True,
             )

@@ -287,6 +287,7 @@ class Agent:
         nonce: Callable[[], str] = lambda: secrets.token_hex(32),
         announced: bool = False,
         patience: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
         self._carrier = CheckedCarrier(carrier)
@@ -296,11 +297,11 @@ class Agent:
         self._progress = progress
         self._announced = announced
         self._updates = Updates(store, self._carrier, self._trust, nonce, self._retry)
-        self._delivery = self._chosen_delivery(patience)
+        self._delivery = self._chosen_delivery(patience, clock)
         self._waiting = ""  # what a round of secure aggregation waits for
         self._answer: Answer | None = None  # that this sync began with
 
-    def _chosen_delivery(self, patience: float) -> Delivery:
+    def _chosen_delivery(self, patience: float, clock: Callable[[], float]) -> Delivery:
         """As the spec says, which never changes in this."""
         direct = Direct(self.store, self._carrier, self._trust, self._retry, self._recompute)
         if not self.store.spec.is_masked:
@@ -308,7 +309,12 @@ class Agent:
         from expunge.client.secagg import Contributor, Masked  # noqa: PLC0415 - for masked federations only
 
         rounds = Contributor(
-            self.store, self._carrier, self._trust, retry=self._retry, patience=patience
+            self.store,
+            self._carrier,
+            self._trust,
+            retry=self._retry,
+            patience=patience,
+            clock=clock,
         )
         return Masked(direct, self.store, rounds, self._recompute)
 

@@ -148,9 +148,9 @@ def _require_good(found: list[Shard]) -> None:
 
 Block = tuple[NDArray[Any], NDArray[Any]]
 
-_BLOCK_ENTRIES = (
-    1 << 20
-)  # of features, 8 MB as float64; below what `add_batch` would share out among threads of its own
+# Of features, 8 MB as float64: memory of each worker, against what each block costs by itself;
+# below what `add_batch` would share out among threads of its own.
+BLOCK_ENTRIES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def blocks(shard: Shard, names: Names, dim: int) -> Iterator[Block]:
     """The samples of a shard in the order of its rows, in blocks of a size that depends on `dim`
     alone; never more than a block of them is in memory.
     """
-    rows = max(1, _BLOCK_ENTRIES // dim)
+    rows = max(1, BLOCK_ENTRIES // dim)
     with open_file(shard.path, shard.labels) as file:
         # The arrays of a pair of .npy files have their names from us.
         chosen = Names("feature", "label") if shard.labels is not None else names

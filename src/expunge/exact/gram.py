@@ -235,15 +235,15 @@ class CrossSum:
         self._budget = 0.0
 
 
-# Of a panel: enough for BLAS to be fast, few enough that little is computed below the diagonal
-_ROWS = 256
-_MOST_WAITING = 1024  # rows: beyond this their memory would count, and BLAS gets no faster
+# Enough for BLAS to be fast, few enough that little is computed below the diagonal
+PANEL_ROWS = 256
+MOST_WAITING = 1024  # rows: beyond this their memory would count, and BLAS gets no faster
 
 
 def panels(size: int) -> Iterator[tuple[slice, slice]]:
     """The rows of each panel of an upper triangle, and where they stand in its packed form."""
-    for start in range(0, size, _ROWS):
-        stop = min(start + _ROWS, size)
+    for start in range(0, size, PANEL_ROWS):
+        stop = min(start + PANEL_ROWS, size)
         yield slice(start, stop), slice(_place(size, start), _place(size, stop))
 
 
@@ -290,12 +290,12 @@ class PanelGramSum:
         worst = sum(rows.bounds) ** 2
         if worst == 0.0:
             return
-        most = min(int(blas.EXACT_LIMIT // worst), _MOST_WAITING)
+        most = min(int(blas.EXACT_LIMIT // worst), MOST_WAITING)
         for start in range(0, len(rows), most):
             block = rows[start : start + most]
             if (
                 len(block) * worst > blas.EXACT_LIMIT - self._budget
-                or self._count + len(block) > _MOST_WAITING
+                or self._count + len(block) > MOST_WAITING
             ):
                 self.drain(target)
             self._wait(block, sign)
@@ -304,7 +304,7 @@ class PanelGramSum:
     def _wait(self, block: Digits, sign: int) -> None:
         end = self._count + len(block)
         if end > len(self._signs):
-            room = min(max(2 * len(self._signs), end, 8), _MOST_WAITING)
+            room = min(max(2 * len(self._signs), end, 8), MOST_WAITING)
             self._signs = np.resize(self._signs, room)
             self._waiting = [
                 _with_room(array, self._count, room)

@@ -30,9 +30,9 @@ from expunge.ridge.spec import Spec
 
 Float = NDArray[np.float64]
 
-_PANEL_WIDTH = (
-    2048  # beyond this, whole products of digits would take several times the memory of the sums
-)
+# Beyond this, whole products of digits would take several times the memory of the sums; below it
+# panels would only cost time.
+PANEL_WIDTH = 2048
 _MOST_SAMPLES = 1 << 44  # with 42-bit integers the sums of this many samples stay below 2^127
 
 
@@ -47,7 +47,7 @@ class Sums:
         self.count = 0
         self.class_counts = np.zeros(spec.columns if spec.is_classification else 0, dtype=np.int64)
         # Part of the truth, not yet in the arrays above: see `settle`.
-        self._gram = (PanelGramSum if spec.width > _PANEL_WIDTH else GramSum)(spec.width)
+        self._gram = (PanelGramSum if spec.width > PANEL_WIDTH else GramSum)(spec.width)
         self._moment = CrossSum(spec.width, spec.columns)
         self._label_gram = CrossSum(spec.columns, spec.columns)
         self._memory: list[Float] = []  # scratch for digits
@@ -118,7 +118,7 @@ Progress = Callable[[int], None]
 
 _END = object()
 _BLOCK_ROWS = 512
-_WORTH_SHARING = 1 << 21  # entries of a batch below which one thread is faster
+WORTH_SHARING = 1 << 21  # entries of a batch below which one thread is faster
 _NARROW = 256  # up to this width more BLAS threads would cost more than they save
 # Beyond this BLAS dominates, and a set of products for each thread would cost more than it saves
 _SHARED_WIDTH = 2048
@@ -190,7 +190,7 @@ def _add_blocks(
     """
     spec, before = sums.spec, sums.count
     require_room(before + count)
-    shared = count * spec.dim >= _WORTH_SHARING and spec.width <= _SHARED_WIDTH
+    shared = count * spec.dim >= WORTH_SHARING and spec.width <= _SHARED_WIDTH
     workers = threads.cores() if shared else 1
     parts = [(sums, watch)] + [(Sums(spec), ColumnWatch(spec)) for _ in range(workers - 1)]
 

@@ -34,7 +34,9 @@ from expunge.wire.messages import GramPart, Message, Part, RowsPart
 
 SOLVERS: dict[str, type[ExactSolver]] = {"cholesky": CholeskySolver, "woodbury": WoodburySolver}
 EVERYONE = "*"  # in place of a client's name, where only sums over all clients are known
-_LARGE = 1 << 18  # messages beyond this go to a file of their own
+# Bytes; a message beyond this goes to a file of its own: one more to sync, but the database stays
+# small.
+LARGE_MESSAGE = 1 << 18
 _ACCOUNTS_KEPT = 256
 _NET = ("net", "group")  # kinds of messages that hold what is added minus what is deleted
 _FLOAT = "this federation computes in float64: there is nothing exact to compare with"
@@ -234,7 +236,7 @@ class ServerLedger:
         for change in changes:
             sealed = self._vault.seal(slot, change.data, _context(change.client, change.sequence))
             file = None
-            if len(sealed) > _LARGE:
+            if len(sealed) > LARGE_MESSAGE:
                 file = self._folder.blobs.put(sealed)
                 self._just_written.append(file)
             message = change.message

@@ -21,7 +21,9 @@ from expunge.server.state import Digests, ServerState
 from expunge.server.storage.tables import Erasure
 
 _PAUSE = 0.2  # seconds between looks at what there is to do
-_LONGEST_JOURNAL = 20000  # entries
+# Entries beyond which the journal is folded early: folding costs time, a long journal costs it at
+# the next start.
+LONGEST_JOURNAL = 20000
 
 
 class Maintenance:
@@ -88,7 +90,7 @@ class Maintenance:
             self._since = time.monotonic()
         waited = time.monotonic() - self._since
         return bool(
-            self._entries() > _LONGEST_JOURNAL or waited >= self._core.settings.erase_within / 2
+            self._entries() > LONGEST_JOURNAL or waited >= self._core.settings.erase_within / 2
         )
 
     def _pending(self) -> bool:

@@ -22,9 +22,10 @@ from expunge.ridge.spec import MOST_GAMMA, Spec
 Float = NDArray[np.float64]
 
 UNIT = 2.0**-53
-# Beyond this the words of S, three times the memory of S itself, are made anew for each product
-_KEPT_WIDTH = 4097
-_KEPT_ONCE = 2048  # the same for a system used once, which would not gain by keeping them
+# Beyond this the words of S, three times the memory of S itself, are made anew for each product:
+# time for memory.
+KEPT_WIDTH = 4097
+KEPT_ONCE = 2048  # the same for a system used once, which would not gain by keeping them
 _HALF = 26  # gamma's mantissa is cut into two parts, so that each times a digit fits 64 bits
 
 
@@ -38,7 +39,7 @@ class System:
 
     def __init__(self, spec: Spec, gram: wide.Wide, *, once: bool = False) -> None:
         self.spec = spec
-        kept = spec.width <= (_KEPT_ONCE if once else _KEPT_WIDTH)
+        kept = spec.width <= (KEPT_ONCE if once else KEPT_WIDTH)
         self._words = SymmetricWords(gram, spec.width, keep=kept, copied=not (once or kept))
         self._rows = _ChangedRows(spec.width)
         self.digit_bits = self._words.digit_bits

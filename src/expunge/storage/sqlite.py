@@ -25,7 +25,7 @@ _ALWAYS: dict[str, str | int] = {
     "secure_delete": "ON",
     "foreign_keys": "ON",
 }
-_PATIENCE = 2.0  # seconds that a snapshot waits for a writer that keeps readers out
+SNAPSHOT_PATIENCE = 2.0  # seconds to wait for a writer that keeps readers out; then it is busy
 
 Hook = Callable[[str], None]
 
@@ -275,7 +275,7 @@ def _glimpse(path: Path) -> tuple[sqlite3.Connection, int]:
             uri=True,
             isolation_level=None,
             check_same_thread=False,
-            timeout=_PATIENCE,
+            timeout=SNAPSHOT_PATIENCE,
         )
     except sqlite3.Error as problem:
         raise StoreError(f"the database {path} cannot be opened: {problem}") from problem

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import json
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -159,10 +158,10 @@ def test_health_readiness_and_metrics(server: Served) -> None:
 def test_a_store_that_does_not_answer_is_not_ready(
     server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed = sqlite3.connect(":memory:", check_same_thread=False)
-    closed.close()
+    database = server.site.service.core.storage.database
+    rows = database.rows
     with monkeypatch.context() as patched:
-        patched.setattr(server.site.service.core.storage.database, "_connection", closed)
+        patched.setattr(database, "rows", lambda *_: rows("SELECT * FROM a_damaged_table"))
         ready = server.ask("GET", "/readyz")
         assert (ready.status, json.loads(ready.data)) == (
             503,

@@ -41,7 +41,11 @@ class Grids:
         }
 
     def grid(
-        self, fate: Callable[[str, int, int], str] | None = None, names: Sequence[str] | None = None
+        self,
+        fate: Callable[[str, int, int], str] | None = None,
+        names: Sequence[str] | None = None,
+        *,
+        app: Any = None,
     ) -> Any:
         names = list(self.clinics.retained) if names is None else names
         nodes = {
@@ -50,7 +54,7 @@ class Grids:
         }
         options = {} if fate is None else {"fate": fate}
         return module("inprocess").InProcessGrid(
-            module("client_app").client_app(), nodes, self.config, **options
+            app or module("client_app").client_app(), nodes, self.config, **options
         )
 
     def run(
@@ -205,12 +209,11 @@ def test_a_node_that_is_away_is_waited_for(
 ) -> None:
     """Within one run, if it comes back in time; otherwise it is left behind."""
     clinics = Clinics(tmp_path, 2)
-    grid = Grids(clinics, reply_seconds=0.5).grid()
-    connected, looks = dict(grid._nodes), []
+    looks: list[int] = []
 
     def lost_then_away(kind: str, node: int, place: int) -> str:
         if node == 1001 and kind == "message" and not looks:
-            del grid._nodes[1001]
+            del grid.nodes[1001]
             looks.append(place)
             return "lose"
         return ""
@@ -219,10 +222,12 @@ def test_a_node_that_is_away_is_waited_for(
         if looks:
             looks.append(len(looks))
         if len(looks) == back:
-            grid._nodes.update(connected)
-        return list(grid._nodes)
+            grid.nodes.update(connected)
+        return list(grid.nodes)
 
-    grid._fate, grid.get_node_ids, back = lost_then_away, node_ids, 5
+    grid = Grids(clinics, reply_seconds=0.5).grid(lost_then_away)
+    connected, back = dict(grid.nodes), 5
+    grid.get_node_ids = node_ids
     grid.run_server(module("server_app").server_app())
     clinics.check()
     clinics.add("clinic-01", 1)
@@ -231,8 +236,7 @@ def test_a_node_that_is_away_is_waited_for(
     grid.run_server(module("server_app").server_app())
     assert "node 1001 is left behind: it is not connected" in caplog.text
     grid.get_node_ids = lambda: list(connected)
-    grid._nodes.update(connected)
-    grid._fate = lambda *_: ""
+    grid.nodes.update(connected)
     grid.run_server(module("server_app").server_app())
     clinics.check()
 
@@ -354,9 +358,7 @@ def test_our_part_stands_beside_others(tmp_path: Path) -> None:
 
     app.train()(train)
     module("client_app").register(app)
-    grids = Grids(clinics)
-    grid = grids.grid()
-    grid._app = app
+    grid = Grids(clinics).grid(app=app)
     server = importlib.import_module("flwr.serverapp").ServerApp()
 
     def main(grid: Any, context: Any) -> None:
@@ -389,7 +391,7 @@ def test_a_simulated_node_has_the_store_of_its_partition(tmp_path: Path) -> None
 def test_a_wrong_config_of_a_node_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clinics = Clinics(tmp_path, 1)
     grid = Grids(clinics).grid()
-    grid._nodes = {7: {}, 8: {"expunge-client": str(clinics.folder("clinic-00"))}}
+    grid.nodes = {7: {}, 8: {"expunge-client": str(clinics.folder("clinic-00"))}}
     grid.run_server(module("server_app").server_app())
     assert "node-7 could not go on: this node does not know its client" in caplog.text
     clinics.check()
@@ -432,8 +434,7 @@ def test_a_node_that_talks_nonsense_does_not_hold_up_the_others(
         )
 
     app.query("expunge")(sometimes)
-    grid = Grids(clinics).grid()
-    grid._app = app
+    grid = Grids(clinics).grid(app=app)
     grid.run_server(module("server_app").server_app())
     assert "node 1000 says what cannot be understood" in caplog.text
     clinics.check(["clinic-01"])
@@ -445,7 +446,7 @@ def test_an_enrolment_travels_too(tmp_path: Path) -> None:
         token = clinics.token("clinic-50")
     (tmp_path / "token").write_text(token.to_text() + "\n")
     grid = Grids(clinics).grid()
-    grid._nodes[2000] = {
+    grid.nodes[2000] = {
         "expunge-client": str(clinics.folder("clinic-50")),
         "expunge-token": str(tmp_path / "token"),
     }

@@ -130,7 +130,7 @@ def test_nodes_are_waited_for() -> None:
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 3:
-            exchange._grid._nodes[1009] = {"partition-id": 9}
+            exchange._grid.nodes[1009] = {"partition-id": 9}
 
     exchange = exchange_of(clock=lambda: sum(pauses), sleep=sleep)
     assert exchange.nodes(5) == [*NODES, 1009]

@@ -37,7 +37,6 @@ ReadPreamble = Callable[[Bytes], Preamble]
 _CHECKING = 4  # threads: more would only take turns
 _ANSWERING = 16
 _READY_SECONDS = 5.0
-_LONGEST_WAIT = 30.0  # seconds
 
 
 class Gateway:
@@ -103,7 +102,7 @@ class Gateway:
             messages.SAID, headers, receive, lambda start: self._prove(read_preamble, start)
         ) as data:
             standing = await self._in(self._turns, lambda: self._turn(note, data, read_preamble))
-            end = clock() + min(standing.wait, _LONGEST_WAIT)
+            end = clock() + min(standing.wait, self.limits.wait_seconds)
             while standing.waiting and not self._stopping and (left := end - clock()) > 0.0:
                 change = asyncio.wrap_future(self.service.change_after(standing.version))
                 try:

@@ -43,6 +43,7 @@ class Limits:
     )
     linger_bytes: int = 64 << 20  # and at most so much of it
     room_seconds: float = 20.0  # that a body waits for others to be done with
+    wait_seconds: float = 30.0  # that a question waits for a change, whatever it asks for
     free: int = 64 << 10
     unproven: int = 32 << 20
     envelope: int = 1 << 20  # bytes of an enrolment, question or command

@@ -47,7 +47,9 @@ class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where t
         fate: Fate = delivered,
     ) -> None:
         self._app = app
-        self._nodes = {node: dict(config) for node, config in nodes.items()}
+        self.nodes = {
+            node: dict(config) for node, config in nodes.items()
+        }  # connected now: they may come and go
         self._config = dict(run_config)
         self._fate = fate
         self._run = Run.create_empty(_RUN)
@@ -90,7 +92,7 @@ class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where t
 
     def get_node_ids(self) -> Iterable[int]:
         """The nodes."""
-        return list(self._nodes)
+        return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Bring messages to their nodes, whose replies are there at once."""
@@ -135,7 +137,7 @@ class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where t
 
     def _reply(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
-        context = Context(_RUN, node, self._nodes[node], RecordDict(), dict(self._config))
+        context = Context(_RUN, node, self.nodes[node], RecordDict(), dict(self._config))
         reply = self._app(message, context)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         return self._carried(reply)
