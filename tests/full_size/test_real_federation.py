@@ -17,12 +17,12 @@ from expunge.client.store import ClientStore
 from expunge.client.sync import Agent
 from expunge.crypto import Envelope, SigningKey
 from expunge.evidence import published_head, render_bundle, verify
-from expunge.office import Office
 from expunge.ridge.encoding import integer_rows
 from expunge.server.backup import found
 from expunge.transport.local import LocalCarrier
 from expunge.wire.token import Token
 from support import real_features
+from support.offices import create_office
 
 pytestmark = pytest.mark.data
 
@@ -46,16 +46,7 @@ def test_a_writer_is_forgotten_by_an_order(tmp_path: Path) -> None:
     found(tmp_path / "server", spec, operator.public, key=key)
     carrier = LocalCarrier.open(tmp_path / "server")
     federation = carrier.core.federation
-    office = Office.create(
-        tmp_path / "office",
-        name="operator",
-        role="operator",
-        federation=federation,
-        server=key.public,
-        address="",
-        key=operator,
-        carrier=carrier,
-    )
+    office = create_office(tmp_path / "office", operator, key, carrier)
     stores: list[ClientStore] = []
     for place in range(CLIENTS):  # every writer has digits at every client
         token = Token(

@@ -190,6 +190,17 @@ def start_superlink(found: Flower, *command: str) -> None:
     until(lambda: found.log("superlink").count(ready) > before, "the SuperLink listens")
 
 
+def simulate(found: Flower, nodes: int, config: str, *, seconds: float = 120.0) -> str:
+    """What `flwr run` says of a simulation of the app with so many nodes."""
+    port = free_port()
+    connection(found, port, None)
+    command = ("flower-superlink", "--insecure", "--simulation")
+    start_superlink(found, *command, "--host", HOST, "--port", str(port))
+    resources = f"num-supernodes={nodes} client-resources-num-cpus=1"
+    settings = ("--run-config", config, "--federation-config", resources)
+    return found.flwr("run", str(APP), "here", "--stream", *settings, seconds=seconds)
+
+
 def node_key(folder: Path, name: str) -> Path:
     """A SuperNode's key pair, as OpenSSH writes them."""
     key = ec.generate_private_key(ec.SECP384R1())

@@ -21,6 +21,22 @@ from expunge.wire.token import Token
 SPEC = Spec(dim=3, labels=("a", "b"))
 
 
+def create_office(
+    folder: Path, operator: SigningKey, server: SigningKey, carrier: Any, address: str = ""
+) -> Office:
+    """The office of a server's first operator."""
+    return Office.create(
+        folder,
+        name="operator",
+        role="operator",
+        federation=carrier.core.federation,
+        server=server.public,
+        address=address,
+        key=operator,
+        carrier=carrier,
+    )
+
+
 class Losing:
     """The service, which loses what it is told to: the request (`before`) or the answer
     (`after`).
@@ -71,15 +87,9 @@ class Place:
         found(path / "server", SPEC, self.operator_key.public, key=self.server_key)
         self.service = Service.open(path / "server", upkeep=False)
         self.carrier = Losing(self.service)
-        self.office = Office.create(
-            path / "operator",
-            name="operator",
-            role="operator",
-            federation=self.service.core.federation,
-            server=self.server_key.public,
-            address=str(path / "server"),
-            key=self.operator_key,
-            carrier=self.carrier,
+        keys = (self.operator_key, self.server_key)
+        self.office = create_office(
+            path / "operator", *keys, self.carrier, address=str(path / "server")
         )
 
     def token(self, name: str, role: str) -> Token:

@@ -7,6 +7,8 @@ no floats, whose text differs between languages.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from typing import Any, NoReturn
 
@@ -36,6 +38,19 @@ def decode(data: bytes, what: str = "this JSON") -> Any:
             f"{what} is not in canonical form (sorted keys, no spaces, ASCII): it was altered"
         )
     return value
+
+
+def binary(text: object, what: str) -> bytes:
+    """The bytes that a text is the base64 of, in its one form."""
+    if not isinstance(text, str):
+        raise FormatError(f"{what} must be base64, got {type(text).__name__}")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as problem:
+        raise FormatError(f"{what} is not base64: {problem}") from problem
+    if base64.b64encode(data).decode("ascii") != text:
+        raise FormatError(f"{what} is not in its canonical base64 form")
+    return data
 
 
 def decode_object(data: bytes, what: str, keys: frozenset[str]) -> dict[str, Any]:

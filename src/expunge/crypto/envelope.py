@@ -9,7 +9,6 @@ and any altered byte is refused.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import re
 from dataclasses import dataclass
@@ -112,11 +111,13 @@ class Envelope:
             parts = canonical.require_keys(
                 entry, f"a signature of {what}", frozenset({"keyid", "sig"})
             )
-            signature = _binary(parts["sig"], f"a signature of {what}")
+            signature = canonical.binary(parts["sig"], f"a signature of {what}")
             if not isinstance(parts["keyid"], str) or len(signature) != SIGNATURE_BYTES:
                 raise FormatError(f"a signature of {what} is malformed")
             signatures.append((parts["keyid"], signature))
-        return cls(kind, _binary(fields["payload"], f"the payload of {what}"), tuple(signatures))
+        return cls(
+            kind, canonical.binary(fields["payload"], f"the payload of {what}"), tuple(signatures)
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes, kind: str) -> Envelope:
@@ -185,15 +186,3 @@ def require_body(header: dict[str, Any], body: memoryview, what: str) -> None:
     """Raise FormatError unless the header is that of a frame with this body."""
     if hashlib.sha256(body).hexdigest() != header["body"]:
         raise FormatError(f"the body of {what} is truncated or altered: offer it again")
-
-
-def _binary(text: object, what: str) -> bytes:
-    if not isinstance(text, str):
-        raise FormatError(f"{what} must be base64, got {type(text).__name__}")
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as problem:
-        raise FormatError(f"{what} is not base64: {problem}") from problem
-    if base64.b64encode(data).decode("ascii") != text:
-        raise FormatError(f"{what} is not in its canonical base64 form")
-    return data

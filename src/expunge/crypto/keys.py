@@ -10,6 +10,7 @@ from functools import cached_property
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from expunge.crypto import canonical
 from expunge.errors import EvidenceError, FormatError
 
 KEY_BYTES = 32
@@ -64,16 +65,7 @@ class PublicKey:
     @classmethod
     def from_text(cls, text: object) -> PublicKey:
         """From the base64 that `text` gives."""
-        if not isinstance(text, str):
-            raise FormatError(f"a public key must be given as base64, got {type(text).__name__}")
-        try:
-            raw = base64.b64decode(text, validate=True)
-        except (binascii.Error, ValueError) as problem:
-            raise FormatError(f"a public key must be given as base64: {problem}") from problem
-        key = cls(raw)
-        if key.text != text:
-            raise FormatError("a public key is not in its canonical base64 form")
-        return key
+        return cls(canonical.binary(text, "a public key"))
 
     @classmethod
     def from_pem(cls, data: bytes) -> PublicKey:

@@ -24,6 +24,7 @@ from expunge.server.service import Service
 from expunge.transport.local import LocalCarrier
 from expunge.wire.token import Token
 from support import killable_server, seeds
+from support.offices import create_office
 
 SPEC = Spec(dim=3, labels=("no", "yes"))
 RUNNER = Path(killable_server.__file__)
@@ -97,17 +98,7 @@ def enrolled(folder: Path, operator: SigningKey, key: SigningKey) -> None:
 def office_of(folder: Path, operator: SigningKey, key: SigningKey, carrier: Service) -> Office:
     if (folder / "office").exists():
         return Office.open(folder / "office", carrier)
-    federation = carrier.core.federation
-    return Office.create(
-        folder / "office",
-        name="operator",
-        role="operator",
-        federation=federation,
-        server=key.public,
-        address="",
-        key=operator,
-        carrier=carrier,
-    )
+    return create_office(folder / "office", operator, key, carrier)
 
 
 def check(folder: Path, operator: SigningKey, key: SigningKey) -> None:

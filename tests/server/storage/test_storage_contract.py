@@ -20,28 +20,12 @@ from hypothesis import strategies as st
 
 from expunge.errors import StoreError
 from expunge.evidence import leaf_hash, new_nodes
+from expunge.server.storage import tables
 from expunge.server.storage.folder import OpenStorage
 from expunge.server.storage.sqlite import SqliteStorage
-from expunge.server.storage.tables import (
-    Actor,
-    Answer,
-    Attempt,
-    Audit,
-    AuditReply,
-    EnrolmentToken,
-    Erasure,
-    JournalEntry,
-    LedgerFile,
-    Membership,
-    Order,
-    OrderReply,
-    ShareFile,
-    State,
-    Storage,
-)
 from support.memory_storage import Content, MemoryDisk, MemoryStorage
 
-STATE = State("f", "k", "{}", "woodbury", 0, 5, 1, b"salt", "", "")
+STATE = tables.State("f", "k", "{}", "woodbury", 0, 5, 1, b"salt", "", "")
 
 names = st.sampled_from(["ada", "bob", "eve"])
 ids = st.sampled_from(["0a", "0b", "0c"])
@@ -58,15 +42,21 @@ entries = st.builds(
     names,
     ids,
 )
-orders = st.builds(Order, ids, small, small, maybe, st.none() | blobs, names, maybe, maybe)
-order_replies = st.builds(OrderReply, names, maybe, maybe, maybe)
+orders = st.builds(tables.Order, ids, small, small, maybe, st.none() | blobs, names, maybe, maybe)
+order_replies = st.builds(tables.OrderReply, names, maybe, maybe, maybe)
 audits = st.builds(
-    Audit, ids, small, maybe, st.none() | blobs, maybe, st.sampled_from(["equal"]) | st.none()
+    tables.Audit,
+    ids,
+    small,
+    maybe,
+    st.none() | blobs,
+    maybe,
+    st.sampled_from(["equal"]) | st.none(),
 )
-audit_replies = st.builds(AuditReply, names, st.none() | st.booleans(), maybe)
+audit_replies = st.builds(tables.AuditReply, names, st.none() | st.booleans(), maybe)
 contents = st.tuples(blobs, st.none()) | st.tuples(st.none(), ids)
 journal_entries = st.builds(
-    lambda content, *fields: JournalEntry(*fields, *content),
+    lambda content, *fields: tables.JournalEntry(*fields, *content),
     contents,
     small,
     names,
@@ -78,12 +68,12 @@ journal_entries = st.builds(
 )
 
 
-def append(storage: Storage, entry: bytes) -> None:
+def append(storage: tables.Storage, entry: bytes) -> None:
     """The next entry of the log, with the subtrees that it completes."""
     storage.log.append(entry, new_nodes(storage.log.size(), leaf_hash(entry), storage.log))
 
 
-def finish(storage: Storage, audit: str) -> None:
+def finish(storage: tables.Storage, audit: str) -> None:
     """An audit comes to its end at the next position of the log."""
     known = storage.audits.get(audit)
     if known is not None and known.finished is None:
@@ -100,7 +90,7 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
         (
             st.lists(
                 st.builds(
-                    Actor,
+                    tables.Actor,
                     names,
                     names,
                     ids,
@@ -116,13 +106,13 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
     ),
     "tokens.add": (
         lambda s, v: s.tokens.add(v),
-        (st.builds(EnrolmentToken, ids, names, names, small),),
+        (st.builds(tables.EnrolmentToken, ids, names, names, small),),
     ),
     "tokens.remove": (lambda s, v: s.tokens.remove(v), (ids,)),
     "tokens.withdraw": (lambda s, *v: s.tokens.withdraw(*v), (names, small)),
     "answers.add": (
         lambda s, v: s.answers.add(*v),
-        (st.lists(st.builds(Answer, names, small, ids, blobs), max_size=3),),
+        (st.lists(st.builds(tables.Answer, names, small, ids, blobs), max_size=3),),
     ),
     "commitments.add": (lambda s, *v: s.commitments.add(*v), (names, blob_lists)),
     "commitments.remove": (lambda s, *v: s.commitments.remove(*v), (names, blob_lists)),
@@ -131,18 +121,18 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
     "journal.remove": (lambda s, *v: s.journal.remove(*v), (names, small)),
     "files.put_ledger": (
         lambda s, v: s.files.put_ledger(v),
-        (st.builds(LedgerFile, small, small, ids),),
+        (st.builds(tables.LedgerFile, small, small, ids),),
     ),
     "files.put_share": (
         lambda s, v: s.files.put_share(v),
-        (st.builds(ShareFile, names, small, ids, blobs),),
+        (st.builds(tables.ShareFile, names, small, ids, blobs),),
     ),
     "files.remove_share": (lambda s, v: s.files.remove_share(v), (names,)),
     "generations.begin": (lambda s, *v: s.generations.begin(*v), (small, small)),
     "generations.end": (lambda s, v: s.generations.end(v), (small,)),
     "generations.erased": (
         lambda s, v: s.generations.erased(v),
-        (st.builds(Erasure, small, st.integers(-1, 4)),),
+        (st.builds(tables.Erasure, small, st.integers(-1, 4)),),
     ),
     "log.append": (append, (entries,)),
     "amendments.add": (lambda s, v: s.amendments.add(v), (blobs,)),
@@ -167,7 +157,7 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
     "rounds.apply": (
         lambda s, *v: s.rounds.apply(*v),
         (
-            st.builds(Membership, small, ids),
+            st.builds(tables.Membership, small, ids),
             st.lists(st.tuples(names, small), max_size=3, unique=True),
         ),
     ),
@@ -175,48 +165,48 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
     "rounds.rebuilt": (lambda s: s.rounds.rebuilt(), ()),
     "rounds.attempt": (
         lambda s, v: s.rounds.attempt(v),
-        (st.lists(st.builds(Attempt, ids, names, small), max_size=3),),
+        (st.lists(st.builds(tables.Attempt, ids, names, small), max_size=3),),
     ),
     "rounds.drop_attempts": (lambda s, v: s.rounds.drop_attempts(v), (st.sets(ids),)),
 }
 SAMPLES: dict[str, tuple[Any, ...]] = {  # one call of each method that changes something
     "state.put": (STATE,),
-    "actors.put": (Actor("ada", "client", "k", "active", 0, 0, ""),),
-    "tokens.add": (EnrolmentToken("0a", "ada", "client", 9),),
+    "actors.put": (tables.Actor("ada", "client", "k", "active", 0, 0, ""),),
+    "tokens.add": (tables.EnrolmentToken("0a", "ada", "client", 9),),
     "tokens.remove": ("0a",),
     "tokens.withdraw": ("ada", 3),
-    "answers.add": (Answer("ada", 1, "r", b"a"),),
+    "answers.add": (tables.Answer("ada", 1, "r", b"a"),),
     "commitments.add": ("ada", [b"c"]),
     "commitments.remove": ("ada", [b"c"]),
     "commitments.remove_all": ("ada",),
-    "journal.append": (JournalEntry(1, "ada", 1, "rows", 1, 0, 5, b"m", None),),
+    "journal.append": (tables.JournalEntry(1, "ada", 1, "rows", 1, 0, 5, b"m", None),),
     "journal.remove": ("ada", 3),
-    "files.put_ledger": (LedgerFile(1, 2, "f"),),
-    "files.put_share": (ShareFile("ada", 1, "f", b"a"),),
+    "files.put_ledger": (tables.LedgerFile(1, 2, "f"),),
+    "files.put_share": (tables.ShareFile("ada", 1, "f", b"a"),),
     "files.remove_share": ("ada",),
     "generations.begin": (3, 1),
     "generations.end": (3,),
-    "generations.erased": (Erasure(1, 2),),
+    "generations.erased": (tables.Erasure(1, 2),),
     "log.append": (b"{}", [(0, 0, b"h")]),
     "amendments.add": (b"e",),
     "rotations.add": (b"e",),
-    "orders.add": (Order("0a", 1, 2, None, None), ["ada"]),
-    "orders.put": (Order("0a", 1, 2, None, None),),
-    "orders.reply": ("0a", OrderReply("ada", 1, 1, 1)),
+    "orders.add": (tables.Order("0a", 1, 2, None, None), ["ada"]),
+    "orders.put": (tables.Order("0a", 1, 2, None, None),),
+    "orders.reply": ("0a", tables.OrderReply("ada", 1, 1, 1)),
     "orders.mention": ("0a", 3),
-    "audits.put": (Audit("0a", 1, None, None),),
-    "audits.reply": ("0a", AuditReply("ada", equal=True, count=1)),
+    "audits.put": (tables.Audit("0a", 1, None, None),),
+    "audits.reply": ("0a", tables.AuditReply("ada", equal=True, count=1)),
     "audits.release": ("0a", "ada"),
-    "rounds.apply": (Membership(3, "{}"), [("ada", 1)]),
+    "rounds.apply": (tables.Membership(3, "{}"), [("ada", 1)]),
     "rounds.await_rebuild": ("ada",),
     "rounds.rebuilt": (),
-    "rounds.attempt": ([Attempt("r", "ada", 1)],),
+    "rounds.attempt": ([tables.Attempt("r", "ada", 1)],),
     "rounds.drop_attempts": (["r"],),
 }
-TABLES = tuple(Storage.__annotations__)
+TABLES = tuple(tables.Storage.__annotations__)
 
 
-def seen(storage: Storage) -> dict[str, Any]:
+def seen(storage: tables.Storage) -> dict[str, Any]:
     """All that can be read, with whatever arguments matter."""
     who, ident, numbers = ("ada", "bob", "eve"), ("0a", "0b", "0c"), range(6)
     size = storage.log.size()
@@ -318,7 +308,7 @@ def test_both_stores_say_the_same_whatever_is_done_to_them(
             storage.close()
 
 
-def done(storage: Storage, changes: list[tuple[Any, ...]], *, fails: bool) -> list[Any]:
+def done(storage: tables.Storage, changes: list[tuple[Any, ...]], *, fails: bool) -> list[Any]:
     """Whether a transaction took effect, and what was seen in its middle; one that did not has
     changed nothing.
     """
@@ -345,7 +335,7 @@ def opening(request: pytest.FixtureRequest) -> OpenStorage:
 
 
 @pytest.fixture
-def storage(opening: OpenStorage, tmp_path: Path) -> Iterator[Storage]:
+def storage(opening: OpenStorage, tmp_path: Path) -> Iterator[tables.Storage]:
     storage = opening(tmp_path / "server.db", lambda _: None)
     yield storage
     storage.close()
@@ -362,7 +352,7 @@ def test_every_method_is_either_read_or_changed_above() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_nothing_is_changed_outside_a_transaction(storage: Storage, name: str) -> None:
+def test_nothing_is_changed_outside_a_transaction(storage: tables.Storage, name: str) -> None:
     table, method = name.split(".")
     before = seen(storage)
     change = getattr(getattr(storage, table), method)
@@ -373,7 +363,7 @@ def test_nothing_is_changed_outside_a_transaction(storage: Storage, name: str) -
         change(*SAMPLES[name])
 
 
-def test_no_thread_changes_anything_in_the_transaction_of_another(storage: Storage) -> None:
+def test_no_thread_changes_anything_in_the_transaction_of_another(storage: tables.Storage) -> None:
     refused: list[str] = []
 
     def intrude() -> None:
@@ -416,7 +406,7 @@ def test_what_fails_at_the_commit_is_whole_or_nothing(
     again.close()
 
 
-def test_a_position_of_the_journal_is_never_used_again(storage: Storage) -> None:
+def test_a_position_of_the_journal_is_never_used_again(storage: tables.Storage) -> None:
     entry = SAMPLES["journal.append"][0]
     with storage.transaction():
         storage.journal.append(entry)
@@ -428,7 +418,7 @@ def test_a_position_of_the_journal_is_never_used_again(storage: Storage) -> None
 
 
 def test_a_backup_holds_all_but_what_must_be_forgettable(
-    opening: OpenStorage, storage: Storage, tmp_path: Path
+    opening: OpenStorage, storage: tables.Storage, tmp_path: Path
 ) -> None:
     kept = ("state", "actors", "answers", "erasures", "log", "documents", "orders", "audits")
     with storage.transaction():
@@ -461,14 +451,14 @@ def test_a_closed_store_says_so(opening: OpenStorage, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("order", "state"),
     [
-        (Order("o", 1, 10, 1, b"s"), "open"),
-        (Order("o", 1, 9, 1, b"s"), "overdue"),
-        (Order("o", 1, 9, None, None), "lost"),
-        (Order("o", 1, 9, 1, b"s", completed=5), "complete"),
-        (Order("o", 1, 9, None, None, completed=5), "complete"),
-        (Order("o", 1, 9, None, None, completed=5, closed=6), "closed"),
-        (Order("o", 1, 9, None, None, closed=6), "closed"),
+        (tables.Order("o", 1, 10, 1, b"s"), "open"),
+        (tables.Order("o", 1, 9, 1, b"s"), "overdue"),
+        (tables.Order("o", 1, 9, None, None), "lost"),
+        (tables.Order("o", 1, 9, 1, b"s", completed=5), "complete"),
+        (tables.Order("o", 1, 9, None, None, completed=5), "complete"),
+        (tables.Order("o", 1, 9, None, None, completed=5, closed=6), "closed"),
+        (tables.Order("o", 1, 9, None, None, closed=6), "closed"),
     ],
 )
-def test_the_state_of_an_order(order: Order, state: str) -> None:
+def test_the_state_of_an_order(order: tables.Order, state: str) -> None:
     assert order.state(10) == state

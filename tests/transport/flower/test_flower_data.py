@@ -9,7 +9,7 @@ import pytest
 
 from expunge.federation import Federation
 from support.cifar import CLIENTS, Cifar, enrolled, spec_of
-from support.flower_processes import APP, HOST, connection, flower, free_port, start_superlink
+from support.flower_processes import flower, simulate
 
 pytestmark = pytest.mark.data
 
@@ -25,34 +25,11 @@ def test_a_simulation_of_a_hundred_clients() -> None:
         with Federation.found(folder, spec) as federation:
             enrolled(federation, cifar)
         with flower(Path(place) / "home") as found:
-            port = free_port()
-            connection(found, port, None)
-            start_superlink(
-                found,
-                "flower-superlink",
-                "--insecure",
-                "--simulation",
-                "--host",
-                HOST,
-                "--port",
-                str(port),
-            )
             config = (
                 f'expunge-server="{folder / "server"}" expunge-clients="{folder}/clients/*" '
                 "expunge-reply-seconds=300.0"
             )
-            resources = f"num-supernodes={CLIENTS} client-resources-num-cpus=1"
-            run = (
-                "run",
-                str(APP),
-                "here",
-                "--stream",
-                "--run-config",
-                config,
-                "--federation-config",
-                resources,
-            )
-            said = found.flwr(*run, seconds=900.0)
+            said = simulate(found, CLIENTS, config, seconds=900.0)
         assert f"{CLIENTS} requests applied, {CLIENTS} clients" in said
         cifar.retained[:] = True
         with Federation.open(folder) as federation:

@@ -12,13 +12,10 @@ from expunge import solve
 from support.flower import Clinics
 from support.flower_processes import (
     APP,
-    HOST,
     Deployment,
     Flower,
-    connection,
     flower,
-    free_port,
-    start_superlink,
+    simulate,
     until,
 )
 
@@ -33,30 +30,8 @@ def summary(said: str) -> str:
 def test_a_simulation_of_ten_clients(tmp_path: Path) -> None:
     clinics = Clinics(tmp_path, 10)
     with flower(tmp_path / "home") as found:
-        port = free_port()
-        connection(found, port, None)
-        start_superlink(
-            found,
-            "flower-superlink",
-            "--insecure",
-            "--simulation",
-            "--host",
-            HOST,
-            "--port",
-            str(port),
-        )
         config = f'expunge-server="{clinics.server}" expunge-clients="{clinics.path}/clients/*"'
-        resources = "num-supernodes=10 client-resources-num-cpus=1"
-        said = found.flwr(
-            "run",
-            str(APP),
-            "here",
-            "--stream",
-            "--run-config",
-            config,
-            "--federation-config",
-            resources,
-        )
+        said = simulate(found, 10, config)
     assert summary(said).startswith(
         f"50 samples, head {solve(clinics.statistics()).digest}; 10 requests applied, 10 clients"
     )
