@@ -113,6 +113,7 @@ def test_errors_name_what_was_read() -> None:
     cases: list[tuple[bytes, str]] = [
         (b"letter\0" + data[7:], "not a parcel: they do not begin as such"),
         (data[:7] + b"\x04" + data[8:], "a parcel of version 4 cannot be read; .* version 3"),
+        (data[:7] + b"\x02" + data[8:], "a parcel of version 2 cannot be read; .* version 3"),
         (data[:-1] + b"!", "bytes of a parcel have been altered: .*send it again"),
         (data[: FIXED.size], "the checksum must have 32 bytes, 0 are left; send it again"),
     ]

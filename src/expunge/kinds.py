@@ -16,6 +16,7 @@ ChangeKind = Literal[RequestKind, "net"]  # what changes the ledger; "net": the 
 
 Role = Literal["client", "officer", "operator"]
 ClientStatus = Literal["active", "must-rejoin", "gone"]
+PeerState = Literal["active", "away", "gone"]  # of a client, as the log tells it to others
 BundledState = Literal["open", "overdue", "complete"]  # of an order, as evidence has it
 OrderState = Literal[BundledState, "closed", "lost"]  # and as the server lists it
 AuditResult = Literal["equal", "different"]
@@ -26,10 +27,12 @@ Purpose = Literal["change", "audit", "rebuild"]
 Phase = Literal["joining", "sharing", "masking", "revealing", "done"]
 AnsweredPhase = Literal[Phase, "aborted", "closed"]
 Stage = Literal["joined", "shared", "masked", "revealed"]
+SampleState = Literal["adding", "live", "withdrawn", "deleting"]  # in client/states.py
 
 MESSAGES: tuple[MessageKind, ...] = get_args(MessageKind)
 ROLES: tuple[Role, ...] = get_args(Role)
 CLIENT_STATUSES: tuple[ClientStatus, ...] = get_args(ClientStatus)
+PEER_STATES: tuple[PeerState, ...] = get_args(PeerState)
 REQUEST_KINDS: tuple[RequestKind, ...] = get_args(RequestKind)
 BUNDLED_STATES: tuple[BundledState, ...] = get_args(BundledState)
 ORDER_STATES: tuple[OrderState, ...] = get_args(OrderState)

@@ -29,6 +29,8 @@ LISTS: dict[str, tuple[str, ...]] = {
     "states of orders": kinds.ORDER_STATES,
     "states of orders in bundles": kinds.BUNDLED_STATES,
     "states of audits": get_args(kinds.AuditState),
+    "states of peers": kinds.PEER_STATES,
+    "states of samples": get_args(kinds.SampleState),
     "purposes of rounds": kinds.PURPOSES,
     "phases": kinds.PHASES,
     "phases as answered": kinds.ANSWERED_PHASES,
@@ -71,11 +73,20 @@ def test_lists_name_nothing_twice_and_tables_have_all_of_them() -> None:
     assert set(kinds.BUNDLED_STATES) < set(kinds.ORDER_STATES)
 
 
-def test_the_documented_phases_are_the_phases() -> None:
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("phase", kinds.ANSWERED_PHASES),
+        ("purpose", kinds.PURPOSES),
+        ("status", kinds.CLIENT_STATUSES),
+        ("message", kinds.REQUEST_KINDS),
+    ],
+)
+def test_what_a_field_may_say_is_documented(field: str, values: tuple[str, ...]) -> None:
     protocol = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
-    listed = re.search(r"`phase` \(((?:`\w+`,?\s)*(?:or )?`\w+`)", protocol)
+    listed = re.search(rf"`{field}` [(|]\s*((?:`[^`]+`|,|or|\s)+)", protocol)
     assert listed is not None
-    assert set(re.findall(r"\w+", listed[1])) - {"or"} == set(kinds.ANSWERED_PHASES)
+    assert set(re.findall(r"`\"?([a-z-]+)\"?`", listed[1])) == set(values)
 
 
 @given(st.sampled_from(sorted(LISTS)), st.text() | st.none() | st.integers() | st.lists(st.text()))

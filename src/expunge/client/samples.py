@@ -33,6 +33,7 @@ from expunge.errors import (
     UnknownSampleError,
 )
 from expunge.frame import Reader, prefixed
+from expunge.kinds import SampleState
 from expunge.ridge.encoding import (
     Rows,
     Targets,
@@ -384,14 +385,14 @@ class StoredSample:
     """One sample of a selection."""
 
     slot: int
-    state: str
+    state: SampleState
     sent: bool  # whether a request has told the server of it, or is about to
     label: int | None
     names: Names
     added: int  # seconds since 1970
 
     @property
-    def shown_state(self) -> str:
+    def shown_state(self) -> SampleState:
         """The state in a word that people know: one that is withdrawn is going, too."""
         return "deleting" if self.state == "withdrawn" else self.state
 
@@ -526,7 +527,7 @@ class Samples:
                     "sample needs an id of its own"
                 )
         tags = {self._folder.id_tag(sample): sample for sample in ids}
-        states: dict[str, str] = {}
+        states: dict[str, SampleState] = {}
         for tag, state in self._where_any(
             list(tags), "SELECT id_tag, state FROM samples WHERE id_tag IN ({})"
         ):

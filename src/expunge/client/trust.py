@@ -42,13 +42,12 @@ from expunge.wire import payloads, schema
 from expunge.wire.carrier import Carrier
 from expunge.wire.request import Request
 
-_ACTIVE, _AWAY, _GONE = "active", "away", "gone"
 _AT_ONCE = 1000  # entries
 _PEERS_CHECK = schema.objects(
     {
         "frontier": lambda value, _: value,
         "keys": schema.mapping(schema.name, schema.key_text),
-        "states": schema.mapping(schema.name, schema.one_of(_ACTIVE, _AWAY, _GONE)),
+        "states": schema.mapping(schema.name, schema.one_of(*kinds.PEER_STATES)),
     }
 )
 
@@ -61,17 +60,17 @@ class Peers:
 
     frontier: Frontier = Frontier()  # noqa: RUF009 - a frozen value
     keys: Mapping[str, str] = field(default_factory=dict)  # name to public key
-    states: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, kinds.PeerState] = field(default_factory=dict)
 
     @property
     def active(self) -> frozenset[str]:
         """The clients that take part now."""
-        return frozenset(name for name, state in self.states.items() if state == _ACTIVE)
+        return frozenset(name for name, state in self.states.items() if state == "active")
 
     @property
     def gone(self) -> frozenset[str]:
         """The clients that have left, or were forgotten."""
-        return frozenset(name for name, state in self.states.items() if state == _GONE)
+        return frozenset(name for name, state in self.states.items() if state == "gone")
 
     def read_on(self, entries: Entries, size: int, root: bytes) -> Peers:
         """The peers in the log of this size and root, whose entries are asked for; EvidenceError if
@@ -139,7 +138,7 @@ class Peers:
         )
 
 
-def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, str]) -> None:
+def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.PeerState]) -> None:
     kind = entry["kind"]
     if kind == "enrolled" and entry["role"] == "client":
         name = entry["name"]
@@ -148,17 +147,17 @@ def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, str]) 
                 f"the log enrols {name} twice, with two keys: the server may be putting itself in "
                 "its place"
             )
-        keys[name], states[name] = entry["key"], _ACTIVE
+        keys[name], states[name] = entry["key"], "active"
     elif kind == "changed":
-        states[entry["client"]] = _GONE if entry["leave"] else _ACTIVE
+        states[entry["client"]] = "gone" if entry["leave"] else "active"
     elif kind == "aggregated":
-        states |= {member["client"]: _ACTIVE for member in entry["clients"]}
+        states |= {member["client"]: "active" for member in entry["clients"]}
     elif kind == "forgotten":
-        states[entry["client"]] = _GONE
+        states[entry["client"]] = "gone"
     elif kind == "commanded" and entry["action"] == "forget-client":
-        states[str(entry["summary"].get("client"))] = _GONE
+        states[str(entry["summary"].get("client"))] = "gone"
     elif kind == "restored":
-        states |= {name: _AWAY for name, state in states.items() if state == _ACTIVE}
+        states |= {name: "away" for name, state in states.items() if state == "active"}
 
 
 def trusted(peers: Peers, pins: Mapping[str, str]) -> dict[str, PublicKey]:
