@@ -34,6 +34,7 @@ LIGHT = (
 )
 ARITHMETIC = ("numpy", "scipy", "sklearn", "threadpoolctl")
 NOT_TO_ASK_A_SERVER = (
+    "_strptime",
     "cryptography.hazmat.primitives.serialization",
     "expunge.client",
     "expunge.evidence.bundle",
