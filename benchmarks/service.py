@@ -99,7 +99,7 @@ class Federation:
 
     def _enrol(self, operator: SigningKey) -> None:
         carrier = LocalCarrier.open(self.folder / "server")
-        federation = carrier.core.federation
+        federation = carrier.state.federation
         office = Office.create(
             self.folder / "office",
             name="operator",

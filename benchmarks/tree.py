@@ -71,7 +71,7 @@ class _Root:
                 "federation": token.federation,
                 "key": key.public.text,
                 "name": token.name,
-                "spec": self.service.core.spec.data_digest,
+                "spec": self.service.state.spec.data_digest,
                 "token": token.secret,
             }
             self.service.enrol(payloads.sign("enrolment", content, key))
@@ -80,10 +80,10 @@ class _Root:
     def send(self, number: int, sent: Statistics, kind: RequestKind) -> tuple[int, float]:
         """One request; its bytes, and how long it took at the root."""
         name, key = self._keys[number]
-        spec = self.service.core.spec
+        spec = self.service.state.spec
         message = Message(kind, GramPart(sent), log=(1, bytes(32)) if kind == "group" else None)
         header = Header(
-            federation=self.service.core.federation,
+            federation=self.service.state.federation,
             client=name,
             sequence=1,
             nonce=secrets.token_hex(32),
@@ -97,7 +97,7 @@ class _Root:
         return len(data), seconds(lambda: self.service.request(data))
 
     def check(self, total: Statistics) -> None:
-        if self.service.core.books.exact_statistics().digest != total.digest:
+        if self.service.state.ledger.exact_statistics().digest != total.digest:
             raise EvidenceError("the root's ledger is not the sum of all clients")
 
     def close(self) -> None:

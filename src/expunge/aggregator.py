@@ -182,11 +182,11 @@ class GroupAgent(Agent):
         log: of one moment.
         """
         self._follow_spec()
-        core = self._service.core
-        with core.lock:
-            checkpoint = core.checkpoint(core.now())
+        state = self._service.state
+        with state.lock:
+            checkpoint = state.checkpoint(state.now())
             return (
-                core.books.exact_statistics().under(self.store.spec),
+                state.ledger.exact_statistics().under(self.store.spec),
                 checkpoint.size,
                 checkpoint.root,
             )
@@ -221,7 +221,7 @@ class GroupAgent(Agent):
         """Amend the group's spec as the server above has amended its own; messages are the group's
         own affair.
         """
-        ours = self._service.core.spec
+        ours = self._service.state.spec
         due = replace(self.store.spec, messages=ours.messages, aggregation=ours.aggregation)
         if due == ours:
             return
@@ -371,7 +371,7 @@ class Aggregator:
 
     def sequences(self, client: str) -> range:
         """The numbers of the requests that a client of the group has made, the newest last."""
-        return range(1, self.group.carrier.core.actor(client).sequence + 1)
+        return range(1, self.group.carrier.state.actor(client).sequence + 1)
 
     def passage(self, client: str, sequence: int) -> bytes:
         """The proof that a request of a client of the group has been forwarded, and stands in the
@@ -402,15 +402,15 @@ class Aggregator:
 
     def _entry(self, client: str, sequence: int) -> tuple[int, bytes]:
         """The entry of a client's request in the group's log."""
-        core = self.group.carrier.core
-        membership = core.storage.rounds.membership(client, sequence)
+        state = self.group.carrier.state
+        membership = state.storage.rounds.membership(client, sequence)
         if membership is not None:
-            return membership.position, core.log.entry(membership.position)
+            return membership.position, state.log.entry(membership.position)
         request: dict[str, str | int] = {"kind": "changed", "client": client, "sequence": sequence}
-        positions = core.storage.log.search(request)
+        positions = state.storage.log.search(request)
         if not positions:
             raise StoreError(f"there is no request {sequence} of {client} in the log of this group")
-        return positions[0], core.log.entry(positions[0])
+        return positions[0], state.log.entry(positions[0])
 
     def close(self) -> None:
         """Close everything, after erasing at rest."""

@@ -44,7 +44,7 @@ def fill(tree: Tree) -> None:
 
 def entries(tree: Tree, kind: str) -> list[dict[str, object]]:
     carrier = tree.root.carrier
-    found = carrier.entries(0, carrier.core.log.size)
+    found = carrier.entries(0, carrier.state.log.size)
     return [entry for entry in map(read_entry, found) if entry["kind"] == kind]
 
 
@@ -68,9 +68,9 @@ def test_the_root_is_retrained_on_all_leaves(tree: Tree) -> None:
 
 def test_nothing_new_is_not_forwarded(tree: Tree) -> None:
     fill(tree)
-    size = tree.root.carrier.core.log.size
+    size = tree.root.carrier.state.log.size
     tree.sync()
-    assert tree.root.carrier.core.log.size == size
+    assert tree.root.carrier.state.log.size == size
 
 
 def test_several_requests_of_a_group_are_one_above(tree: Tree) -> None:
@@ -125,7 +125,7 @@ def test_secure_aggregation_within_each_group(tmp_path: Path) -> None:
 
 def test_a_passage_is_checked_with_the_key_of_the_root_alone(tree: Tree) -> None:
     fill(tree)
-    group, key = tree.groups["region-0"], tree.root.carrier.core.folder.key.public
+    group, key = tree.groups["region-0"], tree.root.carrier.state.folder.key.public
     data = group.passage("client-1", 1)
     finding = verify(data, key)
     assert finding.kind == "passage"
@@ -140,7 +140,7 @@ def test_a_passage_is_checked_with_the_key_of_the_root_alone(tree: Tree) -> None
         with pytest.raises((EvidenceError, FormatError)):
             verify(altered, key)
     with pytest.raises(EvidenceError):
-        verify(data, group.group.carrier.core.folder.key.public)
+        verify(data, group.group.carrier.state.folder.key.public)
 
 
 def test_what_is_not_forwarded_has_no_passage(tree: Tree) -> None:
@@ -174,7 +174,7 @@ def test_orders_go_down_and_answers_come_up(tree: Tree) -> None:
         "region-0": 0,
         "region-1": 2,
     }
-    verify(tree.root.bundle(order), tree.root.carrier.core.folder.key.public)
+    verify(tree.root.bundle(order), tree.root.carrier.state.folder.key.public)
 
 
 def test_an_answer_may_come_after_the_deletion_was_forwarded(tree: Tree) -> None:
@@ -193,7 +193,7 @@ def test_an_answer_may_come_after_the_deletion_was_forwarded(tree: Tree) -> None
     tree.check()
     shown = tree.root.office.ask("show-order", {"order": order})
     assert {one["client"]: one["found"] for one in shown["answers"]}["region-0"] == 2
-    verify(tree.root.bundle(order), tree.root.carrier.core.folder.key.public)
+    verify(tree.root.bundle(order), tree.root.carrier.state.folder.key.public)
 
 
 def test_audits_compare_what_was_forwarded(tree: Tree) -> None:
@@ -209,7 +209,7 @@ def test_amendments_go_down(tree: Tree) -> None:
     tree.root.office.do("amend", {"gamma": (2.0).hex(), "labels": ["no", "yes", "perhaps"]})
     tree.sync()
     for group in tree.groups.values():
-        assert group.group.carrier.core.spec.gamma == 2.0
+        assert group.group.carrier.state.spec.gamma == 2.0
     tree.add("region-0", "client-0", 1)
     tree.sync()
     tree.sync()
@@ -278,13 +278,13 @@ def test_a_number_that_was_abandoned_does_not_count_as_forwarded(
 
 def test_a_root_that_lost_its_ledger_gets_everything_again(tree: Tree) -> None:
     fill(tree)
-    core = tree.root.carrier.core
-    with core.changing():  # as a server is that was restored from a backup
-        for name in core.clients("active"):
-            core.storage.actors.put(replace(core.actor(name), status="must-rejoin"))
+    state = tree.root.carrier.state
+    with state.changing():  # as a server is that was restored from a backup
+        for name in state.clients("active"):
+            state.storage.actors.put(replace(state.actor(name), status="must-rejoin"))
         for table in ("ledger", "subledgers", "journal"):
-            core.storage.database.run(f"DELETE FROM {table}")  # noqa: S608 - our own names
-    core.recover()
+            state.storage.database.run(f"DELETE FROM {table}")  # noqa: S608 - our own names
+    state.recover()
     tree.sync()
     tree.check()
     tree.add("region-1", "client-1", 1)

@@ -37,7 +37,7 @@ class TestEnrolment:
             "",
             True,
         )
-        assert home.federation.service.core.actor("ward-3").public_key == home.store.key.public
+        assert home.federation.service.state.actor("ward-3").public_key == home.store.key.public
 
     @pytest.mark.parametrize("lost", ["before", "after"])
     def test_after_a_lost_answer_the_same_call_finishes_it(self, home: Home, lost: str) -> None:
@@ -92,7 +92,7 @@ class TestEnrolment:
             enrol(home.path / "ward-4", token, home.way)
         home.way.change.clear()
         with enrol(home.path / "ward-4", token, home.way) as store:
-            assert home.federation.service.core.actor("ward-4").public_key == store.key.public
+            assert home.federation.service.state.actor("ward-4").public_key == store.key.public
 
     def test_a_server_that_is_busy_does_not_cost_the_key(self, home: Home) -> None:
         token = home.token("ward-4")

@@ -30,8 +30,8 @@ class TestRejoining:
         self, home: Home, settings: Settings | None = None, place: Path | None = None
     ) -> None:
         """The server's disk is lost; a backup from before the last requests is put in its place."""
-        core = home.federation.service.core
-        backup, key = core.folder.path / "backups" / "b", core.folder.key
+        state = home.federation.service.state
+        backup, key = state.folder.path / "backups" / "b", state.folder.key
         place = place or home.path / "restored"
         home.federation.close()
         restore(place, backup, key, clock=home.federation.clock)
@@ -53,7 +53,7 @@ class TestRejoining:
         home = Home(tmp_path, spec, settings=Settings(largest_request=4000), message="rows")
         add(home.store, 60)
         assert len(home.agent.sync().receipts) == 4
-        write_backup(home.federation.service.core.folder, "b")
+        write_backup(home.federation.service.state.folder, "b")
         self.restored(home, Settings(largest_request=4000))
         home.store.forget(Selection(ids=["sample-59"]))
         synced = home.agent.sync(accept_restored=True)
@@ -66,7 +66,7 @@ class TestRejoining:
     def test_a_reset_that_is_too_large_after_all_is_made_smaller(self, home: Home) -> None:
         add(home.store, 40)
         home.agent.push()
-        write_backup(home.federation.service.core.folder, "b")
+        write_backup(home.federation.service.state.folder, "b")
         self.restored(home)
         home.way.refuse = [RefusedError("too-large", "no")] * 2
         home.agent.sync(accept_restored=True)
@@ -79,7 +79,7 @@ class TestRejoining:
         for number in range(3):
             add(home.store, 1, f"more-{number}", number + 1)
             home.agent.push()
-        write_backup(home.federation.service.core.folder, "b")
+        write_backup(home.federation.service.state.folder, "b")
         self.restored(home)
         home.store.remember(
             {"sequence": "1", "rejoin": "1"}
@@ -97,12 +97,12 @@ class TestRejoining:
         """
         add(home.store)
         home.agent.push()
-        write_backup(home.federation.service.core.folder, "b")
+        write_backup(home.federation.service.state.folder, "b")
         self.restored(home)
         home.way.lost = ["", *["after"] * 4]
         with pytest.raises(CarrierError):
             home.agent.sync(accept_restored=True)
-        write_backup(home.federation.service.core.folder, "b")
+        write_backup(home.federation.service.state.folder, "b")
         self.restored(home, place=home.path / "again")
         home.agent.sync(accept_restored=True)
         assert (home.ledger, home.store.status().live) == (of(), 4)
@@ -110,7 +110,7 @@ class TestRejoining:
     def test_nothing_of_the_answer_but_the_log_is_kept(self, home: Home) -> None:
         add(home.store, subjects=["alice-liddell", None, None, None])
         home.agent.sync()
-        write_backup(home.federation.service.core.folder, "b")
+        write_backup(home.federation.service.state.folder, "b")
         add(home.store, 1, "late", 1)
         home.agent.sync()
         size, root = home.store.checkpoint
@@ -130,7 +130,7 @@ class TestRejoining:
         home = Home(tmp_path, message=message)
         add(home.store)
         home.agent.push()
-        write_backup(home.federation.service.core.folder, "b")
+        write_backup(home.federation.service.state.folder, "b")
         home.store.forget(Selection(ids=["sample-0"]))
         home.agent.sync()
         add(home.store, 2, "more", 1)
@@ -149,7 +149,7 @@ class TestRejoining:
         home.close()
 
     def test_a_request_on_its_way_is_taken_back_first(self, home: Home) -> None:
-        write_backup(home.federation.service.core.folder, "b")
+        write_backup(home.federation.service.state.folder, "b")
         add(home.store)
         home.way.lost = ["after"] * 4
         with pytest.raises(CarrierError):
@@ -159,7 +159,7 @@ class TestRejoining:
         assert (synced.rejoined, home.ledger) == (True, of())
 
     def test_a_push_rejoins_too(self, home: Home) -> None:
-        write_backup(home.federation.service.core.folder, "b")
+        write_backup(home.federation.service.state.folder, "b")
         self.restored(home)
         add(home.store)
         home.agent.push()
@@ -173,14 +173,14 @@ class TestRejoining:
         officer = home.federation.officer()
         order = officer.command("order", subject="ann")["order"]
         later = officer.command("order", subject="ben")["order"]
-        write_backup(home.federation.service.core.folder, "b")
+        write_backup(home.federation.service.state.folder, "b")
         vault = home.federation.path / "server.vault"
         shutil.copy(vault, home.path / "vault")
         home.agent.sync()
-        core = home.federation.service.core
+        state = home.federation.service.state
         backup, key, place = (
-            core.folder.path / "backups" / "b",
-            core.folder.key,
+            state.folder.path / "backups" / "b",
+            state.folder.key,
             home.path / "restored",
         )
         home.federation.close()
@@ -221,7 +221,7 @@ class TestRejoining:
     def test_a_server_that_forgot_what_it_receipted_is_found_out(self, home: Home) -> None:
         add(home.store)
         home.agent.push()
-        home.federation.service.core.storage.database.rows(
+        home.federation.service.state.storage.database.rows(
             "UPDATE actors SET sequence = 0 WHERE name = 'ward-3'"
         )
         with pytest.raises(EvidenceError, match="forgotten requests"):

@@ -79,7 +79,7 @@ def test_the_server_rotates_its_key_in_the_middle_of_a_round(circle: Circle, pha
     circle.check_whole()
     assert len(circle.entries("aggregated")) == 1
     assert {receipt.server for one in done.values() for receipt in one.receipts} == {
-        circle.service.core.server_id
+        circle.service.state.server_id
     }
 
 
@@ -197,9 +197,9 @@ def test_without_a_way_to_the_server_the_error_is_the_carriers(circle: Circle) -
 
 def test_what_a_refused_join_leaves_behind_is_nothing(circle: Circle) -> None:
     circle.everybody_adds()
-    core = circle.service.core
-    with core.changing():
-        core.storage.actors.put(replace(core.actor("c0"), sequence=7))
+    state = circle.service.state
+    with state.changing():
+        state.storage.actors.put(replace(state.actor("c0"), sequence=7))
     agent = circle.agent("c0")
     with pytest.raises(RefusedError) as problem:
         agent.push()

@@ -116,9 +116,9 @@ def test_keys_that_were_swapped_are_noticed(circle: Circle) -> None:
 
 def test_a_name_that_is_enrolled_again_with_another_key_is_noticed(circle: Circle) -> None:
     circle.everybody_adds()
-    core = circle.service.core
-    with core.changing() as now:
-        core.append("enrolled", now, name="c1", role="client", key=make_key().public.text)
+    state = circle.service.state
+    with state.changing() as now:
+        state.append("enrolled", now, name="c1", role="client", key=make_key().public.text)
     for name in ("c1", "c2", "c3"):
         circle.sync(name)
     with pytest.raises(EvidenceError, match="enrols c1 twice"):
@@ -132,9 +132,9 @@ def test_a_key_that_the_server_exchanged_in_its_own_books_is_noticed(circle: Cir
     """
     circle.everybody_adds()
     other = make_key()
-    core = circle.service.core
-    with core.changing():
-        core.storage.actors.put(replace(core.actor("c1"), key=other.public.text))
+    state = circle.service.state
+    with state.changing():
+        state.storage.actors.put(replace(state.actor("c1"), key=other.public.text))
     circle.sync("c0")
     circle.sync("c2")
     opening = circle.service.rounds._round.opening
@@ -184,10 +184,10 @@ def test_an_audit_that_leaves_somebody_out_is_not_taken_part_in(
     circle.everybody_adds()
     circle.go()
     circle.federation.operator.command("audit")
-    core = circle.service.core
-    clients = core.clients
+    state = circle.service.state
+    clients = state.clients
     monkeypatch.setattr(
-        core, "clients", lambda *statuses: [name for name in clients(*statuses) if name != "c3"]
+        state, "clients", lambda *statuses: [name for name in clients(*statuses) if name != "c3"]
     )
     since = len(circle.way.said)
     for _ in range(4):

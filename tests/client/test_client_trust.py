@@ -56,9 +56,9 @@ class TestBelief:
             "leave": True,
         }
         value = wrong.get(field, [{"order": "ab" * 16, "found": 0}])
-        core = home.federation.service.core
-        append = core.append
-        core.append = lambda kind, now, **content: append(  # type: ignore[method-assign]
+        state = home.federation.service.state
+        append = state.append
+        state.append = lambda kind, now, **content: append(  # type: ignore[method-assign]
             kind, now, **(content | {field: value} if kind == "changed" else content)
         )
         with pytest.raises(EvidenceError, match=f"not for the request that was made: {field}"):
@@ -123,13 +123,13 @@ class TestBelief:
     def test_a_rotation_that_is_kept_back_is_seen(self, home: Home) -> None:
         home.federation.operator.command("rotate-key")
         home.agent.sync()
-        home.federation.service.core.storage.database.rows("DELETE FROM rotations")
+        home.federation.service.state.storage.database.rows("DELETE FROM rotations")
         with pytest.raises(EvidenceError, match="no longer shows a rotation"):
             home.agent.sync()
 
     def test_a_spec_without_signed_amendments_is_not_taken_on(self, home: Home) -> None:
         home.federation.operator.command("amend", gamma=(2.0).hex())
-        home.federation.service.core.storage.database.rows("DELETE FROM amendments")
+        home.federation.service.state.storage.database.rows("DELETE FROM amendments")
         with pytest.raises(EvidenceError, match="signed amendments"):
             home.agent.sync()
         assert home.store.spec == SPEC
@@ -137,7 +137,7 @@ class TestBelief:
     def test_an_amendment_that_is_kept_back_is_seen(self, home: Home) -> None:
         for gamma in (2.0, 4.0, 8.0):
             home.federation.operator.command("amend", gamma=gamma.hex())
-        home.federation.service.core.storage.database.rows(
+        home.federation.service.state.storage.database.rows(
             "DELETE FROM amendments WHERE number = 2"
         )
         with pytest.raises(EvidenceError, match="signed amendments"):

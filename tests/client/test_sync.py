@@ -124,7 +124,7 @@ class TestPushing:
         home.agent.push()
         home.store.leave()
         home.agent.push()
-        assert home.federation.service.core.actor("ward-3").status == "gone"
+        assert home.federation.service.state.actor("ward-3").status == "gone"
         assert home.store.status().left
         assert home.agent.sync().status == "gone"
         assert home.ledger == Statistics.zero(SPEC)
@@ -148,7 +148,7 @@ class TestPushing:
                 Spec(**{**vars_of(spec), "messages": ("gram",)}), kept, np.arange(600, 700) % 3
             )
         )
-        head = home.federation.service.core.head
+        head = home.federation.service.state.head
         assert head is not None
         np.testing.assert_allclose(head.weights, expected.weights, atol=1e-9)
         home.close()

@@ -45,7 +45,7 @@ def test_a_writer_is_forgotten_by_an_order(tmp_path: Path) -> None:
     key, operator = SigningKey(secrets.token_bytes(32)), SigningKey(secrets.token_bytes(32))
     found(tmp_path / "server", spec, operator.public, key=key)
     carrier = LocalCarrier.open(tmp_path / "server")
-    federation = carrier.core.federation
+    federation = carrier.state.federation
     office = create_office(tmp_path / "office", operator, key, carrier)
     stores: list[ClientStore] = []
     for place in range(CLIENTS):  # every writer has digits at every client

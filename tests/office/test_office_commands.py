@@ -15,13 +15,13 @@ from support.offices import Place
 
 
 def test_commands_are_numbered_and_questions_change_nothing(place: Place) -> None:
-    before = place.service.core.log.size
+    before = place.service.state.log.size
     assert place.office.ask("status", {})["federation"] == place.office.federation
-    assert place.service.core.log.size == before
+    assert place.service.state.log.size == before
     assert place.office.do("order", {"subject": "p-1"})["state"] == "complete"
     assert place.office.do("order", {"subject": "p-1"})["state"] == "complete"
     assert place.orders() == 2
-    assert place.service.core.actor("operator").sequence == 2
+    assert place.service.state.actor("operator").sequence == 2
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])
@@ -247,7 +247,7 @@ def test_a_server_of_an_older_backup_is_followed_backwards(place: Place) -> None
     state.write_bytes(state.read_bytes().replace(b'"sequence":1', b'"sequence":7'))
     place.reopened().do("order", {"subject": "p-2"})
     assert place.orders() == 2
-    assert place.service.core.actor("operator").sequence == 2
+    assert place.service.state.actor("operator").sequence == 2
 
 
 def test_one_process_at_a_time(place: Place) -> None:

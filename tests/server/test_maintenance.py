@@ -142,26 +142,26 @@ def test_a_fold_that_failed_is_due_until_it_is_done(
     """Also when all that is missing is the destruction of the keys, and the journal is empty
     already.
     """
-    client, core = federation.clients["clinic"], federation.service.core
+    client, state = federation.clients["clinic"], federation.service.state
     client.send((), client.retained[:1])
-    live, logged = core.vault.live(), len(federation.entries("erased"))
-    run_due, shred = federation.service.upkeep.run_due, core.vault.shred
+    live, logged = state.vault.live(), len(federation.entries("erased"))
+    run_due, shred = federation.service.upkeep.run_due, state.vault.shred
 
     def failing(_: object) -> None:
         raise StoreError("made to fail")
 
     run_due()
     watch.now += 30
-    monkeypatch.setattr(core.vault, "shred", failing)
+    monkeypatch.setattr(state.vault, "shred", failing)
     with pytest.raises(StoreError, match="made to fail"):
         run_due()
     assert journal(federation) == 0
-    assert core.vault.live() > live
+    assert state.vault.live() > live
     assert len(federation.entries("erased")) == logged
-    monkeypatch.setattr(core.vault, "shred", shred)
+    monkeypatch.setattr(state.vault, "shred", shred)
     run_due()
     assert len(federation.entries("erased")) == logged + 1
-    assert len(core.vault.live()) == len(live)
+    assert len(state.vault.live()) == len(live)
     watch.now += 1000
     before = federation.dump()
     run_due()

@@ -34,13 +34,13 @@ def test_gamma_and_publication_bits_are_amended_and_the_ledger_stays(
     federation: Federation,
 ) -> None:
     client = federation.clients["clinic"]
-    before = federation.service.core.books.solver.statistics.digest
+    before = federation.service.state.ledger.solver.statistics.digest
     amended(federation, gamma=(4.0).hex())
     federation.check()
     amended(federation, publication_bits=30)
     federation.check()
-    assert federation.service.core.books.solver.statistics.digest == before
-    head = federation.service.core.head
+    assert federation.service.state.ledger.solver.statistics.digest == before
+    head = federation.service.state.head
     assert head is not None
     assert head == solve(federation.statistics())
     client.send(federation.draw(1), client.retained[:1], "gram")

@@ -154,7 +154,7 @@ def test_a_ledger_that_is_not_the_sum_of_its_shares_is_found(federation: Federat
     for client in federation.clients.values():
         client.answer_audits()
     sample = federation.draw(1)[0]
-    federation.service.core.books.solver.add(sample.features[None], [sample.target])
+    federation.service.state.ledger.solver.add(sample.features[None], [sample.target])
     told = finish(federation, audit)
     assert (told["result"], told["different"]) == ("different", [])
     (entry,) = federation.entries("audited")
@@ -233,6 +233,6 @@ def test_what_an_audit_logs_is_salted_by_a_salt_that_no_client_knows(
         client.answer_audits()
     assert finish(federation, audit)["result"] == "equal"
     entry = federation.entries("audited")[0]
-    plain = federation.service.core.books.solver.statistics.digest
+    plain = federation.service.state.ledger.solver.statistics.digest
     assert entry["ledger"] not in {salted("ledger", salt, plain) for salt in known}
-    assert entry["ledger"] == salted("ledger", federation.service.core.salt(), plain)
+    assert entry["ledger"] == salted("ledger", federation.service.state.salt(), plain)

@@ -197,7 +197,7 @@ def test_after_a_rotation_old_receipts_verify_with_the_new_key_and_new_ones_with
     new = federation.server_key.public
     assert old != new
     assert told["key"] == new.text
-    rotations = federation.service.core.rotations()
+    rotations = federation.service.state.rotations()
     rotation = Rotation.read(rotations[0])
     assert (rotation.old, rotation.new, rotation.time) == (old, new, time_text(NOW + 10))
     assert federation.entries("rotated")[0]["new"] == new.id

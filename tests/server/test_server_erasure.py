@@ -102,7 +102,7 @@ def shredded(federation: Federation, copy: Path, *still: str) -> list[str]:
     everything = sealed_in(copy)
     with Vault.open(copy.with_suffix(".vault")) as vault:
         assert all(opens(vault, one) for one in everything)
-    present = federation.service.core.vault
+    present = federation.service.state.vault
     left = {one.what for one in everything if opens(present, one)}
     assert left == set(still)
     return sorted({one.what for one in everything} - left)
@@ -171,7 +171,7 @@ def test_old_copies_do_not_open_with_the_keys_that_are_left(federation: Federati
     assert shredded(federation, added) == ["message", "salt"]
     # The share of the client that did not change stays in force, and with it its key.
     changed = [one for one in sealed_in(deleted) if not one.context.endswith(b":lab")]
-    assert not any(opens(federation.service.core.vault, one) for one in changed)
+    assert not any(opens(federation.service.state.vault, one) for one in changed)
     assert shredded(federation, folded, "share", "account") == ["ledger", "salt"]
     federation.check()
 
@@ -188,21 +188,21 @@ def test_the_log_says_when_it_is_done_and_keeps_its_word(federation: Federation)
         if one["generation"] >= entry["generation"] and one["round"] >= entry["round"]
     ]
     assert entry["erased_by"] >= erased[-1]["time"]
-    assert federation.service.core.vault.live() == {one.slot for one in sealed_in(federation.path)}
+    assert federation.service.state.vault.live() == {one.slot for one in sealed_in(federation.path)}
 
 
 def test_a_round_after_the_generation_ended_is_not_said_to_be_erased(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, core = federation.clients["clinic"], federation.service.core
-    write_ledger = core.books.write_ledger
+    client, state = federation.clients["clinic"], federation.service.state
+    write_ledger = state.ledger.write_ledger
     numbers = []
 
     def meanwhile(*arguments: object):
         numbers.append(client.send(federation.draw(1)).logged.entry["round"])
         return write_ledger(*arguments)
 
-    monkeypatch.setattr(core.books, "write_ledger", meanwhile)
+    monkeypatch.setattr(state.ledger, "write_ledger", meanwhile)
     federation.fold()
     assert federation.entries("erased")[-1]["round"] == numbers[0] - 1
     federation.check()
@@ -216,13 +216,13 @@ def test_a_forgotten_client_is_erased_without_waiting_for_another_request(
     wanted = needles(SPEC, federation.clients["lab"].retained)
     federation.operator.command("forget-client", client="lab")
     del federation.clients["lab"]
-    still = [one for one in sealed_in(before) if opens(federation.service.core.vault, one)]
+    still = [one for one in sealed_in(before) if opens(federation.service.state.vault, one)]
     assert {one.context for one in still} == {b"subledger:clinic", b"account:clinic"}
     assert found_in(federation.path, wanted) == []
     federation.check()
     assert (
         federation.entries("erased")[-1]["generation"]
-        == federation.service.core.record.generation - 1
+        == federation.service.state.record.generation - 1
     )
 
 
@@ -232,10 +232,10 @@ def candidates_in(federation: Federation, deleted: Sample, count: int = 200) -> 
 
     Whoever has the ledger could recognise the sample by them.
     """
-    core = federation.service.core
-    current, salt = core.books.solver.statistics, core.salt()
+    state = federation.service.state
+    current, salt = state.ledger.solver.statistics, state.salt()
     content = b"".join(raw_bytes(federation.path).values())
-    logged = b"".join(federation.service.entries(0, core.log.size))
+    logged = b"".join(federation.service.entries(0, state.log.size))
     present = {
         bytes.fromhex(text.decode()) for text in re.findall(rb"[0-9a-f]{64}", content + logged)
     }
@@ -268,7 +268,7 @@ def test_neither_log_nor_receipts_pick_the_deleted_sample_out_of_candidates(
     federation.finish_audits()
     assert federation.service.head() is not None
     gone = client.retained[:1]
-    while_it_was_there = federation.service.core.head
+    while_it_was_there = federation.service.state.head
     client.send((), gone)
     federation.fold()
     federation.check()
@@ -283,10 +283,10 @@ def test_a_plain_digest_would_be_found(federation: Federation) -> None:
     gone = federation.clients["clinic"].retained[0]
     federation.clients["clinic"].send((), [gone])
     before = solve(
-        federation.service.core.books.solver.statistics + statistics_of(SPEC, [gone])
+        federation.service.state.ledger.solver.statistics + statistics_of(SPEC, [gone])
     ).digest
     hidden = Envelope.signed("result", {"head": before}, federation.server_key).to_bytes()
-    with federation.service.core.storage.database.transaction() as changes:
+    with federation.service.state.storage.database.transaction() as changes:
         changes.run(
             "UPDATE answers SET answer = ? WHERE actor = 'operator' AND sequence = 1", (hidden,)
         )
@@ -296,19 +296,19 @@ def test_a_plain_digest_would_be_found(federation: Federation) -> None:
 def test_the_salt_of_current_digests_is_there_for_auditors_and_opens_them(
     federation: Federation,
 ) -> None:
-    core = federation.service.core
-    head = core.head
+    state = federation.service.state
+    head = state.head
     assert head is not None
     for _ in range(2):
-        assert core.record.ledger_digest == salted(
-            "ledger", core.salt(), core.books.solver.statistics.digest
+        assert state.record.ledger_digest == salted(
+            "ledger", state.salt(), state.ledger.solver.statistics.digest
         )
-        assert core.record.head_digest == salted("head", core.salt(), head.digest)
+        assert state.record.head_digest == salted("head", state.salt(), head.digest)
         federation.fold()  # which seals the same salt anew
     entry = federation.entries("changed")[-1]
     assert (entry["ledger_after"], entry["head"]) == (
-        core.record.ledger_digest,
-        core.record.head_digest,
+        state.record.ledger_digest,
+        state.record.head_digest,
     )
 
 
@@ -339,7 +339,7 @@ def test_who_an_order_is_about_stays_sealed_and_is_gone_when_it_is_closed(
     before = copied(federation, "before")
     federation.operator.command("close-order", order=order)
     assert [
-        one.what for one in sealed_in(before) if not opens(federation.service.core.vault, one)
+        one.what for one in sealed_in(before) if not opens(federation.service.state.vault, one)
     ] == ["orders"]
     assert found_in(federation.path, wanted) == []
 

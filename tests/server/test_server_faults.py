@@ -321,7 +321,7 @@ def test_a_store_that_fails_for_a_while(base: Federation, faults: Faults) -> Non
                 federation.fold()
         assert client.sync()["sequence"] == client.sequence
         assert (
-            published_head.read(service.head() or b"", federation.chain())[0] == service.core.head
+            published_head.read(service.head() or b"", federation.chain())[0] == service.state.head
         )
         assert federation.dump() == before
         federation.check()
@@ -340,14 +340,14 @@ def test_a_store_that_cannot_even_be_read_for_a_while(
     """
     with base.twin(base.path.parent / "twin") as federation:
         client, service = federation.clients["clinic"], federation.service
-        sample, core = federation.draw(1), service.core
+        sample, state = federation.draw(1), service.state
         data = client.request(sample, client.retained[:1])
-        reload = core.books.reload
+        reload = state.ledger.reload
 
         def unreadable() -> None:
             raise OSError(errno.EIO, "made to fail reading")
 
-        monkeypatch.setattr(core.books, "reload", unreadable)
+        monkeypatch.setattr(state.ledger, "reload", unreadable)
         faults.always = "before commit"
         with pytest.raises(CarrierError):
             service.request(data)
@@ -358,7 +358,7 @@ def test_a_store_that_cannot_even_be_read_for_a_while(
             federation.fold()
         with pytest.raises((RefusedError, CarrierError)):
             federation.operator.command("audit")
-        monkeypatch.setattr(core.books, "reload", reload)
+        monkeypatch.setattr(state.ledger, "reload", reload)
         federation.fold()
         federation.check()
         client.settled(service.request(data), sample, client.retained[:1])
@@ -389,7 +389,7 @@ def test_a_failure_between_two_requests_of_one_batch_tells_each_its_own_truth(
 
 def test_a_database_without_room(base: Federation) -> None:
     with base.twin(base.path.parent / "twin") as federation:
-        client, database = federation.clients["clinic"], federation.service.core.storage.database
+        client, database = federation.clients["clinic"], federation.service.state.storage.database
         sample = federation.draw(400)
         data = client.request(sample)
         pages = database.value("PRAGMA page_count")

@@ -320,7 +320,7 @@ def test_a_closed_orders_subject_cannot_be_picked_out_of_candidates(
         client.answer_order(order)
     officer.command("close-order", order=order)
     federation.fold()
-    database = federation.service.core.storage.database
+    database = federation.service.state.storage.database
     rows = database.rows("SELECT sequence, answer FROM answers WHERE actor = ?", (officer.name,))
     assert len(rows) == 2
     for _, answer in rows:

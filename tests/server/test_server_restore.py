@@ -58,7 +58,7 @@ def test_what_was_deleted_after_the_backup_does_not_come_back(
     federation: Federation, vault: bool
 ) -> None:
     clinic, lab = federation.clients.values()
-    operator, before = federation.operator, federation.service.core.log.size
+    operator, before = federation.operator, federation.service.state.log.size
     operator.command("backup", name="first")
     gone = clinic.retained[:2]
     clinic.send(federation.draw(1), gone)
@@ -149,7 +149,7 @@ def test_log_receipts_and_enrolments_outlive_the_server(federation: Federation) 
         federation.service.request(data) == answer
     )  # what the backup knows to be answered is answered
     assert federation.entries()[-1]["kind"] == "restored"
-    known = federation.service.core.record.generation
+    known = federation.service.state.record.generation
     federation.fold()
     assert (
         federation.entries("erased") == []
@@ -311,7 +311,7 @@ def test_a_mirror_of_the_vault_serves_when_the_server_is_lost(tmp_path: Path) ->
     with pytest.raises(StoreError, match="exists already"):
         found(tmp_path / "other", SPEC, make_key().public, mirrors=[mirror])
     service = Service.open(path, mirrors=[mirror], upkeep=False)
-    backup = write_backup(service.core.folder, "first")
+    backup = write_backup(service.state.folder, "first")
     service.close()
     assert mirror.read_bytes() == (path / "server.vault").read_bytes()
     second = tmp_path / "second.vault"

@@ -237,12 +237,12 @@ def test_a_forgotten_client_is_gone_from_the_ledger_and_from_every_file(circle: 
     before = copied(circle.federation, "before")
     everything = sealed_in(before)
     assert {"ledger", "message"} & {one.what for one in everything}
-    assert all(opens(circle.service.core.vault, one) for one in everything)
+    assert all(opens(circle.service.state.vault, one) for one in everything)
     forget(circle, "c3")
     circle.everybody_adds()
     circle.go()
     circle.check_whole()
-    still = [one for one in everything if opens(circle.service.core.vault, one)]
+    still = [one for one in everything if opens(circle.service.state.vault, one)]
     assert still == []
     (entry,) = circle.entries("forgotten")
     assert entry["client"] == "c3"
@@ -349,9 +349,9 @@ def test_what_is_wanted_next(circle: Circle) -> None:
     assert rounds.wanted() == "audit"
     circle.federation.operator.command("forget-client", client="c3")
     assert rounds.wanted() == "rebuild"
-    core = circle.service.core
-    with core.changing():
-        core.storage.actors.put(replace(core.actor("c0"), status="must-rejoin"))
+    state = circle.service.state
+    with state.changing():
+        state.storage.actors.put(replace(state.actor("c0"), status="must-rejoin"))
     assert (
         rounds.wanted() == "change"
     )  # with too few clients for the others, changes may bring some back

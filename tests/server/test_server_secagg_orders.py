@@ -165,7 +165,7 @@ def test_a_client_that_leaves_deletes_in_a_round_and_says_farewell_afterwards(
     circle.check_whole()
     left = [entry for entry in circle.entries("changed") if entry["leave"]]
     assert [(entry["client"], entry["deleted"]) for entry in left] == [("c3", 0)]
-    assert circle.service.core.actor("c3").status == "gone"
+    assert circle.service.state.actor("c3").status == "gone"
     circle.stores.pop("c3").close()
     circle.everybody_adds()
     circle.go()
@@ -184,7 +184,7 @@ def restored(circle: Circle, backup: str) -> None:
     restore(place, federation.path / "backups" / backup, key, vault=vault, clock=federation.clock)
     federation.path = place
     federation.service = federation.opened()
-    federation.operator.sequence = federation.service.core.actor("operator").sequence
+    federation.operator.sequence = federation.service.state.actor("operator").sequence
 
 
 def test_clients_rejoin_a_restored_server_by_a_round_with_resets(circle: Circle) -> None:
@@ -194,13 +194,13 @@ def test_clients_rejoin_a_restored_server_by_a_round_with_resets(circle: Circle)
     circle.go()
     circle.add("c2")  # pending when the server is lost
     restored(circle, "first")
-    assert circle.service.core.books.exact_statistics().count == 0
+    assert circle.service.state.ledger.exact_statistics().count == 0
     done: dict[str, Any] = {}
     for _ in range(8):
         for name in circle.names:
             done[name] = circle.sync(name, accept_restored=True)
     circle.check_whole()
-    assert {circle.service.core.actor(name).status for name in circle.names} == {"active"}
+    assert {circle.service.state.actor(name).status for name in circle.names} == {"active"}
     entry = circle.entries("aggregated")[-1]
     assert [member["client"] for member in entry["clients"]] == circle.names
     circle.everybody_adds()

@@ -190,15 +190,15 @@ def test_a_disk_that_fails_at_the_end_of_a_round_loses_nothing(
     with drawn(hook=failing) as circle:
         circle.everybody_adds()
         circle.until("revealing")
-        before, books = circle.ledger(), circle.service.core.books
-        record = books.record
+        before, ledger = circle.ledger(), circle.service.state.ledger
+        record = ledger.record
 
         def recorded(*arguments: Any) -> None:
             record(*arguments)
             failing.when = when
 
         with monkeypatch.context() as patch:
-            patch.setattr(books, "record", recorded)
+            patch.setattr(ledger, "record", recorded)
             told = circle.pass_round()
         is_applied = when == "after commit"
         assert (circle.ledger() != before) is is_applied

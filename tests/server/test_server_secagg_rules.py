@@ -146,7 +146,7 @@ def test_no_commitments_travel(circle: Circle) -> None:
     assert all(
         bytes(row[0]) not in seen and bytes(row[0]).hex().encode() not in seen for row in rows
     )
-    assert circle.service.core.storage.database.value("SELECT count(*) FROM commitments") == 0
+    assert circle.service.state.storage.database.value("SELECT count(*) FROM commitments") == 0
     assert not any("commitments" in key for entry in circle.entries("aggregated") for key in entry)
     assert commitments_root([]) not in shown(circle.entries("aggregated"))
 
@@ -314,7 +314,7 @@ def test_too_many_drop_outs_abort_and_the_next_round_succeeds(circle: Circle, ph
     circle.until(phase)
     before, log = (
         circle.ledger(),
-        circle.service.core.log.size,
+        circle.service.state.log.size,
     )  # one client has answered in this phase, and no other does
     circle.wait(PHASE)
     waiting = circle.sync("c0").waiting
@@ -322,7 +322,7 @@ def test_too_many_drop_outs_abort_and_the_next_round_succeeds(circle: Circle, ph
         "too many clients dropped out" if phase == "revealing" else "but the rules ask for 3"
     ) in waiting
     assert "Nothing was changed: the next sync joins another round" in waiting
-    assert (circle.ledger(), circle.service.core.log.size) == (before, log)
+    assert (circle.ledger(), circle.service.state.log.size) == (before, log)
     circle.go()
     circle.check_whole()
     assert len(circle.entries("aggregated")) == 1

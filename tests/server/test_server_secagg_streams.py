@@ -74,9 +74,9 @@ def tell(circle: Circle, chance: random.Random) -> None:
     size = 0
     for _ in range(80):
         step(circle, chance)
-        if circle.service.core.log.size != size:
+        if circle.service.state.log.size != size:
             circle.check()
-            size = circle.service.core.log.size
+            size = circle.service.state.log.size
     for _ in range(
         3
     ):  # what was masked goes out as it is: what came later needs another round, and others in it

@@ -93,7 +93,7 @@ class Streams(RuleBasedStateMachine):
         head, certificate = published_head.read(
             self.federation.service.head() or b"", self.federation.chain()
         )
-        assert head == self.federation.service.core.head
+        assert head == self.federation.service.state.head
         assert certificate.count == len(self.federation.retained())
         self.log_goes_on(certificate.checkpoint)
 
@@ -170,7 +170,7 @@ def test_a_ledger_that_has_no_head_takes_requests_and_says_why_there_is_none(
         assert client.sync()["head"] == ""
         federation.fold()
         federation.reopen()
-        assert federation.service.core.books.solver.statistics == federation.statistics()
+        assert federation.service.state.ledger.solver.statistics == federation.statistics()
         client.send((), list(client.retained))
         federation.check()
 

@@ -86,7 +86,7 @@ class Home:
 
     @property
     def ledger(self) -> Statistics:
-        return self.federation.service.core.books.solver.statistics
+        return self.federation.service.state.ledger.solver.statistics
 
     def close(self) -> None:
         self.store.close()

@@ -79,7 +79,7 @@ class Tree:
             group.sync()
 
     def expected(self) -> Statistics:
-        spec = self.root.carrier.core.spec
+        spec = self.root.carrier.state.spec
         total = Statistics.zero(spec)
         for samples in self.held.values():
             for feature, label in samples.values():
@@ -92,10 +92,10 @@ class Tree:
         """The root's ledger and head are those of retraining on all that is retained anywhere, bit
         for bit.
         """
-        core, expected = self.root.carrier.core, self.expected()
-        assert core.books.exact_statistics().digest == expected.digest
-        assert core.head is not None
-        assert core.head.digest == solve(expected).digest
+        state, expected = self.root.carrier.state, self.expected()
+        assert state.ledger.exact_statistics().digest == expected.digest
+        assert state.head is not None
+        assert state.head.digest == solve(expected).digest
 
     def close(self) -> None:
         for group in self.groups.values():

@@ -162,11 +162,11 @@ class Lane(ABC):
 
     @property
     def ledger(self) -> Statistics:
-        return self.federation.service.core.books.solver.statistics
+        return self.federation.service.state.ledger.solver.statistics
 
     @property
     def head(self) -> Head | None:
-        return self.federation.service.core.head
+        return self.federation.service.state.head
 
     def close(self) -> None:
         for store in self.stores.values():

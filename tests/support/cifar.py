@@ -44,7 +44,7 @@ class Cifar:
         bit.
         """
         central = Statistics.of(spec, self.features[self.retained], self.labels[self.retained])
-        assert federation.carrier.core.books.exact_statistics().digest == central.digest
+        assert federation.carrier.state.ledger.exact_statistics().digest == central.digest
         assert federation.published()[0].digest == solve(central).digest
 
 

@@ -286,7 +286,7 @@ class Federation:
             storage=storage,
         )
         self.service = self.opened()
-        self.id = self.service.core.federation
+        self.id = self.service.state.federation
 
     def twin(self, path: Path) -> Federation:
         """The same federation in another folder, to be taken elsewhere from here; this one must be
@@ -340,11 +340,11 @@ class Federation:
 
     @property
     def server_key(self) -> SigningKey:
-        return self.service.core.folder.key
+        return self.service.state.folder.key
 
     def chain(self) -> KeyChain:
         """The keys of the server, from the first one on."""
-        return KeyChain(self.first_key.public, self.service.core.rotations())
+        return KeyChain(self.first_key.public, self.service.state.rotations())
 
     def read(self, answer: bytes) -> Receipt:
         """A receipt, checked with the server's first key."""
@@ -395,15 +395,15 @@ class Federation:
         """The ledger is that of retraining on all that is retained, each share that of one client,
         the head the retrained one.
         """
-        core, retrained = self.service.core, self.statistics()
-        assert core.books.solver.statistics == retrained
-        assert core.head is not None
-        assert core.head.digest == solve(retrained).digest
+        state, retrained = self.service.state, self.statistics()
+        assert state.ledger.solver.statistics == retrained
+        assert state.head is not None
+        assert state.head.digest == solve(retrained).digest
         total = Sums(self.spec)
         for client in self.clients.values():
-            share = core.books.subledger(client.name)
+            share = state.ledger.subledger(client.name)
             assert share == statistics_of(self.spec, client.retained), client.name
-            account, expected = core.books.account(client.name), share.count
+            account, expected = state.ledger.account(client.name), share.count
             assert (account.count, account.class_counts.tolist()) == (
                 expected,
                 share.class_counts.tolist(),
@@ -411,35 +411,35 @@ class Federation:
             total.merge(share)
         assert Statistics.snapshot(total) == retrained
         for client in self.clients.values():
-            held, retained = core.storage.commitments, commitments_of(self.spec, client.retained)
+            held, retained = state.storage.commitments, commitments_of(self.spec, client.retained)
             assert held.count(client.name) == len(retained)
             assert held.present(client.name, list(retained)) == set(retained)
 
     def entries(self, kind: str | None = None) -> list[dict[str, Any]]:
         """What the audit log says."""
-        read = [read_entry(data) for data in self.service.entries(0, self.service.core.log.size)]
+        read = [read_entry(data) for data in self.service.entries(0, self.service.state.log.size)]
         return [entry for entry in read if kind in (None, entry["kind"])]
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table, and what memory makes of them: to see that nothing has changed
         at all.
         """
-        core = self.service.core
+        state = self.service.state
         tables = [
             row[0]
-            for row in core.storage.database.rows(
+            for row in state.storage.database.rows(
                 "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
             )
         ]
         rows = {
-            table: sorted(core.storage.database.rows(f"SELECT * FROM {table}"), key=repr)  # noqa: S608
+            table: sorted(state.storage.database.rows(f"SELECT * FROM {table}"), key=repr)  # noqa: S608
             for table in tables
         }
         digests = (
-            core.books.solver.statistics.digest,
-            core.head.digest if core.head else core.headless,
+            state.ledger.solver.statistics.digest,
+            state.head.digest if state.head else state.headless,
         )
-        return rows | {"memory": [digests], "spec": [(core.spec.digest,)]}
+        return rows | {"memory": [digests], "spec": [(state.spec.digest,)]}
 
 
 def together(

@@ -131,10 +131,10 @@ class Clinics:
         """
         retrained = self.statistics(names)
         with self.service() as federation:
-            core = federation.service.core
-            assert core.books.solver.statistics.digest == retrained.digest
-            assert core.head is not None
-            digest = core.head.digest
+            state = federation.service.state
+            assert state.ledger.solver.statistics.digest == retrained.digest
+            assert state.head is not None
+            digest = state.head.digest
             assert digest == solve(retrained).digest
         for name in self.retained if names is None else names:
             with self.store(name) as store:

@@ -45,7 +45,7 @@ class Site:
 
     @property
     def federation(self) -> str:
-        return self.service.core.federation
+        return self.service.state.federation
 
     def ask(self, action: str, sequence: int = 0, **arguments: Any) -> bytes:
         """The envelope of a command or question of the operator."""

@@ -136,7 +136,7 @@ def catch_up(federation: Federation, plan: list[Planned]) -> int:
     """Bring the clients' books to what the server says it has applied; how many requests that
     are.
     """
-    applied = {name: federation.service.core.actor(name).sequence for name in NAMES}
+    applied = {name: federation.service.state.actor(name).sequence for name in NAMES}
     done = 0
     for one in plan:
         if one.sequence <= applied[one.client.name]:
@@ -163,12 +163,12 @@ def check(federation: Federation, plan: list[Planned], acknowledged: list[int]) 
         assert len(set(told)) == len(told)
         for one in plan[max(0, done - 5) : done]:
             federation.read(federation.service.request(one.data))
-        core = federation.service.core
+        state = federation.service.state
         slots = (
             "SELECT slot FROM ledger UNION ALL SELECT slot FROM subledgers UNION ALL SELECT slot "
             "FROM generations"
         )
-        assert core.vault.live() == {slot for (slot,) in core.storage.database.rows(slots)}
+        assert state.vault.live() == {slot for (slot,) in state.storage.database.rows(slots)}
     finally:
         federation.service.close()
     return done

@@ -38,7 +38,7 @@ class Masked:
 
     @property
     def spec(self) -> Spec:
-        return self.federation.carrier.core.spec
+        return self.federation.carrier.state.spec
 
     def enrol(self, name: str) -> None:
         self.federation.client(name)
@@ -87,8 +87,8 @@ class Masked:
         """The ledger is that of retraining on what these clients hold, bit for bit; so is the
         head.
         """
-        core = self.federation.carrier.core
+        state = self.federation.carrier.state
         expected = self.expected(names)
-        assert core.books.exact_statistics().digest == expected.digest
-        assert core.head is not None
-        assert core.head.digest == solve(expected).digest
+        assert state.ledger.exact_statistics().digest == expected.digest
+        assert state.head is not None
+        assert state.head.digest == solve(expected).digest

@@ -107,7 +107,7 @@ class Circle:
 
     @property
     def spec(self) -> Spec:
-        return self.federation.service.core.spec
+        return self.federation.service.state.spec
 
     @property
     def service(self) -> Service:
@@ -286,11 +286,11 @@ class Circle:
         """Ledger and head are those of retraining on this, which is what the log says that the
         server counts.
         """
-        core = self.service.core
+        state = self.service.state
         expected = self.statistics(self.counted() if held is None else held)
-        assert core.books.exact_statistics().digest == expected.digest
-        assert core.head is not None
-        assert core.head.digest == solve(expected).digest
+        assert state.ledger.exact_statistics().digest == expected.digest
+        assert state.head is not None
+        assert state.head.digest == solve(expected).digest
 
     def check_whole(self) -> None:
         """The same, and nothing is pending anywhere: the server counts what the clients hold, all
@@ -306,9 +306,9 @@ class Circle:
 
     def ledger(self) -> tuple[str, int, str]:
         """What must stay as it is when a round comes to nothing."""
-        core = self.service.core
-        head = core.head.digest if core.head is not None else core.headless
-        return core.books.exact_statistics().digest, core.record.round, head
+        state = self.service.state
+        head = state.head.digest if state.head is not None else state.headless
+        return state.ledger.exact_statistics().digest, state.record.round, head
 
 
 @contextmanager

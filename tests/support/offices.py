@@ -29,7 +29,7 @@ def create_office(
         folder,
         name="operator",
         role="operator",
-        federation=carrier.core.federation,
+        federation=carrier.state.federation,
         server=server.public,
         address=address,
         key=operator,

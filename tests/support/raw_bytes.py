@@ -108,21 +108,21 @@ def nothing_lingers(federation: Federation) -> None:
     """After a fold every key and every sealed file is one that the database refers to, and the log
     says what was erased.
     """
-    core = federation.service.core
+    state = federation.service.state
     tables = ("ledger", "subledgers", "generations", "orders", "audits")
     referred = [
         row
         for table in tables
-        for row in core.storage.database.rows(f"SELECT slot FROM {table} WHERE slot IS NOT NULL")  # noqa: S608
+        for row in state.storage.database.rows(f"SELECT slot FROM {table} WHERE slot IS NOT NULL")  # noqa: S608
     ]
-    assert core.vault.live() == {slot for (slot,) in referred}
-    files = core.storage.database.rows(
+    assert state.vault.live() == {slot for (slot,) in referred}
+    files = state.storage.database.rows(
         "SELECT file FROM ledger UNION ALL SELECT file FROM subledgers"
     )
     assert {path.name for path in (federation.path / "sealed").iterdir()} == {
         name for (name,) in files
     }
-    assert core.storage.database.value("SELECT count(*) FROM generations") == 1
+    assert state.storage.database.value("SELECT count(*) FROM generations") == 1
     erased = [entry["generation"] for entry in federation.entries("erased")]
     assert erased == sorted(set(erased))
-    assert max(erased, default=0) == core.record.generation - 1
+    assert max(erased, default=0) == state.record.generation - 1

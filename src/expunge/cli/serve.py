@@ -181,7 +181,7 @@ def serve(
             report=logs.report,
             timeout=_PATIENCE,
         )
-        federation = service.core.federation
+        federation = service.state.federation
 
         def ready(listening: run.Listening) -> None:
             nonlocal began

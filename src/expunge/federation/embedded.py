@@ -119,7 +119,7 @@ class Federation:
     @property
     def spec(self) -> Spec:
         """The current spec, with all amendments."""
-        return self.carrier.core.spec
+        return self.carrier.state.spec
 
     # -- clients -----------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ def _fill(draft: Layout, address: str, spec: Spec, solver: str) -> None:
     write_whole(draft.public_key, server.public.pem, mode=0o644)
     carrier = LocalCarrier.open(draft.server, mirrors=draft.mirrors)
     try:
-        federation = carrier.core.federation
+        federation = carrier.state.federation
     finally:
         carrier.close()
     Office.create(

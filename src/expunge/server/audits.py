@@ -28,28 +28,28 @@ from expunge.wire.schema import time_text
 class Audits:
     """The audits of one federation."""
 
-    def __init__(self, core: ServerState) -> None:
-        self._core = core
-        self._table = core.storage.audits
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._table = state.storage.audits
 
     def start(self, now: int) -> str:
         """Begin an audit of all active clients, within a transaction; returns its id."""
-        if not self._core.spec.is_exact:
+        if not self._state.spec.is_exact:
             raise RefusedError(
                 "not-allowed",
                 "this federation computes in float64: there is no exact ledger to audit",
             )
         audit = secrets.token_hex(16)
-        (slot,) = self._core.vault.new()
-        salt = self._core.vault.seal(slot, secrets.token_bytes(SALT_BYTES), _context(audit))
+        (slot,) = self._state.vault.new()
+        salt = self._state.vault.seal(slot, secrets.token_bytes(SALT_BYTES), _context(audit))
         self._table.put(Audit(audit, now, slot, salt))
-        self._table.reply(audit, *(AuditReply(client) for client in self._core.clients("active")))
+        self._table.reply(audit, *(AuditReply(client) for client in self._state.clients("active")))
         return audit
 
     def _salt(self, audit: Audit) -> bytes:
         if audit.slot is None or audit.salt is None:
             raise RefusedError("unknown-audit", f"audit {audit.id} is not under way")
-        return self._core.vault.unseal(audit.slot, audit.salt, _context(audit.id))
+        return self._state.vault.unseal(audit.slot, audit.salt, _context(audit.id))
 
     def waiting(self, client: str) -> list[dict[str, Any]]:
         """The audits that a client has yet to answer."""
@@ -73,7 +73,7 @@ class Audits:
         """Compare what a client recomputed with its sub-ledger as it is now."""
         if not answers:
             return
-        share = self._core.books.exact_subledger(client)
+        share = self._state.ledger.exact_subledger(client)
         for answer in answers:
             salt = self._salt(self._require(answer.audit))
             digest = salted("audit", salt, share.digest)
@@ -97,7 +97,7 @@ class Audits:
 
         Those of masked federations end by `conclude`.
         """
-        if self._core.spec.is_masked:
+        if self._state.spec.is_masked:
             return []
         return [
             audit.id
@@ -110,16 +110,16 @@ class Audits:
 
         No fold may run meanwhile.
         """
-        core = self._core
-        with core.lock:
-            position, ledger = core.storage.journal.last(), core.books.exact_statistics()
+        state = self._state
+        with state.lock:
+            position, ledger = state.storage.journal.last(), state.ledger.exact_statistics()
             # Not the audit's own, which every client knows; so these digests can be compared with
             # receipts
-            current = core.salt()
-            clients = core.clients("active")
-        total = Sums(core.spec)
+            current = state.salt()
+            clients = state.clients("active")
+        total = Sums(state.spec)
         for client in clients:
-            total.merge(core.books.exact_subledger(client, position))
+            total.merge(state.ledger.exact_subledger(client, position))
         recomputed = Statistics.snapshot(total)
         replies = self._table.replies(audit)
         agreed = all(reply.equal for reply in replies) and recomputed == ledger
@@ -129,24 +129,24 @@ class Audits:
             "recomputed": salted("ledger", current, recomputed.digest),
         }
         content = {"result": result, "count": ledger.count, **digests}
-        with core.changing() as now:
+        with state.changing() as now:
             self._end(audit, now, clients=[reply.client for reply in replies], **content)
-        core.version += 1
+        state.version += 1
         return result
 
     def conclude(self, recomputed: Statistics, clients: Sequence[str]) -> str:
         """The end of every audit under way in a masked federation: `recomputed` is the sum of what
         all clients hold.
         """
-        core = self._core
-        ledger, current = core.books.exact_statistics(), core.salt()
+        state = self._state
+        ledger, current = state.ledger.exact_statistics(), state.salt()
         result = "equal" if recomputed == ledger else "different"
         digests = {
             "ledger": salted("ledger", current, ledger.digest),
             "recomputed": salted("ledger", current, recomputed.digest),
         }
         content = {"result": result, "count": ledger.count, **digests}
-        with core.changing() as now:
+        with state.changing() as now:
             for audit in self._table.running():
                 replies = [
                     replace(reply, equal=result == "equal")
@@ -154,11 +154,11 @@ class Audits:
                 ]
                 self._table.reply(audit.id, *replies)
                 self._end(audit.id, now, clients=sorted(clients), **content)
-        core.version += 1
+        state.version += 1
         return result
 
     def _end(self, audit: str, now: int, **content: Any) -> None:
-        index = self._core.append("audited", now, audit=audit, **content)
+        index = self._state.append("audited", now, audit=audit, **content)
         begun = self._require(audit)
         self._table.put(Audit(audit, begun.started, None, None, now, content["result"], index))
 
@@ -183,7 +183,7 @@ class Audits:
             "clients": [reply.client for reply in replies],
             "equal": answered[True],
             # Of a sum that differs nobody can tell whose fault it is.
-            "different": [] if self._core.spec.is_masked else answered[False],
+            "different": [] if self._state.spec.is_masked else answered[False],
             "waiting": answered[None],
             "count": sum(reply.count or 0 for reply in replies)
             if known.position is None
@@ -192,7 +192,7 @@ class Audits:
 
     def _count(self, position: int) -> int:
         """How many samples an audit was of, as the log says."""
-        return int(read_entry(self._core.log.entry(position))["count"])
+        return int(read_entry(self._state.log.entry(position))["count"])
 
     def listed(self) -> list[dict[str, Any]]:
         """Every audit, the oldest first."""

@@ -88,7 +88,7 @@ def found(
     try:
         (slot,) = folder.vault.new()
         now, public = int(clock()), folder.key.public
-        state = State(
+        record = State(
             federation=secrets.token_hex(16),
             key=public.id,
             spec=canonical.encode(spec.to_dict()).decode("ascii"),
@@ -101,23 +101,23 @@ def found(
             head_digest="",
         )
         with folder.storage.transaction():
-            folder.storage.generations.begin(state.generation, slot)
-            folder.storage.state.put(state)
+            folder.storage.generations.begin(record.generation, slot)
+            folder.storage.state.put(record)
             folder.storage.actors.put(
                 Actor("operator", "operator", operator.text, "active", 0, now, "")
             )
-        core = ServerState(folder, Settings(), clock)
-        digests = core.solved()
-        with core.changing() as now:
-            core.keep_digests(digests)
+        state = ServerState(folder, Settings(), clock)
+        digests = state.solved()
+        with state.changing() as now:
+            state.keep_digests(digests)
             content = {
-                "federation": core.federation,
+                "federation": state.federation,
                 "spec": spec.digest,
                 "server": public.id,
                 "key": public.text,
             }
-            core.append("founded", now, solver=solver, **content)
-            core.append("enrolled", now, name="operator", role="operator", key=operator.text)
+            state.append("founded", now, solver=solver, **content)
+            state.append("enrolled", now, name="operator", role="operator", key=operator.text)
     finally:
         folder.close()
 
@@ -139,13 +139,13 @@ def restore(
     try:
         with folder.storage.transaction():
             _begin_anew(folder)
-        core = ServerState(folder, Settings(), clock)
-        digests = core.solved()
-        with core.changing() as now:
-            core.keep_digests(digests)
-            waiting = core.clients("must-rejoin")
-            core.append("restored", now, size=core.log.size, withheld=waiting)
-        core.books.clean()
+        state = ServerState(folder, Settings(), clock)
+        digests = state.solved()
+        with state.changing() as now:
+            state.keep_digests(digests)
+            waiting = state.clients("must-rejoin")
+            state.append("restored", now, size=state.log.size, withheld=waiting)
+        state.ledger.clean()
         return waiting
     finally:
         folder.close()
@@ -153,14 +153,14 @@ def restore(
 
 def _begin_anew(folder: ServerFolder) -> None:
     """What a backup does not have is not spoken of as if it were there."""
-    storage, state = folder.storage, folder.storage.state.get()
-    if state is None:
+    storage, record = folder.storage, folder.storage.state.get()
+    if record is None:
         raise StoreError("the backup is of a server that was never finished: found another")
     (slot,) = folder.vault.new()
-    storage.generations.begin(state.generation + 1, slot)
-    storage.state.put(replace(state, generation=state.generation + 1))
+    storage.generations.begin(record.generation + 1, slot)
+    storage.state.put(replace(record, generation=record.generation + 1))
     # Whether the keys of earlier generations were destroyed, this server cannot know.
-    storage.generations.erased(Erasure(state.generation, -1))
+    storage.generations.erased(Erasure(record.generation, -1))
     for actor in storage.actors.all():
         if (actor.role, actor.status) == ("client", "active"):
             storage.actors.put(replace(actor, status="must-rejoin"))

@@ -20,53 +20,53 @@ _DEVIATION = (
 )
 
 
-def certificate(core: ServerState, audits: Audits, checkpoint: Checkpoint) -> Envelope:
+def certificate(state: ServerState, audits: Audits, checkpoint: Checkpoint) -> Envelope:
     """What the current head promises, at a checkpoint of the log; refused while there is no
     head.
     """
-    if core.head is None:
-        raise RefusedError("unsolvable", f"there is no head to publish: {core.headless}")
+    if state.head is None:
+        raise RefusedError("unsolvable", f"there is no head to publish: {state.headless}")
     content = certificate_content(
-        server=core.server_id,
+        server=state.server_id,
         time=checkpoint.time,
-        spec=core.spec,
-        head=core.head.digest,
-        bound=core.head.error_bound if core.spec.is_exact else None,
-        deviation="" if core.spec.is_exact else _DEVIATION,
-        solver=core.solver_name,
-        count=core.books.solver.count,
-        clients=len(core.clients("active")),
-        ledger=core.record.ledger_digest,
+        spec=state.spec,
+        head=state.head.digest,
+        bound=state.head.error_bound if state.spec.is_exact else None,
+        deviation="" if state.spec.is_exact else _DEVIATION,
+        solver=state.solver_name,
+        count=state.ledger.solver.count,
+        clients=len(state.clients("active")),
+        ledger=state.record.ledger_digest,
         checkpoint=checkpoint,
         audit=audits.last(),
     )
-    return core.sign("certificate", content)
+    return state.sign("certificate", content)
 
 
-def bundle(core: ServerState, orders: Orders, audits: Audits, order: str) -> Envelope:
+def bundle(state: ServerState, orders: Orders, audits: Audits, order: str) -> Envelope:
     """Everything an authority would ask for about an order, signed; complete or not."""
-    with core.lock:
-        now = core.now()
-        checkpoint, content = core.checkpoint(now), orders.content(order)
+    with state.lock:
+        now = state.now()
+        checkpoint, content = state.checkpoint(now), orders.content(order)
         shown = orders.show(order, now)
         receipts, places = [], set(orders.entries(order))
         for answer in shown["answers"]:
-            receipt = _receipt(core, answer["client"], answer["sequence"])
+            receipt = _receipt(state, answer["client"], answer["sequence"])
             if receipt is None:
-                places |= _forgotten(core, answer["client"])
+                places |= _forgotten(state, answer["client"])
                 continue
             receipts.append(receipt)
             logged = receipt.unverified()
             places.add(logged["log"]["index"])
-            places |= _erasure(core, logged["entry"]["generation"])
-        signed = certificate(core, audits, checkpoint) if core.head is not None else None
+            places |= _erasure(state, logged["entry"]["generation"])
+        signed = certificate(state, audits, checkpoint) if state.head is not None else None
         if signed is not None and signed.unverified()["audit"] is not None:
             places.add(signed.unverified()["audit"]["index"])
-        entries = [core.logged(index, checkpoint) for index in sorted(places)]
-        return core.sign(
+        entries = [state.logged(index, checkpoint) for index in sorted(places)]
+        return state.sign(
             "bundle",
             bundle_content(
-                server=core.server_id,
+                server=state.server_id,
                 time=time_text(now),
                 order=order,
                 subject=content["subject"],
@@ -76,28 +76,28 @@ def bundle(core: ServerState, orders: Orders, audits: Audits, order: str) -> Env
                 receipts=receipts,
                 entries=entries,
                 certificate=signed,
-                rotations=core.rotations(),
+                rotations=state.rotations(),
                 checkpoint=checkpoint,
             ),
         )
 
 
-def _receipt(core: ServerState, client: str, sequence: int) -> Envelope | None:
-    known = core.storage.answers.get(client, sequence)
+def _receipt(state: ServerState, client: str, sequence: int) -> Envelope | None:
+    known = state.storage.answers.get(client, sequence)
     return None if known is None else Envelope.from_bytes(known.answer, "receipt")
 
 
-def _erasure(core: ServerState, generation: int) -> set[int]:
+def _erasure(state: ServerState, generation: int) -> set[int]:
     """Where the log says that a journal generation was erased, if it was."""
-    erasure = core.storage.generations.erasure_of(generation)
+    erasure = state.storage.generations.erasure_of(generation)
     if erasure is None or erasure.position < 0:  # a restored server does not know
         return set()
     return {erasure.position}
 
 
-def _forgotten(core: ServerState, client: str) -> set[int]:
+def _forgotten(state: ServerState, client: str) -> set[int]:
     """Where the log says that a client was forgotten."""
-    positions = core.storage.log.search({"kind": "forgotten", "client": client})
+    positions = state.storage.log.search({"kind": "forgotten", "client": client})
     if not positions:
         raise RefusedError("not-found", f"there is no receipt of {client}, nor was it forgotten")
     return {positions[-1]}

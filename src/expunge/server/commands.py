@@ -32,20 +32,20 @@ from expunge.wire.schema import UNDISCLOSED, time_text
 from expunge.wire.token import secret_digest
 
 
-def enrol(core: ServerState, audits: Audits, content: dict[str, Any], key: PublicKey) -> bytes:
+def enrol(state: ServerState, audits: Audits, content: dict[str, Any], key: PublicKey) -> bytes:
     """Take a new actor in; the same enrolment again is answered again."""
     name = content["name"]
     try:
         token = secret_digest(schema.nonce(content["token"], "the secret of the token"))
     except FormatError as problem:
         raise RefusedError("bad-token", str(problem)) from problem
-    with core.changing() as now:
-        known = core.storage.actors.get(name)
+    with state.changing() as now:
+        known = state.storage.actors.get(name)
         if known is not None:
             if (known.key, known.token) != (key.text, token):
                 raise name_taken(known, "is enrolled already, with another key or token")
-            return _enrolled(core, name, known.role, key)
-        issued = core.storage.tokens.get(token)
+            return _enrolled(state, name, known.role, key)
+        issued = state.storage.tokens.get(token)
         if issued is None or issued.name != name or issued.expires < now:
             raise RefusedError(
                 "bad-token",
@@ -55,23 +55,23 @@ def enrol(core: ServerState, audits: Audits, content: dict[str, Any], key: Publi
                 ),
             )
         role = issued.role
-        if role == "client" and content["spec"] != core.spec.data_digest:
+        if role == "client" and content["spec"] != state.spec.data_digest:
             raise RefusedError(
                 "wrong-spec",
                 f"{name} computes with the data spec {content['spec']!r:.18}…, the federation with "
-                f"{core.spec.data_digest[:16]}…: dim, grid, intercept and backbone fingerprint "
+                f"{state.spec.data_digest[:16]}…: dim, grid, intercept and backbone fingerprint "
                 "must be the same",
             )
-        holder = core.storage.actors.with_key(key.text)
+        holder = state.storage.actors.with_key(key.text)
         if holder is not None:
             raise name_taken(holder, "is enrolled already, with that key: make another")
-        core.storage.tokens.remove(token)
-        core.storage.actors.put(Actor(name, role, key.text, "active", 0, now, token))
-        core.append("enrolled", now, name=name, role=role, key=key.text)
+        state.storage.tokens.remove(token)
+        state.storage.actors.put(Actor(name, role, key.text, "active", 0, now, token))
+        state.append("enrolled", now, name=name, role=role, key=key.text)
         if role == "client":
             audits.client_joined(name)
-    core.version += 1
-    return _enrolled(core, name, role, key)
+    state.version += 1
+    return _enrolled(state, name, role, key)
 
 
 def name_taken(holder: Actor, why: str) -> RefusedError:
@@ -86,18 +86,18 @@ def name_taken(holder: Actor, why: str) -> RefusedError:
     return RefusedError("name-taken", f"{holder.name} {why}")
 
 
-def _enrolled(core: ServerState, name: str, role: str, key: PublicKey) -> bytes:
+def _enrolled(state: ServerState, name: str, role: str, key: PublicKey) -> bytes:
     content = {
-        "federation": core.federation,
+        "federation": state.federation,
         "key": key.text,
-        "log": core.log.size,
+        "log": state.log.size,
         "name": name,
         "role": role,
-        "sequence": core.actor(name).sequence,
-        "server": core.folder.key.public.text,
-        "spec": core.spec.to_dict(),
+        "sequence": state.actor(name).sequence,
+        "server": state.folder.key.public.text,
+        "spec": state.spec.to_dict(),
     }
-    return payloads.sign("enrolled", content, core.folder.key)
+    return payloads.sign("enrolled", content, state.folder.key)
 
 
 _DAY = 86400
@@ -113,9 +113,9 @@ class Commands:
     """The actions by name: commands change something and are logged, questions change nothing."""
 
     def __init__(
-        self, core: ServerState, orders: Orders, audits: Audits, upkeep: Maintenance
+        self, state: ServerState, orders: Orders, audits: Audits, upkeep: Maintenance
     ) -> None:
-        self._core = core
+        self._state = state
         self._orders = orders
         self._audits = audits
         self._upkeep = upkeep
@@ -133,9 +133,9 @@ class Commands:
         self._questions: dict[str, Callable[[dict[str, Any]], Any]] = {
             "status": lambda _: self.status(),
             "clients": lambda _: self._clients(),
-            "orders": lambda _: orders.listed(core.now()),
-            "show-order": lambda given: orders.show(_text(given, "order"), core.now()),
-            "bundle": lambda given: bundle(core, orders, audits, _text(given, "order")).to_json(),
+            "orders": lambda _: orders.listed(state.now()),
+            "show-order": lambda given: orders.show(_text(given, "order"), state.now()),
+            "bundle": lambda given: bundle(state, orders, audits, _text(given, "order")).to_json(),
             "audits": lambda _: audits.listed(),
             "show-audit": lambda given: audits.show(_text(given, "audit")),
         }
@@ -166,11 +166,11 @@ class Commands:
                 raise RefusedError(
                     "malformed", f"a backup needs a plain file name, got {name!r:.80}"
                 )
-            if self._core.storage.log.search({"action": "backup", "summary.file": name}):
+            if self._state.storage.log.search({"action": "backup", "summary.file": name}):
                 raise RefusedError(
                     "name-taken", f"there is a backup {name} already: choose another name"
                 )
-            write_backup(self._core.folder, name)
+            write_backup(self._state.folder, name)
 
     def do(self, now: int, action: str, arguments: dict[str, Any], asked: Envelope) -> Done:
         """Carry out a command within a transaction."""
@@ -182,12 +182,12 @@ class Commands:
     def finish(self, action: str) -> None:
         """What must be done after the transaction of a command."""
         if action == "rotate-key":
-            self._core.folder.adopt_key()
+            self._state.folder.adopt_key()
         if action == "forget-client":
             self._upkeep.fold()
         if action == "close-order":
-            self._core.books.clean()
-        self._core.version += 1
+            self._state.ledger.clean()
+        self._state.version += 1
 
     # -- commands ----------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Commands:
         )
         if isinstance(days, bool) or not isinstance(days, int) or not 0 < days <= 365:
             raise RefusedError("malformed", f"a token is good for 1 to 365 days, got {days!r:.40}")
-        known, tokens = self._core.storage.actors.get(name), self._core.storage.tokens
+        known, tokens = self._state.storage.actors.get(name), self._state.storage.tokens
         if known is not None:
             raise name_taken(known, "is enrolled already: choose another name")
         tokens.withdraw(name, now)
@@ -213,7 +213,7 @@ class Commands:
         return {"expires": time_text(token.expires)}, {"name": name, "role": role}
 
     def _amend(self, now: int, given: dict[str, Any], asked: Envelope) -> Done:
-        core, before = self._core, self._core.spec
+        state, before = self._state, self._state.spec
         after = _amended(before, given)
         if after == before:
             raise RefusedError(
@@ -221,17 +221,17 @@ class Commands:
                 "the amendment changes nothing: give gamma, publication_bits, labels or messages",
             )
         try:
-            core.books.amend(after)
-            digests = core.solved()
+            state.ledger.amend(after)
+            digests = state.solved()
         except ExpungeError as problem:
             raise RefusedError(
                 "unsolvable", f"the spec cannot be amended so: {problem}"
             ) from problem
         text = canonical.encode(after.to_dict()).decode("ascii")
-        core.storage.state.put(replace(core.record, spec=text))
-        core.keep_digests(digests)
+        state.storage.state.put(replace(state.record, spec=text))
+        state.keep_digests(digests)
         actor = asked.unverified()["actor"]
-        index = core.append(
+        index = state.append(
             "amended",
             now,
             spec_before=before.digest,
@@ -242,34 +242,34 @@ class Commands:
         )
         content = {
             "command": asked.to_json(),
-            "federation": core.federation,
+            "federation": state.federation,
             "index": index,
             "spec": after.to_dict(),
             "spec_before": before.digest,
             "time": time_text(now),
         }
-        core.storage.amendments.add(core.sign("amendment", content).to_bytes())
+        state.storage.amendments.add(state.sign("amendment", content).to_bytes())
         # The digest is salted as in the log: this answer is kept, and a plain one would outlive the
         # head.
         return {"spec": after.to_dict(), "head": digests.head}, {"spec": after.digest}
 
     def _forget_client(self, now: int, given: dict[str, Any], _: Envelope) -> Done:
-        core, name = self._core, schema.name(given.get("client"), "the name")
-        actor = core.actor(name, "client")
+        state, name = self._state, schema.name(given.get("client"), "the name")
+        actor = state.actor(name, "client")
         if actor.status == "gone":
             raise RefusedError("gone", f"{name} is gone already")
-        if core.spec.aggregation is not None and actor.sequence:
-            return self._await_rebuild(name, core.spec.aggregation.fewest)
-        before, count = core.record.ledger_digest, core.books.delete_client(name)
-        digests = core.solved()
-        core.books.write_ledger(core.books.solver.statistics, core.storage.journal.last())()
-        core.storage.files.remove_share(name)
-        core.storage.commitments.remove_all(name)
-        core.storage.actors.put(replace(actor, status="gone"))
-        core.books.forget_account(name)
-        (slot,) = core.vault.new()
-        core.begin_generation(slot, digests)  # so that the salt of those before can be erased
-        core.append(
+        if state.spec.aggregation is not None and actor.sequence:
+            return self._await_rebuild(name, state.spec.aggregation.fewest)
+        before, count = state.record.ledger_digest, state.ledger.delete_client(name)
+        digests = state.solved()
+        state.ledger.write_ledger(state.ledger.solver.statistics, state.storage.journal.last())()
+        state.storage.files.remove_share(name)
+        state.storage.commitments.remove_all(name)
+        state.storage.actors.put(replace(actor, status="gone"))
+        state.ledger.forget_account(name)
+        (slot,) = state.vault.new()
+        state.begin_generation(slot, digests)  # so that the salt of those before can be erased
+        state.append(
             "forgotten",
             now,
             client=name,
@@ -286,7 +286,7 @@ class Commands:
         """Under secure aggregation nobody knows a single client's share: the others add up theirs
         in a round to come.
         """
-        left = [client for client in self._core.clients("active") if client != name]
+        left = [client for client in self._state.clients("active") if client != name]
         if len(left) < fewest:
             raise RefusedError(
                 "not-allowed",
@@ -294,20 +294,20 @@ class Commands:
                 "secure aggregation, which needs "
                 f"{fewest} of them, and there are {len(left)}: enrol more clients first",
             )
-        self._core.storage.rounds.await_rebuild(name)
-        self._core.storage.actors.put(replace(self._core.actor(name), status="gone"))
+        self._state.storage.rounds.await_rebuild(name)
+        self._state.storage.actors.put(replace(self._state.actor(name), status="gone"))
         self._audits.client_is_gone(name)
         return {"client": name, "count": UNDISCLOSED}, {"client": name, "count": UNDISCLOSED}
 
     def _rotate_key(self, now: int, _given: dict[str, Any], _asked: Envelope) -> Done:
-        core, key = self._core, SigningKey(secrets.token_bytes(_KEY_BYTES))
-        core.folder.prepare_key(key)
-        old = core.folder.key
+        state, key = self._state, SigningKey(secrets.token_bytes(_KEY_BYTES))
+        state.folder.prepare_key(key)
+        old = state.folder.key
         ids = {"old": old.public.id, "new": key.public.id}
-        index = core.append("rotated", now, **ids, key=key.public.text)
-        envelope = rotate(core.federation, old, key, time_text(now), index)
-        core.storage.rotations.add(envelope.to_bytes())
-        core.storage.state.put(replace(core.record, key=key.public.id))
+        index = state.append("rotated", now, **ids, key=key.public.text)
+        envelope = rotate(state.federation, old, key, time_text(now), index)
+        state.storage.rotations.add(envelope.to_bytes())
+        state.storage.state.put(replace(state.record, key=key.public.id))
         return {"key": key.public.text, "rotation": envelope.to_json()}, {"key": key.public.id}
 
     def _backup(self, _now: int, given: dict[str, Any], _asked: Envelope) -> Done:
@@ -330,43 +330,43 @@ class Commands:
 
     def status(self) -> dict[str, Any]:
         """Where the federation stands."""
-        core, now = self._core, self._core.now()
+        state, now = self._state, self._state.now()
         return {
-            "federation": core.federation,
+            "federation": state.federation,
             "time": time_text(now),
-            "solver": core.solver_name,
-            "spec": core.spec.digest,
-            "samples": core.books.solver.count,
-            "clients": {status: len(core.clients(status)) for status in CLIENT_STATUSES},
-            "round": core.record.round,
-            "log": core.log.size,
-            "head": core.head_digest,
-            "headless": core.headless,
-            "journal": core.storage.journal.count(),
+            "solver": state.solver_name,
+            "spec": state.spec.digest,
+            "samples": state.ledger.solver.count,
+            "clients": {status: len(state.clients(status)) for status in CLIENT_STATUSES},
+            "round": state.record.round,
+            "log": state.log.size,
+            "head": state.head_digest,
+            "headless": state.headless,
+            "journal": state.storage.journal.count(),
             "orders": self._orders.counts(now),
             "audit": self._audits.last(),
             "aggregation": self._aggregation(),
-            "key": core.server_id,
+            "key": state.server_id,
         }
 
     def _aggregation(self) -> dict[str, Any] | None:
         """What the next round of secure aggregation is for: a rebuild or an audit needs all
         clients, a change needs a few.
         """
-        core = self._core
-        if core.spec.aggregation is None:
+        state = self._state
+        if state.spec.aggregation is None:
             return None
-        forgetting, auditing = core.storage.rounds.rebuilds(), core.storage.audits.running()
+        forgetting, auditing = state.storage.rounds.rebuilds(), state.storage.audits.running()
         wanted = "rebuild" if forgetting else "audit" if auditing else "change"
         return {
             "wanted": wanted,
             "forgetting": forgetting,
-            "needed": [] if wanted == "change" else core.clients("active"),
-            "fewest": core.spec.aggregation.fewest,
+            "needed": [] if wanted == "change" else state.clients("active"),
+            "fewest": state.spec.aggregation.fewest,
         }
 
     def _clients(self) -> list[dict[str, Any]]:
-        storage = self._core.storage
+        storage = self._state.storage
         return [
             {
                 "name": actor.name,

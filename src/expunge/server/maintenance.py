@@ -30,16 +30,19 @@ class Maintenance:
     """What has to be done now and then. `working` is held while files are rewritten."""
 
     def __init__(
-        self, core: ServerState, audits: Audits, report: Callable[[str, BaseException | None], None]
+        self,
+        state: ServerState,
+        audits: Audits,
+        report: Callable[[str, BaseException | None], None],
     ) -> None:
-        self._core = core
+        self._state = state
         self._audits = audits
         self._report = report
         self.working = RLock()
         self._stop = Event()
         self._thread = Thread(target=self._run, name="upkeep", daemon=True)
-        with core.lock:
-            core.books.clean()
+        with state.lock:
+            state.ledger.clean()
         # When there was first something to fold; how long what an earlier process left has been
         # there is not known.
         self._since: float | None = -math.inf if self._pending() else None
@@ -90,7 +93,7 @@ class Maintenance:
             self._since = time.monotonic()
         waited = time.monotonic() - self._since
         return bool(
-            self._entries() > LONGEST_JOURNAL or waited >= self._core.settings.erase_within / 2
+            self._entries() > LONGEST_JOURNAL or waited >= self._state.settings.erase_within / 2
         )
 
     def _pending(self) -> bool:
@@ -99,73 +102,73 @@ class Maintenance:
         return bool(self._entries()) or ended > erased
 
     def _entries(self) -> int:
-        return self._core.storage.journal.count()
+        return self._state.storage.journal.count()
 
     def _generations(self) -> tuple[int, int]:
         """The last generation that has ended, and the last one that was logged as erased."""
-        last = self._core.storage.generations.last_erasure()
-        return self._core.record.generation - 1, 0 if last is None else last.generation
+        last = self._state.storage.generations.last_erasure()
+        return self._state.record.generation - 1, 0 if last is None else last.generation
 
     def fold(self) -> None:
         """Bring the journal into the files and destroy the keys of all that they replace; take up
         again what has failed.
         """
-        core, books = self._core, self._core.books
-        journal = core.storage.journal
+        state, ledger = self._state, self._state.ledger
+        journal = state.storage.journal
         with self.working:
-            with core.lock:
-                core.require_sound()
+            with state.lock:
+                state.require_sound()
                 entries = self._entries()
-                if journal.holds(core.record.generation):
+                if journal.holds(state.record.generation):
                     self._begin_generation()
                 ended, erased = self._generations()
                 if ended <= erased:
                     return
-                number, position = core.record.round, journal.last()
-                statistics = books.solver.statistics
+                number, position = state.record.round, journal.last()
+                statistics = ledger.solver.statistics
             try:
                 self._rewrite(position, statistics if entries else None)
                 self._end_generations(ended, number)
             except BaseException:
-                with core.lock:
-                    books.remove_orphans()
-                    core.storage.make_room()
+                with state.lock:
+                    ledger.remove_orphans()
+                    state.storage.make_room()
                 raise
 
-    def _rewrite(self, position: int, ledger: Statistics | FloatSums | None) -> None:
+    def _rewrite(self, position: int, statistics: Statistics | FloatSums | None) -> None:
         """New files for the ledger, unless it has not changed, and for every client with entries in
         the journal.
         """
-        core, books = self._core, self._core.books
-        if ledger is not None:
-            put_in_force = books.write_ledger(ledger, position)
-            with core.changing():
+        state, ledger = self._state, self._state.ledger
+        if statistics is not None:
+            put_in_force = ledger.write_ledger(statistics, position)
+            with state.changing():
                 put_in_force()
-        for client in core.storage.journal.clients(position):
-            put_in_force = books.fold_client(client, position)
-            with core.changing():
+        for client in state.storage.journal.clients(position):
+            put_in_force = ledger.fold_client(client, position)
+            with state.changing():
                 put_in_force()
 
     def _begin_generation(self) -> None:
         """From now on messages are sealed under a new key."""
-        core = self._core
-        (slot,) = core.vault.new()
-        record = core.record
-        digests = Digests(record.ledger_digest, record.head_digest, core.salt())
-        with core.changing():
-            core.begin_generation(slot, digests)
+        state = self._state
+        (slot,) = state.vault.new()
+        record = state.record
+        digests = Digests(record.ledger_digest, record.head_digest, state.salt())
+        with state.changing():
+            state.begin_generation(slot, digests)
 
     def _end_generations(self, last: int, number: int) -> None:
         """Nothing refers to these generations any more: destroy their keys, then say so.
 
         They end with round `number`.
         """
-        core = self._core
-        with core.lock:
-            with core.changing():
-                core.storage.generations.end(last)
-            core.books.clean()
-            with core.changing() as now:
+        state = self._state
+        with state.lock:
+            with state.changing():
+                state.storage.generations.end(last)
+            state.ledger.clean()
+            with state.changing() as now:
                 first = self._generations()[1] + 1
-                index = core.append("erased", now, first=first, generation=last, round=number)
-                core.storage.generations.erased(Erasure(last, index))
+                index = state.append("erased", now, first=first, generation=last, round=number)
+                state.storage.generations.erased(Erasure(last, index))

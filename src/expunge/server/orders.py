@@ -34,9 +34,9 @@ _MOST_DAYS = 3650
 class Orders:
     """The orders of one federation."""
 
-    def __init__(self, core: ServerState) -> None:
-        self._core = core
-        self._table = core.storage.orders
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._table = state.storage.orders
 
     # -- filing and closing ------------------------------------------------------------------------
 
@@ -47,11 +47,11 @@ class Orders:
         )
         reference = _checked_reference(given.get("reference", ""))
         order, salt = secrets.token_hex(16), secrets.token_bytes(SALT_BYTES)
-        clients = self._core.clients("active", "must-rejoin")
+        clients = self._state.clients("active", "must-rejoin")
         deadline = now + within * _DAY
         content = canonical.encode({"salt": salt.hex(), "subject": name, "subjects": names})
-        (slot,) = self._core.vault.new()
-        sealed = self._core.vault.seal(slot, content, _context(order))
+        (slot,) = self._state.vault.new()
+        sealed = self._state.vault.seal(slot, content, _context(order))
         self._table.add(Order(order, now, deadline, slot, sealed, reference), clients)
         self._log(
             order,
@@ -82,7 +82,7 @@ class Orders:
                     "characters, by client"
                 ),
             )
-        known = set(self._core.clients("active", "must-rejoin", "gone"))
+        known = set(self._state.clients("active", "must-rejoin", "gone"))
         strangers = sorted(set(subjects) - known)
         if strangers:
             raise RefusedError(
@@ -156,7 +156,7 @@ class Orders:
             self._log(order, "completed", now)
 
     def _log(self, order: str, kind: EntryKind, now: int, **content: Any) -> None:
-        index = self._core.append(kind, now, order=order, **content)
+        index = self._state.append(kind, now, order=order, **content)
         self._table.mention(order, index)
 
     # -- looking -----------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Orders:
                 "gone", f"order {order} is closed: who it was about has been forgotten"
             )
         content: dict[str, Any] = canonical.decode(
-            self._core.vault.unseal(known.slot, known.sealed, _context(order))
+            self._state.vault.unseal(known.slot, known.sealed, _context(order))
         )
         return content
 

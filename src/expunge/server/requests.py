@@ -110,8 +110,8 @@ class _Round:
 class Requests:
     """Takes offers in (in any thread), and runs rounds of them (in one)."""
 
-    def __init__(self, core: ServerState, orders: Orders, audits: Audits) -> None:
-        self._core = core
+    def __init__(self, state: ServerState, orders: Orders, audits: Audits) -> None:
+        self._state = state
         self._orders = orders
         self._audits = audits
 
@@ -119,26 +119,24 @@ class Requests:
 
     def take(self, data: bytes | memoryview) -> Offer:
         """Read a request and check who signed it; RefusedError tells what is wrong with it."""
-        core, begun = self._core, time.perf_counter()
-        if len(data) > core.settings.largest_request:
+        state, begun = self._state, time.perf_counter()
+        if len(data) > state.settings.largest_request:
             raise RefusedError(
                 "too-large",
-                (
-                    f"a request of {len(data)} bytes is beyond the {core.settings.largest_request} "
-                    "allowed"
-                ),
+                f"a request of {len(data)} bytes is beyond the "
+                f"{state.settings.largest_request} allowed",
             )
         with malformed():
             asked = request.read(data)
         header = asked.header
-        core.require_federation(header.federation)
-        actor = core.signing_client(header.client, asked.signed)
+        state.require_federation(header.federation)
+        actor = state.signing_client(header.client, asked.signed)
         if header.sequence <= actor.sequence:
             return Offer(asked, len(data), None, seconds={"checks": time.perf_counter() - begun})
-        require_spec(core.spec, asked)
+        require_spec(state.spec, asked)
         with malformed():
             message = messages.read(
-                core.spec, header.message, header.added, header.deleted, asked.message
+                state.spec, header.message, header.added, header.deleted, asked.message
             )
         return Offer(asked, len(data), message, seconds={"checks": time.perf_counter() - begun})
 
@@ -159,9 +157,9 @@ class Requests:
     def _guarded(self, offers: list[Offer]) -> None:
         if not offers:
             return
-        with self._core.lock:
+        with self._state.lock:
             try:
-                self._core.require_sound()
+                self._state.require_sound()
                 self._run(offers)
             except Exception as problem:
                 self._after(problem, offers)
@@ -199,14 +197,14 @@ class Requests:
         another request.
         """
         header = offer.request.header
-        known = self._core.storage.answers.get(offer.client, header.sequence)
+        known = self._state.storage.answers.get(offer.client, header.sequence)
         if known is not None and known.request == offer.request.digest:
             offer.give(known.answer)
             return True
         return False
 
     def _judge(self, offer: Offer, sheets: dict[str, _Sheet]) -> _Judged:
-        core, asked, header = self._core, offer.request, offer.request.header
+        state, asked, header = self._state, offer.request, offer.request.header
         sheet = sheets.get(offer.client) or self._sheet(offer.client)
         require_standing(offer.client, sheet.status, reset=header.reset)
         require_next(
@@ -215,7 +213,7 @@ class Requests:
             else sheet.sequence,
             header.sequence,
         )
-        require_spec(core.spec, asked)  # again: it may have been amended since
+        require_spec(state.spec, asked)  # again: it may have been amended since
         if offer.message is None:
             raise RefusedError(
                 "sequence-reused",
@@ -229,13 +227,13 @@ class Requests:
         self._orders.require_waiting(offer.client, header.orders, sheet.orders)
         self._audits.require_waiting(offer.client, header.audits)
         account = judge(
-            core.spec,
+            state.spec,
             sheet.account,
             asked,
             offer.message,
             lambda named: self._live(offer.client, sheet, named),
         )
-        if core.spec.is_exact and header.deleted and account.count == 0:
+        if state.spec.is_exact and header.deleted and account.count == 0:
             self._require_nothing_left(offer.client, [*sheet.messages, offer.message])
         sheet.messages.append(offer.message)
         sheet.orders |= {answer.order for answer in header.orders}
@@ -247,11 +245,11 @@ class Requests:
         return _Judged(offer, offer.message)
 
     def _sheet(self, client: str) -> _Sheet:
-        actor = self._core.actor(client)
-        return _Sheet(actor.status, actor.sequence, self._core.books.account(client))
+        actor = self._state.actor(client)
+        return _Sheet(actor.status, actor.sequence, self._state.ledger.account(client))
 
     def _live(self, client: str, sheet: _Sheet, named: Sequence[bytes]) -> set[bytes]:
-        present = self._core.storage.commitments.present(client, named)
+        present = self._state.storage.commitments.present(client, named)
         return (present - sheet.deleted) | (sheet.added & set(named))
 
     def _require_nothing_left(self, client: str, changes: Sequence[Message]) -> None:
@@ -259,7 +257,7 @@ class Requests:
 
         What was added as a Gram may not be what rows open.
         """
-        share = self._core.books.share_after(client, changes)
+        share = self._state.ledger.share_after(client, changes)
         problem = problem_with(share)
         if problem is not None:
             raise RefusedError("impossible", f"{problem}. Nothing was changed: {_REMEDY}")
@@ -267,14 +265,14 @@ class Requests:
     # -- taking effect -----------------------------------------------------------------------------
 
     def _apply(self, judged: list[_Judged], sheets: dict[str, _Sheet]) -> None:
-        core, begun = self._core, time.perf_counter()
+        state, begun = self._state, time.perf_counter()
         try:
-            core.books.apply([one.message for one in judged])
-            digests = core.solved()
+            state.ledger.apply([one.message for one in judged])
+            digests = state.solved()
         except StoreError:
             raise
         except ExpungeError as problem:
-            core.recover()
+            state.recover()
             if len(judged) == 1:
                 judged[0].offer.give(
                     RefusedError("impossible", f"{problem}. Nothing was changed: {_REMEDY}")
@@ -286,9 +284,9 @@ class Requests:
         solved = time.perf_counter()
         answers = self._commit(judged, sheets, digests)
         written = time.perf_counter()
-        core.settle_head()
+        state.settle_head()
         for client, sheet in sheets.items():
-            core.books.keep_account(client, sheet.account)
+            state.ledger.keep_account(client, sheet.account)
         for one, answer in zip(judged, answers, strict=True):
             one.offer.seconds |= {"solve": solved - begun, "write": written - solved}
             one.offer.give(answer)
@@ -296,22 +294,22 @@ class Requests:
     def _commit(
         self, judged: list[_Judged], sheets: dict[str, _Sheet], digests: Digests
     ) -> list[bytes]:
-        core, storage = self._core, self._core.storage
-        with core.changing() as now:
-            record = core.record
+        state, storage = self._state, self._state.storage
+        with state.changing() as now:
+            record = state.record
             this = _Round(record.round + 1, record.generation, record.ledger_digest, digests, now)
             changes = [one.recorded() for one in judged if one.message.kind != "none"]
-            core.books.record(changes, this.generation, now)
+            state.ledger.record(changes, this.generation, now)
             storage.state.put(replace(record, round=this.number))
-            core.keep_digests(digests)
+            state.keep_digests(digests)
             positions = [self._enter(one, this) for one in judged]
             storage.actors.put(
                 *(
-                    replace(core.actor(client), sequence=sheet.sequence, status=sheet.status)
+                    replace(state.actor(client), sequence=sheet.sequence, status=sheet.status)
                     for client, sheet in sheets.items()
                 )
             )
-            checkpoint = core.checkpoint(now)
+            checkpoint = state.checkpoint(now)
             answers = [
                 Answer(one.offer.client, one.sequence, one.offer.request.digest, receipt)
                 for one, receipt in zip(
@@ -322,25 +320,25 @@ class Requests:
         return [answer.answer for answer in answers]
 
     def _receipt(self, index: int, checkpoint: Checkpoint) -> bytes:
-        core, entry = self._core, self._core.log.entry(index)
-        proof = core.log.inclusion(index, checkpoint.size)
+        state, entry = self._state, self._state.log.entry(index)
+        proof = state.log.inclusion(index, checkpoint.size)
         content = receipt_content(
-            server=core.server_id,
+            server=state.server_id,
             entry=entry,
             index=index,
             proof=proof,
             checkpoint=checkpoint,
-            spec=core.spec,
+            spec=state.spec,
         )
-        return core.sign("receipt", content).to_bytes()
+        return state.sign("receipt", content).to_bytes()
 
     def _enter(self, one: _Judged, this: _Round) -> int:
         """One request's commitments, log entry and answers to orders and audits."""
-        core, asked, header = self._core, one.offer.request, one.offer.request.header
+        state, asked, header = self._state, one.offer.request, one.offer.request.header
         client = header.client
-        core.storage.commitments.remove(client, asked.deleted)
-        core.storage.commitments.add(client, asked.added)
-        index = core.append(
+        state.storage.commitments.remove(client, asked.deleted)
+        state.storage.commitments.add(client, asked.added)
+        index = state.append(
             "changed",
             this.now,
             client=client,
@@ -359,13 +357,13 @@ class Requests:
             ledger_before=this.before,
             ledger_after=this.after.ledger,
             head=this.after.head,
-            spec=core.spec.digest,
-            erased_by=time_text(this.now + core.settings.erase_within),
+            spec=state.spec.digest,
+            erased_by=time_text(this.now + state.settings.erase_within),
             generation=this.generation,
         )
         if one.message.log is not None:
             size, root = one.message.log
-            core.append(
+            state.append(
                 "forwarded",
                 this.now,
                 client=client,
@@ -388,7 +386,7 @@ class Requests:
         """
         waiting = [offer for offer in offers if not offer.answer.done()]
         try:
-            self._core.recover()
+            self._state.recover()
             answered = [offer for offer in waiting if self._answered(offer)]
         except Exception:
             for offer in waiting:

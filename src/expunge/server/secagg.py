@@ -62,19 +62,19 @@ class Turn:
     wait: int = 0  # seconds that it would like to wait for a change
 
 
-def read_turn(core: ServerState, data: bytes | memoryview) -> Turn:
+def read_turn(state: ServerState, data: bytes | memoryview) -> Turn:
     """Who says what; signed by the key that this client enrolled. RefusedError otherwise."""
     digest = hashlib.sha256(data).hexdigest()
     if bytes(data[:1]) != b"{":
         with malformed():
             claims = read_preamble(data)
-        core.require_federation(claims.federation)
-        core.signing_client(claims.client, claims.signed)
+        state.require_federation(claims.federation)
+        state.signing_client(claims.client, claims.signed)
         return Turn(claims.client, claims.round, claims.sequence, False, data, digest)
     with malformed():
         envelope, content = payloads.open_unverified("turn", bytes(data))
-    core.require_federation(content["federation"])
-    core.signing_client(content["actor"], envelope)
+    state.require_federation(content["federation"])
+    state.signing_client(content["actor"], envelope)
     return Turn(
         content["actor"],
         content["aggregation"],
@@ -126,12 +126,12 @@ class SecureAggregation:
 
     def __init__(
         self,
-        core: ServerState,
+        state: ServerState,
         queue: Writer,
         conclusions: Outcomes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._core = core
+        self._state = state
         self._queue = queue
         self._conclusions = conclusions
         self._clock = clock
@@ -155,7 +155,7 @@ class SecureAggregation:
 
     def turn(self, data: bytes | memoryview) -> Standing:
         """Take what a client says, and answer with how the round stands for it."""
-        said = read_turn(self._core, data)
+        said = read_turn(self._state, data)
         with self._lock:
             self._move()
             if said.message is not None:
@@ -243,7 +243,7 @@ class SecureAggregation:
                 )
                 self._changed()
                 raise
-            current.deadline = self._clock() + self._core.settings.phase_for
+            current.deadline = self._clock() + self._state.settings.phase_for
             self._changed()
 
     def _is_complete(self, current: _Round) -> bool:
@@ -256,8 +256,8 @@ class SecureAggregation:
             return joined >= current.everyone
         if len(joined) < self._rules.fewest:
             return False  # changes wait for a round with enough contributors
-        return now >= current.joined + self._core.settings.gather_for or joined >= set(
-            self._core.clients("active", "must-rejoin")
+        return now >= current.joined + self._state.settings.gather_for or joined >= set(
+            self._state.clients("active", "must-rejoin")
         )
 
     def _repeat(self, current: _Round) -> None:
@@ -278,12 +278,12 @@ class SecureAggregation:
 
     def _require_current(self, current: _Round) -> None:
         """Before anything is revealed: the round is still about what it was opened for."""
-        opening, spec, now = current.opening, self._core.spec, self._clock()
+        opening, spec, now = current.opening, self._state.spec, self._clock()
         if (opening.data_digest, opening.labels_digest) != (spec.data_digest, spec.labels_digest):
             raise Aborted("the labels were amended while the round was under way: it begins anew")
         if current.everyone is None:
             return
-        others = current.everyone ^ set(self._core.clients("active"))
+        others = current.everyone ^ set(self._state.clients("active"))
         if others:
             raise Aborted(
                 f"{_named(others)} came or went while a round of all clients was under way: it "
@@ -291,7 +291,7 @@ class SecureAggregation:
             )
         missing = current.everyone - set(current.members)
         if current.collector.phase == "joining" and missing and now >= current.deadline:
-            self._changes_until = now + self._core.settings.phase_for
+            self._changes_until = now + self._state.settings.phase_for
             raise Aborted(
                 f"{_named(missing)} did not join, and {_a(opening.purpose)} needs every client: "
                 "it is tried again later"
@@ -325,7 +325,7 @@ class SecureAggregation:
     def _conclude(self, current: _Round) -> None:
         members = [current.members[client] for client, _ in current.collector.included]
         try:
-            sum_of = Contribution.from_vector(self._core.spec, current.collector.sum())
+            sum_of = Contribution.from_vector(self._state.spec, current.collector.sum())
         except ExpungeError as problem:
             raise Aborted(
                 f"the sum of the round is that of no samples ({problem}): a client's statistics "
@@ -367,7 +367,7 @@ class SecureAggregation:
 
     @property
     def _rules(self) -> Aggregation:
-        rules = self._core.spec.aggregation
+        rules = self._state.spec.aggregation
         if rules is None:
             raise RefusedError("not-allowed", "this federation does not use secure aggregation")
         return rules
@@ -384,23 +384,23 @@ class SecureAggregation:
         ):
             self._end(self._round, f"a round for {_a(purpose)} comes first")
         if self._round is None:
-            core = self._core
-            spec, now = core.spec, self._clock()
+            state = self._state
+            spec, now = state.spec, self._clock()
             opening = Opening(
-                core.federation,
+                state.federation,
                 secrets.token_hex(16),
                 purpose,
                 spec.data_digest,
                 spec.labels_digest,
             )
-            everyone = None if purpose == "change" else frozenset(core.clients("active"))
+            everyone = None if purpose == "change" else frozenset(state.clients("active"))
             collector = Collector(
                 opening,
                 self._rules,
-                lambda name: core.actor(name, "client").public_key,
+                lambda name: state.actor(name, "client").public_key,
                 length=length(spec),
             )
-            self._round = _Round(opening, collector, everyone, now, now + core.settings.phase_for)
+            self._round = _Round(opening, collector, everyone, now, now + state.settings.phase_for)
             self._changed()
         return self._round
 
@@ -409,16 +409,16 @@ class SecureAggregation:
 
         With too few clients for a rebuild or an audit, changes may bring others back.
         """
-        core, rules = self._core, self._core.spec.aggregation
+        state, rules = self._state, self._state.spec.aggregation
         if (
             rules is None
             or self._clock() < self._changes_until
-            or len(core.clients("active")) < rules.fewest
+            or len(state.clients("active")) < rules.fewest
         ):
             return "change"
-        if core.storage.rounds.rebuilds():
+        if state.storage.rounds.rebuilds():
             return "rebuild"
-        return "audit" if core.storage.audits.running() else "change"
+        return "audit" if state.storage.audits.running() else "change"
 
     # -- answering ---------------------------------------------------------------------------------
 
@@ -452,12 +452,12 @@ class SecureAggregation:
         receipt: object = None,
         reason: str = "",
     ) -> Standing:
-        core = self._core
+        state = self._state
         answer = {
             "actor": said.client,
             "aggregation": said.aggregation,
             "content": base64.b64encode(content or b"").decode("ascii"),
-            "federation": core.federation,
+            "federation": state.federation,
             "fewest": self._rules.fewest,
             "joined": 0 if current is None else len(current.members),
             "opening": opening,
@@ -465,11 +465,11 @@ class SecureAggregation:
             "purpose": "" if current is None else current.opening.purpose,
             "reason": reason,
             "receipt": receipt,
-            "time": time_text(core.now()),
+            "time": time_text(state.now()),
             "to": said.digest,
         }
         waiting = current is not None and not content and opening is None
-        data = payloads.sign("standing", answer, core.folder.key)
+        data = payloads.sign("standing", answer, state.folder.key)
         return Standing(data, waiting, self._version, self._due(current), said.wait)
 
     def _due(self, current: _Round | None) -> float:
@@ -479,7 +479,7 @@ class SecureAggregation:
         if current.collector.phase == "joining":
             if current.everyone is not None or len(current.members) < self._rules.fewest:
                 return math.inf  # whoever joins changes it, and nothing else does
-            end = current.joined + self._core.settings.gather_for
+            end = current.joined + self._state.settings.gather_for
         return max(0.0, end - self._clock())
 
 

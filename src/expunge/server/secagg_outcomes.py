@@ -51,9 +51,9 @@ class Outcomes:
     """Brings sums to their end; in the thread that changes things."""
 
     def __init__(
-        self, core: ServerState, orders: Orders, audits: Audits, upkeep: Maintenance
+        self, state: ServerState, orders: Orders, audits: Audits, upkeep: Maintenance
     ) -> None:
-        self._core = core
+        self._state = state
         self._orders = orders
         self._audits = audits
         self._upkeep = upkeep
@@ -62,7 +62,7 @@ class Outcomes:
         """Refuse a client that cannot take part in a round of this purpose with this sequence
         number.
         """
-        actor = self._core.actor(member.client, "client")
+        actor = self._state.actor(member.client, "client")
         require_standing(member.client, actor.status, reset=member.reset)
         if purpose != "change":
             require_next(
@@ -73,25 +73,25 @@ class Outcomes:
 
     def applied(self, client: str, sequence: int, aggregation: str) -> bytes | None:
         """The receipt of a client's request, if this round has applied it."""
-        core = self._core
-        with core.lock:
-            membership = core.storage.rounds.membership(client, sequence)
+        state = self._state
+        with state.lock:
+            membership = state.storage.rounds.membership(client, sequence)
             if membership is None:
                 return None
-            entry = core.log.entry(membership.position)
+            entry = state.log.entry(membership.position)
             if read_entry(entry)["aggregation"] != aggregation:
                 return None
-            checkpoint = core.checkpoint(core.now())
+            checkpoint = state.checkpoint(state.now())
             content = receipt_content(
-                server=core.server_id,
+                server=state.server_id,
                 entry=entry,
                 index=membership.position,
-                proof=core.log.inclusion(membership.position, checkpoint.size),
+                proof=state.log.inclusion(membership.position, checkpoint.size),
                 checkpoint=checkpoint,
                 spec=Spec.from_dict(canonical.decode(membership.spec.encode())),
                 client=client,
             )
-            return core.sign("receipt", content).to_bytes()
+            return state.sign("receipt", content).to_bytes()
 
     # -- attempts ----------------------------------------------------------------------------------
 
@@ -99,8 +99,8 @@ class Outcomes:
         """Note, durably, whose sum is about to be unmasked: until that is applied, only the same
         sum may be asked for again.
         """
-        with self._core.changing():
-            self._core.storage.rounds.attempt(
+        with self._state.changing():
+            self._state.storage.rounds.attempt(
                 Attempt(opening.round, member.client, member.sequence) for member in members
             )
 
@@ -112,7 +112,7 @@ class Outcomes:
         """
         members: dict[str, set[tuple[str, int]]] = {}
         late = self._late()
-        for attempt in self._core.storage.rounds.attempts():
+        for attempt in self._state.storage.rounds.attempts():
             if attempt.aggregation not in late:
                 of_round = members.setdefault(attempt.aggregation, set())
                 of_round.add((attempt.client, attempt.sequence))
@@ -121,7 +121,7 @@ class Outcomes:
 
     def _late(self) -> set[str]:
         """The rounds attempted whose sums can no longer be: a member is gone, or further on."""
-        storage = self._core.storage
+        storage = self._state.storage
         actors = {actor.name: actor for actor in storage.actors.all()}
         return {
             attempt.aggregation
@@ -134,24 +134,24 @@ class Outcomes:
 
     def change(self, opening: Opening, sum_of: Contribution, members: Sequence[Member]) -> None:
         """Apply the sum of what clients add and delete, and log who they were."""
-        core = self._core
+        state = self._state
         message = Message("net", GramPart(sum_of.statistics))
         with self._ending(opening):
             for member in members:
                 self.require_member(member, opening.purpose)
             try:
-                core.books.apply([message])
-                digests = core.solved()
+                state.ledger.apply([message])
+                digests = state.solved()
             except ExpungeError as problem:
                 raise RefusedError("impossible", f"{problem}; {_BLAME}") from problem
-            with core.changing() as now:
-                record = core.record
+            with state.changing() as now:
+                record = state.record
                 number = record.round + 1
-                recorded = Recorded(EVERYONE, number, message, message.to_bytes(core.spec))
-                core.books.record([recorded], record.generation, now)
-                core.storage.state.put(replace(record, round=number))
-                core.keep_digests(digests)
-                index = core.append(
+                recorded = Recorded(EVERYONE, number, message, message.to_bytes(state.spec))
+                state.ledger.record([recorded], record.generation, now)
+                state.storage.state.put(replace(record, round=number))
+                state.keep_digests(digests)
+                index = state.append(
                     "aggregated",
                     now,
                     aggregation=opening.round,
@@ -165,21 +165,21 @@ class Outcomes:
                     ledger_before=record.ledger_digest,
                     ledger_after=digests.ledger,
                     head=digests.head,
-                    spec=core.spec.digest,
-                    erased_by=time_text(now + core.settings.erase_within),
+                    spec=state.spec.digest,
+                    erased_by=time_text(now + state.settings.erase_within),
                     generation=record.generation,
                 )
                 self._enter(members, index)
-            core.settle_head()
+            state.settle_head()
 
     def _enter(self, members: Sequence[Member], index: int) -> None:
-        core, storage = self._core, self._core.storage
-        text = canonical.encode(core.spec.to_dict()).decode("ascii")
+        state, storage = self._state, self._state.storage
+        text = canonical.encode(state.spec.to_dict()).decode("ascii")
         requests = [(member.client, member.sequence) for member in members]
         storage.rounds.apply(Membership(index, text), requests)
         storage.actors.put(
             *(
-                replace(core.actor(client), sequence=sequence, status="active")
+                replace(state.actor(client), sequence=sequence, status="active")
                 for client, sequence in requests
             )
         )
@@ -202,25 +202,25 @@ class Outcomes:
         The old ledger minus the new one is what the clients to be forgotten had: no copy of either
         may stay.
         """
-        core, new = self._core, sum_of.statistics
+        state, new = self._state, sum_of.statistics
         problem = problem_with(new)
         if problem is not None:
             raise RefusedError("impossible", f"{problem}; {_BLAME}")
         with self._upkeep.working:
             self._upkeep.fold()
             with self._ending(opening):
-                gone = core.storage.rounds.rebuilds()
-                before, fewer = core.record.ledger_digest, core.books.solver.count - new.count
-                core.books.replace(new)
-                digests = core.solved()
-                with core.changing() as now:
-                    position = core.storage.journal.last()
-                    core.books.write_ledger(new, position)()
-                    core.books.fold_client(EVERYONE, position, new)()
-                    (slot,) = core.vault.new()
-                    core.begin_generation(slot, digests)
+                gone = state.storage.rounds.rebuilds()
+                before, fewer = state.record.ledger_digest, state.ledger.solver.count - new.count
+                state.ledger.replace(new)
+                digests = state.solved()
+                with state.changing() as now:
+                    position = state.storage.journal.last()
+                    state.ledger.write_ledger(new, position)()
+                    state.ledger.fold_client(EVERYONE, position, new)()
+                    (slot,) = state.vault.new()
+                    state.begin_generation(slot, digests)
                     for client in gone:
-                        core.append(
+                        state.append(
                             "forgotten",
                             now,
                             client=client,
@@ -230,8 +230,8 @@ class Outcomes:
                             head=digests.head,
                         )
                         self._orders.client_is_gone(client, 0, now)
-                    core.storage.rounds.rebuilt()
-                core.settle_head()
+                    state.storage.rounds.rebuilt()
+                state.settle_head()
             self._upkeep.fold()
 
     @contextmanager
@@ -239,16 +239,16 @@ class Outcomes:
         """The end of a round: under the lock, on sound memory, under the spec that it was opened
         with; or nothing happens.
         """
-        core = self._core
-        with core.lock:
-            core.require_sound()
+        state = self._state
+        with state.lock:
+            state.require_sound()
             if (opening.data_digest, opening.labels_digest) != (
-                core.spec.data_digest,
-                core.spec.labels_digest,
+                state.spec.data_digest,
+                state.spec.labels_digest,
             ):
                 raise RefusedError(
                     "wrong-spec",
                     "the labels were amended while the round was under way: it begins anew",
                 )
-            with core.mending():
+            with state.mending():
                 yield

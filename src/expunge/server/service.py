@@ -57,18 +57,18 @@ class Service:
         upkeep: bool,
         seconds: Clock = time.monotonic,
     ) -> None:
-        self._core = core = ServerState(folder, settings, clock)
+        self._state = state = ServerState(folder, settings, clock)
         self._report = report
-        if not core.record.salt:  # the last thing that is written by founding or restoring
+        if not state.record.salt:  # the last thing that is written by founding or restoring
             raise StoreError(
                 f"the server in {folder.path} was never finished: remove the folder and begin again"
             )
-        self._orders, self._audits = Orders(core), Audits(core)
-        self.upkeep = Maintenance(core, self._audits, report)
-        self._requests = Requests(core, self._orders, self._audits)
-        self._commands = Commands(core, self._orders, self._audits, self.upkeep)
+        self._orders, self._audits = Orders(state), Audits(state)
+        self.upkeep = Maintenance(state, self._audits, report)
+        self._requests = Requests(state, self._orders, self._audits)
+        self._commands = Commands(state, self._orders, self._audits, self.upkeep)
         self._queue = Writer(self._requests.run, group_commit=settings.group_commit)
-        self.rounds = self._rounds(seconds) if core.spec.is_masked else None
+        self.rounds = self._rounds(seconds) if state.spec.is_masked else None
         self._published: tuple[int, bytes, str] | None = None  # a cache: version, file, digest
         if upkeep:
             self.upkeep.start()
@@ -106,15 +106,15 @@ class Service:
         from expunge.server.secagg import SecureAggregation  # noqa: PLC0415
         from expunge.server.secagg_outcomes import Outcomes  # noqa: PLC0415
 
-        outcomes = Outcomes(self._core, self._orders, self._audits, self.upkeep)
-        return SecureAggregation(self._core, self._queue, outcomes, seconds)
+        outcomes = Outcomes(self._state, self._orders, self._audits, self.upkeep)
+        return SecureAggregation(self._state, self._queue, outcomes, seconds)
 
     # -- who we are --------------------------------------------------------------------------------
 
     @property
-    def core(self) -> ServerState:
+    def state(self) -> ServerState:
         """For carriers that show how things stand; what changes goes through the methods here."""
-        return self._core
+        return self._state
 
     def status(self) -> dict[str, Any]:
         """Where the federation stands; nothing in it is personal."""
@@ -122,20 +122,20 @@ class Service:
 
     def federation(self) -> bytes:
         """The envelope `federation`."""
-        core = self._core
-        with core.lock:
+        state = self._state
+        with state.lock:
             content = {
-                "checkpoint": core.checkpoint(core.now()).to_json(),
-                "federation": core.federation,
+                "checkpoint": state.checkpoint(state.now()).to_json(),
+                "federation": state.federation,
                 "limits": {
-                    "largest_request": core.settings.largest_request,
-                    "erase_within": core.settings.erase_within,
+                    "largest_request": state.settings.largest_request,
+                    "erase_within": state.settings.erase_within,
                 },
-                "rotations": [envelope.to_json() for envelope in core.rotations()],
-                "server": core.folder.key.public.text,
-                "spec": core.spec.to_dict(),
+                "rotations": [envelope.to_json() for envelope in state.rotations()],
+                "server": state.folder.key.public.text,
+                "spec": state.spec.to_dict(),
             }
-            return payloads.sign("federation", content, core.folder.key)
+            return payloads.sign("federation", content, state.folder.key)
 
     # -- enrolment ---------------------------------------------------------------------------------
 
@@ -143,11 +143,11 @@ class Service:
     def enrol(self, data: bytes) -> bytes:
         """Take a new actor in, by a one-time token; the same enrolment again is answered again."""
         envelope, content = _overheard("enrolment", data)
-        self._core.require_federation(content["federation"])
+        self._state.require_federation(content["federation"])
         key = PublicKey.from_text(content["key"])
         _verify(envelope, key, "the key that is to be enrolled")
         try:
-            answer: bytes = self._queue.do(lambda: enrol(self._core, self._audits, content, key))
+            answer: bytes = self._queue.do(lambda: enrol(self._state, self._audits, content, key))
         except RefusedError:
             raise
         except Exception as problem:
@@ -210,43 +210,43 @@ class Service:
     def sync(self, data: bytes) -> bytes:
         """What is new for an actor."""
         envelope, content = _overheard("question", data)
-        self._core.require_federation(content["federation"])
-        core, name = self._core, content["actor"]
-        with core.lock:
-            actor = core.actor(name)
+        self._state.require_federation(content["federation"])
+        state, name = self._state, content["actor"]
+        with state.lock:
+            actor = state.actor(name)
             _verify(envelope, actor.public_key, f"the key that {name} enrolled")
-            now, is_client = core.now(), actor.role == "client"
-            checkpoint = core.checkpoint(now)
+            now, is_client = state.now(), actor.role == "client"
+            checkpoint = state.checkpoint(now)
             seen = min(content["size"], checkpoint.size)
             answer = {
                 "actor": name,
-                "amendments": [canonical.decode(data) for data in core.storage.amendments.all()],
+                "amendments": [canonical.decode(data) for data in state.storage.amendments.all()],
                 "audits": self._audits.waiting(name) if is_client else [],
                 "checkpoint": checkpoint.to_json(),
-                "consistency": [one.hex() for one in core.log.consistency(seen, checkpoint.size)],
-                "federation": core.federation,
-                "head": core.head.digest if core.head else "",
+                "consistency": [one.hex() for one in state.log.consistency(seen, checkpoint.size)],
+                "federation": state.federation,
+                "head": state.head.digest if state.head else "",
                 "nonce": content["nonce"],
                 "orders": self._orders.waiting(name) if is_client else [],
                 "rebuild": is_client
                 and self.rounds is not None
                 and self.rounds.wanted() == "rebuild",
-                "rotations": [one.to_json() for one in core.rotations()],
+                "rotations": [one.to_json() for one in state.rotations()],
                 "sequence": actor.sequence,
-                "spec": core.spec.to_dict(),
+                "spec": state.spec.to_dict(),
                 "status": actor.status,
                 "time": time_text(now),
             }
             self._note_seen(name)
-            return payloads.sign("answer", answer, core.folder.key)
+            return payloads.sign("answer", answer, state.folder.key)
 
     def _note_seen(self, name: str) -> None:
         """Remember that an actor has synced; if that cannot be written, whoever asks is answered
         all the same.
         """
         try:
-            with self._core.changing() as now:
-                self._core.storage.actors.put(replace(self._core.actor(name), seen=now))
+            with self._state.changing() as now:
+                self._state.storage.actors.put(replace(self._state.actor(name), seen=now))
         except (StoreError, OSError) as problem:
             self._report("the time of a sync could not be noted", problem)
 
@@ -256,25 +256,25 @@ class Service:
     def command(self, data: bytes) -> bytes:
         """A command, applied once by its number, or a question (number 0)."""
         envelope, content = _overheard("command", data)
-        self._core.require_federation(content["federation"])
+        self._state.require_federation(content["federation"])
         question = content["sequence"] == 0
         roles = self._commands.roles(content["action"], question=question)
-        actor = self._core.actor(content["actor"], *roles)
+        actor = self._state.actor(content["actor"], *roles)
         _verify(envelope, actor.public_key, f"the key that {content['actor']} enrolled")
         if question:
-            with self._core.lock:
+            with self._state.lock:
                 value = self._commands.ask(content["action"], content["arguments"])
-                return self._result(content, value, None, self._core.now())
+                return self._result(content, value, None, self._state.now())
         answer: bytes = self._queue.do(lambda: self._command(data, envelope, content))
         return answer
 
     def _command(self, data: bytes, envelope: Envelope, content: dict[str, Any]) -> bytes:
-        core, name, sequence = self._core, content["actor"], content["sequence"]
+        state, name, sequence = self._state, content["actor"], content["sequence"]
         digest = hashlib.sha256(data).hexdigest()
-        known = core.storage.answers.get(name, sequence)
+        known = state.storage.answers.get(name, sequence)
         if known is not None and known.request == digest:
             return known.answer
-        actor = core.actor(name)
+        actor = state.actor(name)
         if sequence != actor.sequence + 1:
             reason = (
                 f"command number {sequence} was offered where number {actor.sequence + 1} is "
@@ -290,7 +290,7 @@ class Service:
         except RefusedError:
             raise
         except Exception as problem:
-            known = core.storage.answers.get(name, sequence)
+            known = state.storage.answers.get(name, sequence)
             if known is not None:
                 return known.answer
             raise RefusedError(
@@ -298,31 +298,31 @@ class Service:
             ) from problem
 
     def _carry_out(self, envelope: Envelope, content: dict[str, Any], digest: str) -> bytes:
-        core, name, sequence = self._core, content["actor"], content["sequence"]
+        state, name, sequence = self._state, content["actor"], content["sequence"]
         action, arguments = content["action"], content["arguments"]
         with self.upkeep.working:
-            with core.lock:
-                core.require_sound()
+            with state.lock:
+                state.require_sound()
             self._commands.prepare(action, arguments)
-            with core.mending():
-                with core.changing() as now:
+            with state.mending():
+                with state.changing() as now:
                     value, summary = self._commands.do(now, action, arguments, envelope)
                     entry = {"actor": name, "sequence": sequence, "command": digest}
-                    index = core.append("commanded", now, **entry, action=action, summary=summary)
+                    index = state.append("commanded", now, **entry, action=action, summary=summary)
                     answer = self._result(content, value, index, now)
-                    core.storage.actors.put(replace(core.actor(name), sequence=sequence))
-                    core.storage.answers.add(Answer(name, sequence, digest, answer))
-                core.settle_head()
+                    state.storage.actors.put(replace(state.actor(name), sequence=sequence))
+                    state.storage.answers.add(Answer(name, sequence, digest, answer))
+                state.settle_head()
             self._commands.finish(action)
         return answer
 
     def _result(self, content: dict[str, Any], value: Any, index: int | None, now: int) -> bytes:
-        core = self._core
-        checkpoint = None if index is None else core.checkpoint(now)
-        logged = None if index is None or checkpoint is None else core.logged(index, checkpoint)
+        state = self._state
+        checkpoint = None if index is None else state.checkpoint(now)
+        logged = None if index is None or checkpoint is None else state.logged(index, checkpoint)
         told = result_content(
-            federation=core.federation,
-            server=core.server_id,
+            federation=state.federation,
+            server=state.server_id,
             actor=content["actor"],
             sequence=content["sequence"],
             action=content["action"],
@@ -333,44 +333,44 @@ class Service:
             logged=logged,
             checkpoint=checkpoint,
         )
-        return core.sign("result", told).to_bytes()
+        return state.sign("result", told).to_bytes()
 
     # -- evidence ----------------------------------------------------------------------------------
 
     def head_digest(self) -> str:
         """The digest of the current head; empty if there is none."""
-        return self._core.head_digest
+        return self._state.head_digest
 
     def head(self, known: str | None = None) -> bytes | None:
         """The published head with its certificate; None if its digest is `known`."""
-        core = self._core
-        with core.lock:
-            if core.head is not None and core.head.digest == known:
+        state = self._state
+        with state.lock:
+            if state.head is not None and state.head.digest == known:
                 return None
-            if self._published is None or self._published[0] != core.version:
-                envelope = certificate(core, self._audits, core.checkpoint(core.now()))
-                digest = core.head.digest if core.head is not None else ""
-                self._published = core.version, published_head.write(envelope, core.head), digest  # type: ignore[arg-type]
+            if self._published is None or self._published[0] != state.version:
+                envelope = certificate(state, self._audits, state.checkpoint(state.now()))
+                digest = state.head.digest if state.head is not None else ""
+                self._published = state.version, published_head.write(envelope, state.head), digest  # type: ignore[arg-type]
             return self._published[1]
 
     def checkpoint(self) -> bytes:
         """The envelope `checkpoint`."""
-        with self._core.lock:
-            return self._core.sign(
-                "checkpoint", self._core.checkpoint(self._core.now()).to_json()
+        with self._state.lock:
+            return self._state.sign(
+                "checkpoint", self._state.checkpoint(self._state.now()).to_json()
             ).to_bytes()
 
     def entries(self, start: int, end: int) -> list[bytes]:
         """Entries of the audit log."""
-        return self._core.log.entries(start, end)
+        return self._state.log.entries(start, end)
 
     def inclusion(self, index: int, size: int) -> list[bytes]:
         """An inclusion proof."""
-        return self._core.log.inclusion(index, size)
+        return self._state.log.inclusion(index, size)
 
     def consistency(self, first: int, second: int) -> list[bytes]:
         """A consistency proof."""
-        return self._core.log.consistency(first, second)
+        return self._state.log.consistency(first, second)
 
     def close(self, *, fold: bool = False) -> None:
         """Finish what has begun and let go of the folder; with `fold`, erase at rest first."""
@@ -381,7 +381,7 @@ class Service:
                 self.upkeep.finish_audits()
                 self.upkeep.fold()
         finally:
-            self._core.close()
+            self._state.close()
 
 
 def _overheard(kind: payloads.Kind, data: bytes) -> tuple[Envelope, dict[str, Any]]:

@@ -76,7 +76,7 @@ class ServerState:
         self._hashing = ThreadPoolExecutor(1, "digest")
         self.federation = self.record.federation
         self.solver_name = settings.solver or self.record.solver
-        self.books = ServerLedger(folder, self._recorded_spec(), self.solver_name)
+        self.ledger = ServerLedger(folder, self._recorded_spec(), self.solver_name)
         self.head: Head | None = None
         self.headless = ""  # why there is no head, if there is none
         self._sound = True  # whether memory is what is at rest
@@ -87,7 +87,7 @@ class ServerState:
     @property
     def spec(self) -> Spec:
         """The federation's current spec."""
-        return self.books.spec
+        return self.ledger.spec
 
     @property
     def record(self) -> State:
@@ -161,7 +161,7 @@ class ServerState:
         Statistics of no samples are refused; a head may also not be had.
         """
         try:
-            self.head, self.headless = self.books.solver.head(), ""
+            self.head, self.headless = self.ledger.solver.head(), ""
         except NotAGramError:
             raise
         except SolveError as problem:
@@ -179,7 +179,7 @@ class ServerState:
         solver.
         """
         salt = secrets.token_bytes(SALT_BYTES)
-        ledger = self._hashing.submit(self.books.digest())
+        ledger = self._hashing.submit(self.ledger.digest())
         try:
             self.find_head()
         finally:
@@ -195,7 +195,7 @@ class ServerState:
         erased with it.
         """
         record = self.record
-        salt = self.vault.seal(self.books.slot_of(record.generation), digests.salt, b"salt")
+        salt = self.vault.seal(self.ledger.slot_of(record.generation), digests.salt, b"salt")
         self.storage.state.put(
             replace(record, ledger_digest=digests.ledger, head_digest=digests.head, salt=salt)
         )
@@ -212,16 +212,16 @@ class ServerState:
     def salt(self) -> bytes:
         """The salt of the current digests: for auditors, while it is current."""
         record = self.record
-        return self.vault.unseal(self.books.slot_of(record.generation), record.salt, b"salt")
+        return self.vault.unseal(self.ledger.slot_of(record.generation), record.salt, b"salt")
 
     def recover(self) -> None:
         """After anything unexpected: make the memory what is at rest."""
         self._sound = False
         self.storage.make_room()
         self.folder.adopt_key()
-        self.books.spec = self._recorded_spec()
-        self.books.discard()
-        self.books.reload()
+        self.ledger.spec = self._recorded_spec()
+        self.ledger.discard()
+        self.ledger.reload()
         self.find_head()
         self.settle_head()
         self._sound = True

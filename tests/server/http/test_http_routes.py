@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def server_key(server: Served):
-    return server.site.service.core.folder.key.public
+    return server.site.service.state.folder.key.public
 
 
 def test_a_client_enrols_adds_deletes_and_syncs(server: Served) -> None:
@@ -158,7 +158,7 @@ def test_health_readiness_and_metrics(server: Served) -> None:
 def test_a_store_that_does_not_answer_is_not_ready(
     server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = server.site.service.core.storage.database
+    database = server.site.service.state.storage.database
     rows = database.rows
     with monkeypatch.context() as patched:
         patched.setattr(database, "rows", lambda *_: rows("SELECT * FROM a_damaged_table"))
@@ -262,7 +262,7 @@ def test_many_clients_wait_for_shared_rounds_without_a_thread_each(server: Serve
     )
     before, answers = service.status()["round"], {}
     threads = []
-    with service.core.lock:  # nothing is applied while this is held
+    with service.state.lock:  # nothing is applied while this is held
         for client in clients:
             data = client.request(add=[0, 1])
             thread = threading.Thread(

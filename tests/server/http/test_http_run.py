@@ -39,7 +39,7 @@ print("ended", flush=True)
 
 def is_closed(service: Service) -> bool:
     """Whether another may open its folder."""
-    opened(service.core.folder.path).close()
+    opened(service.state.folder.path).close()
     return True
 
 
@@ -196,7 +196,7 @@ def test_stopping_waits_for_a_round_that_is_waited_for(tmp_path: Path) -> None:
     answers = []
     with served(tmp_path) as server:
         data = server.site.client("clinic").request(add=[0])
-        with server.site.service.core.lock:  # no round ends while this is held
+        with server.site.service.state.lock:  # no round ends while this is held
             asking = threading.Thread(
                 target=lambda: answers.append(server.ask("POST", "/v1/requests", data).status)
             )

@@ -49,7 +49,7 @@ def everything(server: Served) -> list[str]:
     )
     assert order.status == 200
     assert site.service.status()["orders"]["open"] == 1
-    row = site.service.core.storage.database.value("SELECT id FROM orders")
+    row = site.service.state.storage.database.value("SELECT id FROM orders")
     server.ask("POST", "/v1/sync", client.question())
     server.ask("POST", "/v1/requests", client.request(delete=[1], orders=(OrderAnswer(row, 1),)))
     server.ask("POST", "/v1/requests", client.request(delete=[1], sequence=3))

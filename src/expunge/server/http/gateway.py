@@ -52,7 +52,7 @@ class Gateway:
     ) -> None:
         self.service = service
         self.limits = limits or Limits()
-        settings = service.core.settings
+        settings = service.state.settings
         self.bodies = bodies = Bodies(
             self.limits, settings.largest_request, settings.most_in_flight
         )
@@ -140,8 +140,8 @@ class Gateway:
         """Who speaks; refused, as the service would, unless an enrolled client signed it."""
         with malformed():
             claims = read(start)
-        self.service.core.require_federation(claims.federation)
-        self.service.core.signing_client(claims.client, claims.signed)
+        self.service.state.require_federation(claims.federation)
+        self.service.state.signing_client(claims.client, claims.signed)
         return claims
 
     def _offer(self, note: Note, data: memoryview) -> Offer:
@@ -187,7 +187,7 @@ class Gateway:
         if wait > 0.0:
             raise too_many(
                 f"{actor} has asked more often than "
-                f"{self.service.core.settings.requests_per_minute} times a minute",
+                f"{self.service.state.settings.requests_per_minute} times a minute",
                 wait,
             )
 
@@ -216,13 +216,13 @@ class Gateway:
 
     async def readiness(self) -> tuple[bool, str]:
         """Whether the store answers; and if not, or if there is no head to publish, why."""
-        core = self.service.core
+        state = self.service.state
         try:
             async with asyncio.timeout(_READY_SECONDS):
-                await self.fetch(lambda: core.record)
+                await self.fetch(lambda: state.record)
         except (RefusedError, TimeoutError):
             return False, "the store does not answer"
-        return True, core.headless
+        return True, state.headless
 
     # -- threads -----------------------------------------------------------------------------------
 

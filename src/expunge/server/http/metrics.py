@@ -138,12 +138,12 @@ class _Federation(Collector):
         yield from found
 
     def _found(self) -> Iterator[Metric]:
-        status, core = self._service.status(), self._service.core
+        status, state = self._service.status(), self._service.state
         now = time_seconds(status["time"])
-        oldest, erased = core.storage.journal.oldest(), core.last_erased()
+        oldest, erased = state.storage.journal.oldest(), state.last_erased()
         yield _gauge("expunge_samples", "Samples retained in the ledger.", status["samples"])
         yield _gauges("expunge_clients", "Clients, by status.", "status", status["clients"])
-        silent = len(core.silent(now - _DAY))
+        silent = len(state.silent(now - _DAY))
         yield _gauge(
             "expunge_clients_silent", "Active clients that have not synced for a day.", silent
         )
@@ -165,7 +165,7 @@ class _Federation(Collector):
         yield _gauge(
             "expunge_erase_within_seconds",
             "Within this time messages are to be erased.",
-            core.settings.erase_within,
+            state.settings.erase_within,
         )
         yield _gauge("expunge_log_entries", "Entries of the audit log.", status["log"])
         yield CounterMetricFamily(

@@ -426,5 +426,5 @@ def _applied(service: Service) -> int:
     """How many requests of clients have been applied, by messages of their own or by rounds of
     secure aggregation.
     """
-    actors = service.core.storage.actors.all()
+    actors = service.state.storage.actors.all()
     return sum(actor.sequence for actor in actors if actor.role == "client")
