@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -19,9 +19,11 @@ import pytest
 
 from expunge import Statistics
 from expunge.client import ClientStore, Composition, Selection
+from expunge.client.folder import ClientFolder
 from expunge.crypto.vault import Vault
 from expunge.errors import ShreddedError, StoreError
 from support import killable_client, seeds
+from support.client_files import files_of, live_slots, referred_slots, rows_of
 from support.clients import NOW, SPEC, Server, deliver, features, found_in, ids, make_store, traces
 from support.killable_client import REPEATED, Accepting, attempt, check, count_down_in, steps
 
@@ -63,8 +65,7 @@ def test_a_write_that_fails_leaves_a_store_that_goes_on(
             attempt(step, "a write failed", "has no receipt yet")
             if before >= 0 > left[0]:
                 attempt(step, "has no receipt yet", *REPEATED)
-        query = "SELECT slot FROM samples UNION SELECT slot FROM compositions"
-        assert store._folder.vault.live() >= {0, *(row[0] for row in store._database.rows(query))}
+        assert live_slots(store) >= referred_slots(store)
     assert left[0] < 0, f"no write failed: there are fewer than {point}"
     check(tmp_path, 9)
 
@@ -104,10 +105,8 @@ class TestErasure:
             with pytest.raises(StoreError, match="the disk failed"):
                 store.outbox.settle(2, receipt)
             store.outbox.settle(2, receipt)
-            assert store._folder.vault.live() == {
-                0,
-                *(row[0] for row in store._database.rows("SELECT slot FROM samples")),
-            }
+            assert live_slots(store) == referred_slots(store)
+            assert len(live_slots(store)) == 3
 
     @pytest.mark.parametrize("before", [True, False])
     def test_a_slot_in_use_again_is_not_destroyed(
@@ -123,7 +122,7 @@ class TestErasure:
             assert store.preview(Selection(everything=True)).count == 6
             deliver(store, server := Server())
             assert server.statistics == store.statistics()
-            assert len(store._folder.vault.live()) == 7
+            assert len(live_slots(store)) == 7
 
     def test_the_scan_finds_what_lies_open(self, tmp_path: Path) -> None:
         row = features(1)[0]
@@ -169,49 +168,43 @@ class TestErasure:
             store.outbox.compose()
             old = {
                 row[0]: row[1:]
-                for row in store._database.rows(
-                    "SELECT slot, id_tag, commitment, names, content FROM samples"
+                for row in rows_of(
+                    store, "SELECT slot, id_tag, commitment, names, content FROM samples"
                 )
             }
-            nonce = store._database.row("SELECT slot, sealed FROM compositions")
+            (nonce,) = rows_of(store, "SELECT slot, sealed FROM compositions")
             doomed = {
                 row[0]
-                for row in store._database.rows("SELECT slot FROM samples WHERE state = 'deleting'")
+                for row in rows_of(store, "SELECT slot FROM samples WHERE state = 'deleting'")
             }
             assert len(doomed) == 3
-            assert nonce is not None
             receipt = server.offer(store.outbox.encode(store.outbox.composed()))  # type: ignore[arg-type]
             store.outbox.settle(2, receipt)
             log = store.path / "client.db-wal"
             assert not log.exists() or log.stat().st_size == 0
             raw = b"".join(file.read_bytes() for file in store.path.iterdir())
-            with pytest.raises(ShreddedError):
-                store._folder.vault.unseal(nonce[0], nonce[1], b"composition:2")
-            for slot, (id_tag, commitment, names, content) in old.items():
-                if slot in doomed:
-                    assert not any(part in raw for part in (id_tag, commitment, names, content))
-                    with pytest.raises(ShreddedError):
-                        store._folder.vault.unseal(slot, names, b"names\0" + id_tag)
-                    with pytest.raises(ShreddedError):
-                        store._folder.vault.unseal(
-                            slot, content, b"content\0" + id_tag + commitment
-                        )
-                else:
-                    assert all(part in raw for part in (id_tag, commitment, names))
-                    store._folder.vault.unseal(slot, names, b"names\0" + id_tag)
+            with files_of(store) as files:
+                unseal = files.vault.unseal
+                with pytest.raises(ShreddedError):
+                    unseal(nonce[0], nonce[1], b"composition:2")
+                for slot, (id_tag, commitment, names, content) in old.items():
+                    if slot in doomed:
+                        assert not any(part in raw for part in (id_tag, commitment, names, content))
+                        with pytest.raises(ShreddedError):
+                            unseal(slot, names, b"names\0" + id_tag)
+                        with pytest.raises(ShreddedError):
+                            unseal(slot, content, b"content\0" + id_tag + commitment)
+                    else:
+                        assert all(part in raw for part in (id_tag, commitment, names))
+                        unseal(slot, names, b"names\0" + id_tag)
 
     def test_keys_are_nowhere_in_the_folder_afterwards(self, tmp_path: Path) -> None:
         with make_store(tmp_path, mirrors=[tmp_path / "mirror"]) as store:
             store.add(ids(3), features(3), [0, 1, 2], now=NOW)
             deliver(store, server := Server())
             content = (store.path / "client.vault").read_bytes()
-            keys = {
-                slot: content[64 + 32 * slot : 96 + 32 * slot]
-                for slot in store._folder.vault.live()
-            }
-            (doomed,) = (
-                row[0] for row in store._database.rows("SELECT slot FROM samples WHERE label = 1")
-            )
+            keys = {slot: content[64 + 32 * slot : 96 + 32 * slot] for slot in live_slots(store)}
+            ((doomed,),) = rows_of(store, "SELECT slot FROM samples WHERE label = 1")
             store.forget(Selection(label="dog"))
             deliver(store, server)
             assert found_in(tmp_path, [keys.pop(doomed)]) == []
@@ -219,40 +212,52 @@ class TestErasure:
 
 
 class TestFullDisk:
-    def full(self, store: ClientStore, more: int = 0) -> None:
-        pages = store._database.value("PRAGMA page_count")
-        store._database.rows(f"PRAGMA max_page_count={pages + more}")
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> ClientFolder:
+        make_store(tmp_path).close()
+        return ClientFolder.open(tmp_path / "store")
 
-    def roomy(self, store: ClientStore) -> None:
-        store._database.rows("PRAGMA max_page_count=1000000")
+    @pytest.fixture
+    def store(self, folder: ClientFolder) -> Iterator[ClientStore]:
+        with ClientStore(folder) as store:
+            yield store
 
-    def test_an_add_that_does_not_fit_changes_nothing(self, tmp_path: Path) -> None:
+    def full(self, folder: ClientFolder, more: int = 0) -> None:
+        pages = folder.database.value("PRAGMA page_count")
+        folder.database.rows(f"PRAGMA max_page_count={pages + more}")
+
+    def roomy(self, folder: ClientFolder) -> None:
+        folder.database.rows("PRAGMA max_page_count=1000000")
+
+    def test_an_add_that_does_not_fit_changes_nothing(
+        self, folder: ClientFolder, store: ClientStore
+    ) -> None:
         server = Server()
-        with make_store(tmp_path) as store:
-            store.add(ids(3), features(3), [0, 1, 2], now=NOW)
-            before = store.status(), store._folder.vault.live()
-            self.full(store, 2)
-            with pytest.raises(StoreError, match=r"full.*Free some space"):
-                store.add(ids(2000, "big"), features(2000), [0] * 2000, now=NOW)
-            assert (store.status(), store._folder.vault.live()) == before
-            self.roomy(store)
+        store.add(ids(3), features(3), [0, 1, 2], now=NOW)
+        before = store.status(), live_slots(store)
+        self.full(folder, 2)
+        with pytest.raises(StoreError, match=r"full.*Free some space"):
             store.add(ids(2000, "big"), features(2000), [0] * 2000, now=NOW)
-            deliver(store, server)
-            assert server.account.count == 2003
+        assert (store.status(), live_slots(store)) == before
+        self.roomy(folder)
+        store.add(ids(2000, "big"), features(2000), [0] * 2000, now=NOW)
+        deliver(store, server)
+        assert server.account.count == 2003
 
-    def test_a_receipt_that_does_not_fit_is_settled_later(self, tmp_path: Path) -> None:
+    def test_a_receipt_that_does_not_fit_is_settled_later(
+        self, folder: ClientFolder, store: ClientStore
+    ) -> None:
         server = Server()
-        with make_store(tmp_path) as store:
-            composition = about_to_delete(store, server)
-            data = store.outbox.encode(composition)
-            self.full(store)
-            with pytest.raises(StoreError, match="full"):
-                store.outbox.settle(2, b"x" * 1_000_000)
-            assert store.outbox.encode(composition) == data
-            assert store.status().deleting == 1
-            self.roomy(store)
-            store.outbox.settle(2, server.offer(data))
-            assert store.statistics() == server.statistics
+        composition = about_to_delete(store, server)
+        data = store.outbox.encode(composition)
+        self.full(folder)
+        with pytest.raises(StoreError, match="full"):
+            store.outbox.settle(2, b"x" * 1_000_000)
+        assert store.outbox.encode(composition) == data
+        assert store.status().deleting == 1
+        self.roomy(folder)
+        store.outbox.settle(2, server.offer(data))
+        assert store.statistics() == server.statistics
 
 
 class TestOldCopies:

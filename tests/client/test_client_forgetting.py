@@ -11,6 +11,7 @@ import pytest
 from expunge import Statistics
 from expunge.client import Selection
 from expunge.errors import InputError, StoreError, UnknownSampleError
+from support.client_files import live_slots
 from support.clients import NOW, SPEC, Server, deliver, features, ids, make_store
 
 
@@ -124,11 +125,11 @@ class TestCorrecting:
             store.add(["a"], features(1), [0], now=NOW)
             if delivered:
                 deliver(store, server)
-            before = store.status(), store._folder.vault.live(), store.statistics()
+            before = store.status(), live_slots(store), store.statistics()
             name = SPEC.labels[0] if SPEC.labels else ""
             for change in ({"label": 0}, {"label": name}, {"feature": features(1)[0]}):
                 assert store.correct("a", **change) is False
-            assert (store.status(), store._folder.vault.live(), store.statistics()) == before
+            assert (store.status(), live_slots(store), store.statistics()) == before
             assert (store.outbox.compose() is None) == delivered
 
     def test_commitments_are_new_if_something_changes(self, tmp_path: Path) -> None:
@@ -204,10 +205,10 @@ class TestCorrecting:
         with make_store(tmp_path) as store:
             store.add(["a"], features(1), [0], now=NOW)
             deliver(store, Server())
-            before = store.status(), store._folder.vault.live()
+            before = store.status(), live_slots(store)
             with pytest.raises(InputError, match=text):
                 store.correct("a", **change)
-            assert (store.status(), store._folder.vault.live()) == before
+            assert (store.status(), live_slots(store)) == before
 
     def test_what_is_being_deleted_cannot_be_corrected(self, tmp_path: Path) -> None:
         with make_store(tmp_path) as store:

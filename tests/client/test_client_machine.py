@@ -15,6 +15,7 @@ from expunge import Statistics
 from expunge.client import ClientStore, Composition, Selection
 from expunge.errors import InputError, RefusedError, UnknownSampleError
 from expunge.wire import request
+from support.client_files import files_of, live_slots, referred_slots
 from support.clients import NOW, SPEC, Server, deliver, features, make_store
 
 
@@ -43,13 +44,7 @@ class StoreMachine(RuleBasedStateMachine):
     def add(self, names: list[str], label: int) -> None:
         seeds = [self.fresh() for _ in names]
         rows = np.concatenate([features(1, seed) for seed in seeds])
-        here = [
-            name
-            for name in names
-            if self.store._database.value(
-                "SELECT 1 FROM samples WHERE id_tag = ?", (self.tag(name),)
-            )
-        ]
+        here = [name for name in names if self.is_here(name)]
         if here:
             with pytest.raises(InputError):
                 self.store.add(names, rows, [label] * len(names), now=NOW)
@@ -59,8 +54,11 @@ class StoreMachine(RuleBasedStateMachine):
                 (name, (seed, label)) for name, seed in zip(names, seeds, strict=True)
             )
 
-    def tag(self, name: str) -> bytes:
-        return self.store._folder.id_tag(name)
+    def is_here(self, name: str) -> bool:
+        """Whether the store has a sample of this id, in whatever state."""
+        with files_of(self.store) as files:
+            query = "SELECT 1 FROM samples WHERE id_tag = ?"
+            return bool(files.database.rows(query, (files.id_tag(name),)))
 
     @rule(name=st.sampled_from("abcdefgh"), label=st.integers(0, 2))
     def correct(self, name: str, label: int) -> None:
@@ -119,11 +117,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_vault_holds_what_the_database_refers_to(self) -> None:
-        query = "SELECT slot FROM samples UNION SELECT slot FROM compositions"
-        assert self.store._folder.vault.live() == {
-            0,
-            *(row[0] for row in self.store._database.rows(query)),
-        }
+        assert live_slots(self.store) == referred_slots(self.store)
 
     @invariant()
     def the_model_is_what_is_there(self) -> None:

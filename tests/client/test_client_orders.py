@@ -14,6 +14,7 @@ from expunge.errors import CommitmentError, ProtocolError
 from expunge.server.service import Service
 from expunge.server.state import Settings
 from support.agents import Home, add
+from support.client_files import change_behind
 from support.clients import features, ids
 from support.federation import SPEC, Party
 
@@ -179,7 +180,7 @@ class TestAudits:
     def test_a_store_that_differs_is_found_out(self, home: Home) -> None:
         add(home.store)
         home.agent.push()
-        home.store._database.rows("DELETE FROM samples WHERE label = 2")
+        change_behind(home.store, "DELETE FROM samples WHERE label = 2")
         audit = home.federation.operator.command("audit")["audit"]
         home.agent.sync()
         home.federation.service.upkeep.run_due()

@@ -14,6 +14,7 @@ from expunge.client import ClientStore, Selection
 from expunge.errors import InputError, ProtocolError, StoreError
 from expunge.wire.messages import request_bytes
 from expunge.wire.request import AuditAnswer, OrderAnswer
+from support.client_files import live_slots, referred_slots
 from support.clients import NOW, SPEC, Server, deliver, features, ids, make_store
 
 ORDER = "ab" * 16
@@ -129,10 +130,8 @@ class TestSettling:
             status = store.status()
             assert (status.adding, status.deleting, status.live, status.composed) == (2, 2, 1, None)
             assert status.refusal == "the labels have been amended"
-            assert store._folder.vault.live() == {
-                0,
-                *(row[0] for row in store._database.rows("SELECT slot FROM samples")),
-            }
+            assert live_slots(store) == referred_slots(store)
+            assert len(live_slots(store)) == 1 + status.adding + status.deleting + status.live
             header = deliver(store, server)
             assert header is not None
             assert (header.sequence, header.added, header.deleted) == (2, 2, 2)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from expunge import Statistics
 from expunge.client import ClientStore, Selection
 from expunge.errors import CommitmentError, InputError
+from support.client_files import rows_of
 from support.clients import NOW, SPEC, Server, deliver, features, ids, make_store
 
 
@@ -41,8 +42,8 @@ class TestRecomputing:
             yield store
 
     def kept(self, store: ClientStore) -> int:
-        slots = [row[0] for row in store._database.rows("SELECT slot FROM samples")]
-        return sum(one.content.feature is not None for one in store._samples.open(slots))
+        opened = store.opened(Selection(everything=True))
+        return sum(sample.content.feature is not None for _, sample in opened)
 
     def test_features_are_kept_until_the_receipt_only(
         self, store: ClientStore, pictures: Pictures
@@ -88,14 +89,14 @@ class TestRecomputing:
             == Statistics.of(SPEC, features(4), [1, 1, 2, 0])
             == store.statistics(recompute=pictures)
         )
-        before = store.status(), store._database.rows("SELECT content FROM samples ORDER BY slot")
+        before = store.status(), rows_of(store, "SELECT content FROM samples ORDER BY slot")
         assert store.correct("sample-0", label="dog", recompute=pictures) is False
         source = pictures.sources[0]
         same = {"feature": features(4)[0], "source": source, "recompute": pictures}
         assert store.correct("sample-0", **same) is False
         assert (
             store.status(),
-            store._database.rows("SELECT content FROM samples ORDER BY slot"),
+            rows_of(store, "SELECT content FROM samples ORDER BY slot"),
         ) == before
         with pytest.raises(InputError, match="source="):
             store.correct("sample-0", feature=features(1)[0], recompute=pictures)

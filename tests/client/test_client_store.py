@@ -31,6 +31,7 @@ from expunge.errors import (
     UnknownLabelError,
     UnknownSampleError,
 )
+from support.client_files import live_slots
 from support.clients import (
     CLIENT,
     FEDERATION,
@@ -267,7 +268,7 @@ class TestAdding:
                 store.add(ids(700), rows, labels, now=NOW)
             assert "row 0" not in str(caught.value)
             assert store.status().adding == 1
-            assert store._folder.vault.live() == {0, 1}
+            assert live_slots(store) == {0, 1}
             store.add(ids(2), features(2), [0, 1], now=NOW)
 
     @pytest.mark.parametrize(
@@ -296,7 +297,7 @@ class TestAdding:
             with pytest.raises(error, match=text):
                 store.add(*arguments, now=NOW)
             assert store.status().adding == 0
-            assert store._folder.vault.live() == {0}
+            assert live_slots(store) == {0}
 
     def test_subjects_must_be_as_many(self, tmp_path: Path) -> None:
         with (

@@ -13,6 +13,7 @@ import pytest
 from expunge.client import ClientStore, Selection
 from expunge.errors import EvidenceError, StoreError
 from support.agents import Home, add
+from support.client_files import live_slots
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def forgotten(home: Home) -> None:
 
 
 def keys(store: ClientStore) -> int:
-    return len(store._folder.vault.live()) - 1  # one makes tags
+    return len(live_slots(store)) - 1  # one makes tags
 
 
 def test_what_is_forgotten_is_gone_at_once(home: Home) -> None:

@@ -19,6 +19,7 @@ from expunge.crypto.vault import ReadOnlyVault
 from expunge.errors import ShreddedError, StoreBusyError, StoreError
 from expunge.storage import sqlite
 from expunge.storage.sqlite import Snapshot
+from support.client_files import files_of, live_slots
 from support.clients import NOW, SERVER, SPEC, Server, deliver, features, ids, make_store
 
 EVERYTHING = Selection(everything=True)
@@ -74,7 +75,7 @@ def test_a_change_is_seen_whole_or_not_at_all(store: ClientStore) -> None:
 
 def test_nothing_can_be_changed_by_a_glance(store: ClientStore) -> None:
     before = contents(store.path)
-    with ClientStore.open_read_only(store.path) as glance:
+    with ClientStore.open_read_only(store.path) as glance, files_of(store) as files:
         changes: list[Callable[[], object]] = [
             lambda: glance.add(["x"], features(1), [0], now=NOW),
             lambda: glance.correct("sample-0", label=1),
@@ -91,10 +92,10 @@ def test_nothing_can_be_changed_by_a_glance(store: ClientStore) -> None:
             lambda: glance.keep("rotation", b"x"),
             lambda: glance.put_head(b"x", "1" * 64),
             glance.drop_head,
-            lambda: glance._folder.vault.shred([1]),
-            lambda: glance._folder.vault.add_mirror(store.path / "mirror"),
-            lambda: glance._folder.erase([1]),
-            lambda: glance._database.run("DELETE FROM samples"),
+            lambda: files.vault.shred([1]),
+            lambda: files.vault.add_mirror(store.path / "mirror"),
+            lambda: files.erase([1]),
+            lambda: files.database.run("DELETE FROM samples"),
         ]
         for change in changes:
             refused(change)
@@ -148,7 +149,10 @@ def test_what_was_deleted_while_one_looked_is_not_shown(store: ClientStore) -> N
     """Between the moments at which database and vault are read, a sample can go, and its slot be
     given to another.
     """
-    store._database._connection.execute("PRAGMA busy_timeout=0")
+    store.close()
+    folder = ClientFolder.open(store.path)
+    folder.database.rows("PRAGMA busy_timeout=0")
+    store = ClientStore(folder)
     database = Snapshot(store.path / "client.db", MIGRATIONS)
     with pytest.raises(StoreError, match="could not be cut"):
         store.forget(
@@ -172,6 +176,7 @@ def test_what_was_deleted_while_one_looked_is_not_shown(store: ClientStore) -> N
     ).stat().st_size == 0  # what could not be done then is done now
     with ClientStore.open_read_only(store.path) as now:
         assert [one.names.id for one in now.listed(EVERYTHING)] == ["sample-0", "sample-1"]
+    store.close()
 
 
 def test_what_cannot_be_read_beside_its_process_is_busy(
@@ -211,10 +216,10 @@ def test_a_damaged_vault_is_named(tmp_path: Path, content: bytes, message: str) 
 
 
 def test_a_growth_of_the_vault_that_is_under_way_is_not_disturbed(store: ClientStore) -> None:
-    vault = store.path / "client.vault"
+    vault, live = store.path / "client.vault", live_slots(store)
     whole = vault.read_bytes() + bytes(4096)  # as it is before the header says so
     vault.write_bytes(whole)
     with ClientStore.open_read_only(store.path) as glance:
         assert len(glance.listed(EVERYTHING)) == 3
-        assert glance._folder.vault.live() == store._folder.vault.live()
+    assert live_slots(store) == live
     assert vault.read_bytes() == whole

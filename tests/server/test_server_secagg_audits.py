@@ -15,6 +15,7 @@ from test_server_erasure import copied, opens, sealed_in
 from expunge.errors import RefusedError
 from expunge.evidence import verify
 from expunge.server.secagg import SecureAggregation
+from support.client_files import change_behind
 from support.masked_round import PHASE, Circle, drawn
 
 
@@ -42,11 +43,11 @@ def tamper(circle: Circle, name: str) -> None:
     """
     store = circle.stores[name]
     circle.correct(name, next(iter(circle.held[name])))
-    with store._database.transaction() as changes:
-        changes.run("DELETE FROM samples WHERE state = 'deleting'")
-        changes.run(
-            "UPDATE samples SET state = 'live', held = 1, replaces = NULL WHERE state = 'adding'"
-        )
+    change_behind(
+        store,
+        "DELETE FROM samples WHERE state = 'deleting'",
+        "UPDATE samples SET state = 'live', held = 1, replaces = NULL WHERE state = 'adding'",
+    )
 
 
 def test_an_audit_of_honest_clients_finds_the_ledger_equal(circle: Circle) -> None:

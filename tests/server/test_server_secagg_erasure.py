@@ -16,6 +16,7 @@ from expunge.secagg.keys import Secrets
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.participant import State
 from expunge.secagg.shamir import SHARE_BYTES
+from support.client_files import files_of, live_slots, referred_slots, rows_of
 from support.masked_round import PHASE, Circle, drawn
 from support.raw_bytes import raw_bytes
 
@@ -126,20 +127,18 @@ def test_the_keys_of_a_round_that_is_over_are_destroyed(circle: Circle) -> None:
     for phase in ("sharing", "masking", "revealing"):
         circle.until(phase)
         for name, store in circle.stores.items():
-            row = store._database.row("SELECT slot, sealed FROM kept WHERE name = 'participation'")
-            copies[phase, name] = row
+            query = "SELECT slot, sealed FROM kept WHERE name = 'participation'"
+            (copies[phase, name],) = rows_of(store, query)
     circle.go()
     circle.check_whole()
-    for (_, name), row in copies.items():
-        assert row is not None
-        with pytest.raises(Exception, match=r"destroyed|sealed|shredded|key"):
-            circle.stores[name]._folder.vault.unseal(row[0], row[1], b"kept\0participation")
+    for (_, name), (slot, sealed) in copies.items():
+        with (
+            files_of(circle.stores[name]) as files,
+            pytest.raises(Exception, match=r"destroyed|sealed|shredded|key"),
+        ):
+            files.vault.unseal(slot, sealed, b"kept\0participation")
     for store in circle.stores.values():
-        slots = (
-            "SELECT slot FROM samples UNION SELECT slot FROM compositions UNION SELECT slot "
-            "FROM kept"
-        )
-        assert store._folder.vault.live() == {0, *(row[0] for row in store._database.rows(slots))}
+        assert live_slots(store) == referred_slots(store)
 
 
 def test_the_needles_are_good(circle: Circle, monkeypatch: pytest.MonkeyPatch) -> None:

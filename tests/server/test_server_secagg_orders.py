@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from expunge.errors import EvidenceError
 from expunge.evidence import render_bundle, verify
 from expunge.server.backup import restore
 from expunge.wire.schema import UNDISCLOSED
+from support.client_files import files_of
 from support.masked_round import PHASE, Circle, drawn
 
 SUBJECT = "subject-17"
@@ -282,8 +281,8 @@ def test_an_old_copy_of_a_store_forgets_the_round_it_was_in(circle: Circle) -> N
     circle.everybody_adds()
     circle.until("sharing")
     store = circle.stores["c0"]
-    with closing(sqlite3.connect(circle.path / "copy.db")) as copy:
-        store._database._connection.backup(copy)
+    with files_of(store) as files:
+        files.database.copy_to(circle.path / "copy.db")
     circle.wait(PHASE)
     circle.sync("c0")  # the round is aborted
     store.close()

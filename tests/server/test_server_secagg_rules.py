@@ -17,6 +17,7 @@ from expunge.crypto import Envelope, SigningKey, canonical
 from expunge.errors import EvidenceError, RefusedError
 from expunge.evidence import commitments_root
 from expunge.secagg import Contribution, read_preamble
+from support.client_files import rows_of
 from support.federation import make_key
 from support.masked_round import PHASE, Circle, drawn
 
@@ -140,7 +141,7 @@ def test_no_commitments_travel(circle: Circle) -> None:
     for name in circle.names:
         circle.forget(name, list(circle.held[name])[:1])
     circle.go()
-    rows = circle.stores["c0"]._database.rows("SELECT commitment FROM samples")
+    rows = rows_of(circle.stores["c0"], "SELECT commitment FROM samples")
     seen = b"".join(data for _, data in circle.way.said)
     assert rows
     assert all(

@@ -26,6 +26,7 @@ from expunge.crypto.vault import Vault
 from expunge.errors import ExpungeError, ShreddedError
 from expunge.storage.sqlite import Database
 from expunge.wire import request
+from support.client_files import live_slots, referred_slots
 from support.clients import NOW, SPEC, Server, features, found_in, ids, make_store, traces
 
 GONE = ["sample-1", "sample-4", "extra-0"]
@@ -187,8 +188,7 @@ def killed(folder: Path, after: int | None, delay: float) -> int:
 def check(folder: Path, finished: int) -> None:
     """Whatever happened, after opening and going on everything is as if nothing had happened."""
     with ClientStore.open(folder / "store") as store:
-        query = "SELECT slot FROM samples UNION SELECT slot FROM compositions"
-        assert store._folder.vault.live() == {0, *(row[0] for row in store._database.rows(query))}
+        assert live_slots(store) == referred_slots(store)
     backup = (folder / "store" / "client.db").read_bytes()
     work(folder, finished, lambda _: None)
     rows = np.concatenate([features(6)[[0, 2, 3, 5]], features(2, 1)[1:]])
