@@ -218,7 +218,7 @@ def _spec(given: dict[str, Any]) -> Spec:
         raise click.UsageError("give either --labels (classification) or --outputs (regression)")
     rules = rules_of(given)
     listed = given["messages"] or ("rows,gram" if rules is None else "masked")
-    messages = message_kinds(part.strip() for part in listed.split(","))
+    messages = tuple(part.strip() for part in listed.split(","))
     if rules is not None and messages != ("masked",):
         raise click.UsageError(
             "--secure-aggregation means masked messages and no others: leave out --messages"
@@ -233,7 +233,7 @@ def _spec(given: dict[str, Any]) -> Spec:
         label_grid=_grid("--label-grid", given["label_grid"]),
         publication_bits=given["publication_bits"],
         backbone=fingerprint,
-        messages=messages,
+        messages=message_kinds(messages),
         aggregation=rules,
     )
 
