@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from expunge.crypto.vault import _File
+from expunge.crypto.vault import VaultFile
 from expunge.errors import CarrierError, RefusedError, StoreError
 from expunge.evidence import published_head
 from expunge.server import backup, ledger
@@ -57,9 +57,9 @@ class Faults:
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
-    faults, write = Faults(), _File.write
+    faults, write = Faults(), VaultFile.write
 
-    def failing(self: _File, *arguments: Any) -> None:
+    def failing(self: VaultFile, *arguments: Any) -> None:
         try:
             faults("before vault")
             write(self, *arguments)
@@ -72,7 +72,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
         write_whole(*arguments)
         faults("after key")
 
-    monkeypatch.setattr(_File, "write", failing)
+    monkeypatch.setattr(VaultFile, "write", failing)
     monkeypatch.setattr(folder, "write_whole", failing_whole)
     monkeypatch.setattr(ledger, "LARGE_MESSAGE", 200)  # so that a few rows have a file of their own
     return faults

@@ -11,6 +11,7 @@ import pytest
 
 from expunge import kinds
 from expunge.errors import CarrierError, RefusedError, StoreError
+from expunge.server.secagg_outcomes import Outcomes
 from support.masked_round import PHASE, Circle, drawn
 
 PHASES = kinds.PHASES[:-1]  # in which a round can be interrupted
@@ -216,15 +217,14 @@ def test_a_disk_that_fails_before_anything_is_unmasked_loses_the_round_only(
     with drawn(hook=failing) as circle:
         circle.everybody_adds()
         circle.until("masking")
-        conclusions = circle.service.rounds._conclusions
-        attempt = conclusions.attempt
+        attempt = Outcomes.attempt
 
         def attempted(*arguments: Any) -> None:
             failing.when = "before commit"
             attempt(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(conclusions, "attempt", attempted)
+            patch.setattr(Outcomes, "attempt", attempted)
             told = circle.pass_round()
         assert any("could not store whose sum it asks for" in one.waiting for one in told.values())
         assert not any(b'"kind":"reveal"' in data for _, data in circle.way.said)
@@ -237,14 +237,13 @@ def test_a_failure_that_nobody_thought_of_ends_the_round_and_the_next_one_works(
 ) -> None:
     circle.everybody_adds()
     circle.until("revealing")
-    conclusions = circle.service.rounds._conclusions
 
     def broken(*_: object) -> None:
         raise MemoryError("no memory left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(conclusions, "change", broken)
-        patch.setattr(conclusions, "applied", broken)
+        patch.setattr(Outcomes, "change", broken)
+        patch.setattr(Outcomes, "applied", broken)
         with pytest.raises(MemoryError):
             circle.pass_round()
     circle.go()

@@ -326,8 +326,7 @@ class Federation:
 
     def finish_audits(self) -> None:
         """What upkeep does for audits that all have answered."""
-        for audit in self.service._audits.answered():
-            self.service._audits.finish(audit)
+        self.service.upkeep.finish_audits()
 
     def close(self) -> None:
         self.service.close()

@@ -78,14 +78,14 @@ class Mortal:
 
 def serve(federation: Federation, plan: list[Planned], writing: int, after: int | None) -> NoReturn:
     """In a process of its own: offer what has not been acknowledged, and fold all the while."""
-    mortal, write = Mortal(after), vault._File.write
+    mortal, write = Mortal(after), vault.VaultFile.write
 
     def written(*arguments: object) -> None:
         mortal()
         write(*arguments)  # type: ignore[arg-type]
         mortal()
 
-    vault._File.write = written  # type: ignore[assignment, method-assign]
+    vault.VaultFile.write = written  # type: ignore[assignment, method-assign]
     service = Service.open(
         federation.path, settings=Settings(erase_within=1), clock=federation.clock, hook=mortal
     )

@@ -52,7 +52,7 @@ _NONCE_BYTES = 12
 _OVERHEAD = len(_SEALED_VERSION) + _TAG_BYTES + _NONCE_BYTES + 16
 
 
-class _File:
+class VaultFile:
     """One file of keys: the vault itself, or a mirror of it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -63,7 +63,8 @@ class _File:
         self.changes = 0
 
     @classmethod
-    def create(cls, path: Path, identity: bytes, keys: bytes = b"", changes: int = 0) -> _File:
+    def create(cls, path: Path, identity: bytes, keys: bytes = b"", changes: int = 0) -> VaultFile:
+        """A new file, durable; one that exists is refused."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError as problem:
@@ -86,7 +87,8 @@ class _File:
         return file
 
     @classmethod
-    def open(cls, path: Path, *, read_only: bool = False) -> tuple[_File, bytearray]:
+    def open(cls, path: Path, *, read_only: bool = False) -> tuple[VaultFile, bytearray]:
+        """A file that was made before, and the keys in it."""
         mode = os.O_RDONLY if read_only else os.O_RDWR
         try:
             descriptor = os.open(path, mode | os.O_CLOEXEC)
@@ -155,6 +157,7 @@ class _File:
             view, offset = view[written:], offset + written
 
     def close(self) -> None:
+        """Let go of the file."""
         os.close(self._descriptor)
 
 
@@ -164,7 +167,7 @@ class Vault:
     May be used from several threads; by one process at a time.
     """
 
-    def __init__(self, files: list[_File], keys: bytearray) -> None:
+    def __init__(self, files: list[VaultFile], keys: bytearray) -> None:
         self._files = files  # mirrors first, the vault itself last
         self._keys = keys
         self._lock = threading.RLock()
@@ -184,9 +187,9 @@ class Vault:
         An existing file is refused.
         """
         identity = secrets.token_bytes(16)
-        files: list[_File] = []
+        files: list[VaultFile] = []
         try:
-            files += (_File.create(Path(place), identity) for place in (*mirrors, path))
+            files += (VaultFile.create(Path(place), identity) for place in (*mirrors, path))
         except BaseException:
             for file in files:
                 file.close()
@@ -199,11 +202,11 @@ class Vault:
         """The vault in a file, with its mirrors brought into step: the one that counts most changes
         is copied over the others.
         """
-        files: list[_File] = []
+        files: list[VaultFile] = []
         contents: list[bytearray] = []
         try:
             for place in (*mirrors, path):
-                file, keys = _File.open(Path(place))
+                file, keys = VaultFile.open(Path(place))
                 files.append(file)
                 contents.append(keys)
             if any(file.identity != files[-1].identity for file in files):
@@ -233,7 +236,7 @@ class Vault:
             self._require_open()
             main = self._files[-1]
             self._files.insert(
-                0, _File.create(Path(path), main.identity, bytes(self._keys), main.changes)
+                0, VaultFile.create(Path(path), main.identity, bytes(self._keys), main.changes)
             )
 
     def new(self, count: int = 1) -> list[int]:
@@ -383,7 +386,7 @@ class ReadOnlyVault(Vault):
     """
 
     def __init__(self, path: Path) -> None:
-        file, keys = _File.open(path, read_only=True)
+        file, keys = VaultFile.open(path, read_only=True)
         super().__init__([file], keys)
 
     def add_mirror(self, path: Path) -> NoReturn:  # noqa: ARG002 - as a vault has it

@@ -32,16 +32,24 @@ def echo(parcel: Parcel, place: Any) -> Parcel:
     return Parcel(parcel.note, (*parcel.parts, str(place.node_config["partition-id"]).encode()))
 
 
+def grid_of(
+    handle: Callable[[Parcel, Any], Parcel] = echo,
+    fate: Callable[[str, int, int], str] = lambda *_: "",
+) -> Any:
+    app = module("exchange").client_app("test", handle)
+    return module("inprocess").InProcessGrid(app, NODES, {}, fate)
+
+
+def exchange_on(grid: Any, **options: Any) -> Any:
+    return module("exchange").Exchange(grid, "test", **options)
+
+
 def exchange_of(
     handle: Callable[[Parcel, Any], Parcel] = echo,
     *,
     fate: Callable[[str, int, int], str] = lambda *_: "",
-    **options: Any,
 ) -> Any:
-    grid = module("inprocess").InProcessGrid(
-        module("exchange").client_app("test", handle), NODES, {}, fate
-    )
-    return module("exchange").Exchange(grid, "test", **options)
+    return exchange_on(grid_of(handle, fate))
 
 
 @given(
@@ -107,19 +115,21 @@ def test_silent_nodes_are_named_when_time_is_up() -> None:
         assert 0 < seconds <= 0.02
         now[0] += seconds
 
-    exchange = exchange_of(reply_seconds=5.0, clock=lambda: now[0], sleep=sleep)
-    pulled = exchange._grid.pull_messages
-    exchange._grid.pull_messages = lambda identities: [
+    grid = grid_of()
+    pulled = grid.pull_messages
+    grid.pull_messages = lambda identities: [
         one for one in pulled(identities) if one.metadata.src_node_id not in (1001, 1003)
     ]
+    exchange = exchange_on(grid, reply_seconds=5.0, clock=lambda: now[0], sleep=sleep)
     with pytest.raises(CarrierError, match="no answer within 5 seconds from: node 1001, node 1003"):
         exchange.ask([(node, Parcel(b"{}")) for node in NODES])
     assert now[0] == pytest.approx(5.0, abs=0.1)
 
 
 def test_a_message_that_cannot_be_sent_is_told() -> None:
-    exchange = exchange_of()
-    exchange._grid.push_messages = lambda _: []
+    grid = grid_of()
+    grid.push_messages = lambda _: []
+    exchange = exchange_on(grid)
     with pytest.raises(CarrierError, match="a message to node 1000 could not be sent"):
         exchange.ask([(1000, Parcel(b"{}"))])
 
@@ -130,9 +140,10 @@ def test_nodes_are_waited_for() -> None:
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 3:
-            exchange._grid.nodes[1009] = {"partition-id": 9}
+            grid.nodes[1009] = {"partition-id": 9}
 
-    exchange = exchange_of(clock=lambda: sum(pauses), sleep=sleep)
+    grid = grid_of()
+    exchange = exchange_on(grid, clock=lambda: sum(pauses), sleep=sleep)
     assert exchange.nodes(5) == [*NODES, 1009]
     assert pauses == [0.005, 0.01, 0.02]
     with pytest.raises(CarrierError, match="5 nodes are connected, and 6 are needed"):
