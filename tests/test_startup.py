@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 import sys
 from importlib import import_module
@@ -47,6 +48,16 @@ NOT_TO_ASK_A_SERVER = (
     "html",
 )
 
+RUN = "import runpy; runpy.run_module('expunge', run_name='__main__', alter_sys=True)"
+TELLING = """import gc
+from expunge.cli import _command
+screen = _command.screen
+def tell(**named):
+    print("frozen" if gc.isenabled() and gc.get_freeze_count() else "searched", file=sys.stderr)
+    return screen(**named)
+_command.screen = tell
+"""
+
 
 def imported_by(code: str, *arguments: str) -> set[str]:
     """The modules that a Python which runs this code has imported in the end."""
@@ -62,9 +73,7 @@ def imported_by(code: str, *arguments: str) -> set[str]:
 
 def imported_by_command(*arguments: str) -> set[str]:
     """The modules that `python -m expunge` with these arguments has imported in the end."""
-    return imported_by(
-        "import runpy; runpy.run_module('expunge', run_name='__main__', alter_sys=True)", *arguments
-    )
+    return imported_by(RUN, *arguments)
 
 
 def declared(package: str) -> dict[str, str]:
@@ -156,6 +165,17 @@ def test_what_is_left_when_a_command_ends_is_not_searched_for_cycles() -> None:
     told = "atexit.register(lambda: gc.get_freeze_count() and print('frozen', file=sys.stderr))"
     assert "frozen" in imported_by(f"import gc; {told}; import expunge.cli.main")
     assert "frozen" not in imported_by(f"import gc; {told}; import expunge.errors")
+
+
+def test_what_a_process_imports_for_its_command_is_not_searched_for_cycles(
+    place: Federation,
+) -> None:
+    before = gc.get_freeze_count()
+    run("key", place.path / "clinic-a")
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == before  # whoever calls a command from Python keeps all
+    told = imported_by(f"{TELLING}{RUN}", "key", str(place.path / "clinic-a"))
+    assert "frozen" in told
 
 
 def test_a_command_that_opens_samples_is_seen_to_import_arithmetic(place: Federation) -> None:

@@ -93,7 +93,11 @@ class Expunge(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command by its name."""
-        return super().get_command(ctx, cmd_name) or plugins.command(cmd_name)
+        command = super().get_command(ctx, cmd_name) or plugins.command(cmd_name)
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
+        return command
 
     def first_sentences(self, ctx: click.Context) -> dict[str, str]:  # noqa: ARG002 - as click has it
         """Every command with the first sentence of its help. Imports none of them."""
@@ -108,6 +112,8 @@ class Expunge(Group):
     def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> NoReturn:
         """Run a command and exit. Never a traceback for an error that says what to do."""
         given = list(sys.argv[1:] if args is None else args)
+        if args is None:  # a process of its own: what is made until its command is found stays
+            gc.disable()
         as_json = "--json" in given
         options["standalone_mode"] = False
         try:
