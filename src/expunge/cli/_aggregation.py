@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from expunge.cli._options import Function
-from expunge.ridge.spec import Aggregation
+from expunge.kinds import MessageKind
+from expunge.ridge.spec import Aggregation, message_kinds
 from expunge.secagg import plan
 
 _SET_BY_OPTIONS = ("fewest", "dropouts", "colluding")
@@ -74,6 +75,17 @@ def rules_of(given: dict[str, Any]) -> Aggregation | None:
             "too"
         )
     return None
+
+
+def messages_of(given: dict[str, Any], rules: Aggregation | None) -> tuple[MessageKind, ...]:
+    """What clients may send, by --messages; under secure aggregation nothing but masked ones."""
+    usual = "rows,gram" if rules is None else "masked"
+    listed = tuple(part.strip() for part in (given["messages"] or usual).split(","))
+    if rules is not None and listed != ("masked",):
+        raise click.UsageError(
+            "--secure-aggregation means masked messages and no others: leave out --messages"
+        )
+    return message_kinds(listed)
 
 
 def rules_in_words(rules: Aggregation) -> str:

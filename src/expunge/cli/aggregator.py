@@ -10,7 +10,13 @@ from typing import Any
 import click
 
 from expunge.aggregator import Aggregator, Forwarder, upstream_address
-from expunge.cli._aggregation import require_rules, rounds_facts, rules_of, rules_options
+from expunge.cli._aggregation import (
+    messages_of,
+    require_rules,
+    rounds_facts,
+    rules_of,
+    rules_options,
+)
 from expunge.cli._command import group
 from expunge.cli._connect import ATTEMPTS, PATIENCE, carrier_to
 from expunge.cli._identifiers import Identifier, resolve
@@ -27,7 +33,6 @@ from expunge.cli._samples import backbone_argument
 from expunge.cli.enroll import addresses, token_from
 from expunge.errors import StoreBusyError
 from expunge.federation.layout import Layout, url_of
-from expunge.ridge.spec import message_kinds
 from expunge.server.service import Service
 from expunge.storage.files import write_whole
 
@@ -82,12 +87,7 @@ def found(
     """
     rules, expected = rules_of(given), given["expected"]
     require_rules(rules, expected)
-    if rules is not None and given["messages"] not in (None, "masked"):
-        raise click.UsageError(
-            "--secure-aggregation means masked messages and no others: leave out --messages"
-        )
-    listed = given["messages"] or ("rows,gram" if rules is None else "masked")
-    messages = message_kinds(part.strip() for part in listed.split(","))
+    messages = messages_of(given, rules)
     whole = token_from(token)
     address = addresses(whole, at)[0]
     urls = [url_of(host, port) for host in hosts]

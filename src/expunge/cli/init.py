@@ -11,6 +11,7 @@ import click
 from expunge.backbones import backbone_from
 from expunge.cli import _warnings
 from expunge.cli._aggregation import (
+    messages_of,
     plan_value,
     require_rules,
     rounds_facts,
@@ -33,7 +34,7 @@ from expunge.exact import Grid
 from expunge.federation.founding import found_federation
 from expunge.federation.layout import url_of
 from expunge.office import Office
-from expunge.ridge.spec import Spec, message_kinds
+from expunge.ridge.spec import Spec
 from expunge.server.ledger import SOLVERS
 
 _GRID_HELP = "DIGITS,FRACTION_BITS: 2 digits of 21 bits, of which so many after the point."
@@ -217,12 +218,7 @@ def _spec(given: dict[str, Any]) -> Spec:
     if (given["labels"] is None) == (given["outputs"] is None):
         raise click.UsageError("give either --labels (classification) or --outputs (regression)")
     rules = rules_of(given)
-    listed = given["messages"] or ("rows,gram" if rules is None else "masked")
-    messages = tuple(part.strip() for part in listed.split(","))
-    if rules is not None and messages != ("masked",):
-        raise click.UsageError(
-            "--secure-aggregation means masked messages and no others: leave out --messages"
-        )
+    messages = messages_of(given, rules)
     return Spec(
         dim=dim,
         labels=None if given["labels"] is None else _labels(given["labels"]),
@@ -233,7 +229,7 @@ def _spec(given: dict[str, Any]) -> Spec:
         label_grid=_grid("--label-grid", given["label_grid"]),
         publication_bits=given["publication_bits"],
         backbone=fingerprint,
-        messages=message_kinds(messages),
+        messages=messages,
         aggregation=rules,
     )
 
