@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 import expunge
 from expunge import export
 from expunge.errors import FormatError, SpecError
-from support.export import KINDS, SPECS, header, make_head, require_same
+from support.export import (
+    KINDS,
+    SPECS,
+    checksum_of,
+    description_of,
+    header,
+    make_head,
+    require_same,
+    tensors_of,
+)
 
 # -- altered bytes ---------------------------------------------------------------------------------
 
@@ -59,15 +68,15 @@ def retold(head, change, kind="safetensors", *, seal=True):
     """The bytes of a head whose description `change` altered, with a checksum that fits again if
     `seal`.
     """
-    content = json.loads(export._description(head))
+    content = json.loads(description_of(head))
     del content["checksum"]
     change(content)
     text = json.dumps(
-        {**content, "checksum": export._checksum(content) if seal else "0" * 64},
+        {**content, "checksum": checksum_of(content) if seal else "0" * 64},
         separators=(",", ":"),
     )
     if kind == "safetensors":
-        return safetensors.numpy.save(export._tensors(head), metadata={"expunge": text})
+        return safetensors.numpy.save(tensors_of(head), metadata={"expunge": text})
     model = onnx.ModelProto.FromString(export.to_onnx(head))
     model.metadata_props[0].value = text
     return model.SerializeToString()
@@ -137,7 +146,7 @@ def test_weights_off_the_publication_grid_are_refused(value):
     spec = SPECS["no intercept"](dim=2)
     head = expunge.Head(spec, np.zeros((2, 1), dtype=np.int64), 0.0)
     tensors = {"weight": np.array([[0.0, value]])}
-    data = safetensors.numpy.save(tensors, metadata={"expunge": export._description(head)})
+    data = safetensors.numpy.save(tensors, metadata={"expunge": description_of(head)})
     with pytest.raises(FormatError, match=r"feature 1 for column 0 is not on its publication grid"):
         export.from_safetensors(data)
 
@@ -145,7 +154,7 @@ def test_weights_off_the_publication_grid_are_refused(value):
 def test_an_intercept_off_the_publication_grid_is_refused():
     head = expunge.Head(expunge.Spec(dim=1, outputs=2), np.zeros((2, 2), dtype=np.int64), 0.0)
     tensors = {"weight": np.zeros((2, 1)), "bias": np.array([0.0, 2.0**-42])}
-    data = safetensors.numpy.save(tensors, metadata={"expunge": export._description(head)})
+    data = safetensors.numpy.save(tensors, metadata={"expunge": description_of(head)})
     with pytest.raises(
         FormatError,
         match=r"the weight 2\.27\S+ of the intercept for column 1 is not on its publication grid",
@@ -155,9 +164,9 @@ def test_an_intercept_off_the_publication_grid_is_refused():
 
 def test_weights_on_the_grid_but_not_the_heads_are_refused_by_digest():
     head = make_head(SPECS["regression"](dim=2))
-    tensors = export._tensors(head)
+    tensors = tensors_of(head)
     tensors["bias"][1] += 2.0**-40
-    data = safetensors.numpy.save(tensors, metadata={"expunge": export._description(head)})
+    data = safetensors.numpy.save(tensors, metadata={"expunge": description_of(head)})
     with pytest.raises(FormatError, match=f"digest [0-9a-f]{{64}}, but it says {head.digest}"):
         export.from_safetensors(data)
 
@@ -165,17 +174,17 @@ def test_weights_on_the_grid_but_not_the_heads_are_refused_by_digest():
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_tensors_of_another_type_are_refused(dtype):
     head = make_head(SPECS["regression"](dim=2))
-    tensors = {name: array.astype(dtype) for name, array in export._tensors(head).items()}
+    tensors = {name: array.astype(dtype) for name, array in tensors_of(head).items()}
     with pytest.raises(FormatError, match="not F64"):
         export.from_safetensors(
-            safetensors.numpy.save(tensors, metadata={"expunge": export._description(head)})
+            safetensors.numpy.save(tensors, metadata={"expunge": description_of(head)})
         )
 
 
 @pytest.mark.parametrize("shape", [(0, 2**40), (0,)])
 def test_empty_tensors_are_refused(shape):
     entry = {"dtype": "F64", "shape": shape, "data_offsets": [0, 0]}
-    told = export._description(make_head(SPECS["regression"](dim=2)))
+    told = description_of(make_head(SPECS["regression"](dim=2)))
     with pytest.raises(FormatError, match="'weight' of shape"):
         export.from_safetensors(header({"__metadata__": {"expunge": told}, "weight": entry}))
 
@@ -186,11 +195,11 @@ def test_empty_tensors_are_refused(shape):
 )
 def test_missing_and_surplus_tensors_are_refused(change):
     head = make_head(SPECS["regression"](dim=2))
-    tensors = export._tensors(head)
+    tensors = tensors_of(head)
     change(tensors)
     with pytest.raises(FormatError, match="where its spec asks for"):
         export.from_safetensors(
-            safetensors.numpy.save(tensors, metadata={"expunge": export._description(head)})
+            safetensors.numpy.save(tensors, metadata={"expunge": description_of(head)})
         )
 
 
@@ -280,9 +289,9 @@ def test_files_of_other_tools_are_refused_for_what_they_are():
 
 def test_metadata_that_other_tools_add_does_no_harm():
     head = make_head(SPECS["regression"](dim=2))
-    metadata = {"format": "pt", "expunge": export._description(head)}
+    metadata = {"format": "pt", "expunge": description_of(head)}
     require_same(
-        export.from_safetensors(safetensors.numpy.save(export._tensors(head), metadata=metadata)),
+        export.from_safetensors(safetensors.numpy.save(tensors_of(head), metadata=metadata)),
         head,
     )
 

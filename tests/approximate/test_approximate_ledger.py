@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +8,7 @@ from hypothesis import strategies as st
 from expunge import Spec, Statistics, solve
 from expunge.approximate import ApproximateLedger, ApproximateMessage, Batch, Interval, compress
 from expunge.errors import ImpossibleDeletionError, InputError, NotAGramError, SpecMismatchError
+from support.approximate import facts, sums_of
 
 SPEC = Spec(dim=12, labels=(0, 1, 2), gamma=0.5)
 
@@ -28,20 +27,6 @@ class Client:
 
     def statistics(self, part: slice = slice(None)) -> Statistics:
         return Statistics.of(SPEC, self.features[part], self.labels[part])
-
-
-def facts(ledger: ApproximateLedger) -> tuple[Any, ...]:
-    """Everything about a ledger that a refused call must leave alone."""
-    sums, traffic = ledger._sums, ledger.traffic
-    counts = (ledger.count, ledger.class_counts.tolist(), ledger.requests)
-    return (
-        sums.gram.tobytes(),
-        sums.moment.tobytes(),
-        sums.error,
-        sums.moment_error,
-        counts,
-        repr(traffic),
-    )
 
 
 def test_a_reset_leaves_only_the_rounding_of_float64() -> None:
@@ -81,7 +66,7 @@ def test_changes_since_the_last_reset_are_enough(seed: int, cycles: int) -> None
         ledger.reset([change])
         assert ledger.count == total.count
         assert np.allclose(
-            np.triu(ledger._sums.gram), np.triu(total.gram_float()), rtol=0, atol=1e-11
+            np.triu(sums_of(ledger).gram), np.triu(total.gram_float()), rtol=0, atol=1e-11
         )
         assert ledger.error.norm < 1e-11
     weights = solve(total).weights
@@ -95,7 +80,7 @@ def test_a_ledger_may_begin_with_exact_statistics() -> None:
     for client in clients:
         reset.add(client.message())
     reset.reset([client.statistics() for client in clients])
-    assert facts(begun)[:5] == facts(reset)[:5]
+    assert facts(begun)[:-1] == facts(reset)[:-1]
     assert begun.traffic.reset_bytes == reset.traffic.reset_bytes > 0
     assert not begun.reset_due
 

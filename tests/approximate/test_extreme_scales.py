@@ -28,7 +28,7 @@ from expunge.approximate import (
 )
 from expunge.errors import InputError, NotAGramError
 from expunge.exact import wide
-from support.approximate import exact_gram, holds_exactly, is_positive_semidefinite
+from support.approximate import exact_gram, holds_exactly, is_positive_semidefinite, sums_of
 
 Float = NDArray[np.float64]
 SCALES = (-100, -60, 0, 35, 60, 100)
@@ -108,10 +108,10 @@ def spec_of(rng: np.random.Generator) -> Spec:
 
 def check(ledger: ApproximateLedger, head: ApproximateHead, statistics: Statistics) -> None:
     gram, moment = truth(statistics)
-    upper = np.triu(ledger._sums.gram)
+    upper = np.triu(sums_of(ledger).gram)
     approximate, one = matrix(upper + np.triu(upper, 1).T), identity(len(upper))
     assert lies_within(gram - approximate, ledger.error.below, ledger.error.above)
-    assert squares(moment - matrix(ledger._sums.moment)) <= rational(ledger.moment_error) ** 2
+    assert squares(moment - matrix(sums_of(ledger).moment)) <= rational(ledger.moment_error) ** 2
     systems = [system + rational(head.gamma) * one for system in (gram, approximate)]
     found = head.bounds
     assert is_positive_semidefinite(systems[1] - rational(found.floor) * one)

@@ -24,17 +24,12 @@ from expunge.errors import (
     NotAGramError,
 )
 from expunge.exact import blas
+from support.approximate import facts, sums_of
 
 SPEC = Spec(dim=4, labels=(0, 1), gamma=0.5)
 RNG = np.random.default_rng(0)
 FEATURES, LABELS = RNG.normal(size=(12, 4)), RNG.integers(2, size=12)
 MESSAGE = compress(Batch.of(SPEC, FEATURES, LABELS), "truncated", 3, precision="float64")
-
-
-def facts(ledger: ApproximateLedger) -> tuple[Any, ...]:
-    sums = ledger._sums
-    counts = (ledger.count, ledger.class_counts.tolist(), ledger.requests, repr(ledger.traffic))
-    return sums.gram.tobytes(), sums.moment.tobytes(), sums.error, sums.moment_error, counts
 
 
 def begun() -> ApproximateLedger:
@@ -71,9 +66,9 @@ def test_sums_that_would_overflow_are_refused_with_nothing_changed(
             break
         assert all(
             np.isfinite(value).all()
-            for value in (ledger._sums.gram, ledger._sums.moment, ledger.moment_error)
+            for value in (sums_of(ledger).gram, sums_of(ledger).moment, ledger.moment_error)
         )
-    assert np.isfinite(ledger._sums.gram).all()
+    assert np.isfinite(sums_of(ledger).gram).all()
     assert np.isfinite(ledger.moment_error)
 
 
@@ -120,8 +115,8 @@ def test_altered_bytes_under_a_true_checksum_never_tear_a_ledger(data: st.DataOb
     except ExpungeError:
         assert facts(ledger) == before
         return
-    assert np.isfinite(ledger._sums.gram).all()
-    assert np.isfinite(ledger._sums.moment).all()
+    assert np.isfinite(sums_of(ledger).gram).all()
+    assert np.isfinite(sums_of(ledger).moment).all()
     assert ledger.requests == 2
 
 

@@ -20,7 +20,7 @@ from expunge.approximate import (
     compress,
 )
 from expunge.errors import NotAGramError
-from support.approximate import Long, batch_of, exact_weights, extremes, long_gram, spec_of
+from support.approximate import Long, batch_of, exact_weights, extremes, long_gram, spec_of, sums_of
 
 UPDATES = 1000
 SEEDS = 16
@@ -48,7 +48,7 @@ class Truth:
 
 
 def check(ledger: ApproximateLedger, head: ApproximateHead, truth: Truth) -> None:
-    upper = np.triu(ledger._sums.gram)
+    upper = np.triu(sums_of(ledger).gram)
     approximate = (upper + np.triu(upper, 1).T).astype(np.longdouble)
     low, high = extremes(truth.gram - approximate)
     bounds = head.bounds

@@ -21,6 +21,7 @@ from expunge.secagg.messages import read_client_message
 from expunge.secagg.roster import Join, Roster
 from support.federation import make_key
 from support.masked_round import GATHER, PHASE, Circle, drawn
+from support.secagg import signed_joins
 
 
 @pytest.fixture
@@ -57,10 +58,10 @@ def put_in_the_middle(
     def lie(content: dict[str, Any]) -> dict[str, Any]:
         if content["phase"] != "sharing" or not content["content"]:
             return {}
-        collector = circle.service.rounds._round.collector
-        joins = dict(collector._joins)
+        honest = Roster.read(base64.b64decode(content["content"]))
+        joins = signed_joins(honest.data)
         swap(joins)
-        roster = Roster.write(collector.opening, collector.rules, list(joins.values()))
+        roster = Roster.write(honest.opening, honest.rules, list(joins.values()))
         return {"content": base64.b64encode(roster).decode("ascii")}
 
     lying(circle, lie)
@@ -86,7 +87,7 @@ def test_a_forged_key_is_noticed(circle: Circle) -> None:
     circle.everybody_adds()
 
     def swap(joins: dict[str, tuple[Join, bytes]]) -> None:
-        opening = circle.service.rounds._round.opening
+        opening = circle.collector.opening
         forged = read_client_message(
             Participant.join(
                 opening, circle.spec.aggregation, name="c1", sequence=1, key=make_key()
@@ -137,7 +138,7 @@ def test_a_key_that_the_server_exchanged_in_its_own_books_is_noticed(circle: Cir
         state.storage.actors.put(replace(state.actor("c1"), key=other.public.text))
     circle.sync("c0")
     circle.sync("c2")
-    opening = circle.service.rounds._round.opening
+    opening = circle.collector.opening
     forged = Participant.join(opening, circle.spec.aggregation, name="c1", sequence=1, key=other)
     circle.service.aggregate(forged.message)
     circle.wait(PHASE)
@@ -244,7 +245,7 @@ def aborted_when_revealing(circle: Circle, count: int) -> list[str]:
     circle.wait(PHASE)
     who = revealed(circle)
     assert len(who) == count
-    assert circle.service.rounds._round is not None
+    assert circle.phase
     return who
 
 

@@ -15,7 +15,17 @@ from expunge.errors import EvidenceError, ProtocolError, RefusedError
 from expunge.secagg import Aborted, Collector, Participant, messages, parcels
 from expunge.secagg.keys import Private, seal
 from expunge.secagg.roster import Roster
-from support.secagg import OPENING, RULES, SPARSE, Room, draw_vectors, key_of, name_of, total
+from support.secagg import (
+    OPENING,
+    RULES,
+    SPARSE,
+    Room,
+    draw_vectors,
+    key_of,
+    name_of,
+    state_of,
+    total,
+)
 from support.secagg_refusals import ANN, BOB, CAT, refused, resaid, retold, snapshot, unmoved
 
 
@@ -122,7 +132,7 @@ def test_an_old_round_cannot_be_replayed() -> None:
     roster = Roster.read(
         room.told(ANN)
         if room.collector.phase == "sharing"
-        else room.participants[ANN]._state.roster
+        else state_of(room.participants[ANN]).roster
     ).digest
     refused(
         room,
@@ -293,7 +303,7 @@ def cheating(room: Room, dealer: str, *, committed: bool, which: int) -> bytes:
     """
     participant = room.participants[dealer]
     data = room.answer(dealer)
-    secrets, roster = participant._state.secrets, Roster.read(participant._state.roster)
+    secrets, roster = state_of(participant).secrets, Roster.read(state_of(participant).roster)
     assert secrets is not None
     cipher, body = Private(secrets.cipher), b""
     for place, holder in enumerate(roster.neighbours(dealer)):

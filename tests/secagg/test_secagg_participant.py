@@ -18,7 +18,16 @@ from expunge.ridge.spec import Aggregation
 from expunge.secagg import Participant, messages
 from expunge.secagg.keys import Private
 from expunge.secagg.roster import Join, Roster
-from support.secagg import OPENING, RULES, SPARSE, Room, draw_vectors, key_of
+from support.secagg import (
+    OPENING,
+    RULES,
+    SPARSE,
+    Room,
+    draw_vectors,
+    key_of,
+    signed_joins,
+    state_of,
+)
 from support.secagg_refusals import ANN, BOB, CAT, retold, unmoved
 
 # -- a roster that lies ----------------------------------------------------------------------------
@@ -34,7 +43,7 @@ def sharing() -> Room:
 def rewritten(
     room: Room, change: Callable[[dict[str, tuple[Join, bytes]]], None], **about: Any
 ) -> bytes:
-    joins = dict(room.collector._joins)
+    joins = signed_joins(room.told(ANN))
     change(joins)
     return Roster.write(
         about.get("opening", room.opening), about.get("rules", room.rules), list(joins.values())
@@ -208,7 +217,7 @@ def test_deliveries_that_cannot_be_are_refused() -> None:
             "name nobody twice",
         ),
         (deliveries[:-1], FormatError, "truncated or altered"),
-        (participant._state.roster, FormatError, "deliveries was expected"),
+        (state_of(participant).roster, FormatError, "deliveries was expected"),
     ]
     for data, error, match in cases:
         unmoved(
@@ -306,7 +315,7 @@ def test_survivors_among_whom_too_few_hold_shares_are_refused() -> None:
     room = Room(draw_vectors(20), SPARSE)
     room.until("revealing")
     participant, survivors = room.participants[ANN], room.told(ANN)
-    roster = Roster.read(participant._state.roster)
+    roster = Roster.read(state_of(participant).roster)
     strangers = [name for name in roster.names if name not in roster.neighbours(ANN)]
     assert len(strangers) == roster.plan.survivors == 14
     alive = sorted([*strangers, roster.neighbours(ANN)[0]])
@@ -346,8 +355,10 @@ def test_the_sum_of_fewer_than_the_rules_ask_for_cannot_be_had_even_by_a_server_
     for name in room.names[:2]:
         room.hear(name, room.answer(name))
     alive = room.names[:2]
+    about = messages.read_server_message("deliveries", room.told(room.names[2]))[0]
     data = messages.write_server_message(
-        {"clients": alive, "kind": "survivors"} | room.collector._round()
+        {name: about[name] for name in ("federation", "roster", "round")}
+        | {"clients": alive, "kind": "survivors"}
     )
     for name in alive:
         with pytest.raises(EvidenceError, match="2 of 5 clients survived, fewer than the 3"):

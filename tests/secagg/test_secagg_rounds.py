@@ -18,7 +18,17 @@ from expunge.ridge.spec import Aggregation
 from expunge.secagg import Aborted, Contribution, Opening, Participant, plan, read_preamble
 from expunge.secagg.plan import share_of
 from support.samples import SPEC, draw, statistics_of
-from support.secagg import OPENING, RULES, SPARSE, Room, draw_vectors, key_of, name_of, total
+from support.secagg import (
+    OPENING,
+    RULES,
+    SPARSE,
+    Room,
+    draw_vectors,
+    key_of,
+    name_of,
+    state_of,
+    total,
+)
 
 NEVER = "never"
 WHEN = st.sampled_from([NEVER, NEVER, NEVER, "sharing", "masking", "revealing"])
@@ -245,11 +255,11 @@ def test_every_answer_may_be_asked_for_again() -> None:
 def test_the_last_state_has_no_secrets() -> None:
     room = Room(draw_vectors(4))
     room.join()
-    drawn = {name: participant._state.secrets for name, participant in room.participants.items()}
+    drawn = {name: state_of(participant).secrets for name, participant in room.participants.items()}
     room.collector.advance()
     for _ in range(2):
         room.go()
-    held = {name: participant._state.held for name, participant in room.participants.items()}
+    held = {name: state_of(participant).held for name, participant in room.participants.items()}
     room.go()
     for name, participant in room.participants.items():
         data, secrets = participant.to_bytes(), drawn[name]

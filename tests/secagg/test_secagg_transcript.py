@@ -18,7 +18,7 @@ from expunge.secagg import Contribution, Masked, messages, parcels, shamir
 from expunge.secagg.keys import Private, Secrets
 from expunge.secagg.roster import Roster
 from support.samples import SPEC, draw, statistics_of
-from support.secagg import Room, draw_vectors, name_of, total
+from support.secagg import Room, draw_vectors, name_of, state_of, total
 
 DROPS = {"sharing": ["client-00"], "masking": ["client-03"], "revealing": ["client-05"]}
 CLIENTS = 9
@@ -34,8 +34,8 @@ class Curious:
         self.room.join()
         self.secrets: dict[str, Secrets] = {}  # what the server must not learn
         for name, participant in self.room.participants.items():
-            assert participant._state.secrets is not None
-            self.secrets[name] = participant._state.secrets
+            assert state_of(participant).secrets is not None
+            self.secrets[name] = state_of(participant).secrets
         self.room.collector.advance()
         gone: set[str] = set()
         for step in ("sharing", "masking", "revealing"):

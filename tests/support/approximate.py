@@ -11,7 +11,7 @@ from flint import fmpq, fmpq_mat
 from numpy.typing import NDArray
 
 from expunge import Spec
-from expunge.approximate import ApproximateMessage, Batch
+from expunge.approximate import ApproximateLedger, ApproximateMessage, Batch
 
 Long = NDArray[np.longdouble]
 
@@ -112,3 +112,18 @@ def exact_weights(gram: Long, moment: Long, gamma: float) -> Long:
         rest = moment - np.einsum("ij,jk->ik", system, weights)
         weights = weights + np.linalg.solve(double, rest.astype(np.float64)).astype(np.longdouble)
     return weights
+
+
+def sums_of(ledger: ApproximateLedger) -> Any:
+    """The floating-point sums that a ledger keeps to itself: `gram`, of which the upper triangle
+    counts, and `moment`, with their errors.
+    """
+    return ledger._sums
+
+
+def facts(ledger: ApproximateLedger) -> tuple[Any, ...]:
+    """Everything about a ledger that a refused call must leave alone."""
+    sums = sums_of(ledger)
+    errors = sums.error, sums.moment_error
+    counts = ledger.count, ledger.class_counts.tolist(), ledger.requests
+    return sums.gram.tobytes(), sums.moment.tobytes(), errors, counts, repr(ledger.traffic)

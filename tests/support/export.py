@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from functools import partial
 
 import numpy as np
+import safetensors.numpy
 
 import expunge
 from expunge import export
@@ -57,3 +59,19 @@ def metadata_of(data):
 def header(content):
     text = content if isinstance(content, bytes) else json.dumps(content).encode()
     return struct.pack("<Q", len(text)) + text
+
+
+def tensors_of(head):
+    """The tensors of a head's safetensors file."""
+    return safetensors.numpy.load(export.to_safetensors(head))
+
+
+def description_of(head):
+    """The text that describes a head in its files."""
+    return metadata_of(export.to_safetensors(head))["expunge"]
+
+
+def checksum_of(content):
+    """The checksum that a description ends with."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"expunge/head-file/1\n{text}".encode()).hexdigest()

@@ -19,6 +19,7 @@ import numpy as np
 from expunge import Aggregation, Spec, Statistics, solve
 from expunge.client import Agent, ClientStore, Selection, SyncResult, enrol
 from expunge.errors import CarrierError
+from expunge.secagg import Collector
 from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.wire.token import Token
@@ -215,9 +216,15 @@ class Circle:
         raise AssertionError(f"the round is at {self.phase!r}, not at {phase}")
 
     @property
+    def collector(self) -> Collector | None:
+        """The server's side of the round that is under way, if one is."""
+        rounds = self.service.rounds
+        current = None if rounds is None else rounds._round
+        return None if current is None else current.collector
+
+    @property
     def phase(self) -> str:
-        current = self.service.rounds._round
-        return "" if current is None else current.collector.phase
+        return "" if self.collector is None else self.collector.phase
 
     # -- what may happen ---------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from expunge.crypto import PublicKey, SigningKey
 from expunge.exact import wide
 from expunge.exact.wide import Wide
 from expunge.ridge.spec import Aggregation
-from expunge.secagg import Collector, Opening, Participant
+from expunge.secagg import Collector, Opening, Participant, messages
+from expunge.secagg.roster import Join, Roster
 
 RULES = Aggregation()
 OPENING = Opening("f" * 32, "0" * 31 + "1", "change", "d" * 64, "e" * 64)
@@ -58,6 +60,21 @@ def draw_vectors(clients: int, length: int = 7, seed: int = 0) -> dict[str, Wide
         name_of(place): rng.integers(0, 2**64, size=(2, length), dtype=np.uint64)
         for place in range(clients)
     }
+
+
+def signed_joins(data: bytes) -> dict[str, tuple[Join, bytes]]:
+    """The joins in the bytes of a roster, each with its signature."""
+    roster, (_, body) = Roster.read(data), messages.read_server_message("roster", data)
+    each = len(body) // len(roster.names)
+    return {
+        name: (roster.join(name), bytes(body[place * each + 64 : (place + 1) * each]))
+        for place, name in enumerate(roster.names)
+    }
+
+
+def state_of(participant: Participant) -> Any:
+    """What a participant keeps to itself: its secrets, the shares that it holds, the roster."""
+    return participant._state
 
 
 @dataclass
