@@ -150,6 +150,12 @@ def test_a_command_that_computes_nothing_imports_no_arithmetic(
     assert loaded.isdisjoint(ARITHMETIC)
 
 
+def test_a_client_that_shows_its_state_imports_no_office(place: Federation) -> None:
+    loaded = imported_by_command("client", "status", "--dir", str(place.path / "clinic-a"))
+    assert "expunge.client.overview" in loaded
+    assert loaded.isdisjoint({"expunge.office", "expunge.evidence.bundle", "urllib3"})
+
+
 def test_whoever_asks_a_server_imports_no_arithmetic(place: Federation) -> None:
     server = Server(place.folder)
     try:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, TypeVar
 from expunge.cli._output import Screen, typed
 from expunge.errors import InputError, ShreddedError, StoreBusyError, StoreError
 from expunge.federation.layout import Layout
-from expunge.office import Office
 from expunge.wire.carrier import Carrier
 
 if TYPE_CHECKING:
     from expunge.client.overview import ClientOverview
+    from expunge.office import Office
 
 ATTEMPTS = 4  # to reach a server, within some four seconds
 PATIENCE = 10.0  # seconds to wait for another process that is at work on the same folder
@@ -133,6 +133,8 @@ def office_folder(given: Path | None) -> Path:
 @contextmanager
 def office_at(given: Path | None, at: str | None) -> Iterator[OfficeConnection]:
     """An office, open and connected; what became of commands that had no answer is told."""
+    from expunge.office import Office  # noqa: PLC0415 - clients have none
+
     screen = Screen.current()
     with Office.open(office_folder(given), timeout=PATIENCE) as office:
         lost = not is_url(office.address) and not Layout.is_at(Path(office.address))

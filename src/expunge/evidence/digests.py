@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from expunge.crypto import canonical
 from expunge.errors import FormatError
 from expunge.evidence import merkle
-from expunge.ridge.spec import Spec
+
+if TYPE_CHECKING:
+    from expunge.ridge.spec import Spec
 
 SALT_BYTES = 32
 _TAG = b"expunge\x00salted\x00\x01"

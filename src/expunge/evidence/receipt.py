@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from expunge.crypto import Envelope, PublicKey
 from expunge.errors import EvidenceError
 from expunge.evidence import digests
 from expunge.evidence.log import Checkpoint, Logged, check_position
 from expunge.evidence.rotation import KeyChain
-from expunge.ridge.spec import Spec
 from expunge.wire import schema
+
+if TYPE_CHECKING:
+    from expunge.ridge.spec import Spec
 
 _CHECK = schema.objects(
     {
