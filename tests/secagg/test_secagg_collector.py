@@ -247,27 +247,24 @@ def test_all_masked_vectors_have_one_length() -> None:
     refused(told, told.answer(ANN), "malformed", "has 7 entries, not 8")
 
 
+def wrong_share(room: Room, reveal: bytes, shares: bytearray, match: str) -> RefusedError:
+    """The refusal of these shares, which are one holder's."""
+    return refused(room, resaid(reveal, key_of(BOB), bytes(shares)), "wrong-share", match)
+
+
 def test_a_wrong_share_of_a_holder_is_named_and_not_used() -> None:
     room = Room(draw_vectors(5))
     room.until("revealing")
     reveal = room.answer(BOB)
     shares = bytearray(messages.read_client_message(reveal).body)
     shares[0] ^= 1
-    problem = refused(
-        room,
-        resaid(reveal, key_of(BOB), bytes(shares)),
-        "wrong-share",
-        "client-01 revealed a wrong share of the self seed of client-00",
+    problem = wrong_share(
+        room, reveal, shares, "client-01 revealed a wrong share of the self seed of client-00"
     )
     assert problem.details == {"holder": BOB, "dealer": ANN}
     shares[0] ^= 1
     shares[33] ^= 1
-    refused(
-        room,
-        resaid(reveal, key_of(BOB), bytes(shares)),
-        "wrong-share",
-        "of the self seed of client-01",
-    )
+    wrong_share(room, reveal, shares, "of the self seed of client-01")
     refused(room, resaid(reveal, key_of(BOB), bytes(shares[:-1])), "malformed")
     refused(
         room,
@@ -286,12 +283,7 @@ def test_a_wrong_share_of_a_mask_key_is_named() -> None:
     reveal = room.answer(BOB)
     shares = bytearray(messages.read_client_message(reveal).body)
     shares[0] ^= 1
-    refused(
-        room,
-        resaid(reveal, key_of(BOB), bytes(shares)),
-        "wrong-share",
-        "of the mask key of client-00",
-    )
+    wrong_share(room, reveal, shares, "of the mask key of client-00")
 
 
 # -- a dealer that cheats --------------------------------------------------------------------------

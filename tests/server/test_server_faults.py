@@ -255,12 +255,7 @@ def tell(
         story(Teller(federation, faults, reopens=reopens))
         faults.fail_at = 0
         everything_once(federation)
-        federation.check()
-        federation.reopen()
-        federation.check()
-        federation.fold()
-        federation.check()
-        published_head.read(federation.service.head() or b"", federation.chain())
+        federation.check_settled()
         nothing_lingers(federation)
         leftovers = {file.name for file in federation.path.iterdir()} - {"backups"}
         assert leftovers <= {

@@ -25,7 +25,7 @@ import numpy as np
 from expunge import Spec, Statistics, solve
 from expunge.crypto import Envelope, SigningKey, canonical
 from expunge.crypto.envelope import payload_type, preauthentication
-from expunge.evidence import KeyChain, Receipt, Result, read_entry, salted
+from expunge.evidence import KeyChain, Receipt, Result, published_head, read_entry, salted
 from expunge.ridge.sums import Sums
 from expunge.server.backup import found
 from expunge.server.service import Service
@@ -413,6 +413,15 @@ class Federation:
             held, retained = state.storage.commitments, commitments_of(self.spec, client.retained)
             assert held.count(client.name) == len(retained)
             assert held.present(client.name, list(retained)) == set(retained)
+
+    def check_settled(self) -> None:
+        """What was done holds now, after opening the server anew, and after erasing at rest."""
+        self.check()
+        self.reopen()
+        self.check()
+        self.fold()
+        self.check()
+        published_head.read(self.service.head() or b"", self.chain())
 
     def entries(self, kind: str | None = None) -> list[dict[str, Any]]:
         """What the audit log says."""

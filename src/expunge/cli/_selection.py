@@ -9,6 +9,7 @@ import click
 from expunge.cli._options import FILE, TIMES, Function, seconds, subject_option
 from expunge.cli._output import Screen, count
 from expunge.client import ClientStore, Selection
+from expunge.errors import UnknownSampleError
 from expunge.ridge.spec import Label, Spec
 
 _OPTIONS = (
@@ -56,6 +57,15 @@ def selection_of(store: ClientStore, given: dict[str, Any]) -> Selection | None:
         until=seconds(given["until"], "--until"),
         everything=given["everything"],
     )
+
+
+def refuse_missing(
+    store: ClientStore, selection: Selection, problem: UnknownSampleError, outcome: str
+) -> None:
+    """Raise the error with a remedy if an id is not there; conditions may select nothing."""
+    if selection.ids is not None and store.missing(list(selection.ids)):
+        problem.add_note(f"{outcome}; --ignore-missing passes over them")
+        raise problem
 
 
 def as_label(spec: Spec, text: str) -> Label:

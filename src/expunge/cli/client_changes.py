@@ -39,7 +39,7 @@ from expunge.cli._samples import (
     recomputing,
     source_of,
 )
-from expunge.cli._selection import selection_of, selection_options
+from expunge.cli._selection import refuse_missing, selection_of, selection_options
 from expunge.client import ClientStore, Preview, Selection
 from expunge.data.columns import Keys, labels_of_texts
 from expunge.data.raw import Raw
@@ -318,9 +318,7 @@ def _preview(store: ClientStore, selection: Selection) -> Preview:
     try:
         return store.preview(selection)
     except UnknownSampleError as problem:
-        if selection.ids is not None and store.missing(list(selection.ids)):
-            problem.add_note("Nothing was changed; --ignore-missing passes over them")
-            raise
+        refuse_missing(store, selection, problem, "Nothing was changed")
         return Preview()
 
 

@@ -15,7 +15,7 @@ from expunge.cli._command import command
 from expunge.cli._connect import read_store
 from expunge.cli._options import client_option, output_option
 from expunge.cli._output import GOOD, Screen, count, facts, line, next_steps, typed, unwrapped
-from expunge.cli._selection import selection_of, selection_options
+from expunge.cli._selection import refuse_missing, selection_of, selection_options
 from expunge.client import ClientStore
 from expunge.client.export import Held, file_of, require_form
 from expunge.client.samples import counted
@@ -114,7 +114,5 @@ def _held(store: ClientStore, given: dict[str, Any]) -> Held:
     try:
         return store.opened(selection)
     except UnknownSampleError as problem:
-        if selection.ids is not None and store.missing(list(selection.ids)):
-            problem.add_note("Nothing was written; --ignore-missing passes over them")
-            raise
+        refuse_missing(store, selection, problem, "Nothing was written")
         return []

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from expunge.errors import RefusedError
-from expunge.evidence import published_head
 from expunge.wire.request import OrderAnswer
 from support.federation import Federation, scratch
 from support.masked_round import drawn
@@ -23,30 +22,20 @@ def federation() -> Iterator[Federation]:
     shutil.rmtree(place)
 
 
-def settled(federation: Federation) -> None:
-    """What was done holds now, after opening the server anew, and after erasing at rest."""
-    federation.check()
-    federation.reopen()
-    federation.check()
-    federation.fold()
-    federation.check()
-    published_head.read(federation.service.head() or b"", federation.chain())
-
-
 def test_clients_add_delete_and_leave(federation: Federation) -> None:
     clinic, ward = federation.enrol("clinic"), federation.enrol("ward")
     clinic.send(federation.draw(5))
     ward.send(federation.draw(4), kind="gram")
-    settled(federation)
+    federation.check_settled()
     clinic.send(federation.draw(1), clinic.retained[:2])
     ward.send([], ward.retained[:1], "gram")
-    settled(federation)
+    federation.check_settled()
     ward.send([], list(ward.retained), leave=True)
-    settled(federation)
+    federation.check_settled()
     with pytest.raises(RefusedError) as refusal:
         ward.send(federation.draw(1))
     assert refusal.value.code == "gone"
-    settled(federation)
+    federation.check_settled()
 
 
 def test_the_same_request_again_gets_the_same_answer(federation: Federation) -> None:
@@ -56,7 +45,7 @@ def test_the_same_request_again_gets_the_same_answer(federation: Federation) -> 
     federation.reopen()
     assert federation.service.request(data) == answer
     client.settled(answer, samples)
-    settled(federation)
+    federation.check_settled()
 
 
 def test_orders_and_audits(federation: Federation) -> None:
@@ -73,7 +62,7 @@ def test_orders_and_audits(federation: Federation) -> None:
     assert operator.ask("show-audit", audit=audit)["result"] == "equal"
     operator.command("close-order", order=order)
     assert [one["state"] for one in operator.ask("orders")] == ["closed"]
-    settled(federation)
+    federation.check_settled()
 
 
 def test_the_operator_amends_rotates_and_forgets(federation: Federation) -> None:
@@ -83,10 +72,10 @@ def test_the_operator_amends_rotates_and_forgets(federation: Federation) -> None
     federation.operator.command("amend", gamma=(2.0).hex())
     federation.spec = federation.spec.with_gamma(2.0)
     federation.operator.command("rotate-key")
-    settled(federation)
+    federation.check_settled()
     federation.operator.command("forget-client", client="ward")
     ward.retained = []
-    settled(federation)
+    federation.check_settled()
     assert [len(federation.entries(kind)) for kind in ("amended", "forgotten")] == [1, 1]
 
 
