@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TESTS = (ROOT / "tests", ROOT / "experiments" / "tests")
-SETTERS = {"setattr", "delattr", "patch"}  # `patch` is what some helpers call a setattr of theirs
+# `patch` is what some helpers call a setattr that they are given.
+SETTERS = {"setattr", "delattr", "setitem", "delitem", "patch"}
 
 # What is left, and why.
 ALLOWED = {
@@ -45,6 +46,10 @@ def is_own(target: ast.expr) -> bool:
     return isinstance(target, ast.Name) and target.id in ("self", "cls")
 
 
+def is_target(node: ast.Attribute | ast.Subscript) -> bool:
+    return isinstance(node.ctx, (ast.Store, ast.Del))
+
+
 def set_by_call(call: ast.Call) -> bool:
     """Whether a call such as `monkeypatch.setattr(target, "name", ...)` sets what is private."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -58,8 +63,9 @@ def patched(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and set_by_call(node):
             yield node.lineno, ast.unparse(ast.Tuple(node.args[:2]))
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            parts = (part for part in ast.walk(node) if isinstance(part, ast.Attribute))
+        elif isinstance(node, (ast.Attribute, ast.Subscript)) and is_target(node):
+            place = node.value if isinstance(node, ast.Subscript) else node
+            parts = (part for part in ast.walk(place) if isinstance(part, ast.Attribute))
             if any(is_private(part.attr) and not is_own(part.value) for part in parts):
                 yield node.lineno, ast.unparse(node)
 
@@ -88,12 +94,16 @@ def test_no_test_patches_what_is_private() -> None:
         ("agent._count += 1", ["agent._count"]),
         ("one._a, other._b = 1, 2", ["one._a", "other._b"]),
         ("del grid._nodes", ["grid._nodes"]),
+        ("system._heads[0] = 1", ["system._heads[0]"]),
+        ("del grid._nodes[1]", ["grid._nodes[1]"]),
+        ("monkeypatch.setitem(module._TABLE, 1, f)", ["(module._TABLE, 1)"]),
         ("exchange._grid.pull = f", ["exchange._grid.pull"]),
         ("monkeypatch.setattr(module, 'LIMIT', 3)", []),
         ("monkeypatch.setattr(module, 'f', lambda x: x._y)", []),
         ("monkeypatch.setattr(Thing, '__len__', f)", []),
         ("class A:\n    def f(self):\n        self._x = self._x.y = 1", []),
         ("agent.clock = other._clock", []),
+        ("table[one._key] = 1", []),
     ],
 )
 def test_each_way_to_patch_is_seen(text: str, expected: list[str]) -> None:

@@ -448,7 +448,7 @@ def test_one_thread_at_a_time_parses_headers(
 ) -> None:
     """Python's parser, which numpy uses, is not for several threads at once: see formats.py."""
     np.save(tmp_path / "features.npy", np.zeros((3, 2)))
-    parse, inside, most = formats._HEADERS[1, 0], 0, 0
+    parse, inside, most = formats.HEADER_READERS[1, 0], 0, 0
 
     def watched(file: Any) -> Any:
         nonlocal inside, most
@@ -458,7 +458,7 @@ def test_one_thread_at_a_time_parses_headers(
         inside -= 1
         return parse(file)
 
-    monkeypatch.setitem(formats._HEADERS, (1, 0), watched)
+    monkeypatch.setitem(formats.HEADER_READERS, (1, 0), watched)
     with ThreadPoolExecutor(4) as pool:
         opened = [pool.submit(_whole, tmp_path / "features.npy") for _ in range(8)]
         assert all(one.result() == (3, 2) for one in opened)

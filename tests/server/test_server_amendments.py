@@ -10,7 +10,7 @@ from expunge import Spec, solve
 from expunge.crypto import Envelope
 from expunge.errors import RefusedError
 from support.commands import refused
-from support.federation import Federation
+from support.federation import Federation, writer_of
 from support.samples import SPEC
 
 DAY = 86400
@@ -89,7 +89,7 @@ def test_a_request_read_before_an_amendment_is_judged_after_it(federation: Feder
         )
         offer = service._requests.take(data)
         operator.command("amend", **arguments)
-        (answer,) = [service._queue.offer(offer)]
+        (answer,) = [writer_of(service).offer(offer)]
         if code is None:
             client.settled(answer.result(), (), gone)
             federation.spec = federation.spec.with_gamma(2.0)

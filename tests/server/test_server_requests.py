@@ -16,7 +16,7 @@ from expunge.server.requests import Offer, Requests
 from expunge.server.state import Settings
 from expunge.wire.messages import GramPart, Message
 from expunge.wire.request import OrderAnswer
-from support.federation import Client, Federation, together
+from support.federation import Client, Federation, together, writer_of
 from support.samples import SPEC, Sample, commitments_of, statistics_of
 
 
@@ -268,7 +268,7 @@ def test_a_service_that_is_closing_finishes_what_waits_and_refuses_the_rest(tmp_
     federation.close()  # twice does no harm
     answer = futures[0].result()
     with pytest.raises(RefusedError) as refusal:
-        federation.service._queue.do(lambda: None)
+        writer_of(federation.service).do(lambda: None)
     assert refusal.value.code == "storage"
     federation.service = federation.opened()
     assert federation.service.request(data) == answer

@@ -12,6 +12,7 @@ import pytest
 from expunge import kinds
 from expunge.errors import CarrierError, RefusedError, StoreError
 from expunge.server.secagg_outcomes import Outcomes
+from support.federation import writer_of
 from support.masked_round import PHASE, Circle, drawn
 
 PHASES = kinds.PHASES[:-1]  # in which a round can be interrupted
@@ -254,7 +255,7 @@ def test_a_server_that_is_stopping_ends_the_round(circle: Circle) -> None:
     circle.everybody_adds()
     circle.until("revealing")
     before = circle.ledger()
-    circle.service._queue.close()
+    writer_of(circle.service).close()
     told = circle.pass_round()
     assert circle.ledger() == before
     assert any("the server is stopping" in one.waiting for one in told.values())

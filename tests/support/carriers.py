@@ -369,9 +369,9 @@ class Wire:
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 with suppress(OSError), socket.create_connection((HOST, wire.target)) as server:
-                    back = threading.Thread(target=wire._relay, args=(server, self.request, True))
+                    back = threading.Thread(target=wire.relay, args=(server, self.request, True))
                     back.start()
-                    wire._relay(self.request, server, False)
+                    wire.relay(self.request, server, False)
                     back.join()
 
         self._server = socketserver.ThreadingTCPServer((HOST, 0), Handler)
@@ -379,7 +379,7 @@ class Wire:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
-    def _relay(self, source: socket.socket, sink: socket.socket, back: bool) -> None:
+    def relay(self, source: socket.socket, sink: socket.socket, back: bool) -> None:
         with suppress(OSError):
             sink.setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_NODELAY, 1

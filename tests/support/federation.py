@@ -32,6 +32,7 @@ from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.server.storage.folder import OpenStorage
 from expunge.server.storage.sqlite import open_storage
+from expunge.server.writer import Writer
 from expunge.storage.sqlite import Hook, no_hook
 from expunge.wire import messages, payloads, request
 from expunge.wire.messages import Message
@@ -450,6 +451,11 @@ class Federation:
         return rows | {"memory": [digests], "spec": [(state.spec.digest,)]}
 
 
+def writer_of(service: Service) -> Writer:
+    """The one thread that changes anything of a service: to hold it up, or to end it early."""
+    return service._queue
+
+
 def together(
     service: Service, requests: Iterable[bytes], lost: Collection[int] = ()
 ) -> list[Future[bytes]]:
@@ -462,7 +468,7 @@ def together(
         entered.set()
         go_on.wait()
 
-    holding = Thread(target=service._queue.do, args=(hold,))
+    holding = Thread(target=writer_of(service).do, args=(hold,))
     holding.start()
     entered.wait()
     futures = [service.offer(data) for data in requests]

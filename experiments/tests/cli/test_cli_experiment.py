@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import ChainMap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiment_cases import Toy, tiny_features
+from expunge_experiments.cli import experiment
 from expunge_experiments.runs import catalogue
 from expunge_experiments.runs.base import Table
 from support.cli import run, value
@@ -41,7 +43,8 @@ def toy(place: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     """The experiment of the framework's tests, under its own name."""
     made = Toy()
     monkeypatch.setitem(catalogue.ABOUT, "toy", "Add up features.")
-    monkeypatch.setitem(catalogue.EXPERIMENTS._made, "toy", made)  # type: ignore[attr-defined]
+    known = ChainMap({"toy": made}, catalogue.EXPERIMENTS)  # type: ignore[arg-type]
+    monkeypatch.setattr(experiment, "EXPERIMENTS", known)
     return made
 
 
@@ -147,13 +150,16 @@ FAKE = """#!{python}
 # Another Python as far as the command can tell: it has a Flower of its own and knows the
 # experiment.
 import sys
+from collections import ChainMap
 sys.path[:0] = [{tests!r}, {flower!r}]
 from experiment_cases import Toy
 from expunge.cli.main import main
+from expunge_experiments.cli import experiment
 from expunge_experiments.runs import catalogue
 from expunge_experiments.runs.base import Table
 catalogue.ABOUT["toy"] = "Add up features."
-catalogue.EXPERIMENTS._made["toy"] = toy = Toy()
+toy = Toy()
+experiment.EXPERIMENTS = ChainMap({{"toy": toy}}, catalogue.EXPERIMENTS)
 toy.broken = {{9}} if {broken} else set()
 main(sys.argv[3:])
 """

@@ -87,7 +87,7 @@ def test_a_skip_leaves_the_head_and_costs_one_training_for_each_round_of_the_cli
     system = trained(pool, STILL)
     head, joined = (
         np.array(system.weights),
-        [int((system._participants == client).any(axis=1).sum()) for client in range(4)],
+        [int((system.participants == client).any(axis=1).sum()) for client in range(4)],
     )
     sample = 11
     cost = system.delete(np.array([sample]))
@@ -124,13 +124,13 @@ def test_a_deletion_changes_no_batch_that_it_is_not_in() -> None:
         alpha=1e-6, rounds=1, clients_per_round=1, epochs=1, batch=1, rate=1e-4
     )
     system = trained(pool, settings)
-    client = int(system._participants[0, 0])
+    client = int(system.participants[0, 0])
     sample = int(pool.numbers_of(client)[0])
-    before = system._models[0, 0].copy()
+    before = system.models[0, 0].copy()
     system.delete(np.array([sample]))
     row = np.append(pool.features[sample], 1.0)
     step = -1e-4 * np.outer(row, np.full(3, 1 / 3) - np.eye(3)[pool.labels[sample]])
-    np.testing.assert_allclose(before - system._models[0, 0], step, atol=2e-6)
+    np.testing.assert_allclose(before - system.models[0, 0], step, atol=2e-6)
 
 
 @pytest.mark.parametrize("settings", [LIVELY, DULL])
@@ -142,7 +142,7 @@ def test_training_is_as_the_method_is_described(settings: ExactFunSettings) -> N
     system, head = trained(pool, settings, seed=seed), np.zeros((6, 3))
     for round_ in range(settings.rounds):
         total, count = np.zeros((6, 3)), 0
-        taking_part = system._participants[round_].tolist()
+        taking_part = system.participants[round_].tolist()
         assert len(set(taking_part)) == settings.clients_per_round
         for client in taking_part:
             mine = pool.numbers_of(client)

@@ -50,9 +50,9 @@ def drawn(system: Fats) -> tuple[Any, ...]:
     """Every draw that is kept: clients of each round, and the samples of each copy's steps."""
     batches = {}
     for worker in workers(system):
-        for at, step in worker._steps.items():
+        for at, step in worker.steps.items():
             batches[at] = tuple(worker.samples.numbers[step.batch].tolist())
-    return tuple(map(tuple, system._drawn.tolist())), tuple(sorted(batches.items()))
+    return tuple(map(tuple, system.drawn.tolist())), tuple(sorted(batches.items()))
 
 
 def replayed(system: Fats) -> NDArray[np.float32]:
@@ -60,10 +60,10 @@ def replayed(system: Fats) -> NDArray[np.float32]:
     settings, weights = system.settings, np.zeros_like(np.asarray(system.weights))
     for round_ in range(settings.rounds):
         ends = []
-        for copy, client in enumerate(system._drawn[round_].tolist()):
+        for copy, client in enumerate(system.drawn[round_].tolist()):
             worker, local = workers(system)[client], weights.astype(np.float64)
             for step in range(settings.steps):
-                batch = worker._steps[round_, copy, step].batch
+                batch = worker.steps[round_, copy, step].batch
                 rows, labels = worker.rows[batch].astype(np.float64), worker.samples.labels[batch]
                 scores = np.exp(rows @ local)
                 shares = scores / scores.sum(axis=1, keepdims=True) - np.eye(local.shape[1])[labels]
@@ -130,20 +130,20 @@ def test_a_deletion_resumes_in_the_middle_of_a_round_and_keeps_what_was_before()
 
 def test_a_deleted_client_is_drawn_no_more_and_keeps_nothing() -> None:
     system = trained(pool_of())
-    first = int(np.flatnonzero((system._drawn == 1).any(axis=1))[0])
-    before = system._drawn[:first].copy()
+    first = int(np.flatnonzero((system.drawn == 1).any(axis=1))[0])
+    before = system.drawn[:first].copy()
     cost = system.delete_client(1)
     assert cost.recomputed == (4 - first) * 3
-    assert not (system._drawn == 1).any()
-    assert np.array_equal(system._drawn[:first], before)
-    assert not workers(system)[1]._steps
+    assert not (system.drawn == 1).any()
+    assert np.array_equal(system.drawn[:first], before)
+    assert not workers(system)[1].steps
 
 
 def test_the_emptied_federation_has_the_zero_head_and_keeps_no_draws() -> None:
     system = trained(pool_of())
     system.delete(np.arange(60))
     assert not np.asarray(system.weights).any()
-    assert not any(worker._steps for worker in workers(system))
+    assert not any(worker.steps for worker in workers(system))
     assert system.stability == {"rho_C": 0.0, "rho_S": 0.0, "b": 0.0}
 
 
@@ -277,7 +277,7 @@ def test_clients_are_drawn_with_replacement() -> None:
     pairs = Counter(
         tuple(pair)
         for seed in range(15)
-        for pair in trained(tiny_pool((2, 3, 4)), settings, seed)._drawn.tolist()
+        for pair in trained(tiny_pool((2, 3, 4)), settings, seed).drawn.tolist()
     )
     assert len(pairs) == 9
     assert float(stats.chisquare(list(pairs.values())).pvalue) > ALARM
@@ -296,8 +296,8 @@ class SameDraws(Fats):
 
     def _resume(self, first: int, step: int, *, redraw: bool) -> int:
         for worker in workers(self):
-            for at, kept in list(worker._steps.items()):
-                worker._steps[at] = type(kept)(-1, kept.batch, kept.start)
+            for at, kept in list(worker.steps.items()):
+                worker.steps[at] = type(kept)(-1, kept.batch, kept.start)
         self._generation = 0
         return super()._resume(first, step, redraw=redraw)
 

@@ -38,7 +38,7 @@ def test_deletions_equal_retraining_with_the_same_clusters_bit_for_bit(
     delete_retained(system, requests)
     again = fedcio(chosen=replace(SETTINGS, assignment=tuple(system.clusters.tolist())), seed=seed)
     again.train(np.flatnonzero(system.retained))
-    assert np.array_equal(system._heads, again._heads)
+    assert np.array_equal(system.heads, again.heads)
     assert np.array_equal(system.weights, again.weights)
 
 
@@ -46,11 +46,11 @@ def test_deletions_equal_retraining_with_the_same_clusters_bit_for_bit(
 def test_one_deletion_retrains_one_cluster(number: int) -> None:
     system = fedcio()
     system.train()
-    before = system._heads.copy()
+    before = system.heads.copy()
     cost = system.delete(np.array([number]))
     touched = SETTINGS.assignment[system.pool.owners[number]]
-    assert np.array_equal(system._heads[1 - touched], before[1 - touched])
-    assert not np.array_equal(system._heads[touched], before[touched])
+    assert np.array_equal(system.heads[1 - touched], before[1 - touched])
+    assert not np.array_equal(system.heads[touched], before[touched])
     assert (cost.recomputed, cost.rounds) == (
         3,
         4,
@@ -68,12 +68,12 @@ def test_the_head_is_the_mean_of_the_clusters_by_their_samples() -> None:
     system = fedcio()
     system.train()
     first = sum((system.pool.owners == client).sum() for client in (0, 2, 5))
-    mean = (first * system._heads[0].astype(float) + (60 - first) * system._heads[1]) / 60
+    mean = (first * system.heads[0].astype(float) + (60 - first) * system.heads[1]) / 60
     assert np.allclose(system.weights, mean, rtol=1e-6)
     for client in (0, 2, 5):
         system.delete_client(client)
-    assert np.array_equal(system.weights, system._heads[1])
-    assert not system._heads[0].any()
+    assert np.array_equal(system.weights, system.heads[1])
+    assert not system.heads[0].any()
     for client in (1, 3, 4):
         system.delete_client(client)
     assert not system.weights.any()

@@ -11,7 +11,7 @@ from system_cases import REQUESTS, delete_retained, pool_of
 
 from expunge_experiments.systems.catalogue import build
 from expunge_experiments.systems.gradient import descend, with_constant, zero_head
-from expunge_experiments.systems.sisa import _LEARNING, Sisa, SisaSettings
+from expunge_experiments.systems.sisa import LEARNING, Sisa, SisaSettings
 
 SETTINGS = SisaSettings(shards=3, slices=3, epochs=1, batch=8, rate=0.1)
 
@@ -30,7 +30,7 @@ def test_deletions_equal_retraining_bit_for_bit(requests: list[set[int]], seed: 
     delete_retained(system, requests)
     again = sisa(seed)
     again.train(np.flatnonzero(system.retained))
-    assert np.array_equal(system._checkpoints, again._checkpoints)
+    assert np.array_equal(system.checkpoints, again.checkpoints)
     assert np.array_equal(system.predict(system.pool.features), again.predict(system.pool.features))
 
 
@@ -38,11 +38,11 @@ def test_deletions_equal_retraining_bit_for_bit(requests: list[set[int]], seed: 
 def test_one_deletion_touches_one_shard_from_its_slice_on(number: int) -> None:
     system = sisa()
     system.train()
-    before = system._checkpoints.copy()
+    before = system.checkpoints.copy()
     cost = system.delete(np.array([number]))
-    changed = (system._checkpoints != before).any(axis=(2, 3))
+    changed = (system.checkpoints != before).any(axis=(2, 3))
     expected = np.zeros((3, 3), dtype=bool)
-    expected[system._shard[number], system._slice[number] :] = True
+    expected[system.shard_of[number], system.slice_of[number] :] = True
     assert np.array_equal(changed, expected)
     assert cost.recomputed == expected.sum()
 
@@ -53,8 +53,8 @@ def test_a_slice_is_learnt_together_with_those_before_it() -> None:
     for shard in range(SETTINGS.shards):
         weights = zero_head(5, 3)
         for place in range(SETTINGS.slices):
-            mine = np.flatnonzero((system._shard == shard) & (system._slice <= place))
-            mine = mine[np.argsort(system._slice[mine], kind="stable")]
+            mine = np.flatnonzero((system.shard_of == shard) & (system.slice_of <= place))
+            mine = mine[np.argsort(system.slice_of[mine], kind="stable")]
             weights = descend(
                 weights,
                 with_constant(system.pool.features[mine]),
@@ -62,14 +62,14 @@ def test_a_slice_is_learnt_together_with_those_before_it() -> None:
                 epochs=SETTINGS.epochs,
                 batch=SETTINGS.batch,
                 rate=SETTINGS.rate,
-                draw=np.random.default_rng([0, _LEARNING, shard, place]),
+                draw=np.random.default_rng([0, LEARNING, shard, place]),
             )
-            assert np.array_equal(system._checkpoints[shard, place], weights)
+            assert np.array_equal(system.checkpoints[shard, place], weights)
 
 
 def test_samples_are_dealt_out_evenly() -> None:
     system = sisa(samples=90)
-    cells, counts = np.unique(3 * system._shard + system._slice, return_counts=True)
+    cells, counts = np.unique(3 * system.shard_of + system.slice_of, return_counts=True)
     assert (len(cells), set(counts.tolist())) == (9, {10})
 
 
@@ -78,10 +78,10 @@ def test_most_shards_decide_and_those_without_samples_do_not() -> None:
     system.train()
     features = system.pool.features[:1]
     for shard, label in enumerate((2, 2, 1)):
-        system._checkpoints[shard, -1] = 0
-        system._checkpoints[shard, -1, -1, label] = 1
+        system.checkpoints[shard, -1] = 0
+        system.checkpoints[shard, -1, -1, label] = 1
     assert system.predict(features).tolist() == [2]
-    system.retained[system._shard == 0] = False
+    system.retained[system.shard_of == 0] = False
     assert system.predict(features).tolist() == [1]  # one against one: the first of equals
     system.retained[:] = False
     assert system.predict(features).tolist() == [0]
@@ -93,4 +93,4 @@ def test_a_client_is_deleted_by_its_samples() -> None:
     other.train()
     system.delete_client(2)
     other.delete(system.pool.numbers_of(2))
-    assert np.array_equal(system._checkpoints, other._checkpoints)
+    assert np.array_equal(system.checkpoints, other.checkpoints)

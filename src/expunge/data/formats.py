@@ -73,7 +73,7 @@ _OBJECTS = (
 # numpy parses headers as Python, and Python's parser counts its depth for all threads together: two
 # of them at once can make it raise SystemError (seen with 3.11).
 _PARSING = threading.Lock()
-_HEADERS = {
+HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
@@ -488,13 +488,13 @@ def _read_header(path: Path, part: str, file: IO[bytes], size: int) -> _Header:
     """The header at the beginning of `file`, if an array of `size` bytes can have it."""
     with _refusing_damage(path, part):
         version = np.lib.format.read_magic(file)
-        if version not in _HEADERS:
+        if version not in HEADER_READERS:
             raise FormatError(
                 f"{part}{path} is in version {version} of the format, which cannot be read. Save "
                 "it again"
             )
         with _PARSING:
-            shape, by_columns, dtype = _HEADERS[version](file)
+            shape, by_columns, dtype = HEADER_READERS[version](file)
         header = _Header(shape, by_columns, dtype, file.tell())
         if dtype.hasobject:
             raise FormatError(f"{part}{path} cannot be read: {_OBJECTS}")

@@ -76,6 +76,7 @@ def test_the_limits_are_those_of_the_page() -> None:
         ),
         f"| time between two requests on a connection | {limits.idle_seconds} s |",
         f"wait up to {limits.room_seconds:.0f} s",
+        f"| wait for a change | {limits.wait_seconds:.0f} s |",
         f"longer than {limits.free >> 10} KB",
         f"answered (up to {limits.grace_seconds} s)",
         f"`--erase-within` ({settings.erase_within} s)",

@@ -89,10 +89,10 @@ class ExactFun(gradient.GradientSystem):
             np.sort(gradient.turns(seed, round_, pool.clients)[:each])
             for round_ in range(settings.rounds)
         ]
-        self._participants: NDArray[np.int64] = np.array(drawn)
-        self._models: NDArray[np.float32] = np.zeros(
+        self.participants: NDArray[np.int64] = np.array(drawn)
+        self.models: NDArray[np.float32] = np.zeros(
             (settings.rounds, each, *shape), dtype=np.float32
-        )
+        )  # by round, of its participants
         self._levels: NDArray[np.int32] = np.zeros(
             (settings.rounds + 1, *shape), dtype=np.int32
         )  # aggregates over alpha
@@ -116,9 +116,9 @@ class ExactFun(gradient.GradientSystem):
         if not touched:
             return
         for round_ in self._rounds_of(touched):
-            places = np.flatnonzero(np.isin(self._participants[round_], touched)).tolist()
+            places = np.flatnonzero(np.isin(self.participants[round_], touched)).tolist()
             self.repeated += self._learn(round_, places)
-            levels = self._aggregated(self._models[round_], round_, self._sizes)
+            levels = self._aggregated(self.models[round_], round_, self._sizes)
             if not np.array_equal(levels, self._levels[round_ + 1]):
                 self._levels[round_ + 1] = levels
                 self._rerun(round_ + 1)
@@ -141,10 +141,10 @@ class ExactFun(gradient.GradientSystem):
         for client, mine in gone.items():
             sizes[client] -= len(mine)
         for round_ in self._rounds_of(list(gone)):
-            models, start = self._models[round_].copy(), self._start(round_)
+            models, start = self.models[round_].copy(), self._start(round_)
             asked = {
                 place: int(client)
-                for place, client in enumerate(self._participants[round_])
+                for place, client in enumerate(self.participants[round_])
                 if int(client) in gone
             }
             asked = {place: client for place, client in asked.items() if sizes[client]}
@@ -169,34 +169,34 @@ class ExactFun(gradient.GradientSystem):
 
     def _rounds_of(self, clients: list[int]) -> list[int]:
         """The rounds in which one of these took part, ascending."""
-        found: list[int] = np.flatnonzero(np.isin(self._participants, clients).any(axis=1)).tolist()
+        found: list[int] = np.flatnonzero(np.isin(self.participants, clients).any(axis=1)).tolist()
         return found
 
     def _rerun(self, first: int) -> None:
         """Every round from this one on, with all that take part."""
         for round_ in range(first, self.settings.rounds):
-            self._learn(round_, range(self._participants.shape[1]))
-            self._levels[round_ + 1] = self._aggregated(self._models[round_], round_, self._sizes)
+            self._learn(round_, range(self.participants.shape[1]))
+            self._levels[round_ + 1] = self._aggregated(self.models[round_], round_, self._sizes)
 
     def _learn(self, round_: int, places: list[int] | range) -> int:
         """New local heads of these of a round's participants (of the empty ones: zero); how many
         were trained.
         """
-        clients = {place: int(self._participants[round_, place]) for place in places}
+        clients = {place: int(self.participants[round_, place]) for place in places}
         asked = {place: client for place, client in clients.items() if self._sizes[client]}
-        self._models[round_, list(clients)] = 0.0
+        self.models[round_, list(clients)] = 0.0
         if asked:
             for place, model in zip(
                 asked, self._locals(round_, list(asked.values()), self._start(round_)), strict=True
             ):
-                self._models[round_, place] = model
+                self.models[round_, place] = model
         return len(asked)
 
     def _aggregated(
         self, models: NDArray[np.float32], round_: int, sizes: NDArray[np.int64]
     ) -> NDArray[np.int32]:
         """The quantized mean of a round's local heads, in steps of alpha."""
-        shares = sizes[self._participants[round_]]
+        shares = sizes[self.participants[round_]]
         if not shares.any():
             return np.array(self._levels[round_])
         held = np.flatnonzero(shares)
@@ -205,15 +205,15 @@ class ExactFun(gradient.GradientSystem):
 
     def _state(self) -> State:
         kept: State = {
-            "participants": self._participants,
-            "models": self._models,
+            "participants": self.participants,
+            "models": self.models,
             "levels": self._levels,
         }
         return super()._state() | kept | {"repeated": np.array([self.repeated])}
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         super()._restore(state)
-        self._participants, self._models, self._levels = (
+        self.participants, self.models, self._levels = (
             np.array(state[name]) for name in ("participants", "models", "levels")
         )
         self.repeated = int(state["repeated"][0])

@@ -57,7 +57,8 @@ class FatsWorker(GradientWorker):
 
     def __init__(self, *arguments: object, **named: object) -> None:
         super().__init__(*arguments, **named)  # type: ignore[arg-type]  # passed on as they are
-        self._steps: dict[tuple[int, int, int], _Step] = {}
+        # What is kept of each step, by round, copy and step
+        self.steps: dict[tuple[int, int, int], _Step] = {}
 
     @cached_property
     def rows(self) -> Float32:
@@ -90,7 +91,7 @@ class FatsWorker(GradientWorker):
         generation = int(message.settings["generation"])
         start: Array | None = message.arrays.get("weights")
         if start is None:
-            kept = self._steps.get((round_, copy, first))
+            kept = self.steps.get((round_, copy, first))
             if kept is None or kept.start is None:
                 raise InputError(
                     f"client {self.client} has kept no head at step {first} of round {round_}: "
@@ -104,7 +105,7 @@ class FatsWorker(GradientWorker):
             draw = np.random.default_rng([self.seed, BATCH, generation, round_, copy, step])
             size = min(self.settings.samples, len(places))
             batch = places[np.sort(draw.choice(len(places), size, replace=False, shuffle=False))]
-            self._steps[round_, copy, step] = _Step(generation, batch, weights if step else None)
+            self.steps[round_, copy, step] = _Step(generation, batch, weights if step else None)
             weights = follow(weights, self.rows, self.samples.labels, (batch,), self.settings.rate)
         return weights
 
@@ -114,7 +115,7 @@ class FatsWorker(GradientWorker):
         gone[np.searchsorted(self.samples.numbers, numbers)] = True
         hits = [
             (round_, step)
-            for (round_, _, step), kept in self._steps.items()
+            for (round_, _, step), kept in self.steps.items()
             if gone[kept.batch].any()
         ]
         return list(min(hits)) if hits else None
@@ -131,19 +132,19 @@ class FatsWorker(GradientWorker):
         )
         void = [
             at
-            for at, kept in self._steps.items()
+            for at, kept in self.steps.items()
             if (at[0], at[2]) >= first
             and kept.generation < generation
             and (resumed is None or at[0] != resumed[0] or at[1] == resumed[1])
         ]
         for at in void:
-            del self._steps[at]
+            del self.steps[at]
 
     def state(self) -> State:
         """What is retained, and the steps in the order of rounds: a table, batches one after
         another, heads.
         """
-        ordered = sorted(self._steps.items())
+        ordered = sorted(self.steps.items())
         table = [(*at, kept.generation, len(kept.batch)) for at, kept in ordered]
         starts = [kept.start for _, kept in ordered if kept.start is not None]
         shape = (0, self.samples.features.shape[1] + 1, self.classes)
@@ -158,11 +159,11 @@ class FatsWorker(GradientWorker):
     def restore(self, state: Mapping[str, Array]) -> None:
         """Go on from a state."""
         super().restore(state)
-        self._steps = {}
+        self.steps = {}
         end, starts = 0, iter(np.array(state["starts"]))
         for round_, copy, step, generation, size in state["steps"].tolist():
             batch = np.array(state["batches"][end : end + size], dtype=np.int64)
-            self._steps[round_, copy, step] = _Step(
+            self.steps[round_, copy, step] = _Step(
                 generation, batch, next(starts) if step else None
             )
             end += size
@@ -220,9 +221,9 @@ class Fats(GradientSystem):
         self, pool: Pool, engine: Engine | None, settings: FatsSettings, seed: int
     ) -> None:
         super().__init__(pool, engine, settings, seed)
-        self._drawn: NDArray[np.int64] = np.full(
+        self.drawn: NDArray[np.int64] = np.full(
             (settings.rounds, settings.clients_per_round), _NOBODY
-        )
+        )  # the clients of each round
         self._starts: NDArray[np.float32] = np.zeros(
             (settings.rounds + 1, *self._weights.shape), dtype=np.float32
         )
@@ -273,18 +274,18 @@ class Fats(GradientSystem):
         emptied = [client for client in answers if not self._sizes[client]]
         self._generation += 1
         self.recomputed += self._resume(
-            round_, step, redraw=bool(np.isin(self._drawn[round_], emptied).any())
+            round_, step, redraw=bool(np.isin(self.drawn[round_], emptied).any())
         )
 
     def _resume(self, first: int, step: int, *, redraw: bool) -> int:
         """Learn from this step of this round to the end, after the clients have dropped what they
         kept of it; steps taken.
         """
-        before = set(self._drawn[first:].ravel().tolist()) - {_NOBODY}
+        before = set(self.drawn[first:].ravel().tolist()) - {_NOBODY}
         alive = np.flatnonzero(self._sizes)
         since = {"generation": self._generation, "first": [first, step]}
         if not len(alive):
-            self._drawn[:] = _NOBODY
+            self.drawn[:] = _NOBODY
             self._starts[:] = 0.0
             if before:
                 self.engine.ask(
@@ -293,10 +294,10 @@ class Fats(GradientSystem):
             return 0
         for round_ in range(first, self.settings.rounds):
             if round_ > first or redraw:
-                self._drawn[round_] = self._draw(round_, alive)
+                self.drawn[round_] = self._draw(round_, alive)
             at = step if round_ == first else 0
             arrays = {} if at else {"weights": self._starts[round_]}
-            copies = list(enumerate(self._drawn[round_].tolist()))
+            copies = list(enumerate(self.drawn[round_].tolist()))
             messages = [
                 (
                     client,
@@ -321,7 +322,7 @@ class Fats(GradientSystem):
 
     def _state(self) -> State:
         kept: State = {
-            "drawn": self._drawn,
+            "drawn": self.drawn,
             "starts": self._starts,
             "generation": np.array([self._generation]),
         }
@@ -329,5 +330,5 @@ class Fats(GradientSystem):
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         super()._restore(state)
-        self._drawn, self._starts = np.array(state["drawn"]), np.array(state["starts"])
+        self.drawn, self._starts = np.array(state["drawn"]), np.array(state["starts"])
         self._generation = int(state["generation"][0])

@@ -80,7 +80,8 @@ class FedCio(GradientSystem):
         self.clusters = np.full(
             pool.clients, -1, dtype=np.int64
         )  # of clients; -1: had no samples when it was trained
-        self._heads = np.zeros((settings.clusters, *self._weights.shape), dtype=np.float32)
+        # By cluster
+        self.heads = np.zeros((settings.clusters, *self._weights.shape), dtype=np.float32)
 
     def _train(self, numbers: Array) -> None:
         counts = {
@@ -105,7 +106,7 @@ class FedCio(GradientSystem):
         """
         members = {one: (self.clusters == one) & (self._sizes > 0) for one in clusters}
         for cluster in members:
-            self._heads[cluster] = 0
+            self.heads[cluster] = 0
         alive = [cluster for cluster, mine in members.items() if mine.any()]
         for round_ in range(self.settings.rounds if alive else 0):
             order = turns(self.seed, round_, self.pool.clients)
@@ -126,14 +127,14 @@ class FedCio(GradientSystem):
     def _round(self, round_: int, drawn: Mapping[int, Sequence[int]]) -> None:
         """One round of FedAvg in each of these clusters, with these clients."""
         messages = [
-            (client, ArrayMessage("train", {"round": round_}, {"weights": self._heads[cluster]}))
+            (client, ArrayMessage("train", {"round": round_}, {"weights": self.heads[cluster]}))
             for cluster, clients in drawn.items()
             for client in clients
         ]
         answers = iter(self.engine.ask(messages))
         for cluster, clients in drawn.items():
             models = [next(answers).arrays["weights"] for _ in clients]
-            self._heads[cluster] = mean_of(models, self._sizes[list(clients)].tolist())
+            self.heads[cluster] = mean_of(models, self._sizes[list(clients)].tolist())
 
     def _aggregate(self) -> None:
         held = [
@@ -141,19 +142,19 @@ class FedCio(GradientSystem):
             for cluster in range(self.settings.clusters)
         ]
         self._weights = (
-            mean_of(list(self._heads), held).astype(np.float32) if any(held) else self._zero()
+            mean_of(list(self.heads), held).astype(np.float32) if any(held) else self._zero()
         )
 
     def _state(self) -> State:
         return super()._state() | {
             "clusters": self.clusters,
-            "heads": self._heads,
+            "heads": self.heads,
             "weights": self._weights,
         }
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         super()._restore(state)
-        self.clusters, self._heads, self._weights = (
+        self.clusters, self.heads, self._weights = (
             np.array(state[name]) for name in ("clusters", "heads", "weights")
         )
 

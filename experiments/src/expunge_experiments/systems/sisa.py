@@ -27,7 +27,7 @@ from expunge_experiments.systems.gradient import (
 )
 from expunge_experiments.systems.linear import require_positive
 
-_DEALING, _LEARNING = (
+_DEALING, LEARNING = (
     0x5EA1,
     0x5EA2,
 )  # what random numbers are for, so that no two uses share a stream
@@ -70,17 +70,17 @@ class Sisa(System):
         dealt = np.empty(pool.size, dtype=np.int64)
         order = np.random.default_rng([seed, _DEALING]).permutation(pool.size)
         dealt[order] = np.arange(pool.size) % (settings.shards * settings.slices)
-        self._shard, self._slice = np.divmod(dealt, settings.slices)
+        self.shard_of, self.slice_of = np.divmod(dealt, settings.slices)
         blank = zero_head(pool.dim, pool.classes)
-        self._checkpoints = np.zeros(
+        self.checkpoints = np.zeros(
             (settings.shards, settings.slices, *blank.shape), dtype=blank.dtype
-        )
+        )  # by shard: its head after each slice
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.int64]:
         """The label that most shards predict, the first of equals."""
         votes = np.zeros((len(features), self.pool.classes), dtype=np.int64)
-        for shard in np.unique(self._shard[self.retained]):
-            votes[np.arange(len(features)), predicted(self._checkpoints[shard, -1], features)] += 1
+        for shard in np.unique(self.shard_of[self.retained]):
+            votes[np.arange(len(features)), predicted(self.checkpoints[shard, -1], features)] += 1
         return np.asarray(votes.argmax(axis=1), dtype=np.int64)
 
     def _train(self, _: Array) -> None:  # what is retained is all that matters
@@ -88,24 +88,24 @@ class Sisa(System):
             self._learn(shard, 0)
 
     def _delete(self, numbers: Array) -> None:
-        for shard in np.unique(self._shard[numbers]):
-            first = int(self._slice[numbers[self._shard[numbers] == shard]].min())
+        for shard in np.unique(self.shard_of[numbers]):
+            first = int(self.slice_of[numbers[self.shard_of[numbers] == shard]].min())
             self._learn(int(shard), first)
             self.recomputed += self.settings.slices - first
 
     def _learn(self, shard: int, first: int) -> None:
         """Train a shard from this slice on, starting from the checkpoint before it."""
-        mine = np.flatnonzero(self.retained & (self._shard == shard))
-        mine = mine[np.argsort(self._slice[mine], kind="stable")]
+        mine = np.flatnonzero(self.retained & (self.shard_of == shard))
+        mine = mine[np.argsort(self.slice_of[mine], kind="stable")]
         features, labels = with_constant(self.pool.features[mine]), self.pool.labels[mine]
-        ends = np.searchsorted(self._slice[mine], np.arange(self.settings.slices), side="right")
+        ends = np.searchsorted(self.slice_of[mine], np.arange(self.settings.slices), side="right")
         weights: Any = (
-            self._checkpoints[shard, first - 1]
+            self.checkpoints[shard, first - 1]
             if first
             else zero_head(self.pool.dim, self.pool.classes)
         )
         for place in range(first, self.settings.slices):
-            draw = np.random.default_rng([self.seed, _LEARNING, shard, place])
+            draw = np.random.default_rng([self.seed, LEARNING, shard, place])
             weights = descend(
                 weights,
                 features[: ends[place]],
@@ -115,10 +115,10 @@ class Sisa(System):
                 rate=self.settings.rate,
                 draw=draw,
             )
-            self._checkpoints[shard, place] = weights
+            self.checkpoints[shard, place] = weights
 
     def _state(self) -> State:
-        return {"checkpoints": self._checkpoints}
+        return {"checkpoints": self.checkpoints}
 
     def _restore(self, state: Mapping[str, Array]) -> None:
-        self._checkpoints = np.array(state["checkpoints"])
+        self.checkpoints = np.array(state["checkpoints"])
