@@ -1,7 +1,8 @@
 """Kinds, roles, statuses and phases: what the fields of messages, entries and stores may say.
 
-Each list is written here and nowhere else; the type checker knows every value, so that a misspelled
-one is found before it runs. The values are those on the wire: another one is another version.
+What several packages say is listed here and nowhere else; kinds of one format alone stand beside
+its table (log entries, payloads, messages of a round). The type checker knows every value, so that
+a misspelled one is found before it runs. Values are those on the wire: another is another version.
 """
 
 from __future__ import annotations

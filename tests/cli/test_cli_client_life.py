@@ -172,6 +172,14 @@ class TestLabelsThatAreNew:
             assert "not known here yet: run expunge client sync --dir" in told
 
 
+def test_a_correction_from_a_damaged_file_is_refused(place: Federation) -> None:
+    folder = place.client("clinic-a", ROWS_A)
+    damaged = folder.parent / "damaged.npy"
+    damaged.write_bytes(b"not an array")
+    given = ("--label", "cat", "--feature", damaged, "--dir", folder)
+    assert "not an .npy file" in run("client", "correct", "a1", *given, code=1).stderr
+
+
 def test_a_correction_that_changes_nothing_makes_no_request(place: Federation) -> None:
     folder = place.client("clinic-a", ROWS_A)
     entries = value("server", "status", "--office", place.office)["log"]

@@ -393,6 +393,7 @@ def test_a_database_without_room(base: Federation) -> None:
         with pytest.raises(RefusedError, match="full") as refusal:
             federation.service.request(data)
         assert refusal.value.code == "storage"
+        assert str(database.path.parent) not in str(refusal.value)  # which is not for clients
         assert federation.dump() == before
         database.rows("PRAGMA max_page_count=1000000")
         client.settled(federation.service.request(data), sample)

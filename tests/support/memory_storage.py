@@ -111,6 +111,8 @@ class MemoryStorage(Storage):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         with self._lock:
+            if self._owner is not None:
+                raise StoreError("the store is in a transaction: it must end first")
             before = copy.deepcopy(self.read)
             self._owner = get_ident()
             try:

@@ -404,7 +404,9 @@ def correct(
 def _numbers(text: str) -> Any:
     path = Path(text)
     if path.suffix == ".npy":
-        return np.load(path, allow_pickle=False).reshape(-1)
+        from expunge.data.formats import read_array  # noqa: PLC0415 - few corrections need it
+
+        return np.array(read_array(path)).reshape(-1)
     try:
         return np.array([float(part) for part in text.split(",")])
     except ValueError as problem:

@@ -602,7 +602,7 @@ class _Npy(DataFile):
         files = {"features": path} | ({} if labels is None else {"labels": labels})
         super().__init__(path, list(files))
         self._files = files
-        self._arrays = {name: _mapped(file) for name, file in files.items()}
+        self._arrays = {name: read_array(file) for name, file in files.items()}
 
     def blocks(self, names: Sequence[str], rows: int | None = None) -> Iterator[dict[str, Column]]:
         self.require(*names)
@@ -620,7 +620,9 @@ class _Npy(DataFile):
             }
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def read_array(path: Path) -> NDArray[Any]:
+    """The array in an .npy file, mapped: nothing of it is read before it is used."""
+    _require_there(path, require_suffix(path, [".npy"]))
     with _refusing_damage(path), path.open("rb") as file:
         header = _read_header(path, "", file, path.stat().st_size)
         if not header.bytes:

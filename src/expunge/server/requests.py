@@ -31,7 +31,7 @@ from expunge.server.state import Digests, ServerState
 from expunge.server.storage.tables import Answer
 from expunge.wire import messages, request
 from expunge.wire.messages import Message
-from expunge.wire.refusals import malformed
+from expunge.wire.refusals import cause_of, malformed
 from expunge.wire.request import Request
 from expunge.wire.schema import time_text
 
@@ -394,7 +394,8 @@ class Requests:
                     offer.give(CarrierError(f"the server cannot read its store: {problem}"))
             return
         reason = (
-            f"the server could not store the request ({problem}): nothing was changed, offer "
+            f"the server could not store the request ({cause_of(problem)}): "
+            "nothing was changed, offer "
             "it again later"
         )
         for offer in waiting:

@@ -45,7 +45,7 @@ from expunge.server.secagg_outcomes import Member, Outcomes
 from expunge.server.state import ServerState
 from expunge.server.writer import Writer
 from expunge.wire import payloads
-from expunge.wire.refusals import malformed
+from expunge.wire.refusals import cause_of, malformed
 from expunge.wire.schema import time_text
 
 
@@ -239,7 +239,8 @@ class SecureAggregation:
             except BaseException as problem:
                 self._end(
                     current,
-                    f"the server failed in the middle of the round ({problem}): join the next one",
+                    f"the server failed in the middle of the round ({cause_of(problem)}): "
+                    "join the next one",
                 )
                 self._changed()
                 raise
@@ -313,7 +314,8 @@ class SecureAggregation:
                 self._conclusions.attempt(current.opening, members)
             except (StoreError, OSError) as problem:
                 raise Aborted(
-                    f"the server could not store whose sum it asks for ({problem}): nothing was "
+                    f"the server could not store whose sum it asks for ({cause_of(problem)}): "
+                    "nothing was "
                     "changed"
                 ) from problem
         elif missing := current.everyone.difference(included):
@@ -341,7 +343,8 @@ class SecureAggregation:
             told = self._conclusions.applied(first.client, first.sequence, current.opening.round)
             if current.opening.purpose != "change" or told is None:
                 raise Aborted(
-                    f"the server could not store the round ({problem}): nothing was changed"
+                    f"the server could not store the round ({cause_of(problem)}): "
+                    "nothing was changed"
                 ) from problem
         self._end(current, "")
 

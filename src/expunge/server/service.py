@@ -31,7 +31,7 @@ from expunge.server.writer import Writer
 from expunge.storage.sqlite import Hook, no_hook
 from expunge.wire import payloads
 from expunge.wire.carrier import answers_bytes
-from expunge.wire.refusals import malformed
+from expunge.wire.refusals import cause_of, malformed
 from expunge.wire.schema import time_text
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ class Service:
             raise
         except Exception as problem:
             reason = (
-                f"the server could not store the enrolment ({problem}): offer the same one "
+                f"the server could not store the enrolment ({cause_of(problem)}): "
+                "offer the same one "
                 "again later"
             )
             raise RefusedError("storage", reason) from problem
@@ -294,7 +295,8 @@ class Service:
             if known is not None:
                 return known.answer
             raise RefusedError(
-                "storage", f"the command could not be carried out ({problem}): nothing was changed"
+                "storage",
+                f"the command could not be carried out ({cause_of(problem)}): nothing was changed",
             ) from problem
 
     def _carry_out(self, envelope: Envelope, content: dict[str, Any], digest: str) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 
 from expunge.errors import CarrierError, RefusedError
 from expunge.server.requests import Offer
+from expunge.wire.refusals import cause_of
 
 _MOST_OFFERS = 512
 _MOST_BYTES = 64 << 20
@@ -103,7 +104,8 @@ class Writer:
             for offer in offers:
                 offer.give(
                     CarrierError(
-                        f"the server failed in the middle of a round ({problem}): offer this again"
+                        f"the server failed in the middle of a round ({cause_of(problem)}): "
+                        "offer this again"
                     )
                 )
 

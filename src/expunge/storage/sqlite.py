@@ -67,6 +67,8 @@ class Database:
         What SQLite cannot write is a StoreError.
         """
         with self._lock:
+            if not self._closed and self._connection.in_transaction:
+                raise StoreError(f"{self.path} is in a transaction: it must end first")
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self
@@ -89,13 +91,18 @@ class Database:
 
     def _in_transaction(self) -> sqlite3.Connection:
         with self._lock:  # of another thread's transaction only its end is seen
-            if not self._closed and not self._connection.in_transaction:
+            if self._closed:
+                raise self._was_closed()
+            if not self._connection.in_transaction:
                 raise StoreError(f"{self.path} is changed in transactions only")
             return self._connection
 
+    def _was_closed(self) -> StoreError:
+        return StoreError(f"{self.path} was closed: open the store again")
+
     def _failure(self, problem: sqlite3.Error) -> StoreError:
         if self._closed:
-            return StoreError(f"{self.path} was closed: open the store again")
+            return self._was_closed()
         remedy = (
             "Free some space and try again"
             if "full" in str(problem)

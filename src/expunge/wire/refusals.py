@@ -127,6 +127,14 @@ _UNKNOWN = 422  # a code of another version: understood, and refused for what it
 MEDIA_TYPE = "application/json"
 
 
+def cause_of(problem: BaseException) -> str:
+    """Why something failed, for the other side: without paths of this machine, or what its operator
+    is to do.
+    """
+    cause = problem.__cause__ or problem
+    return (isinstance(cause, OSError) and cause.strerror) or str(cause)
+
+
 def status_of(code: RefusalCode) -> int:
     """The HTTP status of a refusal."""
     entry = REFUSALS.get(code)

@@ -406,6 +406,22 @@ def test_what_fails_at_the_commit_is_whole_or_nothing(
     again.close()
 
 
+def test_transactions_are_not_nested(storage: tables.Storage) -> None:
+    with storage.transaction():
+        storage.amendments.add(b"1")
+        with pytest.raises(StoreError, match="must end first"), storage.transaction():
+            pass
+        storage.amendments.add(b"2")
+    assert storage.amendments.all() == [b"1", b"2"]
+
+
+def test_a_search_for_nothing_in_particular_finds_everything(storage: tables.Storage) -> None:
+    with storage.transaction():
+        append(storage, b"{}")
+        append(storage, b'{"kind":"erased"}')
+    assert storage.log.search({}) == [0, 1]
+
+
 def test_a_position_of_the_journal_is_never_used_again(storage: tables.Storage) -> None:
     entry = SAMPLES["journal.append"][0]
     with storage.transaction():
@@ -444,6 +460,8 @@ def test_a_closed_store_says_so(opening: OpenStorage, tmp_path: Path) -> None:
     storage.close()
     with pytest.raises(StoreError, match="closed"):
         storage.state.get()
+    with pytest.raises(StoreError, match="closed"):
+        storage.amendments.add(b"e")
     with pytest.raises(StoreError, match="closed"), storage.transaction():
         storage.state.put(STATE)
 

@@ -296,7 +296,7 @@ class _Log:
 
     def search(self, values: Mapping[str, str | int]) -> list[int]:
         equal = "json_extract(CAST(entry AS TEXT), ?) = ?"
-        condition = " AND ".join(equal for _ in values)
+        condition = " AND ".join(equal for _ in values) or "TRUE"
         query = f"SELECT position FROM log WHERE {condition} ORDER BY position"  # noqa: S608 - our own names
         arguments = [part for path, value in values.items() for part in (f"$.{path}", value)]
         return [row[0] for row in self._database.rows(query, arguments)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sqlite3
 from copy import copy
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import expunge
-from expunge.errors import FormatError, RefusalCode, RefusedError
+from expunge.errors import FormatError, RefusalCode, RefusedError, StoreError
 from expunge.wire import refusals
 from expunge.wire.refusals import REFUSALS, from_json, headers_of, status_of, to_json
 
@@ -111,3 +112,20 @@ def test_a_refusal_is_read_back(code: str, reason: str, details: dict[str, objec
 def test_what_is_no_refusal_is_not_read_as_one(value: Any) -> None:
     with pytest.raises(FormatError, match="no refusal"):
         from_json(value)
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        (
+            OSError(28, "No space left on device", "/srv/secret/server.db"),
+            "No space left on device",
+        ),
+        (sqlite3.OperationalError("disk I/O error"), "disk I/O error"),
+        (OSError("made to fail"), "made to fail"),
+    ],
+)
+def test_a_cause_is_told_without_paths(cause: Exception, told: str) -> None:
+    problem = StoreError("/srv/secret/server.db could not be changed")
+    problem.__cause__ = cause
+    assert refusals.cause_of(problem) == refusals.cause_of(cause) == told
