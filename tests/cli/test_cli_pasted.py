@@ -18,7 +18,7 @@ from support.printed import Printed, run
 
 ODD = "Dr O'Neill's $HOME; \"safe\""  # a space, both quotes, a variable, the end of a command
 PATHS = {"--dir", "--office", "--trust", "--key", "--rotation", "--head", "--client-dir"}
-NOT_YET = {"CLIENT", "NAME", "NAME.token", "TOKEN", "OLD.pub", "FILE", "receipt.json"}
+NOT_YET = {"CLIENT", "OFFICE", "NAME", "NAME.token", "TOKEN", "OLD.pub", "FILE", "receipt.json"}
 _SHELL = 'expunge() { for part; do printf "%s\\0" "$part"; done; }\n'
 
 

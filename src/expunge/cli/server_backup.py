@@ -211,6 +211,7 @@ def restore(
     Next:
       expunge serve new
       expunge client sync --dir CLIENT --accept-restored     at each client
+      expunge server status --office OFFICE --at new         at the office
     """
     from expunge.federation.recovery import restore_federation  # noqa: PLC0415 - brings the whole server
 
@@ -256,6 +257,7 @@ def restore(
         next_steps(
             f"expunge serve {typed(directory)}",
             "expunge client sync --dir CLIENT --accept-restored",
+            f"expunge server status --office OFFICE --at {typed(path)}",
         ),
     )
 
