@@ -14,8 +14,9 @@ import pytest
 from expunge.crypto import PublicKey
 from expunge.federation.layout import Layout
 from expunge.server.service import Service
+from expunge.storage.files import FolderLock
 from expunge.wire.token import Token
-from support.cli import ROWS_A, ROWS_B, Federation, run, value
+from support.cli import ROWS_A, ROWS_B, Federation, run, set_waits, value
 from support.printed import WIDE
 
 
@@ -301,6 +302,37 @@ def test_tokens_of_a_rebuilt_server_lead_back_to_it(place: Federation) -> None:
     assert "clinic-a" in again
     assert "Samples" not in again
     assert json.loads((new / "federation.json").read_text())["rebuilt"] is True
+
+
+def test_two_rebuild_one_server_after_another(
+    place: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What looks like an interrupted restoration may be one that is under way."""
+    a, new = place.client("clinic-a", ROWS_A), place.path / "new"
+    run("audit", "--rebuild", new, "--client-dir", a)
+    vault = new / "server.new" / "server.vault"
+    vault.parent.mkdir()
+    vault.write_bytes(b"keys")
+    set_waits(monkeypatch, patience=0.1)
+    other = FolderLock(new)
+    assert "in use by process" in run("audit", "--rebuild", new, code=5).stderr
+    assert vault.read_bytes() == b"keys"
+    other.release()
+    run("audit", "--rebuild", new, "--client-dir", a)
+    assert not vault.exists()
+
+
+def test_a_rebuilt_server_is_compared_with_the_newest_head_of_one_second(
+    place: Federation,
+) -> None:
+    """A deletion makes a later head of fewer samples, often within the same second."""
+    a, b = place.client("clinic-a", ROWS_A), place.client("clinic-b", ROWS_B)
+    run("client", "sync", "--dir", a)
+    samples = value("server", "status", "--office", place.office)["samples"]
+    run("client", "forget", "--id", "b1", "--yes", "--dir", b)
+    rebuilt = value("audit", "--rebuild", place.path / "new", "--client-dir", a, "--client-dir", b)
+    assert (rebuilt["samples"], rebuilt["old_samples"]) == (samples - 1, samples - 1)
+    assert rebuilt["verdict"] == "equal"
 
 
 def test_a_server_whose_key_was_rotated_is_rebuilt_too(place: Federation) -> None:

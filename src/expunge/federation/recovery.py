@@ -30,10 +30,12 @@ from expunge.office import Office
 from expunge.ridge.spec import Spec
 from expunge.server.backup import restore
 from expunge.server.http.tls import make_tls
-from expunge.storage.files import make_folder, write_whole
+from expunge.storage.files import FolderLock, make_folder, write_whole
 from expunge.transport.local import LocalCarrier
 
 Verdict = Literal["equal", "changed", "different", "unknown"]
+
+_FRESH, _OLD = "server.new", "server.old"  # beside a server that is being restored in its place
 
 
 # -- from a backup ---------------------------------------------------------------------------------
@@ -130,25 +132,38 @@ def rebuild_server(
     how many clients have sent what they hold. Waits for another process at work on the folder up to
     `timeout` seconds.
     """
-    _recover(directory)
-    exists = Layout.is_at(directory)
-    if not stores and not exists:
-        raise InputError("a server is rebuilt from its clients: give at least one store")
     certificates = [each for each in map(_certificate, stores) if each is not None]
     pending = any(status.adding or status.deleting for status in (each.status() for each in stores))
-    layout = Layout.at(directory) if exists else found_federation(directory, _spec(stores))
-    with _opened(layout, timeout) as (office, carrier):
-        layout.write_settings(urls=layout.urls, mirrors=layout.mirrors, rebuilt=True)
-        _enrol(layout, office, carrier, stores)
-        backup = f"again-{secrets.token_hex(8)}"
-        office.do("backup", {"name": backup})
-    _restore_in_place(layout, backup)
-    with _opened(layout, timeout) as (office, carrier):
-        unsent = _send_all(carrier, stores, recompute, progress)
-        rebuilt = _compared(layout, office, stores, unsent, certificates)
+    if not Layout.is_at(directory) and not _interrupted(directory):
+        if not stores:
+            raise InputError("a server is rebuilt from its clients: give at least one store")
+        found_federation(directory, _spec(stores))
+    path = Layout.at(directory).path if Layout.is_at(directory) else directory
+    with _alone(path, timeout):
+        _recover(path)
+        layout = Layout.at(path)
+        with _opened(layout, timeout) as (office, carrier):
+            layout.write_settings(urls=layout.urls, mirrors=layout.mirrors, rebuilt=True)
+            _enrol(layout, office, carrier, stores)
+            backup = f"again-{secrets.token_hex(8)}"
+            office.do("backup", {"name": backup})
+        _restore_in_place(layout, backup)
+        with _opened(layout, timeout) as (office, carrier):
+            unsent = _send_all(carrier, stores, recompute, progress)
+            rebuilt = _compared(layout, office, stores, unsent, certificates)
     if pending and rebuilt.verdict == "different":
         return replace(rebuilt, verdict="changed")
     return rebuilt
+
+
+@contextmanager
+def _alone(directory: Path, timeout: float) -> Iterator[None]:
+    """Nobody else rebuilds the server in this folder meanwhile."""
+    lock = FolderLock(directory, timeout)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -196,7 +211,7 @@ def _restore_in_place(layout: Layout, backup: str) -> None:
     """Make the server one that was restored from its backup: every client is asked to send what it
     holds.
     """
-    fresh, old = layout.path / "server.new", layout.path / "server.old"
+    fresh, old = layout.path / _FRESH, layout.path / _OLD
     restore(
         fresh,
         layout.server / "backups" / backup,
@@ -209,9 +224,14 @@ def _restore_in_place(layout: Layout, backup: str) -> None:
     _shred(old)
 
 
+def _interrupted(directory: Path) -> bool:
+    """Whether a restoration has begun here and has not ended, by an interruption or yet."""
+    return any((directory / name).exists() for name in (_FRESH, _OLD))
+
+
 def _recover(directory: Path) -> None:
     """Finish, or undo, a restoration that was interrupted."""
-    server, fresh, old = (directory / name for name in ("server", "server.new", "server.old"))
+    server, fresh, old = (directory / name for name in ("server", _FRESH, _OLD))
     if old.exists():
         if fresh.exists():
             fresh.rename(server)
@@ -261,7 +281,7 @@ def _compared(
     certificates: Sequence[Certificate],
 ) -> Rebuilt:
     status = office.ask("status", {})
-    newest = max(certificates, key=lambda each: (each.time, each.count), default=None)
+    newest = max(certificates, key=lambda each: (each.time, each.checkpoint.size), default=None)
     return Rebuilt(
         directory=str(layout.path),
         federation=office.federation,
