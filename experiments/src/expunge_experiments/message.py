@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import FormatError
+from expunge.frame import HeaderFormat
 
 Array = NDArray[Any]
-_VERSION = 1
+_FORMAT = HeaderFormat("a message", b"")
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,7 @@ class ArrayMessage:
         arrays = {name: np.asarray(array, order="C") for name, array in self.arrays.items()}
         listed = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
         head = json.dumps([self.task, dict(self.settings), listed], separators=(",", ":")).encode()
-        return b"".join(
-            [
-                bytes([_VERSION]),
-                len(head).to_bytes(4, "little"),
-                head,
-                *(array.tobytes() for array in arrays.values()),
-            ]
-        )
+        return _FORMAT.write(head, *(array.tobytes() for array in arrays.values()))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ArrayMessage:
@@ -48,26 +42,15 @@ class ArrayMessage:
 
         Arrays are views of the bytes and cannot be written to.
         """
+        head, reader = _FORMAT.read(data)
+        arrays: dict[str, Array] = {}
         try:
-            if data[0] != _VERSION:
-                raise FormatError(
-                    f"this message is of version {data[0]}, and this program reads version "
-                    f"{_VERSION}"
-                )
-            end = 5 + int.from_bytes(data[1:5], "little")
-            task, settings, listed = json.loads(data[5:end])
-            arrays: dict[str, Array] = {}
+            task, settings, listed = json.loads(head)
             for name, kind, shape in listed:
-                dtype = np.dtype(kind)
-                count = int(np.prod(shape, dtype=np.int64))
-                arrays[name] = np.frombuffer(data, dtype, count, end).reshape(shape)
-                end += count * dtype.itemsize
-        except (IndexError, KeyError, TypeError, ValueError) as problem:
-            if isinstance(problem, FormatError):
-                raise
-            raise FormatError(
-                f"this is no message, or one that was cut off: {problem}"
-            ) from problem
-        if end != len(data):
-            raise FormatError(f"this message has {len(data) - end} bytes too many: it was altered")
+                arrays[name] = reader.array(kind, tuple(shape), f"the array {name}")
+        except FormatError:
+            raise
+        except (KeyError, TypeError, ValueError) as problem:
+            raise FormatError(f"this is no message: {problem}") from problem
+        reader.end()
         return cls(task, settings, arrays)
