@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from expunge.cli import _command
+from expunge.cli import _command, _connect
 from expunge.cli._agent import agent_on, backbone_of, store_at
 from expunge.cli._command import command
-from expunge.cli._connect import PATIENCE, OfficeConnection, office_at, office_folder
+from expunge.cli._connect import OfficeConnection, office_at, office_folder
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import FOLDER, office_options
 from expunge.cli._output import (
@@ -253,7 +253,7 @@ def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
             directory,
             stores,
             recompute=lambda store: recomputing(backbone_of(store, None)),
-            timeout=PATIENCE,
+            timeout=_connect.PATIENCE,
             progress=progress,
         )
     value = asdict(made) | {"folders": [str(folder) for folder in folders]}
