@@ -22,7 +22,7 @@ from sklearn.linear_model import Ridge
 import expunge
 from benchmarks import aggregation, carriers, service, startup, systems, tree
 from benchmarks.data import Data, load
-from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table
+from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table, wrapped
 from expunge.solvers.float64 import FloatWoodburySolver
 
 Float = NDArray[np.float64]
@@ -281,7 +281,7 @@ def main() -> int:
     if data.real and wanted == list(
         PARTS
     ):  # a whole page of figures on real features is not overwritten by others
-        _PAGE.write_text(page, encoding="utf-8")
+        _PAGE.write_text(wrapped(page), encoding="utf-8")
     sys.stdout.write(page)
     return 0 if all(row.holds for row in rows) else 1
 

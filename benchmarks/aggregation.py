@@ -173,7 +173,7 @@ class Round:
         answer: Callable[[Participant, bytes], bytes],
         heard: str,
     ) -> None:
-        """One message of a client, made from what it was told and from its stored state."""
+        """One message of a client, made from the server's messages and from its stored state."""
         clients, said = self._clients, list[bytes]()
         told = server.say(kind, name)
 
@@ -292,8 +292,8 @@ def report(data: Data) -> tuple[str, list[Row]]:
 
 
 def _planned(measured: Measured, clients: int) -> float:
-    """Bytes for masks in a round of so many, from one that was measured: all that grows is what
-    each neighbour adds.
+    """Bytes for masks in a round of `clients`, extrapolated from a measured one: only the
+    neighbours' parts grow.
     """
     each = 2 * PARCEL_BYTES + SHARE_BYTES + len('"client-000000",')
     return measured.masks + each * (

@@ -92,7 +92,7 @@ def _collect(
         begun = time.perf_counter()
         try:
             value = getattr(memory if name in ("reset", "peak") else collector, name)(*arguments)
-        except Exception as problem:  # told to whoever asked
+        except Exception as problem:  # reported to the caller
             value = problem
         connection.send((value, time.perf_counter() - begun))
 

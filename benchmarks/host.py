@@ -1,5 +1,5 @@
 """A server in a process of its own, for benchmarks: prints its address when it listens, and runs
-until it is told to stop.
+until it is stopped.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from expunge.transport.local import LocalCarrier
 
 
 class TimedCarrier(LocalCarrier):
-    """`timing` is told, for each request that was answered, the seconds of each phase."""
+    """`timing` receives, for each answered request, the seconds of each phase."""
 
     timing: Callable[[dict[str, float]], object]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,6 +86,27 @@ def progress(text: str) -> None:
     """What is being measured now."""
     sys.stderr.write(f"  measuring {text} ...\n")
     sys.stderr.flush()
+
+
+def wrapped(page: str) -> str:
+    """A page of Markdown with its prose in lines of at most 100 characters."""
+    lines: list[str] = []
+    for line in page.splitlines():
+        starts = not lines or not lines[-1] or lines[-1].startswith(("|", "#"))
+        if not line or starts or line.startswith(("|", "#", "- ")):
+            lines.append(line)
+        else:
+            lines[-1] += f" {line.strip()}"
+    return "\n".join(map(_wrapped_line, lines)) + "\n"
+
+
+def _wrapped_line(line: str) -> str:
+    if line.startswith(("|", "#")):
+        return line
+    indent = "  " if line.startswith("- ") else ""
+    return textwrap.fill(
+        line, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def table(rows: list[Row]) -> str:

@@ -82,11 +82,13 @@ class Latency:
 
 
 class Federation:
-    """A federation of a hundred clients in a folder that is removed in the end."""
+    """A federation in a folder, whose clients have equal shares of the data."""
 
-    def __init__(self, folder: Path, data: Data) -> None:
+    def __init__(self, folder: Path, data: Data, clients: int = _CLIENTS) -> None:
         self.folder = folder
         self.data = data
+        self.clients = clients
+        self.sequences: dict[str, int] = {}  # of requests made beforehand
         self.spec = Spec(dim=data.features.shape[1], labels=tuple(range(10)), gamma=1.0)
         self.key, operator = (
             SigningKey(secrets.token_bytes(32)),
@@ -110,7 +112,7 @@ class Federation:
             key=operator,
             carrier=carrier,
         )
-        for number in range(_CLIENTS):
+        for number in range(self.clients):
             token = Token(
                 federation,
                 f"client-{number:03}",
@@ -146,7 +148,7 @@ class Federation:
 
     def load(self, url: str) -> tuple[float, float]:
         """Every client adds its samples to its store, then brings them: seconds for each."""
-        shares = np.array_split(np.arange(len(self.data.labels)), _CLIENTS)
+        shares = np.array_split(np.arange(len(self.data.labels)), self.clients)
 
         def fill() -> None:
             for store, share in zip(self.stores, shares, strict=True):
@@ -171,9 +173,9 @@ class Federation:
         """
         totals, phases = [], {phase: [] for phase in _PHASES}  # type: tuple[list[float], dict[str, list[float]]]
         for turn in range(_SINGLE):
-            store = self.stores[(first + turn) % _CLIENTS]
+            store = self.stores[(first + turn) % self.clients]
             store.choose(message)
-            gone = Selection(ids=(self._ids(store)[first // _CLIENTS],))
+            gone = Selection(ids=(self._ids(store)[(first + turn) // self.clients],))
             carried = _Timed(carrier)
             timing.clear()
             total = 1e3 * seconds(partial(_forget, store, gone, carried))
@@ -190,7 +192,9 @@ class Federation:
         )
 
     def _ids(self, store: ClientStore) -> list[str]:
-        share = np.array_split(np.arange(len(self.data.labels)), _CLIENTS)[self.stores.index(store)]
+        share = np.array_split(np.arange(len(self.data.labels)), self.clients)[
+            self.stores.index(store)
+        ]
         return [f"image-{index}" for index in share]
 
     def burst(self, url: str, first: int, each: int) -> float:
@@ -204,13 +208,13 @@ class Federation:
             carrier.close()
 
         taken = seconds(
-            lambda: _together([partial(bring, requests) for requests in prepared], _CLIENTS)
+            lambda: _together([partial(bring, requests) for requests in prepared], self.clients)
         )
-        return each * _CLIENTS / taken
+        return each * self.clients / taken
 
     def _prepared(self, store: ClientStore, places: range) -> list[bytes]:
-        """Signed requests, each to delete one sample; the store is not told, so its agent has no
-        more work to do after this.
+        """Signed requests, each to delete one sample; the store is not updated, so its agent has no
+        further work.
         """
         found_slots = [
             row[0] for row in store._folder.database.rows("SELECT slot FROM samples ORDER BY slot")
@@ -243,8 +247,6 @@ class Federation:
             made.append(request.write(header, [], [named], message, store.key))
         return made
 
-    sequences: dict[str, int] = {}  # noqa: RUF012 - one federation is measured
-
 
 class _Timed:
     """A carrier that adds up how long requests take."""
@@ -266,11 +268,11 @@ class _Timed:
 
 def _forget(store: ClientStore, gone: Selection, carrier: object) -> None:
     store.forget(gone)
-    Agent(store, carrier).push()  # type: ignore[arg-type]  # whatever carries
+    Agent(store, carrier).push()  # type: ignore[arg-type]  # any carrier
 
 
 def _together(works: list[partial[None]], threads: int) -> None:
-    """Do all of these, so many at a time."""
+    """Do all of these, `threads` at a time."""
     waiting = iter(works)
     lock = threading.Lock()
     problems: list[BaseException] = []
@@ -295,13 +297,13 @@ def _together(works: list[partial[None]], threads: int) -> None:
         raise problems[0]
 
 
-def _peak(process: subprocess.Popen[str]) -> float:
+def peak_memory(process: subprocess.Popen[str]) -> float:
     """The most memory that a process has used, in MiB."""
     lines = Path(f"/proc/{process.pid}/status").read_text("ascii").splitlines()
     return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def _until_folded(url: str, ca: Path) -> None:
+def until_folded(url: str, ca: Path) -> None:
     """Wait until the server's journal is empty: single deletions are measured by themselves."""
     context = ssl.create_default_context(cafile=str(ca))
     while True:
@@ -336,9 +338,9 @@ def report(data: Data) -> tuple[str, list[Row]]:
         with federation.serving() as (url, process):
             progress("the service: initial load of 50,000 samples from 100 clients")
             filled, brought = federation.load(url)
-            peak = _peak(process)
+            peak = peak_memory(process)
             progress("the service: waiting until the load is folded in")
-            _until_folded(url, federation.tls.ca)
+            until_folded(url, federation.tls.ca)
             refits = _refit(data)
             for message, first in (("rows", 0), ("gram", 100)):
                 progress(f"the service: single deletions over HTTPS as {message}")
@@ -348,7 +350,7 @@ def report(data: Data) -> tuple[str, list[Row]]:
                         f"HTTPS, {message}", carrier, message, first, timing
                     )
                 )
-            _until_folded(
+            until_folded(
                 url, federation.tls.ca
             )  # otherwise the refits would share the cores with the server
             refits += _refit(data)
@@ -361,7 +363,7 @@ def report(data: Data) -> tuple[str, list[Row]]:
         with federation.serving() as (url, process):
             progress("the service: 2,000 deletions from 100 clients at once")
             rate = federation.burst(url, 10, _BURST)
-            peak_after = _peak(process)
+            peak_after = peak_memory(process)
         with federation.serving("--no-group-commit") as (url, _):
             progress("the service: the same without group commit")
             alone = federation.burst(url, 10 + _BURST, _BURST // 5)

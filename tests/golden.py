@@ -17,15 +17,11 @@ import numpy as np
 
 from expunge import Grid, Spec, Statistics, solve
 from expunge.crypto import Envelope, SigningKey
-from expunge.evidence import (
-    Checkpoint,
-    commitments_root,
-    leaf_hash,
-    make_entry,
-    receipt_content,
-    root_of,
-    salted,
-)
+from expunge.evidence import Checkpoint
+from expunge.evidence.digests import commitments_root, salted
+from expunge.evidence.log import make_entry
+from expunge.evidence.merkle import leaf_hash, root_of
+from expunge.evidence.receipt import receipt_content
 from expunge.ridge.encoding import integer_rows
 from expunge.solvers.float64 import FloatWoodburySolver
 from expunge.wire import payloads, request

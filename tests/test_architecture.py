@@ -205,6 +205,24 @@ def test_the_source_keeps_the_rules() -> None:
     assert experiment_problems(EXPERIMENTS, SOURCE) == []
 
 
+def class_names(roots: list[Path]) -> dict[str, list[str]]:
+    """The modules that define a class of each name."""
+    where: dict[str, list[str]] = {}
+    for root in roots:
+        for module, tree in trees(root).items():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    where.setdefault(node.name, []).append(module)
+    return where
+
+
+def test_a_class_name_is_used_for_one_thing() -> None:
+    where = class_names([SOURCE, EXPERIMENTS])
+    assert where["RidgeSystem"] == ["expunge.solvers.system"]
+    assert where["System"] == ["expunge_experiments.systems.base"]
+    assert {name: modules for name, modules in where.items() if len(modules) > 1} == {}
+
+
 def test_no_helper_of_the_tests_hides_a_module_of_python() -> None:
     """A helper that is run as a program has its folder first in its path."""
     helpers = {path.stem for path in (Path(__file__).parent / "support").glob("*.py")}

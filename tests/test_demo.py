@@ -19,14 +19,12 @@ def test_the_demo_forgets_a_person_and_equals_retraining(
     monkeypatch.chdir(tmp_path)
     keep = "the demo of Dr O'Neill: $HOME"
     printed = run("demo", "--keep", keep).output
-    assert "Forgotten and retrained are equal, bit for bit." in printed
+    assert "The heads after forgetting and after retraining are equal, bit for bit." in printed
     assert "equal: the sum of all clients is the ledger" in printed
     digests = re.findall(r"^  (?:forgotten|retrained) +([0-9a-f]{40})", printed, re.MULTILINE)
     assert len(digests) == 2
     assert digests[0] == digests[1]
-    typed = re.findall(
-        r"^  expunge (.*)$", printed.partition("What to type next:")[2], re.MULTILINE
-    )
+    typed = re.findall(r"^  expunge (.*)$", printed.partition("Next:")[2], re.MULTILINE)
     assert len(typed) == 6
     for line in typed:
         if not line.startswith("serve"):

@@ -22,6 +22,7 @@ LAZY = (
     "expunge.backbones",
     "expunge.client",
     "expunge.data",
+    "expunge.evidence",
     "expunge.federation",
     "expunge.solvers",
 )

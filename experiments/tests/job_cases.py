@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from expunge.transport.flower.messages import Parcel
-from expunge_experiments.flower import Job, Request, SharedPool
+from expunge.transport.flower.messages import Payload
+from expunge_experiments.flower import Job, JobRequest, SharedPool
 from expunge_experiments.flower.node import Run, respond
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import Cost, System
@@ -42,7 +42,7 @@ def job_of(name: str, *, seed: int = 4) -> Job:
     """A small job: everything that the system can be asked."""
     supported = SYSTEMS[name].find("system").supports
     requests = [
-        Request(operation, numbers)
+        JobRequest(operation, numbers)
         for operation, numbers in _ASKED.items()
         if operation in supported
     ]
@@ -90,7 +90,7 @@ class Direct:
         assert count <= len(self.clients)
         return [100 + place for place in range(len(self.clients))]
 
-    def ask(self, parcels: Any) -> list[Parcel]:
+    def ask(self, parcels: Any) -> list[Payload]:
         assert len({node for node, _ in parcels}) == len(parcels)
         self.asked += [len(parcel.parts) for _, parcel in parcels]
         return [respond(parcel, self.run, self.clients[node - 100]) for node, parcel in parcels]

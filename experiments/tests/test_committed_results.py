@@ -12,14 +12,14 @@ import pytest
 from expunge_experiments import tuned
 from expunge_experiments.datasets.catalogue import Library
 from expunge_experiments.report import page
-from expunge_experiments.runner import Outcome, Runner
+from expunge_experiments.runner import ExperimentOutcome, Runner
 from expunge_experiments.runs.catalogue import EXPERIMENTS
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[ExperimentOutcome]:
     runner = Runner(RESULTS, Library(tmp_path_factory.mktemp("nothing")))
     return [
         runner.gather(experiment, experiment.full, quick=False)
@@ -27,7 +27,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
     ]
 
 
-def test_every_cell_of_every_experiment_was_measured(outcomes: list[Outcome]) -> None:
+def test_every_cell_of_every_experiment_was_measured(outcomes: list[ExperimentOutcome]) -> None:
     assert [
         (outcome.experiment.name, one.cell) for outcome in outcomes for one in outcome.not_run
     ] == []
@@ -37,7 +37,7 @@ def test_every_cell_of_every_experiment_was_measured(outcomes: list[Outcome]) ->
     )  # and none is of a version that is gone
 
 
-def test_the_page_is_made_from_the_results(outcomes: list[Outcome]) -> None:
+def test_the_page_is_made_from_the_results(outcomes: list[ExperimentOutcome]) -> None:
     """If texts change: expunge experiment all -o docs/results writes it anew, without
     measuring.
     """
@@ -52,7 +52,7 @@ def test_the_settings_of_the_package_are_those_that_the_sweep_chose() -> None:
 
 
 def test_the_readme_says_of_other_ways_to_unlearn_what_was_measured(
-    outcomes: list[Outcome],
+    outcomes: list[ExperimentOutcome],
 ) -> None:
     (burst,) = [outcome for outcome in outcomes if outcome.experiment.name == "burst"]
     (table, *_) = page.tables(burst)

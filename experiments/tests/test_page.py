@@ -15,7 +15,7 @@ from experiment_cases import Toy, tiny_library
 from expunge_experiments import config, machine
 from expunge_experiments.report import paper, tables
 from expunge_experiments.report.page import command, page, write_outcome, write_page
-from expunge_experiments.runner import Outcome, Runner
+from expunge_experiments.runner import ExperimentOutcome, Runner
 from expunge_experiments.runs.base import Results, Summary, Table, over_seeds
 from expunge_experiments.systems.catalogue import NAMES
 
@@ -23,7 +23,7 @@ FILES = ["results.json", "config.toml", "table.md", "toy.png", "toy.svg"]
 
 
 @pytest.fixture
-def outcome(tmp_path: Path) -> Outcome:
+def outcome(tmp_path: Path) -> ExperimentOutcome:
     toy = Toy()
     toy.broken = {2}
     return Runner(tmp_path / "out", tiny_library(tmp_path)).run(
@@ -32,7 +32,7 @@ def outcome(tmp_path: Path) -> Outcome:
 
 
 def test_everything_is_written_and_is_the_same_bytes_again(
-    outcome: Outcome, tmp_path: Path
+    outcome: ExperimentOutcome, tmp_path: Path
 ) -> None:
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
@@ -43,7 +43,7 @@ def test_everything_is_written_and_is_the_same_bytes_again(
     assert b"date" not in (folders[0] / "toy.svg").read_bytes().lower()
 
 
-def test_results_say_everything(outcome: Outcome, tmp_path: Path) -> None:
+def test_results_say_everything(outcome: ExperimentOutcome, tmp_path: Path) -> None:
     write_outcome(outcome, tmp_path / "toy")
     found = json.loads((tmp_path / "toy" / "results.json").read_text())
     assert found["config"]["seeds"] == [0, 1, 2]
@@ -57,7 +57,7 @@ def test_results_say_everything(outcome: Outcome, tmp_path: Path) -> None:
 
 
 def test_the_page_has_claims_tables_figures_and_what_is_missing(
-    outcome: Outcome, tmp_path: Path
+    outcome: ExperimentOutcome, tmp_path: Path
 ) -> None:
     write_outcome(outcome, tmp_path / "toy")
     text = write_page([outcome], tmp_path).read_text()
@@ -86,7 +86,7 @@ def test_the_page_has_claims_tables_figures_and_what_is_missing(
     assert "**A quick run:**" in page([replace(outcome, quick=True)], tmp_path)
 
 
-def test_the_command_gives_these_very_settings(outcome: Outcome, tmp_path: Path) -> None:
+def test_the_command_gives_these_very_settings(outcome: ExperimentOutcome, tmp_path: Path) -> None:
     write_outcome(outcome, tmp_path / "toy")
     assert command(outcome) == "expunge experiment toy --config config.toml"
     assert f"`{command(outcome)}`" in (tmp_path / "toy" / "table.md").read_text()
@@ -99,13 +99,13 @@ def test_the_command_gives_these_very_settings(outcome: Outcome, tmp_path: Path)
     )
 
 
-def test_a_coarser_grid_is_stated(outcome: Outcome, tmp_path: Path) -> None:
+def test_a_coarser_grid_is_stated(outcome: ExperimentOutcome, tmp_path: Path) -> None:
     assert "fraction bits" not in page([outcome], tmp_path)
     large = {"tiny": {**outcome.data["tiny"], "largest": 1526.2, "fraction_bits": 30}}
     assert "reach 1526 in magnitude" in page([replace(outcome, data=large)], tmp_path)
 
 
-def test_a_claim_that_fails_is_said_to(outcome: Outcome, tmp_path: Path) -> None:
+def test_a_claim_that_fails_is_said_to(outcome: ExperimentOutcome, tmp_path: Path) -> None:
     results = Results(replace(one, result={"total": -1.0}) for one in outcome.results)
     text = page([replace(outcome, results=results)], tmp_path)
     assert "| **does not hold** | Totals are positive." in text
@@ -115,7 +115,7 @@ def test_a_claim_that_fails_is_said_to(outcome: Outcome, tmp_path: Path) -> None
     assert "Sections: [toy](#a-toy-sums-of-features) · [toy](#a-toy-sums-of-features).\n" in both
 
 
-def test_nothing_measured_is_still_a_page(outcome: Outcome, tmp_path: Path) -> None:
+def test_nothing_measured_is_still_a_page(outcome: ExperimentOutcome, tmp_path: Path) -> None:
     empty = replace(outcome, results=Results(), data={}, environments=[])
     write_outcome(empty, tmp_path / "toy")
     assert "not run" in write_page([empty], tmp_path).read_text()

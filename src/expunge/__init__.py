@@ -1,10 +1,15 @@
 """Expunge: exact, checkable unlearning for ridge heads on frozen foundation models.
 
-    spec = expunge.Spec(dim=768, labels=("cat", "dog"), gamma=1.0)
-    stats = expunge.Statistics.of(spec, features, labels)
-    head = expunge.solve(stats - expunge.Statistics.of(spec, gone_features, gone_labels))
+The head after a deletion is, bit for bit, the head retrained without the deleted samples:
 
-The head after a deletion is, bit for bit, the head retrained without the deleted samples.
+>>> import expunge
+>>> spec = expunge.Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+>>> features, labels = [[0.0, 1.0], [1.0, 0.5], [3.0, 2.0]], ["cat", "cat", "dog"]
+>>> everything = expunge.Statistics.of(spec, features, labels)
+>>> gone = expunge.Statistics.of(spec, features[:1], labels[:1])
+>>> retrained = expunge.Statistics.of(spec, features[1:], labels[1:])
+>>> expunge.solve(everything - gone) == expunge.solve(retrained)
+True
 """
 
 from typing import TYPE_CHECKING
@@ -56,4 +61,18 @@ __getattr__, __dir__ = lazy_names(
         "WoodburySolver": "expunge.solvers.variants",
         "solve": "expunge.solvers.certify",
     },
+    modules=(
+        "approximate",
+        "backbones",
+        "client",
+        "crypto",
+        "data",
+        "evidence",
+        "export",
+        "federation",
+        "office",
+        "posterior",
+        "transport",
+        "wire",
+    ),
 )

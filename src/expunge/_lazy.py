@@ -1,26 +1,33 @@
 """Names of a package that are imported when they are first asked for (PEP 562).
 
 A package's `__init__` says under TYPE_CHECKING where its names come from, for editors and mypy, and
-gives the same names to `lazy_names`; tests/test_startup.py compares the two. So whoever needs a
-light module of the package does not wait for numpy and scipy, which the heavy ones import.
+gives the same names to `lazy_names`; tests/test_startup.py compares the two. So a program that
+needs a light module of the package does not wait for numpy and scipy, which the heavy ones import.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
 
 def lazy_names(
-    package: str, names: Mapping[str, str]
+    package: str, names: Mapping[str, str], modules: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package; `names` has the module that each name comes from.
+    """`__getattr__` and `__dir__` of a package.
 
-    A name must not be that of a module of the package: once imported, the module would hide it.
+    `names` has the module that each name comes from; `modules` are the public modules of the
+    package, which are imported when first asked for as well. A name must not be that of a module
+    of the package: once imported, the module would hide it.
+
+    Law: dir() of the package is its `__all__`, its dunder names and `modules`, whatever has been
+    imported so far.
     """
 
     def find(name: str) -> Any:
+        if name in modules:
+            return import_module(f"{package}.{name}")
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(names[name]), name)
@@ -28,6 +35,8 @@ def lazy_names(
         return value
 
     def listed() -> list[str]:
-        return sorted({*vars(import_module(package)), *names})
+        attributes = vars(import_module(package))
+        dunders = {name for name in attributes if name.startswith("__") and name.endswith("__")}
+        return sorted({*attributes["__all__"], *dunders, *modules})
 
     return find, listed

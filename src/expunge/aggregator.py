@@ -9,13 +9,13 @@ to a client that its request is in the ledger at the root (expunge.evidence.forw
 Within the group there may be secure aggregation: then the aggregator sees sums, and the server
 above sums of sums.
 
-`Forwarding` keeps what was forwarded, and what is on its way: the group's ledger at a position of
-the group's log. Law: what counts as forwarded is what the server above has receipted, also after a
-crash at any point. Each state is sealed and its predecessor's key destroyed: the difference of two
-of them is what the group has deleted.
+`Forwarding` stores what was forwarded, and what is being forwarded: the group's ledger at a
+position of the group's log. Law: what counts as forwarded is what the server above has receipted,
+also after a crash at any point. Each state is sealed and its predecessor's key destroyed: the
+difference of two of them is what the group has deleted.
 
-`GroupAgent` is the client's agent with the group's ledger for its samples, and the group to pass
-orders on to. `Forwarder` syncs in a thread of its own while the group is served.
+`GroupAgent` is a client's agent that sends the group's ledger instead of samples, and passes orders
+on to the group. `Forwarder` syncs in a thread of its own while the group is served.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from threading import Event, Thread
 from typing import Any
 
 from expunge.client import Agent, ClientStore, Preview, SyncResult, enrol
+from expunge.client.folder import ClientFolder
 from expunge.client.outbox import Composition
-from expunge.client.trust import Answer, Trust
+from expunge.client.trust import SyncAnswer, Trust
 from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError, ExpungeError, StoreError
-from expunge.evidence import Logged, Receipt, read_entry
+from expunge.evidence import Logged, Receipt
 from expunge.evidence.forwarding_proof import passage_bytes
+from expunge.evidence.log import read_entry
 from expunge.federation import Federation
 from expunge.federation.founding import found_federation
 from expunge.federation.layout import Layout
@@ -57,7 +59,7 @@ _HEADER = "QQ"
 @dataclass(frozen=True)
 class Forwarded:
     """The group's ledger as a request brought it to the server above, and the size of the group's
-    log then.
+    log at that time.
     """
 
     sequence: int
@@ -79,7 +81,9 @@ class Forwarded:
 
 
 class Forwarding:
-    """The two states in the store of an aggregator."""
+    """The two states in the store of an aggregator: what was forwarded, and what is being
+    forwarded.
+    """
 
     def __init__(self, store: ClientStore) -> None:
         self._store = store
@@ -117,8 +121,8 @@ _DAY = 86400
 
 
 class GroupAgent(Agent):
-    """An agent whose store has no samples: it stands for all the clients of a service, whose
-    operator it is.
+    """An agent whose store has no samples: it represents all clients of a service, and acts there
+    as an operator.
     """
 
     def __init__(
@@ -144,7 +148,7 @@ class GroupAgent(Agent):
         )
 
     def _compose_reset(self, number: int) -> Composition | None:
-        """Everything anew, for a server that was restored without it."""
+        """Forward everything again, for a server that was restored without it."""
         self.store.forwarded.drop()
         ledger, size, root = self._now()
         nothing = Forwarded(0, 0, Statistics.zero(self.store.spec))
@@ -194,8 +198,8 @@ class GroupAgent(Agent):
     def _counts(self, before: Forwarded, after: Forwarded) -> tuple[int, int]:
         """How many samples the group added and deleted in between, as its log says.
 
-        A group's server that was restored has begun anew: then all that was forwarded is deleted,
-        and all there is added.
+        A restored group server has started over: everything forwarded before is deleted, and
+        everything it has now is added.
         """
         added = deleted = 0
         position = before.size
@@ -233,16 +237,20 @@ class GroupAgent(Agent):
     # -- orders ------------------------------------------------------------------------------------
 
     def _carry_out(
-        self, answer: Answer
+        self, answer: SyncAnswer
     ) -> tuple[tuple[tuple[str, Preview], ...], ExpungeError | None]:
         """File every order that is new in the group, whose clients learn of it at their next
         sync.
         """
-        known = self._filed()
+        filed_before = self._filed()
         now = datetime.fromisoformat(answer.checkpoint.time)
-        filed = {order.order: known[order.order] for order in answer.orders if order.order in known}
+        filed = {
+            order.order: filed_before[order.order]
+            for order in answer.orders
+            if order.order in filed_before
+        }
         self._keep_filed(filed)
-        new = [order for order in answer.orders if order.order not in known]
+        new = [order for order in answer.orders if order.order not in filed_before]
         for order in new:
             left = (datetime.fromisoformat(order.deadline) - now).total_seconds()
             days = min(max(1, math.ceil(left / _DAY)), 365)
@@ -374,8 +382,8 @@ class Aggregator:
         return range(1, self.group.carrier.state.actor(client).sequence + 1)
 
     def passage(self, client: str, sequence: int) -> bytes:
-        """The proof that a request of a client of the group has been forwarded, and stands in the
-        log of the server above.
+        """The proof that a request of a client of the group has been forwarded and is in the log of
+        the server above.
         """
         index, entry = self._entry(client, sequence)
         for number, data in sorted(self.upstream.documents("receipt").items()):
@@ -428,7 +436,7 @@ def _enrolled(draft: Path, token: Token, carrier: Carrier, address: str) -> Clie
     """The store of the aggregator as a client: enrolled now, or by an attempt that went no
     further.
     """
-    if (draft / "client.db").exists():
+    if ClientFolder.is_at(draft):
         store = ClientStore.open(draft)
         if store.recall("enrolled") == "1" and (store.name, store.federation) == (
             token.name,
@@ -441,7 +449,7 @@ def _enrolled(draft: Path, token: Token, carrier: Carrier, address: str) -> Clie
 
 def is_aggregator(path: Path) -> bool:
     """Whether the federation in a folder is a group of another."""
-    return (path / _UPSTREAM / "client.db").exists()
+    return ClientFolder.is_at(path / _UPSTREAM)
 
 
 def require_aggregator(path: Path) -> Path:
@@ -470,9 +478,9 @@ Report = Callable[[str, BaseException | None], None]
 
 
 class Forwarder:
-    """Syncs an aggregator every so many seconds.
+    """Syncs an aggregator at regular intervals.
 
-    What fails is reported, and tried again the next time; nothing is lost.
+    Failures are reported, and retried the next time; nothing is lost.
     """
 
     def __init__(self, aggregator: Aggregator, every: float, report: Report) -> None:
@@ -487,7 +495,7 @@ class Forwarder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Come to an end, after what is being done."""
+        """Stop after the current work."""
         self._stop.set()
         self._thread.join()
 

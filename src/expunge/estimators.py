@@ -23,23 +23,39 @@ What differs from scikit-learn's Ridge and RidgeClassifier:
 
 from __future__ import annotations
 
+import datetime
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
+from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
 
-from expunge.errors import GridRangeError, InputError, LostColumnError, SpecError, UnknownLabelError
+from expunge.errors import (
+    GridRangeError,
+    InputError,
+    LostColumnError,
+    ShapeError,
+    SpecError,
+    UnknownLabelError,
+)
 from expunge.exact import Grid
+from expunge.ridge import inputs
+from expunge.ridge.encoding import gathered, require_finite
+from expunge.ridge.feature_names import difference, is_cell
 from expunge.ridge.head import Head
+from expunge.ridge.inputs import is_in_batches
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
+from expunge.ridge.tables import Blocks, frame_of, is_from, names_of, readable_again
 from expunge.solvers import CholeskySolver, WoodburySolver
 
 _LEAST_HEADROOM_BITS = 3
@@ -70,12 +86,12 @@ def chosen_label_grid(targets: NDArray[Any], *, lost_columns: str) -> Grid:
     if lost_columns == "accept":
         return grid
     for column, output in enumerate(np.atleast_2d(targets.T)):
-        if 0.0 < (largest := _largest(output)) <= grid.step / 2.0:
+        if 0.0 < _largest(output) <= grid.step / 2.0:
             raise LostColumnError(
                 f"output {column} of the targets is lost to {grid!r}, which the largest output of "
-                f"the first batch asks for: its own largest magnitude is {largest:g}, and every "
-                "value rounds to zero. Scale the outputs to similar magnitudes, give a "
-                "label_grid, or pass lost_columns='accept' if that output does not matter"
+                "the first batch asks for: every value of it rounds to zero. Scale the outputs to "
+                "similar magnitudes, give a label_grid, or pass "
+                "lost_columns='accept' if that output does not matter"
             )
     return grid
 
@@ -94,8 +110,47 @@ def _largest(values: NDArray[Any]) -> float:
     return max(float(values.max()), -float(values.min()))
 
 
+def _plain(X: Any) -> Any:
+    """Features as scikit-learn takes them, if another library holds them; sparse ones remain so."""
+    matrix = None if issparse(X) else inputs.features_of(X, 0)
+    if isinstance(matrix, Blocks):
+        return np.asarray(matrix)
+    if not issparse(X):
+        _require_numbers(X, "features")
+    return X
+
+
+def _require_numbers(values: Any, what: str) -> None:
+    """Refuse what scikit-learn would try to read as numbers, and show in its error."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):
+        return  # scikit-learn says what has no shape, and shows nothing of it
+    kinds = {"U": "texts", "S": "texts", "M": "times", "m": "times"}
+    content = kinds.get(array.dtype.kind)
+    if array.dtype.kind == "c":
+        raise ShapeError(f"Complex data not supported: the {what} must be real numbers")
+    if array.dtype.kind == "O":
+        wrong = [entry for entry, item in enumerate(array.ravel()) if _is_no_number(item)]
+        content = f"something else than numbers (entry {wrong[0]} is the first)" if wrong else None
+    if content is not None:
+        raise ShapeError(f"the {what} hold {content}, where real numbers are needed: convert them")
+
+
+def _is_no_number(item: object) -> bool:
+    return isinstance(item, (str, bytes, Decimal, datetime.date, np.datetime64, np.timedelta64))
+
+
+def _with_names(X: Any) -> Any:
+    """A table whose names scikit-learn can see."""
+    is_batch = is_from(X, "pyarrow", "RecordBatch")
+    return import_module("pyarrow").table(X) if is_batch else X
+
+
 Float = NDArray[np.float64]
 Array = NDArray[Any]
+
+_CHECKS = {"dtype": (np.float64, np.float32), "accept_sparse": "csr"}
 
 _SOLVERS: dict[str, type[CholeskySolver | WoodburySolver]] = {
     "cholesky": CholeskySolver,
@@ -137,6 +192,11 @@ class _ExactRidge(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_solver")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     @property
     def spec_(self) -> Spec:
@@ -187,24 +247,155 @@ class _ExactRidge(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no
 
     def _scores(self, X: Any) -> Float:
         check_is_fitted(self)
-        return self.head_.scores(
-            np.asarray(validate_data(self, X, reset=False, dtype=(np.float64, np.float32)))
+        table, X, _ = self._named(X, first=False, labelled=False)
+        if table is None:
+            return self.head_.scores(validate_data(self, _plain(X), reset=False, **_CHECKS))
+        return self.head_.scores(check_array(table, estimator=self, input_name="X", **_CHECKS))
+
+    def _validated(self, X: Any, y: Any, *, first: bool, **checks: Any) -> tuple[Any, Any]:
+        """Features, which may be sparse, and targets, as scikit-learn wants them; names and number
+        of features are set the first time and checked later.
+        """
+        table, X, own = self._named(X, first=first, labelled=y is None)
+        y = own if y is None else y
+        targets = None if y is None else self._targets(y)
+        if table is None or y is None:
+            return tuple(validate_data(self, _plain(X), targets, reset=first, **_CHECKS, **checks))
+        return tuple(check_X_y(table, targets, estimator=self, **_CHECKS, **checks))
+
+    def _named(self, X: Any, *, first: bool, labelled: bool) -> tuple[Array | None, Any, Any]:
+        """The numbers of what has names, which are set or checked, or None; X, read at most once;
+        and the labels in it if it comes in batches.
+        """
+        X = readable_again(X)
+        if not is_in_batches(X):
+            return self._table(X, first=first), X, None
+        array, labels, names = gathered(X, labelled=labelled)
+        if names is None:
+            return None, array, labels
+        self._take_names(names, first=first)
+        return array, array, labels
+
+    def _take_names(self, names: tuple[str, ...], *, first: bool) -> None:
+        """Set or check the names of features that came in batches."""
+        if first:
+            self.feature_names_in_ = np.array(names, dtype=object)
+            self.n_features_in_ = len(names)
+            return
+        fitted = tuple(getattr(self, "feature_names_in_", ()))
+        if (fitted and fitted != names) or len(names) != self.n_features_in_:
+            which = f"{difference(fitted, names)}. " if fitted else ""
+            raise ShapeError(
+                f"{which}Give the {self.n_features_in_} columns that it was fitted with, in their "
+                "order. Nothing was changed"
+            )
+
+    def _table(self, X: Any, *, first: bool) -> Array | None:
+        """The numbers of a table whose columns have names, which are set or checked; None for
+        anything else.
+        """
+        frame = None if issparse(X) else frame_of(X)
+        matrix = None if frame is None else inputs.features_of(X, 0)
+        names = None if matrix is None else names_of(matrix)
+        if matrix is None or names is None:
+            return None
+        require_finite(matrix)
+        try:
+            validate_data(self, _with_names(X), reset=first, skip_check_array=True)
+        except ValueError as problem:
+            raise self._other_names(names, problem) from problem
+        return np.asarray(matrix)
+
+    def _other_names(self, names: tuple[str, ...], problem: ValueError) -> ShapeError:
+        """scikit-learn's refusal of a table, with its columns and the remedy."""
+        fitted = tuple(getattr(self, "feature_names_in_", ()))
+        which = f"{difference(fitted, names)}. " if fitted and fitted != names else ""
+        hidden = any(is_cell(name) for name in (*fitted, *names))  # they may be personal
+        refusal = "" if hidden else f"{str(problem).rstrip()}\n\n"
+        return ShapeError(
+            f"{refusal}{which}Select the columns that it was fitted with, in "
+            "their order: X[model.feature_names_in_]. Nothing was changed"
         )
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Start anew from these samples, and solve; a classifier's classes are those of y."""
+    def _targets(self, y: Any) -> Any:
+        """Targets as scikit-learn takes them, if another library holds them."""
+        targets = inputs.labels_of(y)
+        if isinstance(targets, inputs.ClassCodes):
+            classes = self.classes_.tolist() if hasattr(self, "classes_") else None
+            targets = targets.under(classes)
+        targets = y if targets is None else targets
+        items = targets if isinstance(targets, (list, tuple, np.ndarray)) else ()
+        missing = [row for row, item in enumerate(items) if item is None]
+        if missing:
+            raise InputError(
+                f"the target of row {missing[0]} is missing: fill it in, or drop that sample. "
+                "Nothing was changed"
+            )
+        return targets
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Start anew from these samples; the head is that of `partial_fit` over any split of them.
+
+        A classifier's classes are those of y. The head is solved at once.
+
+        Parameters
+        ----------
+        X : array-like, table, tensor or sparse matrix of shape (n, n_features_in_)
+            Features, as numpy, pandas, polars, PyArrow, PyTorch or SciPy hold them. Without y: a
+            Hugging Face dataset, a DataLoader or an iterator of batches that hold their labels.
+        y : array-like, column or tensor of shape (n,) or (n, outputs), optional
+            Targets.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+
+        Raises
+        ------
+        InputError, SolveError
+            If X or y cannot be taken, or no head can be published. The estimator is as it was.
+
+        Examples
+        --------
+        >>> import expunge
+        >>> expunge.ExactRidgeRegressor(gamma=1e-6).fit([[0.0], [1.0]], [1.0, 3.0]).coef_.round(3)
+        array([2.])
+        """
         with self._unless_refused():
             self.__dict__.pop("classes_", None)
             self._begin(X, y)
             self._solver.head()
         return self
 
-    def forget(self, X: Any, y: Any) -> Self:
-        """Delete samples that were added, given by the same features and targets: the exact inverse
-        of `partial_fit`.
+    def forget(self, X: Any, y: Any = None) -> Self:
+        """Delete samples that were added: the exact inverse of `partial_fit`.
 
-        Raises ImpossibleDeletionError if these samples provably were not added. Arithmetic cannot
-        see every such mistake.
+        Parameters
+        ----------
+        X, y
+            The same features and targets that the samples were added with, in any form that `fit`
+            takes.
+
+        Returns
+        -------
+        self
+            The estimator of what is left.
+
+        Raises
+        ------
+        ImpossibleDeletionError
+            If these samples provably were not added; nothing was deleted. Arithmetic cannot see
+            every such mistake.
+        InputError
+            If X or y cannot be taken, or a table has other columns than the first one.
+
+        Examples
+        --------
+        >>> import expunge
+        >>> model = expunge.ExactRidgeRegressor().fit([[0.0], [1.0]], [1.0, 3.0])
+        >>> model.forget([[1.0]], [3.0]).statistics_.count
+        1
         """
         check_is_fitted(self)
         self._change(X, y, -1)
@@ -279,7 +470,9 @@ class _ExactRidge(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no
         lost_columns = self.lost_columns
         if lost_columns == "negligible":
             lost_columns = (
-                "accept" if losses_are_negligible(spec, solver.count + len(features)) else "refuse"
+                "accept"
+                if losses_are_negligible(spec, solver.count + features.shape[0])
+                else "refuse"
             )
         try:
             solver.add(features, targets, lost_columns=lost_columns)
@@ -324,18 +517,47 @@ class ExactRidgeClassifier(ClassifierMixin, _ExactRidge):  # type: ignore[misc] 
 
     Each class is a column of 0 and 1; the class with the largest score wins, the first of equals.
 
-    - `gamma`: the ridge penalty, positive.
-    - `fit_intercept`: append a constant feature 1, penalised like the rest.
-    - `solver`: "cholesky" (Variant A) or "woodbury" (Variant B); the same bytes, at different
-      costs.
-    - `grid`: the grid of the features; None chooses one from the first batch, with room for values
-      up to 8 times as large. A grid is the same for all columns, so scale them to similar
-      magnitudes.
-    - `publication_bits`: weights are published as multiples of 2^-publication_bits.
-    - `lost_columns`: what to do with a column that is not zero but rounds to zero throughout:
-      "negligible" accepts it if that provably cannot move the fitted values by more than 2^-30 of
-      the norm of the targets, and refuses it otherwise; "refuse" and "accept" always do.
+    Parameters
+    ----------
+    gamma : float, default=1.0
+        The ridge penalty, positive.
+    fit_intercept : bool, default=True
+        Append a constant feature 1, penalised like the rest.
+    solver : {"cholesky", "woodbury"}, default="cholesky"
+        Variant A or Variant B: the same bytes, at different costs.
+    grid : Grid, optional
+        The grid of the features, one for all columns, so scale them to similar magnitudes. None
+        chooses one from the first batch, with room for values up to 8 times as large.
+    publication_bits : int, default=40
+        Weights are published as multiples of 2^-publication_bits.
+    lost_columns : {"negligible", "refuse", "accept"}, default="negligible"
+        What to do with a column that is not zero but rounds to zero throughout. "negligible"
+        accepts it if that provably cannot move the fitted values by more than 2^-30 of the norm of
+        the targets, and refuses it otherwise; "refuse" and "accept" always do.
 
+    Attributes
+    ----------
+    classes_ : ndarray, shape (classes,)
+        The classes, sorted.
+    n_features_in_ : int
+        The number of features.
+    feature_names_in_ : ndarray of str, shape (n_features_in_,)
+        The names of the columns, if the first X was a table whose columns all have texts as names.
+    spec_ : Spec
+        What the head is solved under.
+    grid_ : Grid
+        The grid of the features, given or chosen.
+    statistics_ : Statistics
+        The exact statistics of what is retained.
+    head_ : Head
+        The certified head of what is retained, with weights, digest and error bound.
+    coef_ : ndarray of float64, shape (classes, n_features_in_)
+        The weights; shape (1, n_features_in_) for two classes.
+    intercept_ : ndarray of float64, shape (classes,)
+        The weights of the constant feature; shape (1,) for two classes, zero if there is none.
+
+    Notes
+    -----
     `partial_fit` and `forget` only change exact sums; the head is solved when it is next needed
     (`head_`, `coef_`, `predict`), and that is when a head that cannot be published is refused;
     `fit` solves at once. gamma, publication_bits, solver and lost_columns may be changed by
@@ -343,11 +565,11 @@ class ExactRidgeClassifier(ClassifierMixin, _ExactRidge):  # type: ignore[misc] 
 
     The spec's labels, which the digests cover, are the classes: as they are if they are strings, 0,
     1, 2, ... if they equal these (False and True do), and their decimal form otherwise. So the
-    digests are those of `expunge.solve` under such a spec.
+    digests are those of `expunge.solve` under such a spec. A pickle holds parameters, attributes
+    and nothing else of the samples.
 
-    Fitted: `classes_` (sorted), `n_features_in_`, `spec_`, `grid_`, `statistics_`, `head_`,
-    `coef_`, `intercept_`. A pickle holds these and the parameters, and nothing else of the samples.
-
+    Examples
+    --------
     >>> import expunge
     >>> X, y = [[0.0, 1.0], [1.0, 0.5], [3.0, 2.0], [4.0, 2.5]], ["cat", "cat", "dog", "dog"]
     >>> model = expunge.ExactRidgeClassifier(gamma=0.5).fit(X, y)
@@ -361,10 +583,36 @@ class ExactRidgeClassifier(ClassifierMixin, _ExactRidge):  # type: ignore[misc] 
     expunge.errors.ImpossibleDeletionError: there would be -1 samples of label 'dog'; nothing ...
     """
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Add samples.
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
+        """Add samples; any split and any order of the same samples give the same head.
 
-        The first call needs all the classes there will ever be; later calls may repeat them.
+        Parameters
+        ----------
+        X, y
+            Features and labels in any form that `fit` takes.
+        classes : array-like of shape (classes,), optional
+            All classes that there will ever be. The first call needs them; later calls may repeat
+            them.
+
+        Returns
+        -------
+        self
+            The estimator of all samples so far.
+
+        Raises
+        ------
+        InputError
+            If X or y cannot be taken, or a table has other columns than the first one, by column
+            name. The estimator is as it was.
+
+        Examples
+        --------
+        >>> import expunge
+        >>> model = expunge.ExactRidgeClassifier()
+        >>> model.partial_fit([[0.0]], ["no"], classes=["no", "yes"]).classes_.tolist()
+        ['no', 'yes']
+        >>> model.partial_fit([[1.0]], ["yes"]).statistics_.count
+        2
         """
         if self.__sklearn_is_fitted__():
             if classes is not None and not np.array_equal(
@@ -387,31 +635,65 @@ class ExactRidgeClassifier(ClassifierMixin, _ExactRidge):  # type: ignore[misc] 
         return self
 
     def _checked(self, X: Any, y: Any, *, first: bool) -> tuple[Array, Array]:
-        features, labels = validate_data(self, X, y, reset=first, dtype=(np.float64, np.float32))
+        features, labels = self._validated(X, y, first=first)
         check_classification_targets(labels)
         if first:
             self.classes_ = self.classes_ if hasattr(self, "classes_") else np.unique(labels)
             self._columns = {"labels": _label_names(self.classes_)}
         classes = self.classes_.tolist()
-        places = {label: index for index, label in enumerate(classes)}
-        indices = [places.get(label, -1) for label in labels.tolist()]
+        positions = {label: index for index, label in enumerate(classes)}
+        indices = [positions.get(label, -1) for label in labels.tolist()]
         if -1 in indices:
             row = indices.index(-1)
             raise UnknownLabelError(
                 f"the label of row {row} is not one of the classes {classes!r:.80}; name all of "
                 "them in the first call to partial_fit (classes=), or call fit to start anew"
             )
-        return np.asarray(features), np.array(indices, dtype=np.int64)
+        return features, np.array(indices, dtype=np.int64)
 
     def decision_function(self, X: Any) -> Float:
-        """The scores, shape (n, classes); for two classes score[1] - score[0], shape (n,), and for
-        a single class its score.
+        """The scores of the classes: `predict` gives the class of the largest.
+
+        Parameters
+        ----------
+        X : array-like, table, tensor or sparse matrix of shape (n, n_features_in_)
+            Features, as numpy, pandas, polars, PyArrow, PyTorch or SciPy hold them.
+
+        Returns
+        -------
+        ndarray of float64, shape (n, classes)
+            For two classes score[1] - score[0], shape (n,); for a single class its score.
+
+        Examples
+        --------
+        >>> import expunge
+        >>> model = expunge.ExactRidgeClassifier().fit([[-1.0], [1.0]], ["no", "yes"])
+        >>> bool(model.decision_function([[2.0]])[0] > 0)
+        True
         """
         scores = _differences(self._scores(X))
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> Array:
-        """The class of the largest score, the first of equals; shape (n,)."""
+        """The class of the largest score, the first of equals.
+
+        Parameters
+        ----------
+        X : array-like, table, tensor or sparse matrix of shape (n, n_features_in_)
+            Features, as numpy, pandas, polars, PyArrow, PyTorch or SciPy hold them.
+
+        Returns
+        -------
+        ndarray, shape (n,)
+            One of `classes_` for each row.
+
+        Examples
+        --------
+        >>> import expunge
+        >>> model = expunge.ExactRidgeClassifier().fit([[-1.0], [1.0]], ["no", "yes"])
+        >>> model.predict([[2.0]]).tolist()
+        ['yes']
+        """
         best = self._scores(X).argmax(axis=1)
         return np.asarray(self.classes_[best])
 
@@ -423,14 +705,57 @@ class ExactRidgeRegressor(MultiOutputMixin, RegressorMixin, _ExactRidge):  # typ
     """Ridge regressor, for one or several outputs, whose head is, bit for bit, that of retraining
     on the retained samples.
 
-    Parameters, laws and attributes as for ExactRidgeClassifier, and:
+    Parameters
+    ----------
+    gamma : float, default=1.0
+        The ridge penalty, positive.
+    fit_intercept : bool, default=True
+        Append a constant feature 1, penalised like the rest.
+    solver : {"cholesky", "woodbury"}, default="cholesky"
+        Variant A or Variant B: the same bytes, at different costs.
+    grid : Grid, optional
+        The grid of the features, one for all columns, so scale them to similar magnitudes. None
+        chooses one from the first batch, with room for values up to 8 times as large.
+    label_grid : Grid, optional
+        The grid of the targets. None chooses one from the first batch; an output that is lost to
+        it, because another is so much larger, is refused unless lost_columns="accept".
+    publication_bits : int, optional
+        Weights are published as multiples of 2^-publication_bits. None takes the label grid's
+        fraction bits and 5 more (40 with the default grid), so that weights have as much room as
+        the targets, whatever their unit.
+    lost_columns : {"negligible", "refuse", "accept"}, default="negligible"
+        What to do with a column that is not zero but rounds to zero throughout. "negligible"
+        accepts it if that provably cannot move the fitted values by more than 2^-30 of the norm of
+        the targets, and refuses it otherwise; "refuse" and "accept" always do.
 
-    - `label_grid`: the grid of the targets; None chooses one from the first batch and reports it as
-      `label_grid_`. An output that is lost to the chosen one, because another is so much larger, is
-      refused unless lost_columns="accept".
-    - `publication_bits`: None takes the label grid's fraction bits and 5 more (40 with the default
-      grid), so that weights have as much room as the targets, whatever their unit.
+    Attributes
+    ----------
+    n_features_in_ : int
+        The number of features.
+    feature_names_in_ : ndarray of str, shape (n_features_in_,)
+        The names of the columns, if the first X was a table whose columns all have texts as names.
+    spec_ : Spec
+        What the head is solved under.
+    grid_ : Grid
+        The grid of the features, given or chosen.
+    label_grid_ : Grid
+        The grid of the targets, given or chosen.
+    statistics_ : Statistics
+        The exact statistics of what is retained.
+    head_ : Head
+        The certified head of what is retained, with weights, digest and error bound.
+    coef_ : ndarray of float64, shape (outputs, n_features_in_)
+        The weights; shape (n_features_in_,) if y was one-dimensional.
+    intercept_ : ndarray of float64, shape (outputs,)
+        The weights of the constant feature; a number if y was one-dimensional, zero if there is
+        none.
 
+    Notes
+    -----
+    When heads are solved and what `set_params` may change is as for ExactRidgeClassifier.
+
+    Examples
+    --------
     >>> import expunge
     >>> model = expunge.ExactRidgeRegressor(gamma=1e-6)
     >>> for x in range(4):
@@ -461,8 +786,32 @@ class ExactRidgeRegressor(MultiOutputMixin, RegressorMixin, _ExactRidge):  # typ
         self.publication_bits = publication_bits
         self.lost_columns = lost_columns
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
-        """Add samples."""
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Add samples; any split and any order of the same samples give the same head.
+
+        Parameters
+        ----------
+        X, y
+            Features and targets in any form that `fit` takes.
+
+        Returns
+        -------
+        self
+            The estimator of all samples so far.
+
+        Raises
+        ------
+        InputError
+            If X or y cannot be taken, or a table has other columns than the first one, by column
+            name. The estimator is as it was.
+
+        Examples
+        --------
+        >>> import expunge
+        >>> model = expunge.ExactRidgeRegressor().partial_fit([[0.0]], [1.0])
+        >>> model.partial_fit([[1.0]], [3.0]).statistics_.count
+        2
+        """
         if self.__sklearn_is_fitted__():
             self._change(X, y, 1)
             return self
@@ -471,14 +820,18 @@ class ExactRidgeRegressor(MultiOutputMixin, RegressorMixin, _ExactRidge):  # typ
         return self
 
     def _checked(self, X: Any, y: Any, *, first: bool) -> tuple[Array, Array]:
-        checks = {"dtype": (np.float64, np.float32), "multi_output": True, "y_numeric": True}
-        features, targets = (
-            np.asarray(array) for array in validate_data(self, X, y, reset=first, **checks)
-        )
+        features, targets = self._validated(X, y, first=first, multi_output=True, y_numeric=True)
         if first:
             self._output_shape = (-1,) * (targets.ndim - 1)
             self._columns = {"outputs": targets[0].size}
         return features, targets
+
+    def _targets(self, y: Any) -> Any:
+        y = readable_again(y)
+        table = frame_of(y)
+        targets = super()._targets(y) if table is None else np.asarray(inputs.features_of(y, 0))
+        _require_numbers(targets, "targets")
+        return targets
 
     @property
     def label_grid_(self) -> Grid:
@@ -486,7 +839,25 @@ class ExactRidgeRegressor(MultiOutputMixin, RegressorMixin, _ExactRidge):  # typ
         return self.spec_.label_grid
 
     def predict(self, X: Any) -> Float:
-        """The scores: shape (n,) if y was one-dimensional when fitting began, else (n, outputs)."""
+        """X @ coef_.T + intercept_: the head's scores.
+
+        Parameters
+        ----------
+        X : array-like, table, tensor or sparse matrix of shape (n, n_features_in_)
+            Features, as numpy, pandas, polars, PyArrow, PyTorch or SciPy hold them.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,) or (n, outputs)
+            One-dimensional if y was when fitting began.
+
+        Examples
+        --------
+        >>> import expunge
+        >>> model = expunge.ExactRidgeRegressor(gamma=1e-6).fit([[0.0], [1.0]], [1.0, 3.0])
+        >>> model.predict([[2.0]]).round(3).tolist()
+        [5.0]
+        """
         scores = self._scores(X)
         return scores.reshape(len(scores), *self._output_shape)
 

@@ -29,6 +29,18 @@ from expunge.errors import ExpungeError, FormatError, MissingExtraError
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 
+__all__ = [
+    "from_onnx",
+    "from_safetensors",
+    "load_onnx",
+    "load_safetensors",
+    "save_npz",
+    "save_onnx",
+    "save_safetensors",
+    "to_onnx",
+    "to_safetensors",
+]
+
 Float = NDArray[np.float64]
 InputType = Literal["float64", "float32"]
 
@@ -42,32 +54,184 @@ MOST_ONNX_BYTES = (1 << 31) - (1 << 20)  # a protobuf message must stay below 2 
 
 
 def save_safetensors(head: Head, path: str | os.PathLike[str]) -> None:
-    """Write `to_safetensors(head)`; the file appears whole or not at all."""
+    """Write a head as a safetensors file, which appears whole or not at all.
+
+    Parameters
+    ----------
+    head : Head
+        What to write.
+    path : str or path-like
+        The file; an existing one is replaced.
+
+    Raises
+    ------
+    MissingExtraError
+        If safetensors is not installed (`expunge[export]`).
+
+    See Also
+    --------
+    load_safetensors : reads it back.
+    to_safetensors : the same as bytes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import expunge
+    >>> from expunge.export import load_safetensors, save_safetensors
+    >>> spec = expunge.Spec(dim=1, outputs=1)
+    >>> head = expunge.solve(expunge.Statistics.of(spec, [[1.0], [2.0]], [3.0, 5.0]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_safetensors(head, f"{folder}/head.safetensors")
+    ...     load_safetensors(f"{folder}/head.safetensors") == head
+    True
+    """
     _write(path, to_safetensors(head))
 
 
 def load_safetensors(path: str | os.PathLike[str]) -> Head:
-    """The head of a file that `save_safetensors` wrote, its digest checked."""
+    """The head of a file that `save_safetensors` wrote, its digest checked.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+
+    Returns
+    -------
+    Head
+        Equal to the one that was written, bit for bit; without diagnostics.
+
+    Raises
+    ------
+    FormatError
+        If the file is truncated, altered, or not a head that Expunge wrote.
+    MissingExtraError
+        If safetensors is not installed (`expunge[export]`).
+    OSError
+        If the file cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from expunge.export import load_safetensors
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "head.safetensors")
+    ...     written = path.write_bytes(b"something else")
+    ...     load_safetensors(path)
+    Traceback (most recent call last):
+        ...
+    expunge.errors.FormatError: these bytes are not a whole safetensors file: ...
+    """
     return from_safetensors(Path(path).read_bytes())
 
 
 def save_onnx(
     head: Head, path: str | os.PathLike[str], *, input_type: InputType = "float64"
 ) -> None:
-    """Write `to_onnx(head)`; the file appears whole or not at all."""
+    """Write a head as an ONNX file, which appears whole or not at all.
+
+    Parameters
+    ----------
+    head : Head
+        What to write.
+    path : str or path-like
+        The file; an existing one is replaced.
+    input_type : {"float64", "float32"}, default "float64"
+        As for `to_onnx`.
+
+    Raises
+    ------
+    FormatError
+        If the head is too large for an ONNX file (2 GiB), or `input_type` is something else.
+    MissingExtraError
+        If onnx is not installed (`expunge[export]`).
+
+    See Also
+    --------
+    load_onnx : reads it back.
+    to_onnx : the same as bytes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import expunge
+    >>> from expunge.export import load_onnx, save_onnx
+    >>> spec = expunge.Spec(dim=1, outputs=1)
+    >>> head = expunge.solve(expunge.Statistics.of(spec, [[1.0], [2.0]], [3.0, 5.0]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_onnx(head, f"{folder}/head.onnx", input_type="float32")
+    ...     load_onnx(f"{folder}/head.onnx").digest == head.digest
+    True
+    """
     _write(path, to_onnx(head, input_type=input_type))
 
 
 def load_onnx(path: str | os.PathLike[str]) -> Head:
-    """The head of a file that `save_onnx` wrote, its digest checked."""
+    """The head of a file that `save_onnx` wrote, its digest checked.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+
+    Returns
+    -------
+    Head
+        Equal to the one that was written, bit for bit; without diagnostics.
+
+    Raises
+    ------
+    FormatError
+        If the file is truncated, altered, or not a model that `save_onnx` wrote.
+    MissingExtraError
+        If onnx is not installed (`expunge[export]`).
+    OSError
+        If the file cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from expunge.export import load_onnx
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "head.onnx")
+    ...     written = path.write_bytes(b"something else")
+    ...     load_onnx(path)
+    Traceback (most recent call last):
+        ...
+    expunge.errors.FormatError: these bytes are not a whole ONNX model: ...
+    """
     return from_onnx(Path(path).read_bytes())
 
 
 def save_npz(head: Head, path: str | os.PathLike[str]) -> None:
-    """Write weights (width, columns), the intercept last, labels and digest for NumPy.
+    """Write weights, labels and digest for NumPy; no head can be loaded from it.
 
-    The weights are exact, in float64; the rest of the spec is not there, so that no head can be
-    loaded from it.
+    The file holds `weights` (width, columns) in float64, which is exact, with the intercept as the
+    last row; `labels` as texts, none in regression; and `digest`. The rest of the spec is not
+    there. The file appears whole or not at all.
+
+    Parameters
+    ----------
+    head : Head
+        What to write.
+    path : str or path-like
+        The file, whose name is taken as it is; an existing one is replaced.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import expunge
+    >>> from expunge.export import save_npz
+    >>> spec = expunge.Spec(dim=1, labels=("cat", "dog"))
+    >>> head = expunge.solve(expunge.Statistics.of(spec, [[1.0], [2.0]], ["cat", "dog"]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_npz(head, f"{folder}/head.npz")
+    ...     with np.load(f"{folder}/head.npz") as arrays:
+    ...         arrays["labels"].tolist(), (arrays["weights"] == head.weights).all().item()
+    (['cat', 'dog'], True)
     """
     data = io.BytesIO()
     labels = np.array([str(label) for label in head.spec.labels or ()])
@@ -79,7 +243,33 @@ def save_npz(head: Head, path: str | os.PathLike[str]) -> None:
 
 
 def to_safetensors(head: Head) -> bytes:
-    """The head as safetensors bytes."""
+    """The head as the bytes of a safetensors file; the same head gives the same bytes.
+
+    Parameters
+    ----------
+    head : Head
+        What to write.
+
+    Returns
+    -------
+    bytes
+        Tensors `weight` (columns, dim) and, with an intercept, `bias` (columns), in float64 as a
+        torch.nn.Linear has them; everything else under the metadata key "expunge".
+
+    Raises
+    ------
+    MissingExtraError
+        If safetensors is not installed (`expunge[export]`).
+
+    Examples
+    --------
+    >>> import expunge
+    >>> from expunge.export import from_safetensors, to_safetensors
+    >>> spec = expunge.Spec(dim=1, outputs=1)
+    >>> head = expunge.solve(expunge.Statistics.of(spec, [[1.0], [2.0]], [3.0, 5.0]))
+    >>> from_safetensors(to_safetensors(head)).digest == head.digest
+    True
+    """
     data: bytes = _extra("safetensors.numpy").save(
         _tensors(head), metadata={_KEY: _description(head)}
     )
@@ -87,7 +277,37 @@ def to_safetensors(head: Head) -> bytes:
 
 
 def from_safetensors(data: bytes) -> Head:
-    """The inverse of `to_safetensors`."""
+    """The head that `to_safetensors` wrote, bit for bit, its digest checked.
+
+    Parameters
+    ----------
+    data : bytes
+        A whole safetensors file.
+
+    Returns
+    -------
+    Head
+        With spec, weights, digest and error bound; without diagnostics.
+
+    Raises
+    ------
+    FormatError
+        If the bytes are truncated, altered, or not a head that Expunge wrote.
+    MissingExtraError
+        If safetensors is not installed (`expunge[export]`).
+
+    Examples
+    --------
+    >>> import expunge
+    >>> from expunge.export import from_safetensors, to_safetensors
+    >>> spec = expunge.Spec(dim=1, outputs=1)
+    >>> head = expunge.solve(expunge.Statistics.of(spec, [[1.0], [2.0]], [3.0, 5.0]))
+    >>> data = to_safetensors(head)
+    >>> from_safetensors(data[:-1] + bytes([data[-1] ^ 1]))
+    Traceback (most recent call last):
+        ...
+    expunge.errors.FormatError: this head's file has been altered: ...
+    """
     library = _extra("safetensors")
     try:
         entries = dict(library.deserialize(bytes(data)))
@@ -112,20 +332,78 @@ def from_safetensors(data: bytes) -> Head:
 
 
 def to_onnx(head: Head, *, input_type: InputType = "float64") -> bytes:
-    """The head as an ONNX model: input `features` (batch, dim), output `scores` (batch, columns) in
-    float64.
+    """The head as the bytes of an ONNX model with one linear layer.
 
-    With input_type="float32" the features are cast to float64 first, which is exact; all arithmetic
-    is in float64 either way.
+    The model has the input `features` (batch, dim) and the output `scores` (batch, columns) in
+    float64. The same head gives the same bytes.
+
+    Parameters
+    ----------
+    head : Head
+        What to write.
+    input_type : {"float64", "float32"}, default "float64"
+        The type of the input. With "float32" the features are cast to float64 first, which is
+        exact; all arithmetic is in float64 either way.
+
+    Returns
+    -------
+    bytes
+        A model of opset 13, with everything else under the metadata key "expunge".
+
+    Raises
+    ------
+    FormatError
+        If the head is too large for an ONNX file (2 GiB), or `input_type` is something else.
+    MissingExtraError
+        If onnx is not installed (`expunge[export]`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnxruntime
+    >>> import expunge
+    >>> from expunge.export import to_onnx
+    >>> spec = expunge.Spec(dim=1, outputs=1)
+    >>> head = expunge.solve(expunge.Statistics.of(spec, [[1.0], [2.0]], [3.0, 5.0]))
+    >>> session = onnxruntime.InferenceSession(to_onnx(head))
+    >>> (scores,) = session.run(["scores"], {"features": np.array([[4.0]])})
+    >>> np.allclose(scores, head.scores([[4.0]]))
+    True
     """
     data: bytes = _model(head, input_type).SerializeToString(deterministic=True)
     return data
 
 
 def from_onnx(data: bytes) -> Head:
-    """The inverse of `to_onnx`.
+    """The head that `to_onnx` wrote, bit for bit, its digest checked.
 
     The model must be, node for node, what `to_onnx` makes of its head.
+
+    Parameters
+    ----------
+    data : bytes
+        A whole ONNX model.
+
+    Returns
+    -------
+    Head
+        With spec, weights, digest and error bound; without diagnostics.
+
+    Raises
+    ------
+    FormatError
+        If the bytes are truncated, altered, or not a model that `to_onnx` wrote.
+    MissingExtraError
+        If onnx is not installed (`expunge[export]`).
+
+    Examples
+    --------
+    >>> import expunge
+    >>> from expunge.export import from_onnx, to_onnx
+    >>> spec = expunge.Spec(dim=1, outputs=1)
+    >>> head = expunge.solve(expunge.Statistics.of(spec, [[1.0], [2.0]], [3.0, 5.0]))
+    >>> from_onnx(to_onnx(head)) == head
+    True
     """
     onnx = _extra("onnx")
     decode_error: type[Exception] = _extra("google.protobuf.message").DecodeError
@@ -237,9 +515,9 @@ def _rebuilt(description: Any, tensors: dict[str, Float]) -> Head:
         "weight": (spec.columns, spec.dim),
         **({"bias": (spec.columns,)} if spec.intercept else {}),
     }
-    found = {name: array.shape for name, array in tensors.items()}
-    if found != shapes:
-        _refuse(f"its tensors have the shapes {found}, where its spec asks for {shapes}")
+    tensor_shapes = {name: array.shape for name, array in tensors.items()}
+    if tensor_shapes != shapes:
+        _refuse(f"its tensors have the shapes {tensor_shapes}, where its spec asks for {shapes}")
     weights = np.concatenate(
         [tensors["weight"].T, *([tensors["bias"][None]] if spec.intercept else [])]
     )
@@ -253,10 +531,10 @@ def _rebuilt(description: Any, tensors: dict[str, Float]) -> Head:
     )
     if wrong.size:
         row, column = (int(index) for index in wrong[0])
-        place = "the intercept" if row == spec.dim else f"feature {row}"
+        row_name = "the intercept" if row == spec.dim else f"feature {row}"
         _refuse(
-            f"the weight {float(weights[row, column])!r} of {place} for column {column} is not on "
-            "its publication grid"
+            f"the weight {float(weights[row, column])!r} of {row_name} for column {column} is not "
+            "on its publication grid"
         )
     if head.digest != digest:
         _refuse(f"its weights have the digest {head.digest}, but it says {digest}")

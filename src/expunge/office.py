@@ -1,25 +1,24 @@
-"""Office: an operator or privacy officer with its key, the server it trusts, and the command that
-is under way.
+"""Office: an operator or privacy officer with its key, the server it trusts, and its pending
+command.
 
 Laws:
 - a command is durable before it is offered, and until its result is here the very same bytes are
   offered again: whatever is lost or killed in between, it takes effect once. A refusal ends it only
   if no earlier attempt can have taken effect; until then its number is given to no repetition of
   it, and to another command only because one of the two must then be refused;
-- what the server answers is believed only if the pinned key, or one that rotations link to it,
-  signed it, for this question and no other; the result of a command must also stand in the audit
-  log.
+- an answer of the server is accepted only if the pinned key, or one that rotations link to it,
+  signed it, for this question and no other; the result of a command must also be in the audit log.
 
 Its folder (`OfficeFolder`):
 
 office.key       the Ed25519 key that signs commands (PEM). Truth; may not be lost: a new key needs
                  a new enrolment
-office.json      who this is, the server's pinned key, where the server is, the number of the last
-                 command answered
-command          the command that is under way; absent if none is
-orders           the ids of the orders that this office has filed and not closed; not whom they are
-                 about
-lock             held by the process at work
+office.json      name and role, the server's pinned key, where the server is, the number of the
+                 last command answered
+command          the pending command; absent if there is none
+orders           the ids of the orders that this office has filed and not closed, without their
+                 subjects
+lock             held by the process that has the office open
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
-from expunge.errors import EvidenceError, ProtocolError, RefusedError, StoreError
+from expunge.errors import EvidenceError, ExpungeError, ProtocolError, RefusedError, StoreError
 from expunge.evidence import KeyChain, Result
 from expunge.evidence.rotation import read_federation
 from expunge.kinds import Role
@@ -49,6 +48,8 @@ from expunge.storage.files import (
 from expunge.wire import payloads, refusals, schema
 from expunge.wire.carrier import Carrier, CheckedCarrier
 from expunge.wire.token import Token
+
+__all__ = ["Office"]
 
 _KEY, _STATE, _COMMAND, _ORDERS = "office.key", "office.json", "command", "orders"
 _VERSION = 1
@@ -69,7 +70,7 @@ _FIELDS = frozenset(
 
 
 @dataclass(frozen=True)
-class State:
+class OfficeState:
     """What an office knows. `sequence` is the number of the last command whose result is here."""
 
     name: str
@@ -100,7 +101,7 @@ class State:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes, what: str) -> State:
+    def from_bytes(cls, data: bytes, what: str) -> OfficeState:
         """The inverse of `to_bytes`."""
         parts: dict[str, Any] = canonical.decode_object(data, what, _FIELDS)
         if parts["version"] != _VERSION:
@@ -122,16 +123,16 @@ class State:
 
 
 class OfficeFolder:
-    """Whoever holds one is alone with these files."""
+    """The files of an office; holding the lock gives exclusive access to them."""
 
     def __init__(self, path: Path, lock: FolderLock) -> None:
         self.path = path
         self._lock = lock
         self.key = SigningKey.from_pem((path / _KEY).read_bytes())
-        self.state = State.from_bytes((path / _STATE).read_bytes(), str(path / _STATE))
+        self.state = OfficeState.from_bytes((path / _STATE).read_bytes(), str(path / _STATE))
 
     @classmethod
-    def create(cls, path: Path, state: State, key: SigningKey) -> OfficeFolder:
+    def create(cls, path: Path, state: OfficeState, key: SigningKey) -> OfficeFolder:
         """A new folder, which appears whole or not at all; one that holds anything already is
         refused.
         """
@@ -169,7 +170,7 @@ class OfficeFolder:
             lock.release()
             raise
 
-    def write(self, state: State) -> None:
+    def write(self, state: OfficeState) -> None:
         """Replace what the office knows, durably."""
         write_whole(self.path / _STATE, state.to_bytes())
         self.state = state
@@ -222,7 +223,54 @@ _NONCE_BYTES = 32
 
 
 class Office:
-    """One office at work, with a way to its server. Close it; a crash instead loses nothing."""
+    """An operator or privacy officer: a key, the server that it trusts, and a way to reach it.
+
+    Use `enrol` once, then `open`; in a `with` statement or with `close`. A crash loses nothing: a
+    pending command is offered again until its result is here, and takes effect once.
+
+    Parameters
+    ----------
+    folder : OfficeFolder
+        The opened folder of the office.
+    carrier : Carrier or None
+        The way to the server; None for an office that is not to speak to it yet.
+
+    Attributes
+    ----------
+    notices : list of str
+        What became of earlier commands whose answers were lost, in sentences for people.
+
+    Notes
+    -----
+    Answers are accepted only if the pinned server key, or a key that rotations link to it, signed
+    them, and the result of a command is in the log that the server shows. An office does not follow
+    the log: unlike a client, it does not notice if the server later shows another one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from expunge import Spec
+    >>> from expunge.federation import Federation
+    >>> from expunge.office import Office
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> client = federation.client("north")
+
+    A privacy officer enrols by a token of the operator, and files an order:
+
+    >>> token = federation.token("officer-a", "officer")
+    >>> office = Office.enrol(Path(folder.name) / "officer", token, federation.carrier)
+    >>> order = office.do("order", {"subject": "patient 12", "days": 14, "reference": "case 7"})
+    >>> order["state"], office.filed == [order["order"]]
+    ('open', True)
+    >>> office.ask("show-order", {"order": order["order"]})["reference"]
+    'case 7'
+    >>> office.close()
+    >>> federation.close()
+    >>> folder.cleanup()
+    """
 
     def __init__(self, folder: OfficeFolder, carrier: Carrier | None) -> None:
         self._folder = folder
@@ -245,8 +293,42 @@ class Office:
         key: SigningKey | None = None,
         carrier: Carrier | None = None,
     ) -> Office:
-        """The office of somebody whom the server knows already: the first operator."""
-        state = State(
+        """Create the office of an actor whom the server knows already: the first operator.
+
+        Parameters
+        ----------
+        path : Path
+            A folder that is empty or does not exist.
+        name : str
+            The name under which the server knows the actor.
+        role : {"officer", "operator"}
+            The actor's role.
+        federation : str
+            The federation's id.
+        server : PublicKey
+            The server's key, which is pinned.
+        address : str
+            Where the server is: a URL, or a folder on this machine.
+        ca : str, default ""
+            The PEM of a private certificate authority; empty to trust the system's.
+        key : SigningKey or None, default None
+            The key that signs commands; None for a new one.
+        carrier : Carrier or None, default None
+            The way to the server.
+
+        Returns
+        -------
+        Office
+            The office, open.
+
+        Raises
+        ------
+        StoreError
+            The folder is not empty.
+        FormatError
+            The name or the id of the federation is malformed.
+        """
+        state = OfficeState(
             schema.name(name, "the name"),
             role,
             schema.federation(federation, "the federation"),
@@ -258,7 +340,29 @@ class Office:
 
     @classmethod
     def open(cls, path: Path, carrier: Carrier | None = None, *, timeout: float = 0.0) -> Office:
-        """The office in a folder; waits for another process up to `timeout` seconds."""
+        """Open the office in a folder.
+
+        Parameters
+        ----------
+        path : Path
+            The folder.
+        carrier : Carrier or None, default None
+            The way to the server; `connect` can give it later.
+        timeout : float, default 0.0
+            Seconds to wait for another process that has the office open.
+
+        Returns
+        -------
+        Office
+            The office, open.
+
+        Raises
+        ------
+        StoreBusyError
+            Another process has it open.
+        StoreError
+            The folder is not an office, is damaged, or was never enrolled.
+        """
         folder = OfficeFolder.open(path, timeout)
         if not folder.state.enrolled:
             folder.close()
@@ -271,7 +375,36 @@ class Office:
     @classmethod
     def enrol(cls, path: Path, token: Token, carrier: Carrier, *, address: str = "") -> Office:
         """Enrol an officer or operator by a one-time token; after a lost answer, the same call
-        again finishes it.
+        again finishes the enrolment.
+
+        Parameters
+        ----------
+        path : Path
+            The folder of the new office, empty or not there.
+        token : Token
+            The token, for the role `officer` or `operator`.
+        carrier : Carrier
+            The way to the server.
+        address : str, default ""
+            Where the server is; empty for the token's first address.
+
+        Returns
+        -------
+        Office
+            The office, open.
+
+        Raises
+        ------
+        ProtocolError
+            The token is for a client.
+        StoreError
+            The folder is not empty, or is another office.
+        RefusedError
+            The token is used, expired or another's, or the name is taken.
+        CarrierError
+            No answer came: call again with the same folder and token.
+        EvidenceError
+            The server is not the one that the token names.
         """
         if token.role == "client":
             raise ProtocolError(
@@ -298,7 +431,7 @@ class Office:
         return office
 
     def close(self) -> None:
-        """Let others in. The carrier is whoever's opened it."""
+        """Release the folder. The carrier stays open: it belongs to its opener."""
         self._folder.close()
 
     def __enter__(self) -> Office:
@@ -311,27 +444,27 @@ class Office:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The folder of the office."""
         return self._folder.path
 
     @property
     def name(self) -> str:
-        """Under which the server knows this office."""
+        """The name under which the server knows this office."""
         return self._folder.state.name
 
     @property
     def role(self) -> Role:
-        """`officer` or `operator`."""
+        """The role: `"officer"` or `"operator"`."""
         return self._folder.state.role
 
     @property
     def federation(self) -> str:
-        """The federation's id."""
+        """The federation's id, 32 hexadecimal digits."""
         return self._folder.state.federation
 
     @property
     def server(self) -> PublicKey:
-        """The pinned key of the server."""
+        """The pinned public key of the server."""
         return self._folder.state.server
 
     @property
@@ -345,26 +478,39 @@ class Office:
         return self._folder.state.address
 
     def move(self, address: str) -> None:
-        """Look for the server at another address from now on."""
+        """Look for the server at another address from now on.
+
+        Parameters
+        ----------
+        address : str
+            A URL, or a folder on this machine.
+        """
         self._folder.write(replace(self._folder.state, address=address))
 
     @property
     def ca(self) -> str:
-        """The PEM of the certificate authority that vouches for the server's host; empty for the
-        system's own.
-        """
+        """The PEM of the server's certificate authority; empty to trust the system's."""
         return self._folder.state.ca
 
     @property
     def under_way(self) -> str:
-        """The action of a command that was offered and whose result never came; empty if there is
-        none.
-        """
+        """The action of a pending command, whose result has not come; empty if there is none."""
         data = self._pending()
         return "" if data is None else str(payloads.open_unverified("command", data)[1]["action"])
 
     def connect(self, carrier: Carrier) -> Office:
-        """The same office, with another way to the server."""
+        """Use another way to the server from now on.
+
+        Parameters
+        ----------
+        carrier : Carrier
+            The way to the server.
+
+        Returns
+        -------
+        Office
+            This office.
+        """
         self._carrier = carrier
         return self
 
@@ -373,9 +519,35 @@ class Office:
     def token(
         self, name: str, role: Role, urls: tuple[str, ...], *, days: int = 7, ca: str = ""
     ) -> tuple[Token, str]:
-        """A one-time token that the server knows of, and when it expires.
+        """Make a one-time token, and tell the server of it; for operators.
 
-        `ca` is the authority of its addresses, where that is nearer than the office's.
+        An earlier token for the same name is withdrawn.
+
+        Parameters
+        ----------
+        name : str
+            The name to enrol under. It is written to the log: name an institution, never a person.
+        role : {"client", "officer", "operator"}
+            What the holder may do.
+        urls : tuple of str
+            Where the holder reaches the server.
+        days : int, default 7
+            How long the token is good for, 1 to 365 days.
+        ca : str, default ""
+            The PEM of the certificate authority of these addresses; empty for the office's own. It
+            is put into the token only if an address begins with `https://`.
+
+        Returns
+        -------
+        token : Token
+            The token, to be passed on confidentially.
+        expires : str
+            When it expires, in UTC.
+
+        Raises
+        ------
+        RefusedError
+            The name is malformed or taken, or this office is not an operator's.
         """
         has_tls = any(url.startswith("https://") for url in urls)
         token = Token(
@@ -393,10 +565,46 @@ class Office:
         return token, str(value["expires"])
 
     def do(self, action: str, arguments: Mapping[str, Any]) -> Any:
-        """Have a command carried out, once; the value of its result.
+        """Have a command carried out, exactly once.
 
-        A command that was under way is brought to its end first; if it is this very command, its
-        result is the answer.
+        A pending command is finished first; if it is this very command, its result is returned.
+        `notices` tells what became of another one.
+
+        | action | arguments | value |
+        |---|---|---|
+        | `order` | `subject`, `subjects`, `days`, `reference` | the order, as `show-order` |
+        | `close-order` | `order` | `order` |
+        | `audit` | | `audit` |
+        | `amend` | `gamma`, `labels`, `messages`, `publication_bits` | `spec`, `head` (salted) |
+        | `forget-client` | `client` | `client`, `count` |
+        | `rotate-key` | | `key`, `rotation` |
+        | `backup` | `name` | `file` |
+
+        Orders and audits are for officers and operators, everything else for operators. `token` has
+        a method of its own.
+
+        Parameters
+        ----------
+        action : str
+            What to do.
+        arguments : mapping
+            The arguments of the action, as JSON values.
+
+        Returns
+        -------
+        object
+            The value of the result, a JSON value.
+
+        Raises
+        ------
+        RefusedError
+            The server refused: nothing was changed by this attempt.
+        CarrierError
+            No answer came. The command is pending: call again.
+        EvidenceError
+            The answer is not the server's, not to this command, or not in the log.
+        ProtocolError
+            There is no carrier, or the office is in use in two places.
         """
         earlier = self._pending()
         if earlier is not None:
@@ -406,7 +614,14 @@ class Office:
                 if value is not None:
                     return value[0]
             else:
-                self._finish_other(pending["action"], earlier)
+                try:
+                    self._finish_other(pending["action"], earlier)
+                except ExpungeError as problem:
+                    problem.add_note(
+                        f"That is about the earlier command {pending['action']}, which has no "
+                        "answer yet and comes first: this one was not begun. Try it again"
+                    )
+                    raise
         for _ in range(2):
             value = self._finish(self._begin(action, arguments), doubtful=False)
             if value is not None:
@@ -417,7 +632,41 @@ class Office:
         )
 
     def ask(self, action: str, arguments: Mapping[str, Any]) -> Any:
-        """Ask a question, which changes nothing; the value of its answer."""
+        """Ask a question, which changes nothing and is not logged.
+
+        | question | arguments | answer |
+        |---|---|---|
+        | `status` | | the state of the federation |
+        | `clients` | | every actor, with status and number of samples |
+        | `orders` | | every order |
+        | `show-order` | `order` | one order with its answers |
+        | `bundle` | `order` | an envelope for `expunge.evidence.render_bundle` |
+        | `audits` | | every audit |
+        | `show-audit` | `audit` | one audit |
+
+        Parameters
+        ----------
+        action : str
+            The question.
+        arguments : mapping
+            Its arguments, as JSON values.
+
+        Returns
+        -------
+        object
+            The answer, a JSON value.
+
+        Raises
+        ------
+        RefusedError
+            The server refused.
+        CarrierError
+            No answer came.
+        EvidenceError
+            The answer is not the server's, or not to this question.
+        ProtocolError
+            There is no carrier.
+        """
         data = self._signed_command(0, action, arguments)
         return self._checked_answer(data, self._checked_carrier().command(data))
 
@@ -433,11 +682,11 @@ class Office:
         except RefusedError as refusal:
             if refusal.code in refusals.PASSING:
                 raise
-            kept = self._folder.command() is not None
+            is_pending = self._folder.command() is not None
             self._folder.drop_command()
             became = (
                 "is refused now, and may have been carried out before: look at the server's log"
-                if kept
+                if is_pending
                 else "was refused"
             )
             self.notices.append(
@@ -506,22 +755,28 @@ class Office:
 
     def _note_order(self, action: str, arguments: Mapping[str, Any], value: Any) -> None:
         """Keep the id of an order before its command is let go: a restored server may lose it."""
-        known = self._folder.orders()
-        if action == "order" and value["order"] not in known:
-            self._folder.write_orders([*known, value["order"]])
+        order_ids = self._folder.orders()
+        if action == "order" and value["order"] not in order_ids:
+            self._folder.write_orders([*order_ids, value["order"]])
         if action == "close-order":
             self.drop_order(arguments["order"])
 
     @property
     def filed(self) -> list[str]:
-        """The ids of the orders that were filed from here and not closed, the oldest first."""
+        """The ids of the orders that this office filed and has not closed, the oldest first."""
         return self._folder.orders()
 
     def drop_order(self, order: str) -> None:
-        """Expect an order no longer: it is closed, or was filed again under another id."""
-        known = self._folder.orders()
-        if order in known:
-            self._folder.write_orders([each for each in known if each != order])
+        """Remove an order from `filed`: it is closed, or was filed again under another id.
+
+        Parameters
+        ----------
+        order : str
+            The id of the order; one that is not there is ignored.
+        """
+        order_ids = self._folder.orders()
+        if order in order_ids:
+            self._folder.write_orders([each for each in order_ids if each != order])
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -529,19 +784,19 @@ class Office:
         """The value of a result, once it is seen to be the answer to exactly these bytes."""
         envelope = Envelope.from_bytes(answer, "result")
         self._signer(envelope)
-        result, asked = (
+        result, command = (
             Result.read(envelope, self.chain),
             payloads.open_unverified("command", data)[1],
         )
         for name in ("federation", "actor", "sequence", "action"):
-            if getattr(result, name) != asked[name]:
+            if getattr(result, name) != command[name]:
                 raise EvidenceError(
                     f"the server answered another command: its {name} is "
                     f"{getattr(result, name)!r:.80}"
                 )
         content = result.result
         # a command's answer names its digest instead
-        expected = "" if asked["sequence"] else asked["nonce"]
+        expected = "" if command["sequence"] else command["nonce"]
         if (
             not isinstance(content, dict)
             or set(content) != {"nonce", "value"}
@@ -592,14 +847,14 @@ class Office:
         key_id = envelope.signatures[0][0]
         if key_id not in self._keys():
             self.federation_content()
-        known = self._keys()
-        if key_id not in known:
+        keys = self._keys()
+        if key_id not in keys:
             raise EvidenceError(
                 f"the server's answer is signed by key {key_id[:16]}…, which is not the pinned "
                 f"key {self.server.id[:16]}… nor "
                 "linked to it by a rotation: this is not the server that was enrolled at"
             )
-        return known[key_id]
+        return keys[key_id]
 
     def _keys(self) -> dict[str, PublicKey]:
         keys = [
@@ -609,8 +864,22 @@ class Office:
         return {key.id: key for key in keys}
 
     def federation_content(self) -> dict[str, Any]:
-        """What the server says of the federation: its spec, limits and rotations, which are
-        noted.
+        """Ask what the server says of its federation, and store its rotations.
+
+        Returns
+        -------
+        dict
+            `spec` (whole), `limits` (`largest_request` in bytes, `erase_within` in seconds),
+            `rotations`, `server`, `checkpoint` and `federation`.
+
+        Raises
+        ------
+        EvidenceError
+            The answer is not the pinned server's, or of another federation.
+        CarrierError
+            No answer came.
+        ProtocolError
+            There is no carrier.
         """
         content, rotations = read_federation(self._checked_carrier().federation(), self.server)
         if content["federation"] != self.federation:
@@ -638,7 +907,7 @@ def _draft(path: Path, token: Token, address: str) -> OfficeFolder:
     token got no answer.
     """
     if not OfficeFolder.exists(path):
-        state = State(
+        state = OfficeState(
             token.name,
             token.role,
             token.federation,

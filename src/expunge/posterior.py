@@ -24,12 +24,17 @@ from scipy.linalg.blas import dtrsm
 
 from expunge.errors import InputError, PosteriorError
 from expunge.exact import blas, wide
-from expunge.ridge.encoding import finite_features
+from expunge.ridge.encoding import BLOCK_ROWS, finite_blocks
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.solvers import solve
-from expunge.solvers.system import System
+from expunge.solvers.system import RidgeSystem
+
+__all__ = [
+    "Posterior",
+    "estimate_noise",
+]
 
 Float = NDArray[np.float64]
 
@@ -39,17 +44,59 @@ _MOST_SIGMA_BITS = (
 )
 _SERIES_LIMIT = 0.5
 _SERIES_TERMS = 17
-BLOCK_ROWS = 4096  # of new samples at a time: more take more memory, and BLAS gets no faster
 
 
 class Posterior:
-    """MN(M, sigma^2 (S + gamma I)^-1, I): columns of the weights are independent, with one
-    covariance.
+    """The distribution of the ridge weights, of which the head is the mean.
 
-    Give `sigma` (the noise of a target), `tau` (the spread of a weight before any sample), or both;
-    the missing one follows from gamma = sigma^2 / tau^2, and two that contradict the spec's gamma
-    are refused. A posterior exists where a head does: whatever `solve` refuses is refused here, by
-    the same error.
+    It is matrix-normal, MN(M, sigma^2 (S + gamma I)^-1, I): the columns of the weights are
+    independent, with one covariance. It is a function of the statistics, gamma and sigma alone, so
+    deleting gives the posterior of retraining.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Exact statistics of the retained samples.
+    sigma : float, optional
+        The standard deviation of a target around its expectation; 2^-200 to 2^200.
+    tau : float, optional
+        The standard deviation of a weight before any sample; 2^-200 to 2^200. One of the two may be
+        left out: it follows from gamma = sigma^2 / tau^2.
+
+    Raises
+    ------
+    PosteriorError
+        If neither sigma nor tau is given, one is out of range, or they contradict the spec's gamma;
+        or if `statistics` is something else.
+    SolveError
+        If these statistics have no head: what `solve` refuses is refused here, by the same error.
+
+    See Also
+    --------
+    estimate_noise : sigma from statistics.
+    Posterior.with_estimated_noise : a posterior with that sigma.
+
+    Notes
+    -----
+    The model has targets y ~ N(W' f, sigma^2 I) and weights vec(W) ~ N(0, tau^2 I). The statistics
+    are exact; covariance, KL and noise are ordinary float64 arithmetic. Differences between
+    posteriors are taken between integers, before anything is rounded.
+
+    Examples
+    --------
+    >>> import expunge
+    >>> spec = expunge.Spec(dim=1, outputs=1, gamma=1.0)
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.1, 0.9, 2.1, 2.9]
+    >>> everything = expunge.Statistics.of(spec, X, y)
+    >>> gone = expunge.Statistics.of(spec, X[:1], y[:1], lost_columns="accept")
+    >>> posterior = expunge.Posterior(everything - gone, sigma=0.1)
+    >>> posterior
+    <Posterior of 3 samples, sigma=0.1, tau=0.1>
+    >>> posterior.predictive_std([[1.5], [10.0]]).round(3).tolist()
+    [0.112, 0.365]
+    >>> retrained = expunge.Posterior(expunge.Statistics.of(spec, X[1:], y[1:]), sigma=0.1)
+    >>> posterior.kl_to(retrained)
+    0.0
     """
 
     def __init__(
@@ -60,7 +107,25 @@ class Posterior:
 
     @classmethod
     def with_estimated_noise(cls, statistics: Statistics) -> Posterior:
-        """The posterior whose sigma is `estimate_noise(statistics)`."""
+        """The posterior whose sigma is `estimate_noise(statistics)`.
+
+        Parameters
+        ----------
+        statistics : Statistics
+            Exact statistics of the retained samples.
+
+        Returns
+        -------
+        Posterior
+            With tau = sigma / sqrt(gamma).
+
+        Raises
+        ------
+        PosteriorError
+            If the noise cannot be estimated: see `estimate_noise`.
+        SolveError
+            If these statistics have no head.
+        """
         self = object.__new__(cls)
         self._fit = _Fit(statistics)
         self._sigma, self._tau = _checked_noise(self._fit.spec, self._fit.noise(), None)
@@ -93,15 +158,17 @@ class Posterior:
 
     @property
     def mean(self) -> Float:
-        """The head's weights, shape (width, columns): within 2^-(publication_bits + 1) of the exact
-        mean M.
+        """The head's weights, of shape (width, columns).
+
+        They are within 2^-(publication_bits + 1) of the exact mean M.
         """
         return self.head.weights
 
     @cached_property
     def covariance(self) -> Float:
-        """sigma^2 (S + gamma I)^-1, shape (width, width): the covariance of every column of the
-        weights.
+        """The covariance of each column of the weights: sigma^2 (S + gamma I)^-1.
+
+        Its shape is (width, width).
         """
         covariance = self.sigma**2 * self._fit.inverse
         covariance.flags.writeable = False
@@ -109,44 +176,90 @@ class Posterior:
 
     @property
     def std(self) -> Float:
-        """The standard deviation of every weight, shape (width, columns), to be read beside
-        `mean`.
-        """
+        """The standard deviation of every weight, of shape (width, columns), like `mean`."""
         deviations = self.sigma * np.sqrt(self._fit.inverse.diagonal())
         return np.broadcast_to(deviations[:, None], (self.spec.width, self.spec.columns))
 
     @property
     def effective_parameters(self) -> float:
-        """tr(S (S + gamma I)^-1): how many of the width parameters the samples determine, rather
-        than the prior.
-        """
+        """tr(S (S + gamma I)^-1): how many parameters the samples determine, not the prior."""
         return self._fit.effective_parameters
 
     # -- predictions -------------------------------------------------------------------------------
 
     def predictive_mean(self, features: Any) -> Float:
-        """The expected targets, shape (n, columns): the head's scores."""
+        """The expected targets: the head's scores.
+
+        Parameters
+        ----------
+        features : array-like of shape (n, dim)
+            Real and finite.
+
+        Returns
+        -------
+        float64 ndarray of shape (n, columns)
+            As `Head.scores` gives them.
+
+        Raises
+        ------
+        ShapeError
+            If the features have another shape, or are not real numbers.
+        NotFiniteError
+            If a feature is NaN or infinite.
+        """
         return self.head.scores(features)
 
     def predictive_std(self, features: Any, *, include_noise: bool = True) -> Float:
-        """The standard deviation of a target, shape (n,); it is the same for every column.
+        """The standard deviation of a target, which is the same for every column.
 
-        sqrt(f' C f + sigma^2) with the covariance C of the weights; without the noise, sqrt(f' C f)
-        is what more samples would lower.
+        Parameters
+        ----------
+        features : array-like of shape (n, dim)
+            Real and finite.
+        include_noise : bool, default True
+            With the noise, sqrt(f' C f + sigma^2) for the covariance C of the weights. Without it,
+            sqrt(f' C f), which more samples would lower.
+
+        Returns
+        -------
+        float64 ndarray of shape (n,)
+            In units of the targets.
+
+        Raises
+        ------
+        ShapeError
+            If the features have another shape, or are not real numbers.
+        NotFiniteError
+            If a feature is NaN or infinite.
         """
-        array = finite_features(self.spec, features)
-        result = np.empty(len(array))
-        for start in range(0, len(array), BLOCK_ROWS):
-            rows = array[start : start + BLOCK_ROWS].astype(np.float64)
+        squares = [np.empty(0)]
+        for block in finite_blocks(self.spec, features, BLOCK_ROWS):
+            rows = block
             if self.spec.intercept:
-                rows = np.column_stack([rows, np.ones(len(rows))])
-            half = _solve_lower(self._fit.factor, rows.T)
-            result[start : start + BLOCK_ROWS] = np.square(half).sum(axis=0)
+                rows = np.column_stack([block, np.ones(len(block))])
+            squares.append(np.square(_solve_lower(self._fit.factor, rows.T)).sum(axis=0))
+        result = np.concatenate(squares)
         return self.sigma * np.sqrt(result + (1.0 if include_noise else 0.0))
 
     def sample(self, size: int, seed: int | np.random.Generator) -> Float:
-        """`size` weights drawn from the posterior, shape (size, width, columns); the randomness is
-        the caller's.
+        """Weights drawn from the posterior; the randomness is the caller's.
+
+        Parameters
+        ----------
+        size : int
+            The number of draws, 0 or more.
+        seed : int or numpy.random.Generator
+            A seed of 0 or more, or a generator, which is advanced.
+
+        Returns
+        -------
+        float64 ndarray of shape (size, width, columns)
+            Draws around `mean`.
+
+        Raises
+        ------
+        InputError
+            If `size` or `seed` is something else.
         """
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
             raise InputError(f"size={size!r} must be the number of draws: an integer, not negative")
@@ -165,10 +278,10 @@ class Posterior:
 
     @cached_property
     def log_evidence(self) -> float:
-        """log p(targets | features, gamma, sigma): the marginal likelihood, from statistics alone.
+        """log p(targets | features, gamma, sigma), in nats: the marginal likelihood.
 
         Larger is better, among posteriors of the same samples: it chooses gamma without held-out
-        samples.
+        samples. It is computed from statistics alone.
         """
         fit, count = self._fit, self.statistics.count
         misfit = fit.residual_squares + self.spec.gamma * float(np.square(fit.mean).sum())
@@ -179,10 +292,31 @@ class Posterior:
     def kl_to(self, other: Posterior) -> float:
         """KL(self || other) in nats, for posteriors over the same weights; never negative.
 
-        Law: exactly 0.0 where statistics, gamma and sigma are equal, on whatever path they were
-        reached. For posteriors that are close it keeps its relative accuracy (about the condition
-        number times 2^-53): the statistics are subtracted as integers, and no two large terms
-        cancel. Changes of gamma and sigma that cancel each other are seen to about 2^-100.
+        It is exactly 0.0 where statistics, gamma and sigma are equal, on whatever path they were
+        reached.
+
+        Parameters
+        ----------
+        other : Posterior
+            With the same data and labels digests; gamma and sigma may differ.
+
+        Returns
+        -------
+        float
+            The divergence.
+
+        Raises
+        ------
+        PosteriorError
+            If `other` is something else.
+        SpecMismatchError
+            If the two are of different specs.
+
+        Notes
+        -----
+        For posteriors that are close the relative accuracy is kept, to about the condition number
+        times 2^-53: the statistics are subtracted as integers, and no two large terms cancel.
+        Changes of gamma and sigma that cancel each other are seen to about 2^-100.
         """
         self._require_comparable(other)
         mine, theirs = self._fit, other._fit
@@ -199,10 +333,27 @@ class Posterior:
         return float(0.5 * (self.spec.columns * spread + shift))
 
     def variance_ratios(self, other: Posterior) -> tuple[float, float]:
-        """The smallest and the largest ratio of this posterior's variance to the other's, over all
-        directions of the weights.
+        """The smallest and the largest ratio of this posterior's variance to the other's.
 
-        Both are (1.0, 1.0), exactly, for equal statistics, gamma and sigma.
+        The ratios are over all directions of the weights. Both are exactly 1.0 for equal
+        statistics, gamma and sigma.
+
+        Parameters
+        ----------
+        other : Posterior
+            With the same data and labels digests; gamma and sigma may differ.
+
+        Returns
+        -------
+        tuple of two floats
+            The smallest and the largest.
+
+        Raises
+        ------
+        PosteriorError
+            If `other` is something else.
+        SpecMismatchError
+            If the two are of different specs.
         """
         self._require_comparable(other)
         excess, logarithm = _variance_excess(self, other)
@@ -210,14 +361,36 @@ class Posterior:
         return float(ratios.min()), float(ratios.max())
 
     def is_no_more_certain_than(self, other: Posterior, *, tolerance: float | None = None) -> bool:
-        """Whether no direction's variance is below (1 - tolerance) times the other's: covariances
-        in the PSD order.
+        """Whether no direction's variance is below (1 - tolerance) times the other's.
 
-        Law: true of the posterior after a deletion against the one before it (same gamma and
-        sigma), since H only loses a Gram. A deletion leaves most directions as they were, so the
-        true smallest ratio is 1 and float64 finds it a little off; the default tolerance bounds
-        that: width * 2^-50 * trace(H) / gamma, at worst 1/8. So False is a finding, and True says
-        that float64 finds no direction that became more certain. Like every numerical check it
+        It is true of the posterior after a deletion against the one before it, with the same gamma
+        and sigma, since H only loses a Gram.
+
+        Parameters
+        ----------
+        other : Posterior
+            With the same data and labels digests.
+        tolerance : float, optional
+            0 or more, and below 1. By default width * 2^-50 * trace(H) / gamma, the larger of the
+            two posteriors', at worst 1/8.
+
+        Returns
+        -------
+        bool
+            The comparison of covariances in the PSD order.
+
+        Raises
+        ------
+        PosteriorError
+            If `other` is something else, or the tolerance is out of range.
+        SpecMismatchError
+            If the two are of different specs.
+
+        Notes
+        -----
+        A deletion leaves most directions as they were, so the true smallest ratio is 1 and float64
+        finds it a little off; the default tolerance bounds that. So False is a finding, and True
+        says that float64 finds no direction that became more certain. Like every numerical check it
         cannot prove what was deleted.
         """
         smallest, _ = self.variance_ratios(other)
@@ -242,16 +415,47 @@ class Posterior:
 
 
 def estimate_noise(statistics: Statistics) -> float:
-    """sigma, from statistics alone: the square root of ||Y - F M||^2 / (columns * (n - p)), p =
-    tr(S (S + gamma I)^-1).
+    """The noise sigma, from statistics alone; it is unbiased in sigma^2 for every gamma.
 
-    The residual sum of squares follows from Y'Y, G, S and M; p is the effective number of
-    parameters, so n - p are the degrees of freedom left to the residuals of each column. Under the
-    model (I - F H^-1 F') is the inverse of the targets' covariance over sigma^2, hence E||Y - F
-    M||^2 = sigma^2 * columns * (n - p): dividing by n - p is unbiased for every gamma. It tends to
-    the classical n - width as gamma tends to 0, and does not take the prior's word for the size of
-    the weights, as the maximum of the evidence would. Refused where less than one degree of freedom
-    is left, and where every target is zero.
+    It is the square root of ||Y - F M||^2 / (columns * (n - p)), where p = tr(S (S + gamma I)^-1)
+    is the effective number of parameters.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Exact statistics of the retained samples.
+
+    Returns
+    -------
+    float
+        The standard deviation of a target around its expectation.
+
+    Raises
+    ------
+    PosteriorError
+        If less than one degree of freedom n - p is left, every target is zero, or `statistics` is
+        something else.
+    SolveError
+        If these statistics have no head.
+
+    Notes
+    -----
+    The residual sum of squares follows from Y'Y, G, S and M. Under the model, I - F H^-1 F' is the
+    inverse of the targets' covariance over sigma^2, hence E||Y - F M||^2 = sigma^2 * columns *
+    (n - p). The divisor tends to the classical n - width as gamma tends to 0. Unlike the maximum of
+    the evidence, the estimate does not rely on the prior for the size of the weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import expunge
+    >>> from expunge.posterior import estimate_noise
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((1000, 3))
+    >>> y = X @ [1.0, -2.0, 0.5] + 0.25 * rng.standard_normal(1000)
+    >>> spec = expunge.Spec(dim=3, outputs=1, gamma=0.01)
+    >>> round(estimate_noise(expunge.Statistics.of(spec, X, y)), 2)
+    0.25
     """
     return _Fit(statistics).noise()
 
@@ -290,7 +494,7 @@ class _Fit:
     def _residual(self) -> tuple[wide.Wide, int]:
         """G - H W for the published W, exactly, and the bits b of its unit 2^-b."""
         spec = self.spec
-        system = System(spec, self.statistics.gram, once=True)
+        system = RidgeSystem(spec, self.statistics.gram, once=True)
         bits = max(spec.publication_bits, spec.label_grid.fraction_bits - spec.grid.fraction_bits)
         shift = system.unit(bits) - spec.grid.fraction_bits - spec.label_grid.fraction_bits
         # |R| <= ||H|| ||W - M||; what the sum passes through on the way may wrap around.
@@ -386,8 +590,8 @@ def _minus_log1p(values: Float) -> Float:
     """x - log(1 + x) for |x| <= 1/2 as r x - 2 r^3 (1/3 + r^2/5 + r^4/7 + ...), r = x / (2 + x)."""
     ratio = values / (2.0 + values)
     series = np.zeros_like(values)
-    for place in reversed(range(_SERIES_TERMS)):
-        series = series * ratio**2 + 1.0 / (2 * place + 3)
+    for term in reversed(range(_SERIES_TERMS)):
+        series = series * ratio**2 + 1.0 / (2 * term + 3)
     return ratio * values - 2.0 * ratio**3 * series
 
 

@@ -23,7 +23,8 @@ from expunge.errors import (
     SpecError,
     StoreError,
 )
-from expunge.evidence import read_entry, verify
+from expunge.evidence import verify
+from expunge.evidence.log import read_entry
 from expunge.federation import Federation
 from expunge.server.service import Service
 from support.aggregators import Tree

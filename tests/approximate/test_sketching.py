@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from expunge import Spec
 from expunge.approximate import METHODS, Batch, FrequentDirections, compress
 from expunge.approximate.lowrank import gaussian, sparse_sign
+from expunge.errors import ShapeError
 
 
 @given(
@@ -81,3 +82,20 @@ def test_equal_arguments_give_equal_messages(method: str) -> None:
     assert first == compress(batch, method, 4, seed=11).to_bytes()
     draws = method in ("randomized", "gaussian", "sparse_sign")
     assert (first != compress(batch, method, 4, seed=12).to_bytes()) == draws
+
+
+@pytest.mark.parametrize(("width", "rank"), [(0, 3), (3, 0), (3, -1)])
+def test_a_sketch_without_room_is_refused(width: int, rank: int) -> None:
+    """With rank 0, taking in rows never came to an end."""
+    with pytest.raises(ShapeError, match="width and rank of 1 or more"):
+        FrequentDirections(width, rank)
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 1), (3,)])
+def test_rows_of_another_width_leave_a_sketch_as_it_was(shape: tuple[int, ...]) -> None:
+    sketch = FrequentDirections(3, 2)
+    sketch.extend(np.eye(3))
+    before = sketch.factor()
+    with pytest.raises(ShapeError, match="width 3"):
+        sketch.extend(np.ones(shape))
+    assert np.array_equal(sketch.factor(), before)

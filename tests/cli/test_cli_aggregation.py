@@ -103,9 +103,7 @@ def test_the_rules_are_those_of_the_options_and_what_follows_is_shown(tmp_path: 
     assert told["plan"]["clients"] == 100
     assert 2 < told["plan"]["threshold"] <= told["plan"]["degree"] < 99
     shown = run("init", tmp_path / "b", *MASKED, *rules, "--clients", 100).stdout.words
-    assert (
-        "of 5 clients at least; 20 % of them may drop out, 25 % may side with the server" in shown
-    )
+    assert "at least 5 clients; 20 % may drop out, 25 % may collude with the server" in shown
     assert (
         f"masks with {told['plan']['degree']} others; {told['plan']['threshold']} shares open a "
         "mask"
@@ -129,8 +127,8 @@ def test_the_rules_are_those_of_the_options_and_what_follows_is_shown(tmp_path: 
     [
         (["--fewest", 4], 2, "--fewest is a rule of secure aggregation"),
         (["--clients", 4], 2, "give --secure-aggregation"),
-        (["--secure-aggregation", "--messages", "rows"], 2, "masked messages and no others"),
-        (["--secure-aggregation", "--messages", "masked,rows"], 2, "masked messages and no others"),
+        (["--secure-aggregation", "--messages", "rows"], 2, "masked messages only"),
+        (["--secure-aggregation", "--messages", "masked,rows"], 2, "masked messages only"),
         (["--secure-aggregation", "--dropouts", 60, "--colluding", 40], 1, "together 100 per cent"),
         (["--secure-aggregation", "--fewest", 1], 2, "--fewest"),
     ],
@@ -148,12 +146,12 @@ def test_rules_that_cannot_be_leave_nothing_behind(
 @pytest.mark.parametrize(
     ("options", "caution"),
     [
-        (["--fewest", 2], "shows each of them the other's part"),
-        (["--clients", 2], "No round can be complete with 2 clients"),
+        (["--fewest", 2], "each can compute the other's part"),
+        (["--clients", 2], "No round can complete with 2 clients"),
         (["--clients", 3], "aborted if any of them drops out"),
         (
             ["--clients", 4, "--dropouts", 50, "--colluding", 49],
-            "a round withstands 1 that side with the server, not the 2",
+            "a round withstands 1 that collude with the server, not 2",
         ),
     ],
 )
@@ -177,7 +175,7 @@ def test_a_change_waits_for_enough_clients_and_then_takes_effect_once(served: Fe
         "for 2 more"
     ) in shown
     assert f"expunge client sync --dir {a}" in shown
-    assert "First let it run" not in shown
+    assert "Start it first" not in shown
     standing = value("client", "status", "--dir", a)
     assert (standing["adding"], standing["composed"], standing["aggregation"]) == (
         2,
@@ -266,7 +264,7 @@ def test_an_audit_needs_all_clients_and_compares_their_sum(served: Federation) -
         "fewest": 3,
     }
     under_way = run("audit", *office, code=7).stdout
-    assert "needs all of them at one time" in under_way
+    assert "needs all of them at the same time" in under_way
     told = value("server", "status", *office)["aggregation"]
     assert (told["wanted"], told["needed"]) == ("audit", ["clinic-a", "clinic-b", "clinic-c"])
     assert (
@@ -293,7 +291,7 @@ def test_a_client_is_forgotten_when_the_others_have_added_up_what_they_hold(
     office = ["--office", served.office]
     result = run("server", "forget-client", "clinic-a", "--yes", *office, code=7)
     shown = result.stdout.words
-    assert "its samples are in the ledger yet" in shown
+    assert "its samples are still in the ledger" in shown
     assert (
         "All other clients (clinic-b, clinic-c, clinic-d) must now add up what they hold" in shown
     )
@@ -332,7 +330,7 @@ def test_a_client_whose_server_is_not_running_is_told_to_let_it_run(place: Feder
     shown = run(
         "client", "add", place.file("a.csv", ROWS["clinic-a"]), "--dir", folder, code=7
     ).stdout  # it does not wait
-    assert "The server is not running, so clients cannot meet in a round" in shown
+    assert "The server is not running, so no round can take place" in shown
     assert f"  expunge serve {place.folder}\n" in shown
     assert value("client", "status", "--dir", folder)["adding"] == 2
 

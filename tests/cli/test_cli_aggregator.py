@@ -24,7 +24,7 @@ def group_under(root: Federation, *options: object) -> Path:
     token = root.path / "north.token"
     run("server", "token", "north", "-o", token, "--office", root.office)
     shown = run("aggregator", "found", root.path / "north", token, *options).output
-    assert "The group north is founded" in shown
+    assert "Group north created" in shown
     return root.path / "north"
 
 
@@ -124,7 +124,7 @@ def test_a_served_group_keeps_itself_in_step(root: Federation) -> None:
                 time.sleep(0.1)
             told = run("aggregator", "sync", root.path / "north", code=None)
             assert told.exit_code != 0
-            assert "kept in step by that process" in told.output
+            assert "that process keeps it up to date" in told.output
         finally:
             log = below.stop()
     finally:

@@ -4,6 +4,7 @@ and its JSON.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -125,7 +126,9 @@ def test_mistakes_are_named_with_their_remedy(place: Federation) -> None:
         "rows 0, 1, 2 (counted from 0)"
         in run("client", "add", place.file("again.csv", ROWS_A), "--dir", folder, code=1).stderr
     )
-    assert "is no client's folder" in run("client", "status", "--dir", place.folder, code=1).stderr
+    assert (
+        "is not a client's folder" in run("client", "status", "--dir", place.folder, code=1).stderr
+    )
     assert (
         "give what is to be corrected"
         in run("client", "correct", "a1", "--dir", folder, code=2).stderr
@@ -281,3 +284,32 @@ def test_killed_at_any_moment_a_forget_is_finished_by_the_same_command(place: Fe
     assert (status["live"], status["deleting"], status["adding"]) == (1, 0, 0), (
         f"killed after {delay} s"
     )
+
+
+def test_files_with_other_columns_are_refused_by_name(place: Federation, tmp_path: Path) -> None:
+    """Columns in another order were taken as they came, receipted, and in the head."""
+    folder = place.client("clinic-a", ROWS_A)
+    before = value("client", "status", "--dir", folder)
+    file = tmp_path / "more.csv"
+    row = "n1,p9,cat,5,6,7\n"
+    for header, named in (
+        ("id,subject,label,y,x,z", "another order .*: 0 is column 'y', and was column 'x'"),
+        ("id,subject,label,x,y,u", "lacks column 'z', and the first table had no column 'u'"),
+    ):
+        file.write_text(f"{header}\n{row}")
+        for arguments in (("client", "add", file), ("predict", file)):
+            refusal = value(*arguments, "--dir", folder, code=1)["error"]
+            assert refusal["kind"] == "shape"
+            assert re.search(named, refusal["message"])
+            assert "--feature-column" in refusal["message"]
+            assert str(file) in refusal["message"]
+        assert value("client", "status", "--dir", folder) == before
+    file.write_text(f"id,subject,label,y,x,z\n{row}")
+    order = [item for name in "xyz" for item in ("--feature-column", name)]
+    added = value("client", "add", file, *order, "--dir", folder)
+    more = "header\nn1,p9,cat,6,5,7"
+    assert (
+        added["sync"]["head"]
+        == solve(sum(Statistics.of(SPEC, *features_of(text)) for text in (ROWS_A, more))).digest
+    )
+    assert len(value("predict", file, *order, "--dir", folder)["predictions"]) == 1

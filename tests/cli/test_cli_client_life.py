@@ -87,7 +87,7 @@ class TestAdding:
         other = place.file("other.csv", ROWS_A.replace("a1,p1", "a1,p9"))
         assert "in the store already" in run("client", "add", other, "--dir", folder, code=1).stderr
         again = run("client", "add", file, "--dir", folder)
-        assert "3 samples added before, and pending" in again.stderr
+        assert "3 samples already added and pending" in again.stderr
         assert place.samples() == 3
         assert "in the store already" in run("client", "add", file, "--dir", folder, code=1).stderr
 
@@ -113,7 +113,7 @@ class TestAdding:
             patients=["p1", "p2", "p3"],
         )
         told = run("client", "add", place.path / "x.npz", "--no-sync", "--dir", folder).stderr
-        assert "not read: 'patients'" in told
+        assert "ignored: 'patients'" in told
         assert "has no ids" in told
         assert "x.npz#0" in told
         assert "3 samples have no subject: erasure orders cannot find them" in told
@@ -186,7 +186,7 @@ def test_a_correction_that_changes_nothing_makes_no_request(place: Federation) -
     same = ("client", "correct", "a1", "--label", "cat", "--feature", "1,2,3", "--dir", folder)
     told = value(*same, code=6)
     assert told == {"corrected": None, "pending": False, "sync": None}
-    assert "a1 is so already: nothing was changed." in run(*same, code=6).stdout
+    assert "a1 has this value already; nothing was changed." in run(*same, code=6).stdout
     assert value("server", "status", "--office", place.office)["log"] == entries
     other = ("client", "correct", "a1", "--label", "dog", "--dir", folder)
     run(*other, "--no-sync")

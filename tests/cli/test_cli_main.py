@@ -150,7 +150,7 @@ def test_interrupted_by_the_keyboard(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         raise KeyboardInterrupt
 
     monkeypatch.setattr("expunge.cli.key.chains_from", interrupt)
-    assert "same command again is safe" in run("key", tmp_path, code=130).stderr
+    assert "safe to retry" in run("key", tmp_path, code=130).stderr
     assert "error" in value("key", tmp_path, code=130)
 
 

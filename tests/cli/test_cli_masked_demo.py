@@ -16,11 +16,11 @@ def test_it_forgets_a_person_in_a_round_and_equals_retraining(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     printed = run("demo", "--secure-aggregation", "--keep", "O'Neill demo").stdout
-    assert "Forgotten and retrained are equal, bit for bit." in printed
+    assert "The heads after forgetting and after retraining are equal, bit for bit." in printed
     assert "equal: the sum of all clients is the ledger" in printed
-    assert "how many by each is not disclosed" in printed
-    assert re.search(r"Samples added\s+144\s+the\s+server\s+saw\s+[0-9a-f]{24}…", printed)
-    typed = re.findall(r"^  expunge (.*)$", printed.partition("What to type next")[2], re.MULTILINE)
+    assert "the number at each client is not disclosed" in printed
+    assert re.search(r"Samples added\s+144\s+received\s+as\s+[0-9a-f]{24}…", printed)
+    typed = re.findall(r"^  expunge (.*)$", printed.partition("Next (")[2], re.MULTILINE)
     assert len(typed) == 5
     for line in typed:
         if not line.startswith("serve"):

@@ -197,7 +197,7 @@ def test_while_it_waits_clients_of_the_same_machine_can_answer(place: Federation
 def test_an_audit_is_named_in_later_certificates(place: Federation) -> None:
     a, b = place.client("clinic-a", ROWS_A), place.client("clinic-b", ROWS_B)
     shown = run("audit", "--client-dir", a, "--client-dir", b, "--office", place.office).stdout
-    assert "The ledger is, bit for bit, the sum of what all clients hold" in shown
+    assert "The ledger equals, bit for bit, the sum of what all clients recomputed" in shown
     assert value("head", "--office", place.office)["audit"]["result"] == "equal"
     assert (
         "there is no audit 'zz'"

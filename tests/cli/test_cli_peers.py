@@ -116,10 +116,10 @@ def test_who_is_not_pinned_is_pointed_out_and_the_own_key_always_is(
         "not_pinned": ["clinic-c"],
     }
     assert (
-        "Rounds with others are refused now: clinic-c."
+        "Rounds with clients that are not pinned are refused: clinic-c."
         in run("client", "pin", f"clinic-b={other}", "--dir", folder).stdout
     )
-    assert "log; no pin: refused" in run("client", "peers", "--dir", folder, env=WIDE).stdout
+    assert "log; not pinned: refused" in run("client", "peers", "--dir", folder, env=WIDE).stdout
     believed = {
         one["name"]: one["believed"] for one in value("client", "peers", "--dir", folder)["peers"]
     }
@@ -182,5 +182,6 @@ def test_a_file_that_holds_no_keys_is_refused(
     file = tmp_path / "peers.json"
     file.write_text(content)
     assert (
-        "no file of keys" in run("client", "pin", file, "--dir", clients["clinic-a"], code=1).stderr
+        "not a file of keys"
+        in run("client", "pin", file, "--dir", clients["clinic-a"], code=1).stderr
     )

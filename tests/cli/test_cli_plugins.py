@@ -54,7 +54,7 @@ def test_a_command_of_another_distribution_is_listed_without_import_and_run(
     [
         ("nowhere_at_all:greet", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("greeting_commands:missing", "AttributeError"),
-        ("greeting_commands:BROKEN", "is no click command, but a int"),
+        ("greeting_commands:BROKEN", "is of type int, not a click command"),
     ],
 )
 def test_a_broken_command_says_so_and_breaks_no_other(

@@ -46,7 +46,7 @@ def test_clients_and_operators_speak_to_it_over_tls(place: Federation, server: S
     status = run(
         "server", "status", "--office", place.office
     )  # whose address is the folder, which the server holds
-    assert f"is being served: speaking to {server.url}" in status.stderr
+    assert f"is being served: connecting to {server.url}" in status.stderr
     a, b = place.client("clinic-a", ROWS_A), place.client("clinic-b", ROWS_B)
     assert value("client", "status", "--dir", a)["address"] == server.url
     run("order", "file", "p1", "--office", place.office)
@@ -123,7 +123,7 @@ def test_a_second_server_on_the_same_folder_is_refused(place: Federation, server
     began = time.monotonic()
     assert "is in use by process" in run("serve", place.folder, code=5).stderr
     assert (
-        f"speaking to {server.url}" in run("server", "status", "--office", place.office).stderr
+        f"connecting to {server.url}" in run("server", "status", "--office", place.office).stderr
     )  # the first is still known
     assert time.monotonic() - began < 30
 

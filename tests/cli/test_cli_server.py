@@ -291,9 +291,10 @@ def test_the_office_is_found_or_asked_for(
     monkeypatch.chdir(place.office)
     run("server", "status")
     monkeypatch.chdir(place.path)
-    assert "whose command is this? Give --office DIR" in run("server", "status", code=1).stderr
+    assert "no office is given. Give --office DIR" in run("server", "status", code=1).stderr
     assert (
-        "is no office" in run("server", "status", "--office", place.folder / "tls", code=1).stderr
+        "is not an office"
+        in run("server", "status", "--office", place.folder / "tls", code=1).stderr
     )
 
 
@@ -328,7 +329,7 @@ def test_a_client_whose_server_has_moved_is_told_to_say_where_it_is(place: Feder
 def test_amendments_reach_clients_at_their_next_sync(place: Federation) -> None:
     folder = place.client("clinic-a", ROWS_A)
     assert (
-        "nothing is to be amended"
+        "nothing to amend"
         in run("server", "amend", "--yes", "--office", place.office, code=1).stderr
     )
     assert (

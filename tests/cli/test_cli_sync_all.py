@@ -74,10 +74,10 @@ def test_a_round_that_waits_for_clients_elsewhere_is_left() -> None:
 @pytest.mark.parametrize(
     ("phase", "words"),
     [
-        ("joining", "2 of at least 3 clients are here"),
-        ("sharing", "shares of keys are exchanged"),
-        ("masking", "masked sums are sent"),
-        ("revealing", "the masks of the sum are taken off"),
+        ("joining", "2 of at least 3 clients have joined"),
+        ("sharing", "exchanging key shares"),
+        ("masking", "sending masked sums"),
+        ("revealing", "unmasking the sum"),
         ("done", ""),
     ],
 )
@@ -117,9 +117,9 @@ def test_whoever_watches_sees_the_round_go_on(tmp_path: Path) -> None:
     federation.close()
     phases = [what.removeprefix(f"{ROUND}: ") for what in dict.fromkeys(seen)]
     assert phases == [
-        "0 of at least 3 clients are here",
-        "1 of at least 3 clients are here",
-        "shares of keys are exchanged",
-        "masked sums are sent",
-        "the masks of the sum are taken off",
+        "0 of at least 3 clients have joined",
+        "1 of at least 3 clients have joined",
+        "exchanging key shares",
+        "sending masked sums",
+        "unmasking the sum",
     ]

@@ -14,9 +14,9 @@ def test_every_command_of_the_first_page_works(tmp_path: Path) -> None:
     printed, _ = run_page(HOW_TO / "first-federation.md", tmp_path)
     assert printed.words.count("carried out: 2 samples found and deleted") == 2
     assert re.search(r"Audit [0-9a-f]{8}: equal", printed.words)
-    assert "It holds. Evidence of erasure order" in printed
-    assert "It holds. Receipt for request 2 of garden-a" in printed
-    assert "Error: altered.html does not hold" in printed
+    assert "Verified: Evidence of erasure order" in printed
+    assert "Verified: Receipt for request 2 of garden-a" in printed
+    assert "Error: altered.html failed verification" in printed
     rows = [row.split(",")[:2] for row in (tmp_path / "predictions.csv").read_text().splitlines()]
     assert rows == [["id", "label"], ["x1", "setosa"], ["x2", "versicolor"], ["x3", "virginica"]]
 
@@ -25,7 +25,7 @@ def test_every_command_of_the_page_on_secure_aggregation_works(tmp_path: Path) -
     printed, log = run_page(HOW_TO / "secure-aggregation.md", tmp_path)
     assert "it waits for 2 more clients" in printed
     assert "3 keys pinned by garden-a: garden-a, garden-b, garden-c." in printed
-    assert "It holds. Receipt for request 2 of garden-b, in a round of 3 clients" in printed
+    assert "Verified: Receipt for request 2 of garden-b, in a round of 3 clients" in printed
     assert re.search(r"Deleted by all of them +4 samples", printed.words)
     assert re.search(r"Evidence of erasure order [0-9a-f]{32}, complete", printed.words)
     assert re.search(r"Audit [0-9a-f]{8}: equal", printed.words)

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from expunge import Statistics
-from expunge.client import ClientStore, Composition, Selection
+from expunge.client import ClientStore, Selection
 from expunge.client.folder import ClientFolder
+from expunge.client.outbox import Composition
 from expunge.crypto.vault import Vault
 from expunge.errors import ShreddedError, StoreError
 from support import killable_client, seeds

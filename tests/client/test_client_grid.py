@@ -16,7 +16,7 @@ import pytest
 
 from expunge import Grid
 from expunge.client import Selection
-from expunge.client.samples import Batch
+from expunge.client.samples import SampleBatch
 from support.agents import Home, add, of
 from support.clients import NOW, features, ids
 
@@ -137,8 +137,10 @@ def test_samples_that_are_pending_are_compared_and_not_added_twice(
 ) -> None:
     add(home.store)
     spent()
-    made, make = [], Batch.of
-    monkeypatch.setattr(Batch, "of", lambda *given, **more: made.append(0) or make(*given, **more))
+    made, make = [], SampleBatch.of
+    monkeypatch.setattr(
+        SampleBatch, "of", lambda *given, **more: made.append(0) or make(*given, **more)
+    )
     samples = ids(4), features(4), np.arange(4) % 3
     assert home.store.add(*samples, now=NOW, ignore_pending=True) == 0
     assert (len(made), spent()) == (1, 4)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from expunge import Statistics
-from expunge.client import ClientStore, Composition, Selection
+from expunge.client import ClientStore, Selection
+from expunge.client.outbox import Composition
 from expunge.errors import InputError, RefusedError, UnknownSampleError
 from expunge.wire import request
 from support.client_files import files_of, live_slots, referred_slots

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from expunge import Grid, Spec, Statistics
@@ -31,6 +32,7 @@ from expunge.errors import (
     UnknownLabelError,
     UnknownSampleError,
 )
+from support.agents import Home
 from support.client_files import live_slots
 from support.clients import (
     CLIENT,
@@ -460,3 +462,24 @@ class TestStanding:
             assert (store.recall("colour"), store.recall("none")) == ("blue", None)
             assert store.head() == b"weights"
             assert store.status().head == "d" * 64
+
+
+def test_the_first_table_names_the_features(home: Home) -> None:
+    width = home.store.spec.dim
+    names = tuple(f"f{index}" for index in range(width))
+    table = pa.table({name: [1.0] for name in names})
+    home.store.add(["t0"], table, [0], now=NOW)
+    assert home.store.feature_names == names
+    with pytest.raises(ShapeError, match="another order"):
+        home.store.add(["t1"], table.select(names[::-1]), [0], now=NOW)
+    with pytest.raises(ShapeError, match="lacks column 'f0'"):
+        home.store.add(["t1"], np.ones((1, width)), [0], feature_names=names[1:], now=NOW)
+    home.store.add(["t1"], np.ones((1, width)), [0], now=NOW)  # by position
+    assert home.store.status().adding == 2
+
+
+def test_names_that_may_be_personal_are_not_stored(home: Home) -> None:
+    width = home.store.spec.dim
+    names = ("a text that is rather long for the name of a column", *map(str, range(1, width)))
+    home.store.add(["t0"], np.ones((1, width)), [0], feature_names=names, now=NOW)
+    assert home.store.feature_names is None

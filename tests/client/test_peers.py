@@ -8,8 +8,7 @@ from expunge.client.settings import pins_text, read_pins
 from expunge.client.trust import Peers, trusted
 from expunge.crypto import SigningKey
 from expunge.errors import EvidenceError, FormatError, InputError
-from expunge.evidence import make_entry
-from expunge.evidence.log import Frontier
+from expunge.evidence.log import Frontier, make_entry
 
 TIME = "2026-11-15T09:30:00Z"
 KEYS = {

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from expunge.client import Agent, Composition
+from expunge.client import Agent
+from expunge.client.outbox import Composition
 from expunge.crypto import Envelope, canonical
 from expunge.errors import CarrierError
 from expunge.wire import request

@@ -307,7 +307,10 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("contract")
     (folder / "spec.json").write_text(json.dumps(SPEC.to_dict()))
-    return Place(Federation.found(folder).client("clinic", ROWS_A), folder / "spec.json")
+    return Place(
+        Federation.found(folder).client("clinic", ROWS_A.replace("x,y,z", "f0,f1,f2")),
+        folder / "spec.json",
+    )
 
 
 def parameters() -> list[Any]:
@@ -367,7 +370,7 @@ def test_every_truncation_is_refused(tmp_path: Path, form: str) -> None:
         with pytest.raises(FormatError, match=r"x-feature.* cannot be read"):
             load(path, labels=labels)
         with pytest.raises(FormatError, match=r"x-feature.* cannot be read"):
-            list(shards.blocks(shard, shards.Names("feature", "label"), 3))
+            list(shards.blocks(shard, shards.ColumnNames("feature", "label"), 3))
     path.write_bytes(data)
     assert len(load(path, labels=labels)) == 4
 
@@ -416,7 +419,7 @@ def test_a_good_file_gives_the_same_samples_in_every_format(features: Any, data:
                 assert found.features.tolist() == wanted.tolist()
             if form != ".csv" and order == "C":
                 (shard,) = listed([path])
-                blocks = list(shards.blocks(shard, shards.Names("feature", "label"), 1 << 19))
+                blocks = list(shards.blocks(shard, shards.ColumnNames("feature", "label"), 1 << 19))
                 assert [len(block) for block, _ in blocks] == [2] * (count // 2) + [1] * (count % 2)
                 assert [row for block, _ in blocks for row in block.tolist()] == features.tolist()
                 assert [label for _, block in blocks for label in block.tolist()] == labels

@@ -56,7 +56,9 @@ def test_blocks_of_any_size(
     rows = max(1, entries // SPEC.dim)
     sizes = [
         len(block)
-        for block, _ in shards.blocks(listed([path])[0], shards.Names("feature", "label"), SPEC.dim)
+        for block, _ in shards.blocks(
+            listed([path])[0], shards.ColumnNames("feature", "label"), SPEC.dim
+        )
     ]
     assert max(sizes) <= rows
     assert shard_statistics(SPEC, path).digest == EXPECTED.digest
@@ -76,7 +78,9 @@ def test_memory_is_bounded_by_the_block_not_by_the_shard(
     before = pa.total_allocated_bytes()
     held: list[int] = []
     tracemalloc.start()
-    for block, _ in shards.blocks(listed([path])[0], shards.Names("feature", "label"), spec.dim):
+    for block, _ in shards.blocks(
+        listed([path])[0], shards.ColumnNames("feature", "label"), spec.dim
+    ):
         assert block.size <= 1 << 14
         held.append(pa.total_allocated_bytes() - before)
     peak = tracemalloc.get_traced_memory()[1]
@@ -208,5 +212,10 @@ def test_a_column_is_lost_only_if_it_lives_in_no_shard(tmp_path: Path) -> None:
 
 
 def test_shards_and_tasks_travel(tmp_path: Path) -> None:
-    for one in (Shard(tmp_path / "a.npz"), SPEC, EXPECTED, shards.Names("feature", ("u", "v"))):
+    for one in (
+        Shard(tmp_path / "a.npz"),
+        SPEC,
+        EXPECTED,
+        shards.ColumnNames("feature", ("u", "v")),
+    ):
         assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301 - our own bytes

@@ -12,7 +12,10 @@ import pytest
 
 from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, FormatError
-from expunge.evidence import Bundle, Logged, bundle_content, receipt_content, subject_digest
+from expunge.evidence import Bundle, Logged
+from expunge.evidence.bundle import bundle_content
+from expunge.evidence.digests import subject_digest
+from expunge.evidence.receipt import receipt_content
 from support.evidence import (
     NEW,
     OLD,

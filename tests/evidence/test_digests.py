@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 
 from expunge import Spec
 from expunge.errors import FormatError
-from expunge.evidence import commitments_root, merkle, salted, spec_digests, subject_digest
-from expunge.evidence.digests import whole_spec_digest
+from expunge.evidence import merkle
+from expunge.evidence.digests import (
+    commitments_root,
+    salted,
+    spec_digests,
+    subject_digest,
+    whole_spec_digest,
+)
 
 hashes = st.binary(min_size=32, max_size=32)
 kinds = st.sampled_from(["ledger", "head", "subject"])

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from expunge.crypto import canonical
 from expunge.errors import FormatError
-from expunge.evidence import make_entry, read_entry
-from expunge.evidence.log import ENTRY_KINDS
+from expunge.evidence.log import ENTRY_KINDS, make_entry, read_entry
 from expunge.wire.schema import UNDISCLOSED
 from support.evidence import CLIENT_KEY, FEDERATION, NEW, OLD, SPEC, at, changed, digest
 

@@ -9,13 +9,9 @@ import pytest
 
 from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, FormatError
-from expunge.evidence import (
-    KeyChain,
-    Receipt,
-    Result,
-    receipt_content,
-    spec_digests,
-)
+from expunge.evidence import KeyChain, Receipt, Result
+from expunge.evidence.digests import spec_digests
+from expunge.evidence.receipt import receipt_content
 from support.evidence import (
     FEDERATION,
     NEW,

@@ -9,7 +9,8 @@ import pytest
 
 from expunge.crypto import Envelope, SigningKey
 from expunge.errors import EvidenceError, FormatError
-from expunge.evidence import KeyChain, Rotation, rotate
+from expunge.evidence import KeyChain, Rotation
+from expunge.evidence.rotation import rotate
 from support.evidence import FEDERATION, NEW, OLD, OTHER, altered, at
 
 FIRST = rotate(FEDERATION, OLD, NEW, at(10), 3)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError, FormatError
-from expunge.evidence import Finding, published_head, render_bundle, rotate, verify
+from expunge.evidence import VerifiedFile, published_head, render_bundle, verify
+from expunge.evidence.rotation import rotate
 from support.evidence import (
     FEDERATION,
     NEW,
@@ -149,7 +150,7 @@ def test_evidence_under_another_kind_is_refused() -> None:
             )
 
 
-def sentences(finding: Finding) -> str:
+def sentences(finding: VerifiedFile) -> str:
     return " ".join([*finding.proved, *finding.not_proved])
 
 

@@ -296,3 +296,9 @@ def test_a_grid_is_an_immutable_value() -> None:
     assert repr(grid) == "Grid(digits=2, fraction_bits=35)"
     with pytest.raises(FrozenInstanceError):
         grid.digits = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("largest", [float("nan"), float("inf"), float("-inf")])
+def test_no_grid_covers_what_is_not_finite(largest: float) -> None:
+    with pytest.raises(SpecError, match="must be finite"):
+        Grid.covering(largest)

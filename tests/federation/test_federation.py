@@ -4,6 +4,7 @@ heads those of retraining.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     federation.close()
     federation = Federation.open(tmp_path / "federation")
     with pytest.raises(StoreBusyError):
-        Federation(federation.layout).close()
+        Federation.open(tmp_path / "federation", timeout=0.1).close()
     federation.close()
 
 
@@ -111,3 +112,27 @@ def test_a_client_of_another_federation_is_not_taken_for_ours(tmp_path: Path) ->
         (tmp_path / "one" / "clients" / "north").rename(tmp_path / "two" / "clients" / "east")
         with pytest.raises(StoreError, match="another federation"):
             federation.client("east")
+
+
+def test_a_closed_federation_says_so_and_locks_nothing(tmp_path: Path) -> None:
+    federation = filled(tmp_path / "federation")
+    federation.close()
+    for call in (federation.sync, lambda: federation.client("north")):
+        with pytest.raises(StoreError, match="was closed here"):
+            call()
+    with Federation.open(tmp_path / "federation", timeout=0.1) as again:
+        assert again.client("north").store.status().live == 6
+
+
+def test_threads_that_sync_take_turns(tmp_path: Path) -> None:
+    """The proofs for one thread were held against the log that another had followed meanwhile, and
+    the server was accused.
+    """
+    with filled(tmp_path / "federation") as federation, ThreadPoolExecutor(4) as threads:
+        for number in range(3):
+            federation.client("north").store.add(
+                [f"more {number}"], [[1.0] * SPEC.dim], ["cat"], now=0
+            )
+            results = [threads.submit(federation.sync) for _ in range(4)]
+            assert sum(len(done.result()["north"].receipts) for done in results) == 1
+        assert federation.audit()["result"] == "equal"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from expunge import office as office_folder
+from expunge.cli._command import message
 from expunge.errors import CarrierError, ProtocolError, RefusedError, StoreBusyError, StoreError
 from expunge.office import Office
 from support.offices import Place
@@ -131,8 +132,10 @@ def test_no_other_command_is_begun_while_one_is_in_doubt(place: Place, code: str
     with pytest.raises(CarrierError):
         place.office.do("order", {"subject": "p-1"})
     place.carrier.lose, place.carrier.refuse = "", code
-    with pytest.raises(RefusedError):
-        place.office.do("order", {"subject": "p-2"})
+    with pytest.raises(RefusedError) as refusal:
+        place.office.do("close-order", {"order": "none"})
+    assert "earlier command order" in message(refusal.value)
+    assert "this one was not begun" in message(refusal.value)
     assert place.office.under_way == "order"
     place.carrier.refuse = ""
     place.office.do("order", {"subject": "p-2"})

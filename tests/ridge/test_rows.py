@@ -148,11 +148,7 @@ def test_a_column_is_lost_if_it_is_not_zero_but_rounds_to_zero(
         watch.require_none_lost()
         return
     more = f" (and {sum(lost) - 1} more)" if sum(lost) > 1 else ""
-    largest = np.abs(features[:, lost.index(True)]).max()
-    expected = (
-        f"column {lost.index(True)} of the features is lost to the grid{more}: its largest "
-        f"magnitude is {largest:g},"
-    )
+    expected = f"column {lost.index(True)} of the features is lost to the grid{more}: every value"
     with pytest.raises(LostColumnError, match=re.escape(expected)):
         watch.require_none_lost()
     watch.require_none_lost(np.array(lost))
@@ -192,7 +188,7 @@ def test_every_kind_of_number_can_be_lost(dtype: str) -> None:
     """The smallest int8 has no absolute value in its own type."""
     spec = Spec(dim=1, labels=("a",), grid=Grid(2, -9), intercept=False)
     value = -128 if dtype != "?" else 1
-    with pytest.raises(LostColumnError, match=f"magnitude is {abs(value)},"):
+    with pytest.raises(LostColumnError, match="column 0 of the features is lost"):
         watch_of(spec, np.array([[value]]).astype(dtype)).require_none_lost()
 
 

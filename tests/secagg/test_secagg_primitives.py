@@ -16,7 +16,7 @@ from expunge import Statistics
 from expunge.crypto import canonical
 from expunge.errors import EvidenceError, FormatError, InputError
 from expunge.exact import wide
-from expunge.secagg import Masked, keys, shamir
+from expunge.secagg import MaskedVector, keys, shamir
 from expunge.secagg.keys import Context, Private, Secrets
 from expunge.secagg.roster import Graph
 from support.samples import SPEC
@@ -198,7 +198,7 @@ def test_masks_are_the_stream_and_come_off_again(
         [bytes([2, place]) * 16 for place in range(less)],
     )
     before = vector.copy()
-    masked = Masked.of(vector, plus, minus)
+    masked = MaskedVector.of(vector, plus, minus)
     assert np.array_equal(vector, before)
     expected = vector.copy()
     for key in plus:
@@ -206,18 +206,18 @@ def test_masks_are_the_stream_and_come_off_again(
     for key in minus:
         wide.subtract_into(expected, wide.from_bytes(keys.stream(key, 16 * length), (length,)))
     assert masked.to_bytes() == wide.to_bytes(expected)
-    assert np.array_equal(Masked.from_bytes(masked.to_bytes()).opened(plus, minus), vector)
+    assert np.array_equal(MaskedVector.from_bytes(masked.to_bytes()).opened(plus, minus), vector)
 
 
 def test_sums_of_masked_vectors_open_to_the_sum() -> None:
     first, second = wide.from_ints([1, -2, 3]), wide.from_ints([10, 20, -30])
-    running = Masked.of(first, [b"a" * 32], [])
-    running.absorb(Masked.of(second, [b"b" * 32], [b"a" * 32]))
+    running = MaskedVector.of(first, [b"a" * 32], [])
+    running.absorb(MaskedVector.of(second, [b"b" * 32], [b"a" * 32]))
     assert wide.to_ints(running.opened([b"b" * 32], [])) == [11, 18, -27]
 
 
 def test_a_masked_vector_is_no_statistics() -> None:
-    masked: Any = Masked.of(wide.zeros((3,)), [b"a" * 32], [])
+    masked: Any = MaskedVector.of(wide.zeros((3,)), [b"a" * 32], [])
     with pytest.raises(TypeError):
         Statistics.zero(SPEC) + masked
     with pytest.raises(TypeError):
@@ -236,21 +236,21 @@ def test_a_masked_vector_is_no_statistics() -> None:
 )
 def test_what_is_no_vector_is_not_masked(vector: Any) -> None:
     with pytest.raises(FormatError, match="shape"):
-        Masked.of(vector, [], [])
+        MaskedVector.of(vector, [], [])
 
 
 def test_masked_vectors_of_other_lengths_are_refused() -> None:
     with pytest.raises(FormatError, match="cannot be added"):
-        Masked.of(wide.zeros((3,)), [], []).absorb(Masked.of(wide.zeros((4,)), [], []))
+        MaskedVector.of(wide.zeros((3,)), [], []).absorb(MaskedVector.of(wide.zeros((4,)), [], []))
     for data in (b"", bytes(15), bytes(17)):
         with pytest.raises(FormatError, match="16 bytes an entry"):
-            Masked.from_bytes(data)
+            MaskedVector.from_bytes(data)
 
 
 def test_masked_zeros_look_uniform() -> None:
     length = 4096
     masked = np.frombuffer(
-        Masked.of(wide.zeros((length,)), [b"k" * 32], [b"l" * 32]).to_bytes(), dtype=np.uint8
+        MaskedVector.of(wide.zeros((length,)), [b"k" * 32], [b"l" * 32]).to_bytes(), dtype=np.uint8
     )
     ones = np.unpackbits(masked.reshape(length, 16), axis=1).sum(axis=0)
     assert np.abs(ones - length / 2).max() < 6 * (length / 4) ** 0.5

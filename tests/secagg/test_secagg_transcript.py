@@ -14,7 +14,7 @@ import pytest
 
 from expunge.exact import wide
 from expunge.exact.wide import Wide
-from expunge.secagg import Contribution, Masked, messages, parcels, shamir
+from expunge.secagg import Contribution, MaskedVector, messages, parcels, shamir
 from expunge.secagg.keys import Private, Secrets
 from expunge.secagg.roster import Roster
 from support.samples import SPEC, draw, statistics_of
@@ -81,7 +81,7 @@ class Curious:
                 private = Private(shamir.recover(revealed[other, "mask"], threshold))
                 key = context.pair_key(private, self.roster.join(name).mask, other, name)
                 (plus if name < other else minus).append(key)
-        return Masked.from_bytes(self.said["masked", name].body).opened(plus, minus)
+        return MaskedVector.from_bytes(self.said["masked", name].body).opened(plus, minus)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_two_runs_that_differ_in_inputs_only_differ_in_masked_vectors_only() -> 
         if way == "up" and messages.read_client_message(mine).kind == "masked":
             assert mine != other
             bodies = [
-                Masked.from_bytes(messages.read_client_message(data).body).opened([], [])
+                MaskedVector.from_bytes(messages.read_client_message(data).body).opened([], [])
                 for data in (mine, other)
             ]
             assert np.array_equal(
@@ -212,7 +212,7 @@ def test_the_view_is_explained_by_any_inputs_of_the_same_sum() -> None:
     for pair in itertools.combinations(names, 2):
         private = Private(curious.secrets[pair[0]].mask)
         key = curious.roster.context.pair_key(private, curious.roster.join(pair[1]).mask, *pair)
-        masks[pair] = Masked.of(wide.zeros((6,)), [key], []).opened([], [])
+        masks[pair] = MaskedVector.of(wide.zeros((6,)), [key], []).opened([], [])
 
     def explained(inputs: Mapping[str, Wide], pads: Mapping[tuple[str, str], Wide]) -> bool:
         seen = {name: inputs[name].copy() for name in names}

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from expunge.errors import RefusedError
-from expunge.evidence import published_head, salted
+from expunge.evidence import published_head
+from expunge.evidence.digests import salted
 from expunge.wire.messages import GramPart, Message
 from support.federation import Client, Federation
 from support.samples import SPEC, Sample, statistics_of

@@ -21,7 +21,7 @@ from expunge import solve
 from expunge.crypto import Envelope
 from expunge.crypto.vault import Vault
 from expunge.errors import ShreddedError
-from expunge.evidence import salted
+from expunge.evidence.digests import salted
 from expunge.server import ledger
 from expunge.wire.request import OrderAnswer
 from expunge.wire.token import secret_digest

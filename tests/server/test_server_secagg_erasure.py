@@ -14,7 +14,7 @@ from expunge.crypto import Envelope
 from expunge.secagg import read_preamble
 from expunge.secagg.keys import Secrets
 from expunge.secagg.messages import read_client_message
-from expunge.secagg.participant import State
+from expunge.secagg.participant import ParticipantState
 from expunge.secagg.shamir import SHARE_BYTES
 from support.client_files import files_of, live_slots, referred_slots, rows_of
 from support.masked_round import PHASE, Circle, drawn
@@ -32,7 +32,7 @@ class Spy:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.needles: dict[str, bytes] = {}
-        draw, write = Secrets.draw, State.to_bytes
+        draw, write = Secrets.draw, ParticipantState.to_bytes
 
         def drawn_secrets(*arguments: object) -> Secrets:
             secrets = draw(*arguments)  # type: ignore[arg-type]
@@ -40,13 +40,13 @@ class Spy:
                 self.needles[f"{name} {len(self.needles)}"] = value
             return secrets
 
-        def written(state: State) -> bytes:
+        def written(state: ParticipantState) -> bytes:
             for at in range(0, len(state.held), SHARE_BYTES):
                 self.needles[f"share {len(self.needles)}"] = state.held[at : at + SHARE_BYTES]
             return write(state)
 
         monkeypatch.setattr(Secrets, "draw", drawn_secrets)
-        monkeypatch.setattr(State, "to_bytes", written)
+        monkeypatch.setattr(ParticipantState, "to_bytes", written)
 
     def heard(self, circle: Circle) -> None:
         """Masked vectors and revealed shares, as they travelled."""

@@ -15,7 +15,7 @@ from expunge import Statistics
 from expunge.client.secagg import Masked
 from expunge.crypto import Envelope, SigningKey, canonical
 from expunge.errors import EvidenceError, RefusedError
-from expunge.evidence import commitments_root
+from expunge.evidence.digests import commitments_root
 from expunge.secagg import Contribution, read_preamble
 from support.client_files import rows_of
 from support.federation import make_key

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from expunge import Grid, Spec, solve
 from expunge.crypto import Envelope
 from expunge.errors import RefusedError
-from expunge.evidence import Checkpoint, published_head, verify_consistency
+from expunge.evidence import Checkpoint, published_head
+from expunge.evidence.merkle import verify_consistency
 from support.federation import Federation, scratch
 from support.samples import SPEC, Sample, statistics_of
 

@@ -19,7 +19,7 @@ from expunge.ridge.sums import Sums
 from expunge.solvers.base import ExactSolver
 from expunge.solvers.float64 import FloatWoodburySolver
 from expunge.solvers.refinement import Refinement
-from expunge.solvers.system import System
+from expunge.solvers.system import RidgeSystem
 from support.oracle import of_statistics
 
 VARIANTS = [CholeskySolver, WoodburySolver]
@@ -122,12 +122,12 @@ def test_a_head_that_was_interrupted_is_asked_for_again(
 ) -> None:
     solver = variant(SPEC, Statistics.of(SPEC, FEATURES, LABELS))
 
-    def interrupted(self: System, *rest: object) -> int:
+    def interrupted(self: RidgeSystem, *rest: object) -> int:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            System, "subtract_product", interrupted
+            RidgeSystem, "subtract_product", interrupted
         )  # the iterate has moved, the residual has not
         with pytest.raises(KeyboardInterrupt):
             solver.head()
@@ -136,7 +136,7 @@ def test_a_head_that_was_interrupted_is_asked_for_again(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Sums, "change"), (Refinement, "change"), (System, "change")]
+    ("owner", "name"), [(Sums, "change"), (Refinement, "change"), (RidgeSystem, "change")]
 )
 @pytest.mark.parametrize("change", ["add", "delete"])
 def test_a_change_that_was_interrupted_makes_the_solver_unusable(

@@ -20,7 +20,7 @@ from expunge.errors import ExpungeError, ImpossibleDeletionError, SolveError
 from expunge.ridge.encoding import integer_rows
 from expunge.solvers.base import Change, ExactSolver
 from expunge.solvers.factor import CholeskyFactor, Downdate, downdate, minors_are_safe
-from expunge.solvers.system import System
+from expunge.solvers.system import RidgeSystem
 from support.oracle import gram_of, is_positive_semidefinite, of_statistics
 
 Array = NDArray[Any]
@@ -358,7 +358,7 @@ def test_a_carried_bound_is_true_and_impossible_means_impossible(
     spec, added, labels, gone, gone_labels = attempt
     whole = Statistics.of(spec, added, labels)
     left = gram_of(whole - Statistics.of(spec, gone, gone_labels))
-    system = System(spec, whole.gram)
+    system = RidgeSystem(spec, whole.gram)
     factor = CholeskyFactor(system)
     values = Change(spec, integer_rows(spec, gone, gone_labels)).values
     found = downdate(
@@ -386,7 +386,7 @@ def test_minors_called_safe_are_safe(
     scale = 2.0 ** (np.arange(spec.dim) * spread % 33)
     whole = Statistics.of(wide, added * scale, labels)
     system, change = (
-        System(wide, whole.gram),
+        RidgeSystem(wide, whole.gram),
         Change(wide, integer_rows(wide, gone * scale, gone_labels)),
     )
     system.change(change.digits, change.values, -1)
@@ -403,7 +403,7 @@ def test_a_feature_that_float64_lost_is_not_called_safe() -> None:
     it has turned negative.
     """
     spec = Spec(dim=2, outputs=1, gamma=2.0**36, intercept=False, grid=Grid(2, 0))
-    system = System(
+    system = RidgeSystem(
         spec, Statistics.of(spec, [[2.0**25, 1.0], [2.0**24, 0.0], [0.0, 2.0**40]], [1.0] * 3).gram
     )
     for row in ([0.0, 2.0**40], [2.0**24 + 1024.0, 0.0]):

@@ -24,7 +24,7 @@ from expunge.solvers.certify import Preconditioner, certified
 from expunge.solvers.factor import CholeskyFactor, proven_floor
 from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
 from expunge.solvers.refinement import Proposal, Refinement
-from expunge.solvers.system import System
+from expunge.solvers.system import RidgeSystem
 from support.oracle import (
     Exact,
     Matrix,
@@ -147,7 +147,7 @@ def test_the_residual_is_exact_and_the_bounds_are_true_at_every_step(
     """With a preconditioner that is up to 40 % wrong, as a stale one may be."""
     spec, features, targets = drawn
     statistics = Statistics.of(spec, features, targets)
-    exact, system = of_statistics(statistics), System(spec, statistics.gram)
+    exact, system = of_statistics(statistics), RidgeSystem(spec, statistics.gram)
     factor, refinement = CholeskyFactor(system), Refinement(system, statistics.moment)
     require_exact_residual(refinement, statistics)
     for _ in range(4):
@@ -166,7 +166,7 @@ def test_the_residual_stays_exact_while_rows_come_and_go(
     spec, features, targets = drawn
     retained = [0, 1]
     first = Statistics.of(spec, features[:2], targets[:2], lost_columns="accept")
-    system = System(spec, first.gram)
+    system = RidgeSystem(spec, first.gram)
     refinement = Refinement(system, first.moment)
     for _ in range(4):
         refinement.apply(refinement.propose(CholeskyFactor(system).solve, spec.gamma))
@@ -187,7 +187,7 @@ def test_rounding_waits_until_the_bound_allows_it() -> None:
     """A weight close to a boundary is not rounded on a bound that reaches across it."""
     spec = Spec(dim=1, outputs=1, gamma=1.0, intercept=False, grid=Grid(2, 20), publication_bits=0)
     statistics = Statistics.of(spec, [[1.0]], [3.0 - 2.0**-30])  # W* = 1.5 - 2^-31
-    refinement = Refinement(System(spec, statistics.gram), statistics.moment)
+    refinement = Refinement(RidgeSystem(spec, statistics.gram), statistics.moment)
     factor = CholeskyFactor(refinement.system)
     refinement.apply(refinement.propose(factor.solve, 1.0))
     proposal = refinement.propose(factor.solve, 1.0)
@@ -202,7 +202,7 @@ def test_rounding_waits_until_the_bound_allows_it() -> None:
 def test_rounding_is_to_nearest_on_both_sides_of_zero(value: float, side: int) -> None:
     spec = Spec(dim=1, outputs=1, gamma=1.0, intercept=False, grid=Grid(2, 20), publication_bits=0)
     statistics = Statistics.of(spec, [[1.0]], [2.0 * value + side * 2.0**-34])
-    refinement = Refinement(System(spec, statistics.gram), statistics.moment)
+    refinement = Refinement(RidgeSystem(spec, statistics.gram), statistics.moment)
     factor = CholeskyFactor(refinement.system)
     integers = None
     while integers is None:
@@ -216,7 +216,7 @@ def test_rounding_is_to_nearest_on_both_sides_of_zero(value: float, side: int) -
 def test_nothing_is_called_a_tie_before_the_bound_is_far_below_the_grid(bits: int) -> None:
     spec = Spec(dim=1, outputs=1, gamma=1.0, intercept=False, publication_bits=bits)
     statistics = Statistics.of(spec, [[1.0]], [2.0**-bits])  # W* lies exactly between 0 and 2^-bits
-    refinement = Refinement(System(spec, statistics.gram), statistics.moment)
+    refinement = Refinement(RidgeSystem(spec, statistics.gram), statistics.moment)
     factor = CholeskyFactor(refinement.system)
     refinement.apply(refinement.propose(factor.solve, 1.0))
     proposal = refinement.propose(factor.solve, 1.0)
@@ -232,7 +232,7 @@ def test_a_stale_preconditioner_that_has_broken_down_is_made_anew() -> None:
     """NaN compares as neither slow nor fast: it must count as slow."""
     spec = Spec(dim=2, outputs=1, gamma=0.1)
     statistics = Statistics.of(spec, [[1.0, 2.0], [3.0, -1.0]], [1.0, 2.0])
-    system = System(spec, statistics.gram)
+    system = RidgeSystem(spec, statistics.gram)
     broken = Preconditioner(
         lambda right: np.full_like(right, np.nan),
         fresh=False,
@@ -246,7 +246,7 @@ def test_a_stale_preconditioner_that_has_broken_down_is_made_anew() -> None:
 # -- the system and its float copy -----------------------------------------------------------------
 
 
-def require_true_float_copy(system: System, statistics: Statistics) -> None:
+def require_true_float_copy(system: RidgeSystem, statistics: Statistics) -> None:
     """gram_error, entry_error and gram_norm bound what they say they bound."""
     unit = Fraction(4) ** -system.spec.grid.fraction_bits
     exact = [[value * unit for value in row] for row in gram_of(statistics)]
@@ -267,7 +267,7 @@ def test_the_error_of_the_float_copy_is_known_however_large_the_rows_that_came_a
 ) -> None:
     spec = Spec(dim=2, outputs=1, gamma=1.0, intercept=False, grid=Grid(2, 0))
     kept = Statistics.of(spec, [[3.0, 1.0], [-2.0, 5.0]], [1.0, 1.0])
-    system = System(spec, kept.gram)
+    system = RidgeSystem(spec, kept.gram)
     for size, seed in sizes:
         row = np.random.default_rng(seed).uniform(-(2.0**size), 2.0**size, (1, 2))
         change = Change(spec, integer_rows(spec, row, [0.0]))
@@ -283,7 +283,7 @@ def test_a_float_product_is_within_its_bound(
 ) -> None:
     spec, features, targets = drawn
     statistics = Statistics.of(spec, features, targets)
-    system = System(spec, statistics.gram)
+    system = RidgeSystem(spec, statistics.gram)
     require_true_float_copy(system, statistics)
     right = np.array(vector[: spec.width], dtype=np.float64).reshape(-1, 1)
     unit = Fraction(4) ** -spec.grid.fraction_bits
@@ -317,7 +317,7 @@ def test_a_proven_floor_is_below_the_smallest_eigenvalue(
         spec, row, np.zeros((1, spec.columns)), lost_columns="accept"
     )
     try:
-        floor = proven_floor(System(spec, statistics.gram))
+        floor = proven_floor(RidgeSystem(spec, statistics.gram))
     except NotAGramError:
         assert not is_positive_semidefinite(gram_of(statistics))
         return
@@ -337,12 +337,12 @@ def test_guard_bits_and_products_do_not_depend_on_how_rows_arrived() -> None:
         generator.integers(-9, 9, (5, 2)).astype(float),
     )
     step = generator.integers(-(2**60), 2**60, (3, 2))
-    late = System(spec, Statistics.of(spec, features[:1], targets[:1]).gram)
+    late = RidgeSystem(spec, Statistics.of(spec, features[:1], targets[:1]).gram)
     for index in range(1, 5):
         change = Change(spec, integer_rows(spec, features[[index]], targets[[index]]))
         late.change(change.digits, change.values, 1)
     assert late.pending_rows == 4
-    early = System(spec, Statistics.of(spec, features, targets).gram)
+    early = RidgeSystem(spec, Statistics.of(spec, features, targets).gram)
     products = []
     for system in (late, early):
         target = wide.zeros((3, 2), 5)

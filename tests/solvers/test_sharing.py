@@ -86,7 +86,7 @@ def test_things_of_the_wrong_kind_are_refused_by_name() -> None:
         WoodburySolver(SPEC).add_statistics([whole])  # type: ignore[arg-type]
 
 
-def test_masked_and_sparse_arrays_are_refused_by_name() -> None:
+def test_masked_arrays_and_sparse_labels_are_refused_by_name() -> None:
     masked = np.ma.array(FEATURES, mask=np.zeros(FEATURES.shape, dtype=bool))
     assert Statistics.of(SPEC, masked, LABELS).count == 120  # nothing is masked
     masked.mask[3, 4] = True
@@ -94,8 +94,8 @@ def test_masked_and_sparse_arrays_are_refused_by_name() -> None:
         Statistics.of(SPEC, masked, LABELS)
     with pytest.raises(ShapeError, match="labels have masked values"):
         Statistics.of(SPEC, FEATURES, np.ma.array(LABELS, mask=LABELS == 1))
-    with pytest.raises(ShapeError, match="sparse"):
-        Statistics.of(SPEC, csr_array(FEATURES), LABELS)
+    with pytest.raises(ShapeError, match=r"the labels are sparse \(csr_array\)"):
+        Statistics.of(SPEC, FEATURES, csr_array(LABELS[None]))
 
 
 def test_integer_labels_may_come_as_objects_and_rows_are_counted_over_batches() -> None:

@@ -25,7 +25,7 @@ from expunge.errors import (
 )
 from expunge.exact import blas, wide
 from expunge.solvers import system as system_module
-from expunge.solvers.system import System
+from expunge.solvers.system import RidgeSystem
 from support.oracle import (
     Exact,
     gram_of,
@@ -296,7 +296,7 @@ def test_a_gamma_far_finer_than_the_grid_needs_guard_bits(mantissa: float) -> No
     )
     features, targets = np.array([[3.0, -5.0], [7.0, 1.0]]) / 1024.0, np.array([0.25, -0.5])
     statistics = Statistics.of(spec, features, targets)
-    assert System(spec, statistics.gram).guard_bits >= 35
+    assert RidgeSystem(spec, statistics.gram).guard_bits >= 35
     require_right(solve(statistics), of_samples(spec, features, targets))
 
 

@@ -64,7 +64,8 @@ def test_interleaved_changes_reach_the_digests_of_whole_pieces(
     """
     rng = np.random.default_rng(seed)
     spec = Spec(dim=dim, labels=(0, 1), gamma=2.0)
-    features = rng.normal(size=(60, dim)) * rng.choice([2.0**-35, 1e-3, 1.0, 15.0], size=(60, 1))
+    sizes = rng.choice([2.0**-35, 1e-3, 1.0, 63.0], size=(60, 1))
+    features = rng.uniform(-1.0, 1.0, (60, dim)) * sizes  # never beyond the grid
     labels = rng.integers(2, size=60)
     solver, inside = variant(spec), np.zeros(60, dtype=bool)
     for _ in range(10):

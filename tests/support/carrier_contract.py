@@ -26,16 +26,8 @@ import pytest
 from expunge import Spec, solve
 from expunge.crypto import Envelope
 from expunge.errors import CarrierError, RefusedError
-from expunge.evidence import (
-    Checkpoint,
-    leaf_hash,
-    published_head,
-    render_bundle,
-    root_of,
-    verify,
-    verify_consistency,
-    verify_inclusion,
-)
+from expunge.evidence import Checkpoint, published_head, render_bundle, verify
+from expunge.evidence.merkle import leaf_hash, root_of, verify_consistency, verify_inclusion
 from expunge.server.state import Settings
 from expunge.wire import payloads
 from support import seeds

@@ -6,7 +6,7 @@ Keys and salts are fixed: every run is the same.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -14,22 +14,14 @@ import numpy as np
 
 from expunge import Head, Spec, Statistics
 from expunge.crypto import Envelope, PublicKey, SigningKey
-from expunge.evidence import (
-    Checkpoint,
-    Logged,
-    bundle_content,
-    certificate_content,
-    commitments_root,
-    make_entry,
-    merkle,
-    receipt_content,
-    render_bundle,
-    result_content,
-    rotate,
-    salted,
-    subject_digest,
-)
-from expunge.evidence.log import read_entry
+from expunge.evidence import Checkpoint, Logged, merkle, render_bundle
+from expunge.evidence.audit_result import result_content
+from expunge.evidence.bundle import bundle_content
+from expunge.evidence.certificate import certificate_content
+from expunge.evidence.digests import commitments_root, salted, subject_digest
+from expunge.evidence.log import make_entry, read_entry
+from expunge.evidence.receipt import receipt_content
+from expunge.evidence.rotation import rotate
 from expunge.solvers import solve
 
 FEDERATION = "0123456789abcdef0123456789abcdef"
@@ -321,7 +313,3 @@ def files() -> dict[str, tuple[bytes, PublicKey]]:
         "bundle": (render_bundle(told.bundle()), NEW.public),
         "bundle by the old key": (render_bundle(told.bundle()), OLD.public),
     }
-
-
-def with_proof(logged: Logged, proof: list[bytes]) -> Logged:
-    return replace(logged, proof=tuple(proof))

@@ -25,7 +25,9 @@ import numpy as np
 from expunge import Spec, Statistics, solve
 from expunge.crypto import Envelope, SigningKey, canonical
 from expunge.crypto.envelope import payload_type, preauthentication
-from expunge.evidence import KeyChain, Receipt, Result, published_head, read_entry, salted
+from expunge.evidence import KeyChain, Receipt, Result, published_head
+from expunge.evidence.digests import salted
+from expunge.evidence.log import read_entry
 from expunge.ridge.sums import Sums
 from expunge.server.backup import found
 from expunge.server.service import Service

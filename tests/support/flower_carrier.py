@@ -20,7 +20,7 @@ from expunge.errors import CarrierError, ExpungeError, FormatError
 from expunge.evidence import Receipt
 from expunge.office import Office
 from expunge.transport.flower.client import NotYet, ReplayCarrier, run_agent
-from expunge.transport.flower.messages import Call, NodeMessage, Parcel, ServerMessage
+from expunge.transport.flower.messages import Call, NodeMessage, Payload, ServerMessage
 from expunge.transport.flower.server import CallHandler
 from expunge.wire.token import Token
 from support.carriers import ATTEMPTS, Died, Fault, Lane
@@ -110,17 +110,17 @@ class FlowerLane(Lane):
         parcel = says.to_parcel()
         if not fault.back and fault.what == "truncated":
             with pytest.raises(FormatError):
-                self._deliver(name, Parcel(parcel.note[: len(parcel.note) // 2], parcel.parts))
+                self._deliver(name, Payload(parcel.note[: len(parcel.note) // 2], parcel.parts))
         if fault.back:
             said, _ = self._deliver(name, parcel)
             reply = said.to_parcel()
             if fault.what == "truncated":
                 with pytest.raises(FormatError):
-                    NodeMessage.read(Parcel(reply.note[: len(reply.note) // 2], reply.parts))
+                    NodeMessage.read(Payload(reply.note[: len(reply.note) // 2], reply.parts))
         raise CarrierError("lost on the way")
 
     def _deliver(
-        self, name: str, parcel: Parcel
+        self, name: str, parcel: Payload
     ) -> tuple[NodeMessage, SyncResult | ExpungeError | None]:
         said, outcome = run_agent(self.stores[name], ServerMessage.read(parcel))
         return NodeMessage.read(said.to_parcel()), outcome

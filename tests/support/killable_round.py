@@ -16,7 +16,7 @@ from expunge.client import Agent, ClientStore
 from expunge.secagg import read_preamble
 from expunge.server.http.run import serve
 from expunge.server.http.tls import CERTIFICATE, KEY
-from expunge.server.secagg import Standing
+from expunge.server.secagg import RoundStatus
 from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.transport.http import HttpCarrier
@@ -32,7 +32,7 @@ def serving(folder: Path, port: int, phase: str) -> None:
     service = Service.open(folder / "server", settings=settings, timeout=20.0)
     turn = service.turn
 
-    def mortal(data: bytes | memoryview) -> Standing:
+    def mortal(data: bytes | memoryview) -> RoundStatus:
         standing = turn(data)
         told = payloads.open_unverified("standing", standing.data)[1]
         if told["phase"] == phase and (phase != "joining" or told["joined"] == 2):

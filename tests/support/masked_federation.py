@@ -30,7 +30,7 @@ class Masked:
 
     @classmethod
     def found(cls, folder: Path, clients: int = 4, *, spec: Spec = SPEC, **settings: Any) -> Masked:
-        options = Settings(**({"gather_for": 0.1, "erase_within": 3600} | settings))
+        options = Settings(**({"erase_within": 3600} | settings))
         masked = cls(Federation.found(folder / "federation", spec, settings=options))
         for number in range(clients):
             masked.enrol(f"client-{number}")

@@ -20,7 +20,7 @@ from typing import Any
 from expunge.errors import StoreError
 from expunge.server.storage.tables import (
     Actor,
-    Answer,
+    AnswerRecord,
     Attempt,
     Audit,
     AuditReply,
@@ -29,10 +29,10 @@ from expunge.server.storage.tables import (
     JournalEntry,
     LedgerFile,
     Membership,
-    Order,
+    OrderRecord,
     OrderReply,
+    ServerRecord,
     ShareFile,
-    State,
     Storage,
 )
 from expunge.storage.sqlite import Hook, no_hook
@@ -42,10 +42,10 @@ from expunge.storage.sqlite import Hook, no_hook
 class Content:
     """All that is kept."""
 
-    state: State | None = None
+    state: ServerRecord | None = None
     actors: dict[str, Actor] = field(default_factory=dict)
     tokens: dict[str, EnrolmentToken] = field(default_factory=dict)
-    answers: dict[tuple[str, int], Answer] = field(default_factory=dict)
+    answers: dict[tuple[str, int], AnswerRecord] = field(default_factory=dict)
     commitments: dict[str, set[bytes]] = field(default_factory=dict)
     journal: dict[int, JournalEntry] = field(default_factory=dict)
     written: int = 0  # entries of the journal that there ever were
@@ -57,7 +57,7 @@ class Content:
     nodes: dict[tuple[int, int], bytes] = field(default_factory=dict)
     amendments: list[bytes] = field(default_factory=list)
     rotations: list[bytes] = field(default_factory=list)
-    orders: dict[str, Order] = field(default_factory=dict)
+    orders: dict[str, OrderRecord] = field(default_factory=dict)
     order_replies: dict[str, dict[str, OrderReply]] = field(default_factory=dict)
     order_entries: dict[str, list[int]] = field(default_factory=dict)
     audits: dict[str, Audit] = field(default_factory=dict)
@@ -180,10 +180,10 @@ class _Table:
 
 
 class _State(_Table):
-    def get(self) -> State | None:
+    def get(self) -> ServerRecord | None:
         return self._read.state
 
-    def put(self, state: State) -> None:
+    def put(self, state: ServerRecord) -> None:
         self._write.state = state
 
 
@@ -222,10 +222,10 @@ class _Tokens(_Table):
 
 
 class _Answers(_Table):
-    def get(self, actor: str, sequence: int) -> Answer | None:
+    def get(self, actor: str, sequence: int) -> AnswerRecord | None:
         return self._read.answers.get((actor, sequence))
 
-    def add(self, *answers: Answer) -> None:
+    def add(self, *answers: AnswerRecord) -> None:
         for answer in answers:
             _insert(self._write.answers, (answer.actor, answer.sequence), answer)
 
@@ -390,16 +390,16 @@ class _Documents(_Table):
 
 
 class _Orders(_Table):
-    def get(self, order: str) -> Order | None:
+    def get(self, order: str) -> OrderRecord | None:
         return self._read.orders.get(order)
 
-    def all(self) -> list[Order]:
-        def age(order: Order) -> tuple[int, int, str]:
+    def all(self) -> list[OrderRecord]:
+        def age(order: OrderRecord) -> tuple[int, int, str]:
             return order.filed, min(self.entries(order.id), default=-1), order.id
 
         return sorted(self._read.orders.values(), key=age)
 
-    def unanswered(self, client: str) -> list[Order]:
+    def unanswered(self, client: str) -> list[OrderRecord]:
         waiting = [
             self._read.orders[order]
             for order, replies in self._read.order_replies.items()
@@ -407,11 +407,11 @@ class _Orders(_Table):
         ]
         return sorted(waiting, key=lambda order: (order.filed, order.id))
 
-    def add(self, order: Order, clients: Iterable[str]) -> None:
+    def add(self, order: OrderRecord, clients: Iterable[str]) -> None:
         _insert(self._write.orders, order.id, order)
         self._write.order_replies[order.id] = {client: OrderReply(client) for client in clients}
 
-    def put(self, order: Order) -> None:
+    def put(self, order: OrderRecord) -> None:
         self._write.orders[order.id] = order
 
     def replies(self, order: str) -> list[OrderReply]:

@@ -278,7 +278,14 @@ def test_no_address_and_no_authority_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("library", "module", "extra"),
-    [("urllib3", "transport.http", "http"), ("uvicorn", "server.http.run", "server")],
+    [
+        ("urllib3", "transport.http", "http"),
+        ("uvicorn", "server.http.run", "server"),
+        *(
+            ("flwr", f"transport.flower.{name}", "flower")
+            for name in ("client_app", "inprocess", "records", "server_app")
+        ),
+    ],
 )
 def test_a_missing_library_is_named(library: str, module: str, extra: str) -> None:
     code = f"""

@@ -273,6 +273,7 @@ def test_a_token_is_one_line_and_read_back(token: Token) -> None:
     assert Token.from_text(f"  {text}\n") == token
     assert token.secret_digest == secret_digest(token.secret)
     assert token.secret not in token.secret_digest
+    assert token.secret not in repr(token)
 
 
 @given(tokens, st.data())

@@ -47,16 +47,16 @@ def read(path: Path) -> dict[str, Any]:
         ) from problem
 
 
-def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
+def check_tables(tables: Mapping[str, Any], names: Sequence[str]) -> None:
     """Refuse tables of experiments that there are not, and anything outside tables."""
     for name, table in tables.items():
         if not isinstance(table, dict):
-            below = name if name in known else "NAME"
+            below = name if name in names else "NAME"
             raise InputError(
                 f"{name} = {table!r:.60} stands outside any table; settings of an experiment "
                 f"stand below [{below}]"
             )
-        require_known("experiment", name, known)
+        require_known("experiment", name, names)
 
 
 def settings_of(experiment: Experiment[Any], table: Mapping[str, Any], *, quick: bool) -> Any:
@@ -65,10 +65,10 @@ def settings_of(experiment: Experiment[Any], table: Mapping[str, Any], *, quick:
     """
     base = experiment.quick if quick else experiment.full
     hints = typing.get_type_hints(type(base))
-    known = [one.name for one in fields(base)]
+    names = [field.name for field in fields(base)]
     changed = {}
     for name, value in table.items():
-        require_known("setting", name, known, of=experiment.name)
+        require_known("setting", name, names, of=experiment.name)
         changed[name] = _taken(f"{experiment.name}.{name}", hints[name], value, getattr(base, name))
     try:
         return replace(base, **changed)
@@ -78,10 +78,10 @@ def settings_of(experiment: Experiment[Any], table: Mapping[str, Any], *, quick:
 
 def on_datasets(experiment: Experiment[Any], names: Sequence[str]) -> dict[str, Any]:
     """The table that runs an experiment on these datasets."""
-    known = {one.name for one in fields(experiment.full)}
-    if "datasets" in known:
+    settings = {field.name for field in fields(experiment.full)}
+    if "datasets" in settings:
         return {"datasets": list(names)}
-    if "dataset" not in known:
+    if "dataset" not in settings:
         raise InputError(
             f"{experiment.name} runs on data that it makes itself: it takes no dataset"
         )
@@ -93,9 +93,9 @@ def on_datasets(experiment: Experiment[Any], names: Sequence[str]) -> dict[str, 
     return {"dataset": names[0]}
 
 
-def require_known(what: str, name: str, known: Iterable[str], *, of: str = "") -> None:
+def require_known(what: str, name: str, choices: Iterable[str], *, of: str = "") -> None:
     """Refuse a name that is not known, with the nearest one that is, and all of them."""
-    names = list(known)
+    names = list(choices)
     if name in names:
         return
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -115,21 +115,21 @@ def written(experiment: Experiment[Any], settings: Any) -> str:
     """The whole table of an experiment as TOML, with what each setting means."""
     meanings = _meanings(type(settings))
     lines = [f"# {experiment.title}", f"[{experiment.name}]"]
-    for one in fields(settings):
-        value = getattr(settings, one.name)
-        meaning = one.metadata.get("help", "") or meanings.get(one.name, "")
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        meaning = field.metadata.get("help", "") or meanings.get(field.name, "")
         comment = f"  # {meaning}" if meaning else ""
         lines.append(
-            f"# {one.name} is not set{comment}"
+            f"# {field.name} is not set{comment}"
             if value is None
-            else f"{one.name} = {_toml(value)}{comment}"
+            else f"{field.name} = {_toml(value)}{comment}"
         )
     return "\n".join([*lines, *_chosen(experiment, settings)]) + "\n"
 
 
 def _chosen(experiment: Experiment[Any], settings: Any) -> list[str]:
-    """Settings of systems, which stand in the cells' keys and not in the config, as comments."""
-    found = [
+    """Settings of systems, which are in the cells' keys and not in the config, as comments."""
+    keys = [
         cell.key
         for cell in experiment.cells(settings)
         if isinstance(cell.key.get("settings"), Mapping)
@@ -141,7 +141,7 @@ def _chosen(experiment: Experiment[Any], settings: Any) -> list[str]:
             for name, value in key["settings"].items()
             if value is not None
         )
-        for key in found
+        for key in keys
     ]
     return (
         ["# systems, with settings that expunge experiment sweep chose:", *dict.fromkeys(lines)]
@@ -155,11 +155,11 @@ def _chosen(experiment: Experiment[Any], settings: Any) -> list[str]:
 
 def _taken(name: str, hint: Any, value: Any, usual: Any) -> Any:
     """A value of TOML as the setting's type has it, or a refusal that says what would do."""
-    found = _converted(hint, value)
-    if found is _NO:
+    converted = _converted(hint, value)
+    if converted is _NO:
         example = f", such as {_toml(usual)}" if usual is not None else ""
         raise InputError(f"{name} = {value!r:.80} must be {_named(hint)}{example}")
-    return found
+    return converted
 
 
 _NO = object()
@@ -168,8 +168,8 @@ _NO = object()
 def _converted(hint: Any, value: Any) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        options = (_converted(one, value) for one in inner if one is not type(None))
-        return next((one for one in options if one is not _NO), _NO)
+        options = (_converted(kind, value) for kind in inner if kind is not type(None))
+        return next((option for option in options if option is not _NO), _NO)
     if origin is Literal:
         return value if value in inner else _NO
     if origin is tuple:
@@ -190,17 +190,17 @@ def _converted_list(inner: tuple[Any, ...], value: Any) -> Any:
     kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
     if len(kinds) != len(value):
         return _NO
-    found = tuple(_converted(kind, one) for kind, one in zip(kinds, value, strict=True))
-    return _NO if any(one is _NO for one in found) else found
+    items = tuple(_converted(kind, item) for kind, item in zip(kinds, value, strict=True))
+    return _NO if any(item is _NO for item in items) else items
 
 
 def _named(hint: Any) -> str:
     """A type in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_named(one) for one in inner if one is not type(None))
+        return " or ".join(_named(kind) for kind in inner if kind is not type(None))
     if origin is Literal:
-        return "one of " + ", ".join(repr(one) for one in inner)
+        return "one of " + ", ".join(repr(choice) for choice in inner)
     if origin is tuple:
         many = inner[-1] is Ellipsis
         return (
@@ -220,36 +220,37 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (tuple, list)):
-        return f"[{', '.join(_toml(one) for one in value)}]"
+        return f"[{', '.join(_toml(item) for item in value)}]"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return (
             '"'
-            + "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in escaped)
+            + "".join(
+                character if character.isprintable() else f"\\U{ord(character):08x}"
+                for character in escaped
+            )
             + '"'
         )
     return repr(value)
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
+    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """The comment that stands after each field in the source of its class: what it means there, it
-    means in a config.
-    """
+    """The comment after each field in the source of its class, which means the same in a config."""
     try:
         source = inspect.cleandoc("\n" + inspect.getsource(kind))
     except (OSError, TypeError):
         return {}
-    names = {one.name for one in fields(kind)}
-    found: dict[str, str] = {}
+    names = {field.name for field in fields(kind)}
+    meanings: dict[str, str] = {}
     lines = source.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             name = lines[token.start[0] - 1].split(":")[0].strip()
             text = token.string.lstrip("# ").strip()
             if name in names and not text.startswith("noqa"):
-                found[name] = text
-    return found
+                meanings[name] = text
+    return meanings

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from expunge.errors import InputError
 from expunge_experiments.message import Array, ArrayMessage
-from expunge_experiments.pool import Pool, Samples
+from expunge_experiments.pool import ClientSamples, Pool
 
 State = dict[str, Array]
 
@@ -29,11 +29,11 @@ class Worker(ABC):
     It sees its own samples only, and is asked one message at a time.
 
     `retained` is a mask over its samples. All that a worker must remember between messages is in
-    `state`: a worker that is made anew and given that state answers as the old one would. (On
-    Flower, it may be made anew for every message.)
+    `state`: a new worker given that state answers as the old one would. (On Flower, a worker may be
+    created for every message.)
     """
 
-    def __init__(self, client: int, samples: Samples) -> None:
+    def __init__(self, client: int, samples: ClientSamples) -> None:
         self.client = client
         self.samples = samples
         self.retained: NDArray[np.bool_] = np.zeros(len(samples.numbers), dtype=bool)
@@ -48,16 +48,17 @@ class Worker(ABC):
 
     def change(self, numbers: Array, *, added: bool) -> None:
         """Retain these samples, or retain them no longer."""
-        places = np.searchsorted(self.samples.numbers, numbers)
+        positions = np.searchsorted(self.samples.numbers, numbers)
         if len(numbers) and (
-            places.max() >= len(self.retained) or (self.samples.numbers[places] != numbers).any()
+            positions.max() >= len(self.retained)
+            or (self.samples.numbers[positions] != numbers).any()
         ):
             raise InputError(f"client {self.client} was asked about samples that are not its own")
-        if (self.retained[places] == added).any():
+        if (self.retained[positions] == added).any():
             raise InputError(
                 f"client {self.client} was asked to {'add' if added else 'forget'} a sample twice"
             )
-        self.retained[places] = added
+        self.retained[positions] = added
 
     @abstractmethod
     def answer(self, message: ArrayMessage) -> ArrayMessage:
@@ -74,7 +75,7 @@ class Worker(ABC):
         self.retained = np.array(state["retained"], dtype=bool)
 
 
-Employ = Callable[[int, Samples], Worker]
+Employ = Callable[[int, ClientSamples], Worker]
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Usage:
     )  # of the busiest client of each exchange: the wait that no engine can avoid
 
 
-class Engine(ABC):
+class MessageEngine(ABC):
     """Carries messages. `parallel` is how many clients work at the same time."""
 
     parallel = 1
@@ -139,7 +140,7 @@ class Engine(ABC):
         """Let clients go on from what they remembered."""
 
 
-class ProcessEngine(Engine):
+class ProcessEngine(MessageEngine):
     """Clients are objects in this process, which work one after another; messages are real bytes
     all the same.
     """

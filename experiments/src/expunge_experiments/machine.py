@@ -26,13 +26,13 @@ def environment() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    found = {"expunge": __version__, "python": platform.python_version()}
+    versions = {"expunge": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _blas() -> list[dict[str, Any]]:
@@ -42,12 +42,14 @@ def _blas() -> list[dict[str, Any]]:
     from scipy.linalg import blas  # noqa: F401, PLC0415 - so that scipy's BLAS is loaded, and seen
 
     wanted = ("internal_api", "version", "architecture", "num_threads", "threading_layer")
-    found = [
-        {name: one.get(name) for name in wanted}
-        for one in threadpool_info()
-        if one.get("user_api") == "blas"
+    libraries = [
+        {name: library.get(name) for name in wanted}
+        for library in threadpool_info()
+        if library.get("user_api") == "blas"
     ]
-    different = [one for place, one in enumerate(found) if one not in found[:place]]
+    different = [
+        library for position, library in enumerate(libraries) if library not in libraries[:position]
+    ]
     return sorted(different, key=str)  # not in the order in which they happened to be loaded
 
 
@@ -76,15 +78,15 @@ def _cpu() -> str:
     return platform.processor() or "unknown"
 
 
-def in_words(found: dict[str, Any]) -> str:
+def in_words(record: dict[str, Any]) -> str:
     """One sentence for the results page."""
-    machine, versions = found["machine"], found["versions"]
+    machine, versions = record["machine"], record["versions"]
     blas = ", ".join(
         (
-            f"{one['internal_api']} {one['version']} ({one['architecture']}, "
-            f"{counted(one['num_threads'], 'thread')})"
+            f"{library['internal_api']} {library['version']} ({library['architecture']}, "
+            f"{counted(library['num_threads'], 'thread')})"
         )
-        for one in found["blas"]
+        for library in record["blas"]
     )
     others = ", ".join(f"{name} {number}" for name, number in versions.items() if name != "expunge")
     gigabytes = machine["memory_bytes"] / 2**30

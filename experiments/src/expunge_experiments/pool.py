@@ -19,7 +19,7 @@ from expunge_experiments.datasets.dataset import Dataset, Features, Integers
 
 
 @dataclass(frozen=True)
-class Samples:
+class ClientSamples:
     """Features (n, dim), labels and the numbers in the pool of one client's samples, retained or
     not, in ascending order.
     """
@@ -75,10 +75,10 @@ class Pool:
         """The numbers of a client's samples, ascending."""
         return self._by_client[client]
 
-    def samples_of(self, client: int) -> Samples:
+    def samples_of(self, client: int) -> ClientSamples:
         """A client's samples, copied into arrays of their own."""
         numbers = self.numbers_of(client)
-        return Samples(self.features[numbers], self.labels[numbers], numbers)
+        return ClientSamples(self.features[numbers], self.labels[numbers], numbers)
 
 
 # -- partitions ------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Runs an experiment cell by cell and keeps each result at once, so that an interrupted run goes on
 where it was.
 
-A cell that fails is told of by its name and tried again by the next run; the others go on. Cells of
-an engine that is not at hand are listed as not run, with what they need; they are never left out in
-silence.
+A cell that fails is reported by its name and tried again by the next run; the others continue.
+Cells of an engine that is not at hand are listed as not run, with what they need; they are never
+left out in silence.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Failure:
 
 
 @dataclass
-class Outcome:
-    """An experiment as it stands: everything that tables, figures and pages are made from."""
+class ExperimentOutcome:
+    """An experiment's current state: everything that tables, figures and pages are made from."""
 
     experiment: Experiment[Any]
     settings: Any
@@ -72,7 +72,7 @@ class Outcome:
 
 
 class Runner:
-    """Runs experiments on data from one library; results stand below one folder."""
+    """Runs experiments on data from one library; results are kept below one folder."""
 
     def __init__(self, out: Path, library: Library, report: Report | None = None) -> None:
         self.out = out
@@ -93,8 +93,8 @@ class Runner:
         fresh: bool = False,
         only: str | None = None,
         engines: Collection[str] | None = None,
-    ) -> Outcome:
-        """Measure what is not there yet; the experiment as it then stands.
+    ) -> ExperimentOutcome:
+        """Measure what is missing; returns the experiment's state afterwards.
 
         `fresh` forgets results first; `only` measures (and forgets) those cells only whose name has
         this pattern (*, ?) in it; `engines` are those that are at hand here.
@@ -129,18 +129,18 @@ class Runner:
         *,
         quick: bool,
         failures: Mapping[Path, str] | None = None,
-    ) -> Outcome:
+    ) -> ExperimentOutcome:
         """What is there, in the order of the cells; nothing is measured."""
         store = Store(self.folder(experiment), experiment)
-        outcome = Outcome(experiment, settings, quick, Results())
+        outcome = ExperimentOutcome(experiment, settings, quick, Results())
         for cell in experiment.cells(settings):
             name, path = cell_name(cell.key), store.path(cell.key)
-            kept = store.find(cell, self._identities.of(cell.key))
-            if kept is not None:
-                outcome.results.append(Done(kept.key, kept.result, kept.seconds))
-                outcome.data.update(kept.data)
-                if kept.environment not in outcome.environments:
-                    outcome.environments.append(kept.environment)
+            record = store.find(cell, self._identities.of(cell.key))
+            if record is not None:
+                outcome.results.append(Done(record.key, record.result, record.seconds))
+                outcome.data.update(record.data)
+                if record.environment not in outcome.environments:
+                    outcome.environments.append(record.environment)
             elif failures is not None and path in failures:
                 outcome.failures.append(Failure(name, failures[path]))
             else:
@@ -177,11 +177,11 @@ class Runner:
                 continue
             here = here or machine.environment()
             try:
-                kept = self._measured(experiment, cell, here)
-                store.keep(kept)
+                record = self._measured(experiment, cell, here)
+                store.keep(record)
             except ExpungeError as problem:
                 failures[store.path(cell.key)] = str(problem)
-            except Exception as problem:  # whatever is wrong with one cell, the others go on
+            except Exception as problem:  # one failing cell must not stop the others
                 failures[store.path(cell.key)] = _told(problem)
             else:
                 measured += 1
@@ -193,7 +193,9 @@ class Runner:
     ) -> CellResult:
         name = cell_name(cell.key)
         self._report(f"now: {experiment.name}, {name}", 0, None)
-        data = {one: plain(self._identities.required(one)) for one in data_names(cell.key)}
+        data = {
+            dataset: plain(self._identities.required(dataset)) for dataset in data_names(cell.key)
+        }
         began = time.perf_counter()
         result = cell.run(
             self._library,
@@ -214,8 +216,8 @@ class _Identities:
 
     def required(self, name: str) -> Mapping[str, Any]:
         """Of data that must be here."""
-        found = self.of({"dataset": name})[name]
-        return found if found is not None else _identity(self._library.load(name))
+        identity = self.of({"dataset": name})[name]
+        return identity if identity is not None else _identity(self._library.load(name))
 
     def of(self, key: Key) -> dict[str, Mapping[str, Any] | None]:
         """Of all data that a key names; None for what is not here."""
@@ -224,9 +226,7 @@ class _Identities:
                 try:
                     self._found[name] = _identity(self._library.load(name))
                 except ExpungeError:
-                    self._found[name] = (
-                        None  # whoever needs them is told why, when a cell asks for them
-                    )
+                    self._found[name] = None  # reported when a cell asks for them
         return {name: self._found[name] for name in data_names(key)}
 
 
@@ -289,11 +289,11 @@ def _different(experiment: Experiment[Any], cells: list[Cell], store: Store) -> 
 
 
 def _told(problem: Exception) -> str:
-    """An error that nobody foresaw, with where it came from."""
+    """An unexpected error, with its origin."""
     last = traceback.extract_tb(problem.__traceback__)[-1:]
     where = f" ({Path(last[0].filename).name}, line {last[0].lineno})" if last else ""
     return f"{type(problem).__name__}: {problem}{where}"
 
 
 def _quiet(_: str, __: int, ___: int | None) -> None:
-    """Nobody is watching."""
+    """Default hook: does nothing."""

@@ -3,7 +3,7 @@ done.
 
 A cell's file is named by the digest of its key. Its result counts as long as key, data, the
 experiment's version and the format of results are those that are wanted; others stay where they are
-and are left out. Files may be deleted at any time: what they held is then measured anew.
+and are left out. Files may be deleted at any time: what they held is then measured again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Store:
         except FileNotFoundError:
             return None
         except ValueError:
-            return None  # cut off or edited by hand: to be measured anew
+            return None  # truncated or edited by hand: measure again
         if (
             not isinstance(content, dict)
             or content.get("format") != FORMAT
@@ -72,43 +72,43 @@ class Store:
             return None
         if not all(name in content for name in ("result", "seconds", "data", "environment")):
             return None
-        kept = CellResult(
+        record = CellResult(
             *(content[name] for name in ("key", "result", "seconds", "data", "environment"))
         )
         same = all(
-            identities.get(name) is None or identities[name] == kept.data.get(name)
+            identities.get(name) is None or identities[name] == record.data.get(name)
             for name in data_names(cell.key)
         )
-        return kept if same else None
+        return record if same else None
 
-    def keep(self, kept: CellResult) -> None:
+    def keep(self, record: CellResult) -> None:
         """Write a result; after a crash the file is whole or absent."""
         self._cells.mkdir(parents=True, exist_ok=True)
         content = {
             "format": FORMAT,
             "experiment": self._experiment.name,
             "version": self._experiment.version,
-            "key": plain(kept.key),
-            "data": plain(kept.data),
-            "environment": plain(kept.environment),
-            "seconds": kept.seconds,
-            "result": plain(kept.result),
+            "key": plain(record.key),
+            "data": plain(record.data),
+            "environment": plain(record.environment),
+            "seconds": record.seconds,
+            "result": plain(record.result),
         }
         write_whole(
-            self.path(kept.key),
+            self.path(record.key),
             (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(),
             mode=0o644,
         )
 
     def forget(self, cell: Cell) -> None:
-        """Remove a cell's result, so that it is measured anew."""
+        """Remove a cell's result, so that it is measured again."""
         self.path(cell.key).unlink(missing_ok=True)
 
 
 def data_names(key: Key) -> list[str]:
     """The datasets that a key names."""
     named = key.get("dataset", ())
-    return [named] if isinstance(named, str) else [str(one) for one in named]
+    return [named] if isinstance(named, str) else [str(name) for name in named]
 
 
 def plain(value: Any, path: str = "") -> Any:
@@ -125,9 +125,9 @@ def plain(value: Any, path: str = "") -> Any:
     if isinstance(value, float) and np.isfinite(value):
         return value
     if isinstance(value, (list, tuple)):
-        return [plain(one, f"{path}[{place}]") for place, one in enumerate(value)]
+        return [plain(item, f"{path}[{index}]") for index, item in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return {name: plain(one, f"{path}.{name}") for name, one in value.items()}
+        return {name: plain(item, f"{path}.{name}") for name, item in value.items()}
     raise InputError(
         f"a result has {value!r:.40} ({type(value).__name__}) at {path or 'its root'}, which JSON "
         "does not have: use finite "

@@ -47,13 +47,13 @@ def sizes_for(dataset: str, system: str) -> dict[str, Any]:
 
     FedCIO's rounds are FedAvg's.
     """
-    known = STAND_INS.get(_original(dataset), dataset)
+    basis = STAND_INS.get(_original(dataset), dataset)
     if system == "fats":
-        rounds, samples = _FATS.get(known, _FATS["cifar10"])
+        rounds, samples = _FATS.get(basis, _FATS["cifar10"])
         return {"rounds": rounds, "clients_per_round": 5, "samples": samples, "steps": 1}
     if system in _BY_ROUNDS:
         each = {} if system == "fedcio" else {"clients_per_round": 20}
-        return {"rounds": _ROUNDS.get(known, 120), **each}
+        return {"rounds": _ROUNDS.get(basis, 120), **each}
     return {}
 
 
@@ -65,8 +65,8 @@ def swept_as(system: str) -> str:
 
 
 def basis_of(dataset: str, sweep: Path | None = None) -> str:
-    """The dataset whose settings are used for this one: itself, or the shared features that stand
-    in for an original.
+    """The dataset whose settings are used for this one: itself, or the shared features that replace
+    an original.
     """
     return _found(dataset, sweep)[0]
 
@@ -97,8 +97,8 @@ def read(path: Path) -> Chosen:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.get("experiment") == "sweep":
-            return chosen_of([(one["key"], one["result"]) for one in content["results"]])
-        found: Chosen = content["chosen"]
+            return chosen_of([(entry["key"], entry["result"]) for entry in content["results"]])
+        chosen: Chosen = content["chosen"]
     except FileNotFoundError as problem:
         raise InputError(
             f"there is no results file of a sweep at {path}: run expunge experiment sweep, or "
@@ -109,16 +109,16 @@ def read(path: Path) -> Chosen:
             f"{path} holds no results of a sweep ({problem}): give the results.json of experiment "
             "sweep"
         ) from problem
-    return found
+    return chosen
 
 
 def chosen_of(results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Chosen:
     """Keys and results of a sweep's cells by dataset and system; one of each, or they would
     contradict each other.
     """
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    chosen: dict[str, dict[str, Mapping[str, Any]]] = {}
     for key, result in results:
-        systems = found.setdefault(str(key["dataset"]), {})
+        systems = chosen.setdefault(str(key["dataset"]), {})
         if key["system"] in systems:
             raise InputError(
                 f"this sweep has chosen twice for {key['system']} on {key['dataset']}: sweep it "
@@ -127,7 +127,7 @@ def chosen_of(results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) ->
         systems[str(key["system"])] = {
             name: result[name] for name in ("settings", "accuracy", "points")
         }
-    return found
+    return chosen
 
 
 def written(chosen: Chosen) -> str:
@@ -135,11 +135,11 @@ def written(chosen: Chosen) -> str:
     lines = []
     for dataset, systems in chosen.items():
         parts = []
-        for system, one in systems.items():
-            points = ",\n".join(f"     {json.dumps(point)}" for point in one["points"])
+        for system, entry in systems.items():
+            points = ",\n".join(f"     {json.dumps(point)}" for point in entry["points"])
             head = (
-                f'"settings": {json.dumps(one["settings"])}, "accuracy": '
-                f"{json.dumps(one['accuracy'])}"
+                f'"settings": {json.dumps(entry["settings"])}, "accuracy": '
+                f"{json.dumps(entry['accuracy'])}"
             )
             parts.append(f'   "{system}": {{{head}, "points": [\n{points}]}}')
         lines.append(f'  "{dataset}": {{\n' + ",\n".join(parts) + "}")
@@ -161,14 +161,14 @@ def _found(dataset: str, sweep: Path | None) -> tuple[str, Mapping[str, Mapping[
     own = read(named) if named is not None else {}
     if dataset in own:
         return dataset, own[dataset]
-    basis, known = STAND_INS.get(_original(dataset), dataset), _packaged()
-    if basis not in known:
+    basis, packaged = STAND_INS.get(_original(dataset), dataset), _packaged()
+    if basis not in packaged:
         raise InputError(
             f"nobody has chosen settings for the dataset {dataset!r:.80}. Choose them: run "
             "expunge experiment sweep --dataset "
             f"{shlex.quote(dataset)}, and set {VARIABLE} to the results.json that it writes"
         )
-    return basis, known[basis]
+    return basis, packaged[basis]
 
 
 def _original(dataset: str) -> str:
@@ -182,5 +182,5 @@ def _original(dataset: str) -> str:
 @cache
 def _packaged() -> Chosen:
     with (files("expunge_experiments") / "tuned.json").open(encoding="utf-8") as file:
-        found: Chosen = json.load(file)["chosen"]
-    return found
+        chosen: Chosen = json.load(file)["chosen"]
+    return chosen

@@ -129,10 +129,7 @@ def test_an_interrupt_is_a_message_and_the_next_run_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr("expunge_experiments.runner.Store.keep", interrupt)
-        assert (
-            "same command again is safe"
-            in run("experiment", "toy", "--dataset", "own.npz", code=130).stderr
-        )
+        assert "safe to retry" in run("experiment", "toy", "--dataset", "own.npz", code=130).stderr
     assert value("experiment", "toy", "--dataset", "own.npz")["experiments"][0]["measured"] == 3
 
 

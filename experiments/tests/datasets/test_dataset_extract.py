@@ -19,8 +19,8 @@ from expunge.storage.files import FolderLock
 from expunge_experiments.datasets import extract as extraction
 from expunge_experiments.datasets.extract import extract
 from expunge_experiments.datasets.features import load_features
-from expunge_experiments.datasets.originals import Choice, read_original
-from expunge_experiments.datasets.raw import Raw
+from expunge_experiments.datasets.originals import Subset, read_original
+from expunge_experiments.datasets.raw import RawDataset
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def raw(tmp_path: Path) -> Raw:
+def raw(tmp_path: Path) -> RawDataset:
     raw_files.cifar10(tmp_path)
     return read_original("cifar10_raw", tmp_path)
 
@@ -54,7 +54,7 @@ def network(path: Path) -> OnnxBackbone:
     )
 
 
-def test_features_are_the_backbones_own(tmp_path: Path, raw: Raw) -> None:
+def test_features_are_the_backbones_own(tmp_path: Path, raw: RawDataset) -> None:
     backbone = raw_files.backbone()
     path = extract(raw, backbone, tmp_path)
     dataset = load_features(path)
@@ -71,7 +71,7 @@ def test_features_are_the_backbones_own(tmp_path: Path, raw: Raw) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_images_reach_a_network_as_pillow_would_show_them(tmp_path: Path, raw: Raw) -> None:
+def test_images_reach_a_network_as_pillow_would_show_them(tmp_path: Path, raw: RawDataset) -> None:
     backbone = network(tmp_path / "network.onnx")
     features = load_features(extract(raw, backbone, tmp_path)).train_features
     pictures = [
@@ -83,7 +83,7 @@ def test_images_reach_a_network_as_pillow_would_show_them(tmp_path: Path, raw: R
 def test_grey_drawings_reach_a_network(tmp_path: Path) -> None:
     writers = {f"w{number}": raw_files.drawings(number, 12) for number in range(3)}
     raw_files.leaf(tmp_path / "femnist" / "all_data_0.json", writers)
-    raw = read_original("femnist", tmp_path, Choice(writers=2))
+    raw = read_original("femnist", tmp_path, Subset(writers=2))
     dataset = load_features(extract(raw, network(tmp_path / "network.onnx"), tmp_path))
     assert dataset.classes == 62
     assert dataset.groups is not None
@@ -93,7 +93,7 @@ def test_grey_drawings_reach_a_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_an_interrupted_extraction_goes_on_and_makes_the_same_bytes(
-    tmp_path: Path, raw: Raw, together: bool
+    tmp_path: Path, raw: RawDataset, together: bool
 ) -> None:
     whole = extract(raw, raw_files.backbone(together=together), tmp_path / "whole")
     called: list[int] = []
@@ -112,7 +112,7 @@ def test_an_interrupted_extraction_goes_on_and_makes_the_same_bytes(
     assert not list(again.parent.glob("*.parts"))
 
 
-def test_a_second_extraction_computes_nothing(tmp_path: Path, raw: Raw) -> None:
+def test_a_second_extraction_computes_nothing(tmp_path: Path, raw: RawDataset) -> None:
     called: list[int] = []
     first = extract(raw, raw_files.backbone(called), tmp_path)
     assert sum(called) == 24
@@ -120,7 +120,7 @@ def test_a_second_extraction_computes_nothing(tmp_path: Path, raw: Raw) -> None:
     assert sum(called) == 24
 
 
-def test_a_block_of_the_wrong_size_is_made_anew(tmp_path: Path, raw: Raw) -> None:
+def test_a_block_of_the_wrong_size_is_made_anew(tmp_path: Path, raw: RawDataset) -> None:
     expected = extract(raw, raw_files.backbone(), tmp_path / "a").read_bytes()
     with pytest.raises(BackboneError):
         extract(raw, raw_files.backbone(fails_after=15), tmp_path / "b")
@@ -130,7 +130,9 @@ def test_a_block_of_the_wrong_size_is_made_anew(tmp_path: Path, raw: Raw) -> Non
     assert extract(raw, raw_files.backbone(), tmp_path / "b").read_bytes() == expected
 
 
-def test_other_samples_and_other_backbones_have_other_files(tmp_path: Path, raw: Raw) -> None:
+def test_other_samples_and_other_backbones_have_other_files(
+    tmp_path: Path, raw: RawDataset
+) -> None:
     files = {
         extract(raw, raw_files.backbone(), tmp_path),
         extract(raw, network(tmp_path / "n.onnx"), tmp_path),
@@ -144,14 +146,14 @@ def test_other_samples_and_other_backbones_have_other_files(tmp_path: Path, raw:
     )
 
 
-def test_progress_is_told(tmp_path: Path, raw: Raw) -> None:
+def test_progress_is_told(tmp_path: Path, raw: RawDataset) -> None:
     told: list[Any] = []
     extract(raw, raw_files.backbone(), tmp_path, report=lambda *what: told.append(what))
     train, test = "Features of train samples", "Features of test samples"
     assert told == [(train, 7, 20), (train, 14, 20), (train, 20, 20), (test, 4, 4)]
 
 
-def test_two_at_once_are_refused(tmp_path: Path, raw: Raw) -> None:
+def test_two_at_once_are_refused(tmp_path: Path, raw: RawDataset) -> None:
     with pytest.raises(BackboneError):
         extract(raw, raw_files.backbone(fails_after=0), tmp_path)
     (parts,) = (tmp_path / "features").iterdir()
@@ -164,14 +166,16 @@ def test_two_at_once_are_refused(tmp_path: Path, raw: Raw) -> None:
     assert extract(raw, raw_files.backbone(), tmp_path).exists()
 
 
-def test_a_place_that_cannot_be_written_to(tmp_path: Path, raw: Raw) -> None:
+def test_a_place_that_cannot_be_written_to(tmp_path: Path, raw: RawDataset) -> None:
     (tmp_path / "features").write_text("a file where the folder should be")
     with pytest.raises(InputError, match="features cannot be kept in"):
         extract(raw, raw_files.backbone(), tmp_path)
 
 
-def test_samples_that_a_backbone_does_not_take(tmp_path: Path, raw: Raw) -> None:
-    texts = Raw("sentiment140", "by hand", "text", 2, ["a"], np.array([0]), ["b"], np.array([1]))
+def test_samples_that_a_backbone_does_not_take(tmp_path: Path, raw: RawDataset) -> None:
+    texts = RawDataset(
+        "sentiment140", "by hand", "text", 2, ["a"], np.array([0]), ["b"], np.array([1])
+    )
     with pytest.raises(BackboneError, match=r"sentiment140 has texts, and onnx:.* takes images"):
         extract(texts, network(tmp_path / "n.onnx"), tmp_path)
     with pytest.raises(
@@ -183,18 +187,18 @@ def test_samples_that_a_backbone_does_not_take(tmp_path: Path, raw: Raw) -> None
     ).train_features.tolist() == [[1, 1, 1]]
 
 
-def test_what_may_be_chosen(tmp_path: Path, raw: Raw) -> None:
+def test_what_may_be_chosen(tmp_path: Path, raw: RawDataset) -> None:
     with pytest.raises(InputError, match="writers is not for cifar10_raw"):
-        read_original("cifar10_raw", tmp_path, Choice(writers=5))
+        read_original("cifar10_raw", tmp_path, Subset(writers=5))
     with pytest.raises(InputError, match="hold_out is not for cifar10_raw"):
-        read_original("cifar10_raw", tmp_path, Choice(hold_out=0.1))
+        read_original("cifar10_raw", tmp_path, Subset(hold_out=0.1))
     with pytest.raises(InputError, match="there are cifar10_raw, cifar100, femnist, sentiment140"):
         read_original("cifar10", tmp_path)
     with pytest.raises(InputError, match="of which 21 cannot be drawn"):
-        read_original("cifar10_raw", tmp_path, Choice(samples=21))
+        read_original("cifar10_raw", tmp_path, Subset(samples=21))
     with pytest.raises(InputError, match="seed=-1"):
-        read_original("cifar10_raw", tmp_path, Choice(seed=-1))
-    drawn = read_original("cifar10_raw", tmp_path, Choice(samples=9, seed=2))
+        read_original("cifar10_raw", tmp_path, Subset(seed=-1))
+    drawn = read_original("cifar10_raw", tmp_path, Subset(samples=9, seed=2))
     assert len(drawn.train_labels) == 9
     assert np.array_equal(drawn.test, raw.test)
     every = {
@@ -207,7 +211,7 @@ def test_what_may_be_chosen(tmp_path: Path, raw: Raw) -> None:
     )
 
 
-def test_the_digest_sees_every_part(raw: Raw) -> None:
+def test_the_digest_sees_every_part(raw: RawDataset) -> None:
     changed = [
         replace(raw, name="other"),
         replace(raw, classes=11),
@@ -224,7 +228,7 @@ def test_the_digest_sees_every_part(raw: Raw) -> None:
 def test_texts_are_told_apart_by_where_they_end() -> None:
     labels = np.array([0, 1])
     one, other = (
-        Raw("t", "", "text", 2, texts, labels, ["x"], np.array([0]))
+        RawDataset("t", "", "text", 2, texts, labels, ["x"], np.array([0]))
         for texts in (["ab", "c"], ["a", "bc"])
     )
     assert one.digest != other.digest
@@ -247,4 +251,4 @@ def test_parts_that_do_not_fit(changes: dict[str, Any], said: str) -> None:
         "test_labels": np.array([0]),
     }
     with pytest.raises(InputError, match=said):
-        Raw(name="t", source="", modality="text", classes=2, **(good | changes))
+        RawDataset(name="t", source="", modality="text", classes=2, **(good | changes))

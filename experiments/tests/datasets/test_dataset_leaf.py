@@ -14,7 +14,7 @@ import raw_files
 from expunge.errors import FormatError, InputError
 from expunge_experiments.datasets.leaf import read_femnist
 from expunge_experiments.datasets.places import MissingDataError
-from expunge_experiments.datasets.raw import Raw
+from expunge_experiments.datasets.raw import RawDataset
 
 WRITERS = {
     f"f{number:04}_{number % 7:02}": raw_files.drawings(number, 6 + number) for number in range(8)
@@ -31,7 +31,7 @@ def unsplit(folder: Path, *cuts: int, order: list[str] = NAMES) -> Path:
     return folder
 
 
-def rows(raw: Raw) -> set[tuple[bytes, int]]:
+def rows(raw: RawDataset) -> set[tuple[bytes, int]]:
     """All samples with their labels, whichever part they are in."""
     both = [
         *zip(raw.train, raw.train_labels, strict=True),

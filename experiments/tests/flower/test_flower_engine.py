@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from expunge.errors import FormatError, InputError
-from expunge.transport.flower.messages import Parcel
-from expunge_experiments.flower import Job, Request, SharedPool
+from expunge.transport.flower.messages import Payload
+from expunge_experiments.flower import Job, JobRequest, SharedPool
 from expunge_experiments.flower.engine import FlowerEngine
 from expunge_experiments.flower.job import Diary
 from expunge_experiments.flower.node import Run, client_of, respond
@@ -154,9 +154,9 @@ def test_a_node_knows_what_it_is(tmp_path: Path) -> None:
         client_of({})
     laid_out(tmp_path, job_of("fedavg"))
     with pytest.raises(InputError, match="no client 5: start fewer nodes"):
-        respond(Parcel(b'{"ask":"client"}'), Run.of(tmp_path), 5)
+        respond(Payload(b'{"ask":"client"}'), Run.of(tmp_path), 5)
     with pytest.raises(FormatError, match="no question of the engine"):
-        respond(Parcel(b'{"ask":"wages"}'), Run.of(tmp_path), 0)
+        respond(Payload(b'{"ask":"wages"}'), Run.of(tmp_path), 0)
 
 
 # -- jobs and what comes of them -------------------------------------------------------------------
@@ -185,11 +185,11 @@ def test_a_job_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_requests_that_cannot_be_are_refused() -> None:
     with pytest.raises(InputError, match="no operation 'forget'"):
-        Request("forget", (1,))
+        JobRequest("forget", (1,))
     with pytest.raises(InputError, match="takes one client, not 2"):
-        Request("delete_client", (1, 2))
-    assert Request.delete(np.array([4, 2])) == Request("delete", (4, 2))
-    assert Request.add(np.array([], dtype=np.int64)).numbers == ()
+        JobRequest("delete_client", (1, 2))
+    assert JobRequest.delete(np.array([4, 2])) == JobRequest("delete", (4, 2))
+    assert JobRequest.add(np.array([], dtype=np.int64)).numbers == ()
 
 
 def test_a_diary_is_read_as_it_was_written(tmp_path: Path) -> None:

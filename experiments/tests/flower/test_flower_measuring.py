@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from expunge.errors import ExpungeError, InputError, MissingExtraError
-from expunge_experiments.flower import Job, Request, measure
+from expunge_experiments.flower import Job, JobRequest, measure
 from expunge_experiments.flower.runtime import programs
 from expunge_experiments.systems.base import UnsupportedError
 from job_cases import CLIENTS, shared_pool
@@ -21,7 +21,7 @@ from job_cases import CLIENTS, shared_pool
     [
         (Job("central"), {}, UnsupportedError, "centralized"),
         (
-            Job("afl", requests=(Request("delete", (1,)),)),
+            Job("afl", requests=(JobRequest("delete", (1,)),)),
             {},
             UnsupportedError,
             "no operation delete",

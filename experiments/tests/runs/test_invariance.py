@@ -19,7 +19,12 @@ from expunge_experiments.datasets.catalogue import Library
 from expunge_experiments.datasets.dataset import Dataset
 from expunge_experiments.report import figures
 from expunge_experiments.runs.base import Done, Results
-from expunge_experiments.runs.invariance.run import SYSTEMS, Central, Invariance, InvarianceSettings
+from expunge_experiments.runs.invariance.run import (
+    SYSTEMS,
+    CentralReference,
+    Invariance,
+    InvarianceSettings,
+)
 from expunge_experiments.systems import variants
 from expunge_experiments.systems.base import Cost
 from expunge_experiments.systems.variants import VariantBExact, VariantSettings
@@ -139,7 +144,7 @@ def test_an_exact_variant_that_leaves_out_a_sample_is_not_equal(
 
 def test_the_smallest_gamma_is_where_the_rule_begins(tmp_path: Path) -> None:
     dataset: Dataset = Library(tmp_path).load(str(tiny_features(tmp_path / "own.npz")))
-    smallest = Central(dataset).smallest_gamma
+    smallest = CentralReference(dataset).smallest_gamma
     spec = VariantSettings().spec(dataset.dim, dataset.classes)
     trace = sum(Statistics.of(spec, dataset.train_features, dataset.train_labels).diagonal())
     assert is_well_conditioned(spec.with_gamma(smallest * (1 + 1e-6)), trace)

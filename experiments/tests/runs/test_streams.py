@@ -16,7 +16,7 @@ from expunge_experiments.datasets.dataset import Dataset
 from expunge_experiments.pool import Pool, partition
 from expunge_experiments.runs.retraining import Retraining, finest
 from expunge_experiments.runs.streams import (
-    Federation,
+    PartitionedDataset,
     check_federation,
     chunks_of,
     client_of,
@@ -63,9 +63,11 @@ def test_a_federations_systems_have_its_partition_and_their_own_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = library(tmp_path, monkeypatch)
-    federation = Federation.of(data, NAME, 4, 3)
+    federation = PartitionedDataset.of(data, NAME, 4, 3)
     assert np.array_equal(federation.pool.owners, partition(federation.dataset, 4, 3))
-    assert not np.array_equal(federation.pool.owners, Federation.of(data, NAME, 4, 2).pool.owners)
+    assert not np.array_equal(
+        federation.pool.owners, PartitionedDataset.of(data, NAME, 4, 2).pool.owners
+    )
     for seed in (0, 5):
         system = federation.system("fats", seed)
         assert system.seed == seed

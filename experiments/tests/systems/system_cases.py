@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from expunge_experiments.engine import Engine, ProcessEngine, State, Worker
+from expunge_experiments.engine import MessageEngine, ProcessEngine, State, Worker
 from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import System
@@ -96,7 +96,7 @@ class Means(System):
     name = "means"
     title = "Class means"
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: Any, seed: int) -> None:
+    def __init__(self, pool: Pool, engine: MessageEngine | None, settings: Any, seed: int) -> None:
         super().__init__(pool, engine, settings, seed)
         self.sums = np.zeros((pool.classes, pool.dim), dtype=np.int64)
         self.counts = np.zeros(pool.classes, dtype=np.int64)

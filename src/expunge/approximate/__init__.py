@@ -2,7 +2,8 @@
 ledger that adds the bounds up.
 
 A ledger of this package is a type of its own. It holds no exact S, so it has no digest, and no
-certificate can be of its heads.
+certificate can be of its heads. `METHODS` has, for each method's name, the function that makes a
+factor of it from rows, a rank and a random generator.
 """
 
 from expunge.approximate.bounds import Bounds, Interval

@@ -56,11 +56,32 @@ ROUNDED = (
 
 @dataclass(frozen=True)
 class Interval:
-    """-below I <= E <= above I, in the order of symmetric matrices; both are finite and not
-    negative.
+    """How far a symmetric matrix E may lie from zero: -below I <= E <= above I.
 
-    Laws: intervals of E and of E' give one of E + E' by `+`, and one of -E by `-`, rounded
-    outwards.
+    Intervals of E and of E' give one of E + E' by `+`, and one of -E by `-`, rounded outwards.
+
+    Parameters
+    ----------
+    below : float, default 0.0
+        Finite and not negative.
+    above : float, default 0.0
+        Finite and not negative.
+
+    Raises
+    ------
+    InputError
+        If a bound is negative, infinite or NaN.
+
+    Examples
+    --------
+    >>> from expunge.approximate import Interval
+    >>> error = Interval(below=0.25, above=2.0)
+    >>> error.norm
+    2.0
+    >>> -error
+    Interval(below=2.0, above=0.25)
+    >>> 2.25 <= (error + -error).above < 2.26
+    True
     """
 
     below: float = 0.0
@@ -77,7 +98,7 @@ class Interval:
 
     @property
     def norm(self) -> float:
-        """A bound on the spectral norm of E."""
+        """A bound on the spectral norm of E: the larger of the two."""
         return max(self.below, self.above)
 
     def __add__(self, other: Interval) -> Interval:
@@ -87,19 +108,66 @@ class Interval:
         return Interval(self.above, self.below)
 
     def widened(self, by: float) -> Interval:
-        """The interval of E plus anything whose spectral norm is at most `by`."""
+        """The interval of E plus anything whose spectral norm is at most `by`.
+
+        Parameters
+        ----------
+        by : float
+            Finite and not negative.
+
+        Returns
+        -------
+        Interval
+            Rounded outwards.
+
+        Raises
+        ------
+        InputError
+            If `by` is negative, infinite or NaN.
+        """
         return self + Interval(by, by)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far an approximate head is at most from the exact one.
+    """How far an approximate head is, at most, from the exact one.
 
-    The paper's bounds are infinite where their premise fails.
+    H_ap = S_ap + gamma I is what the ledger holds and H_ex what is true, T are their inverses, and
+    W are the weights. The paper's bounds are infinite where their premise cannot be shown; the
+    others are always finite.
 
-    `error` is the interval of S - S_ap, `floor` the proven lower bound m on the smallest eigenvalue
-    of H_ap. `inverse` bounds ||T_ex - T_ap||_2; `spectral` and `frobenius` bound the norms of W_ex
-    - W_ap for the weights as they are, rounding included.
+    Attributes
+    ----------
+    error : Interval
+        The interval of S - S_ap.
+    floor : float
+        A proven lower bound on the smallest eigenvalue of H_ap.
+    paper_inverse : float
+        The paper's bound on the spectral norm of T_ex - T_ap.
+    paper_spectral : float
+        The bound on the spectral norm of W_ex - W_ap that follows from it.
+    inverse : float
+        A bound on the spectral norm of T_ex - T_ap.
+    spectral : float
+        A bound on the spectral norm of W_ex - W_ap, rounding included.
+    frobenius : float
+        A bound on the Frobenius norm of W_ex - W_ap, rounding included.
+
+    Notes
+    -----
+    The theorems and their proofs are at the top of the module expunge.approximate.bounds. All of
+    them rest on what clients claim of their own messages.
+
+    Examples
+    --------
+    >>> import expunge
+    >>> from expunge.approximate import ApproximateLedger, Batch, compress
+    >>> spec = expunge.Spec(dim=1, outputs=1)
+    >>> ledger = ApproximateLedger(spec)
+    >>> ledger.add(compress(Batch.of(spec, [[1.0], [2.0]], [3.0, 5.0]), "truncated", rank=2))
+    >>> bounds = ledger.head().bounds
+    >>> 0.0 < bounds.frobenius < 1e-3
+    True
     """
 
     error: Interval
@@ -337,9 +405,9 @@ def _ritz(apply: Callable[[Float], Float], width: int, steps: int) -> tuple[floa
         basis[step] = vector
         image = apply(vector)
         diagonal.append(float(np.multiply(image, vector).sum()))
-        known = basis[: step + 1]
+        vectors = basis[: step + 1]
         for _ in range(2):  # twice is enough to stay orthogonal
-            image = image - _blas.dgemv(1.0, known.T, _blas.dgemv(1.0, known.T, image, trans=1))
+            image = image - _blas.dgemv(1.0, vectors.T, _blas.dgemv(1.0, vectors.T, image, trans=1))
         length = blas.norm(image)
         if not length > 2.0**-40 * max(map(abs, diagonal)):
             break

@@ -36,12 +36,46 @@ Float = NDArray[np.float64]
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class ApproximateHead:
-    """Weights (width, columns) in float64, the last row the intercept if the spec has one.
+    """Weights in float64 with proven bounds on their distance to the exact solution.
 
-    Law: the exact solution, that `Head` is the rounding of, lies within `bounds` of `weights`.
+    The exact solution, of which a `Head` is the rounding, lies within `bounds` of `weights`.
 
-    What certificates, receipts and exports ask of a head (digest, integers, bytes) is missing here,
-    and slots keep anybody from putting it there.
+    Attributes
+    ----------
+    spec : Spec
+        The ledger's spec.
+    gamma : float
+        What the head was solved with, which may differ from the spec's.
+    weights : float64 ndarray of shape (width, columns)
+        The last row is the intercept, if the spec has one; read-only.
+    count : int
+        The number of retained samples.
+    bounds : Bounds
+        How far the weights are, at most, from the exact ones.
+
+    See Also
+    --------
+    expunge.Head : the exact head, with a digest.
+
+    Notes
+    -----
+    It has no digest, integers or bytes, and cannot have any: it has slots and allows no subclasses.
+    So no certificate, receipt or export can be of it.
+
+    Examples
+    --------
+    >>> import expunge
+    >>> from expunge.approximate import ApproximateLedger
+    >>> spec = expunge.Spec(dim=1, labels=("cat", "dog"))
+    >>> statistics = expunge.Statistics.of(spec, [[1.0], [2.0]], ["cat", "dog"])
+    >>> head = ApproximateLedger.of(spec, [statistics]).head()
+    >>> head.predict([[0.0], [3.0]]).tolist()
+    ['cat', 'dog']
+    >>> exact = expunge.solve(statistics)  # rounded to multiples of 2^-40
+    >>> bool(abs(head.weights - exact.weights).max() < 1e-9)
+    True
+    >>> hasattr(head, "digest")
+    False
     """
 
     spec: Spec
@@ -65,12 +99,46 @@ class ApproximateHead:
         return 0.0 if self.bounds.frobenius == 0.0 else float("inf")
 
     def scores(self, features: Any) -> Float:
-        """features @ weights plus the intercept, shape (n, columns)."""
+        """The products of features and weights, plus the intercept, in ordinary float64 arithmetic.
+
+        Parameters
+        ----------
+        features : array-like of shape (n, dim)
+            Real and finite.
+
+        Returns
+        -------
+        float64 ndarray of shape (n, columns)
+            The scores.
+
+        Raises
+        ------
+        ShapeError
+            If the features have another shape, or are not real numbers.
+        NotFiniteError
+            If a feature is NaN or infinite.
+        """
         return scores_of(self.spec, self.weights, features)
 
     def predict(self, features: Any) -> NDArray[Any]:
-        """For classification the label of the largest score (the first of equals), shape (n,); for
-        regression the scores.
+        """The label of the largest score, the first of equals; in regression the scores.
+
+        Parameters
+        ----------
+        features : array-like of shape (n, dim)
+            Real and finite.
+
+        Returns
+        -------
+        ndarray
+            Labels of shape (n,), or scores of shape (n, outputs).
+
+        Raises
+        ------
+        ShapeError
+            If the features have another shape, or are not real numbers.
+        NotFiniteError
+            If a feature is NaN or infinite.
         """
         return predictions_of(self.spec, self.weights, features)
 
@@ -80,7 +148,32 @@ _CONVERTED = 2.0**-51  # what `gram_float` and `moment_float` lose of each entry
 
 @dataclass
 class Traffic:
-    """What clients have sent so far: approximate messages, and the exact statistics of resets."""
+    """What clients have sent so far: approximate messages, and the exact statistics of resets.
+
+    Only what was accepted is counted.
+
+    Attributes
+    ----------
+    messages : int
+        Approximate messages.
+    message_bytes : int
+        Their bytes.
+    resets : int
+        Resets, the exact beginning of `ApproximateLedger.of` included.
+    statistics : int
+        Exact statistics that came with resets.
+    reset_bytes : int
+        Their bytes.
+
+    Examples
+    --------
+    >>> import expunge
+    >>> from expunge.approximate import ApproximateLedger
+    >>> spec = expunge.Spec(dim=1, outputs=1)
+    >>> ledger = ApproximateLedger.of(spec, [expunge.Statistics.of(spec, [[1.0]], [3.0])])
+    >>> ledger.traffic.resets, ledger.traffic.statistics, ledger.traffic.messages
+    (1, 1, 0)
+    """
 
     messages: int = 0
     message_bytes: int = 0
@@ -90,7 +183,7 @@ class Traffic:
 
     @property
     def total_bytes(self) -> int:
-        """All bytes."""
+        """The bytes of messages and resets together."""
         return self.message_bytes + self.reset_bytes
 
 
@@ -122,19 +215,67 @@ class _Sums:
 
 @final
 class ApproximateLedger:
-    """The server's side of approximate updates.
+    """The server's side of approximate updates: float64 sums, and how far they may be off.
 
-    It holds no exact S: only float64 sums and how far they may be off.
+    For the true S and G of what is retained, -error.below I <= S - S_ap <= error.above I and
+    ||G - G_ap||_F <= moment_error, with the rounding errors of the ledger's own sums included, as
+    long as the claims of every message hold. A refused call changes nothing.
 
-    Laws: -error.below I <= S - S_ap <= error.above I and ||G - G_ap||_F <= moment_error hold for
-    the true S and G of what is retained, rounding errors of the ledger's own sums included, as long
-    as every message's own claims hold. A refused call changes nothing.
+    Parameters
+    ----------
+    spec : Spec
+        What messages and statistics must be of.
+    reset_every : int, optional
+        A reset is due after this many requests; 1 or more.
+    reset_above : float, optional
+        A reset is due when the Frobenius bound of the head exceeds this; positive.
 
-    A reset is due after `reset_every` requests, or when the Frobenius bound of the head exceeds
-    `reset_above`. Then each client that has changed since the last reset sends the exact statistics
-    of its change (what it added minus what it deleted, one `Statistics` however many requests there
-    were); the sums of the last reset plus these take the place of everything approximate. For this
-    the ledger keeps the float64 sums of the last reset: a second matrix, once there has been one.
+    Attributes
+    ----------
+    spec, reset_every, reset_above
+        As given.
+    requests : int
+        Messages accepted since the last reset.
+    traffic : Traffic
+        What clients have sent so far.
+
+    Raises
+    ------
+    InputError
+        If `reset_every` is below 1, or `reset_above` is not positive.
+
+    See Also
+    --------
+    expunge.CholeskySolver : an exact ledger.
+
+    Notes
+    -----
+    At a reset each client that has changed since the last one sends the exact statistics of its
+    change: what it added minus what it deleted, one `Statistics` however many requests there were.
+    The sums of the last reset plus these take the place of everything approximate. For this the
+    ledger keeps the float64 sums of the last reset: a second matrix, once there has been one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import expunge
+    >>> from expunge.approximate import ApproximateLedger, Batch, compress
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((60, 4))
+    >>> y = X @ [1.0, -2.0, 0.5, 0.0]
+    >>> spec = expunge.Spec(dim=4, outputs=1)
+    >>> before = expunge.Statistics.of(spec, X[:50], y[:50])
+    >>> ledger = ApproximateLedger.of(spec, [before], reset_every=1)
+    >>> ledger.add(compress(Batch.of(spec, X[50:], y[50:]), "truncated", rank=4))
+    >>> exact = expunge.solve(expunge.Statistics.of(spec, X, y))
+    >>> head = ledger.head()
+    >>> bool(np.linalg.norm(head.weights - exact.weights) <= head.bounds.frobenius)
+    True
+    >>> ledger.reset_due
+    True
+    >>> ledger.reset([expunge.Statistics.of(spec, X[50:], y[50:])])
+    >>> ledger.head().bounds.frobenius < 1e-9
+    True
     """
 
     __slots__ = (
@@ -181,8 +322,32 @@ class ApproximateLedger:
         reset_every: int | None = None,
         reset_above: float | None = None,
     ) -> ApproximateLedger:
-        """A ledger that begins with the exact statistics of its clients, which counts as its first
-        reset.
+        """A ledger that begins with exact statistics, which counts as its first reset.
+
+        Parameters
+        ----------
+        spec : Spec
+            What messages and statistics must be of.
+        statistics : iterable of Statistics
+            One for each client.
+        reset_every : int, optional
+            As for the class.
+        reset_above : float, optional
+            As for the class.
+
+        Returns
+        -------
+        ApproximateLedger
+            Of all their samples.
+
+        Raises
+        ------
+        InputError
+            If `reset_every` is below 1, or `reset_above` is not positive.
+        SpecMismatchError
+            If statistics are of another spec.
+        NotAGramError
+            If integers prove that their sum belongs to no set of samples.
         """
         ledger = cls(spec, reset_every=reset_every, reset_above=reset_above)
         parts = list(statistics)
@@ -202,7 +367,7 @@ class ApproximateLedger:
 
     @property
     def class_counts(self) -> NDArray[np.int64]:
-        """The number of retained samples of each label."""
+        """The number of retained samples of each label, as int64; empty in regression."""
         return self._sums.class_counts.copy()
 
     @property
@@ -218,15 +383,45 @@ class ApproximateLedger:
     # -- changes -----------------------------------------------------------------------------------
 
     def add(self, message: ApproximateMessage) -> None:
-        """Take in the message of samples that are added."""
+        """Take in the message of samples that are added.
+
+        Parameters
+        ----------
+        message : ApproximateMessage
+            Of the added samples.
+
+        Raises
+        ------
+        SpecMismatchError
+            If the message is of another spec.
+        InputError
+            If the sums would no longer be finite, or there would be more than 2^44 samples.
+        """
         self._apply(message, 1)
 
     def delete(self, message: ApproximateMessage) -> None:
-        """Take in the message of samples that are deleted.
+        """Take in the message of samples that are deleted; afterwards there is a head.
 
-        Refused where S_ap + gamma I could not be proven positive definite afterwards, which
-        approximation alone can bring about: more may be taken away in some direction than its
-        approximate addition has brought. So after a deletion there is a head.
+        Parameters
+        ----------
+        message : ApproximateMessage
+            Of the deleted samples. Its method and rank need not be those of their addition.
+
+        Raises
+        ------
+        SpecMismatchError
+            If the message is of another spec.
+        ImpossibleDeletionError
+            If there are not as many samples, or not as many of a label.
+        NotAGramError
+            If S_ap + gamma I could not be proven positive definite afterwards: reset first.
+        InputError
+            If the sums would no longer be finite.
+
+        Notes
+        -----
+        A right deletion can be infeasible here, because an approximate addition brought less, in
+        some direction, than is taken away now.
         """
         self._apply(message, -1)
 
@@ -291,7 +486,25 @@ class ApproximateLedger:
     # -- heads -------------------------------------------------------------------------------------
 
     def head(self, gamma: float | None = None) -> ApproximateHead:
-        """The head of the approximate sums under the spec's gamma, or another, with its bounds."""
+        """The head of the approximate sums, with its bounds.
+
+        Parameters
+        ----------
+        gamma : float, optional
+            By default the spec's.
+
+        Returns
+        -------
+        ApproximateHead
+            With the bounds under this gamma.
+
+        Raises
+        ------
+        NotAGramError
+            If S_ap + gamma I cannot be proven positive definite: reset, or choose a larger gamma.
+        SpecError
+            If gamma is out of range.
+        """
         used = self.spec.gamma if gamma is None else self.spec.with_gamma(gamma).gamma
         sums = self._sums
         lower = bounds.factor(sums.gram, used)
@@ -306,11 +519,11 @@ class ApproximateLedger:
                 "the ledger from exact statistics, or choose a larger gamma"
             )
         weights = np.ascontiguousarray(lapack.dpotrs(lower, sums.moment, lower=1)[0])
-        found = self._bounds(weights, used, floor)
+        error_bounds = self._bounds(weights, used, floor)
         weights.flags.writeable = False
         if gamma is None:
-            self._bound, self._floor = found.frobenius, floor
-        return ApproximateHead(self.spec, used, weights, sums.count, found)
+            self._bound, self._floor = error_bounds.frobenius, floor
+        return ApproximateHead(self.spec, used, weights, sums.count, error_bounds)
 
     def _bounds(self, weights: Float, gamma: float, floor: float) -> formulas.Bounds:
         sums, width = self._sums, self.spec.width
@@ -349,7 +562,8 @@ class ApproximateLedger:
     def reset_due(self) -> bool:
         """Whether exact statistics should be asked for.
 
-        Under `reset_above` this may need the head's bound, and so a solve.
+        With `reset_above` this may need the head's bound, and so a solve. It is true where there is
+        no head, and false right after a reset.
         """
         if self.requests == 0:
             return False
@@ -365,13 +579,25 @@ class ApproximateLedger:
         return self._bound is None or self._bound > self.reset_above
 
     def reset(self, changes: Iterable[Statistics]) -> None:
-        """Put exact statistics in the place of everything approximate since the last reset (since
-        the beginning, at the first).
+        """Put exact statistics in the place of everything approximate since the last reset.
 
-        `changes` are those of each client that has changed: what it added minus what it deleted
-        since then. Their bytes are counted. What is left of the error is that of converting to
-        float64. Refused if counts, moment or the diagonal of S show that the changes are not those
-        that the messages were of, or that a message's bound was false.
+        What is left of the error is that of converting to float64.
+
+        Parameters
+        ----------
+        changes : iterable of Statistics
+            Of each client that has changed: what it added minus what it deleted since the last
+            reset, or since the beginning. Their bytes are counted.
+
+        Raises
+        ------
+        SpecMismatchError
+            If statistics are of another spec.
+        InputError
+            If counts, moment or the diagonal of S show that the changes are not those that the
+            messages were of, or that a message's bound was false.
+        NotAGramError
+            If, at the first reset, integers prove that the sum belongs to no set of samples.
         """
         parts = list(changes)
         new = self._exactly(parts)

@@ -22,7 +22,7 @@ from scipy.linalg import lapack
 
 from expunge.approximate.bounds import UNIT, residual_enclosure
 from expunge.approximate.message import PRECISIONS, ApproximateMessage, Batch
-from expunge.errors import InputError
+from expunge.errors import InputError, ShapeError
 from expunge.exact import blas
 
 Float = NDArray[np.float64]
@@ -31,27 +31,82 @@ _SIGNS = 8  # rows of the sketch that each sample enters, under sparse signs
 
 
 class FrequentDirections:
-    """The sketch B of rows that come one block after another (Liberty 2013; Ghashami, Liberty,
-    Phillips and Woodruff 2016).
+    """A sketch B of rows that come one block after another, in memory for 2 * rank rows.
 
-    B has room for 2 * rank rows. When it is full, its squared singular values are all lowered by
-    the (rank + 1)-th, which leaves `rank` rows: one row more than where the rank-th is taken. Law,
-    in real arithmetic: 0 <= F'F - B'B <= shrunk * I, where `shrunk` is the sum of what was taken
-    off; and shrunk <= ||F - F_k||_F^2 / (rank + 1 - k) for every k <= rank. The `factor` is B,
-    lowered once more where it has more than `rank` rows: the second bound is one of its error,
-    `shrunk` alone is not.
+    In real arithmetic 0 <= F'F - B'B <= shrunk * I, where F are all rows so far, and shrunk <= ||F
+    - F_k||_F^2 / (rank + 1 - k) for the best approximation F_k of every rank k <= rank.
 
-    Memory is 2 * rank rows, however many rows come.
+    Parameters
+    ----------
+    width : int
+        The length of a row.
+    rank : int
+        The most rows that `factor` returns; 1 or more.
+
+    Raises
+    ------
+    ShapeError
+        If `width` or `rank` is below 1.
+
+    Attributes
+    ----------
+    rank : int
+        As given.
+    shrunk : float
+        The sum of what was taken off the squared singular values.
+
+    See Also
+    --------
+    compress : a message by this method, with its error proven.
+
+    Notes
+    -----
+    When the 2 * rank rows are full, their squared singular values are all lowered by the (rank +
+    1)-th, which leaves `rank` rows: one row more than where the rank-th is taken. `factor` lowers
+    once more where there are more than `rank` rows. The second bound is one of its error too;
+    `shrunk` alone is not. After Liberty (2013) and Ghashami, Liberty, Phillips and Woodruff (2016).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from expunge.approximate import FrequentDirections
+    >>> rows = np.random.default_rng(0).standard_normal((100, 5))
+    >>> sketch = FrequentDirections(width=5, rank=3)
+    >>> for start in range(0, 100, 25):
+    ...     sketch.extend(rows[start : start + 25])
+    >>> factor = sketch.factor()
+    >>> factor.shape
+    (3, 5)
+    >>> bool(np.linalg.eigvalsh(rows.T @ rows - factor.T @ factor).min() > -1e-9)
+    True
     """
 
     def __init__(self, width: int, rank: int) -> None:
+        if width < 1 or rank < 1:
+            raise ShapeError(f"a sketch needs width and rank of 1 or more, got {width} and {rank}")
         self.rank = rank
         self.shrunk = 0.0
         self._rows = np.zeros((2 * rank, width))
         self._filled = 0
 
     def extend(self, rows: Float) -> None:
-        """Take in more rows."""
+        """Take in more rows.
+
+        Parameters
+        ----------
+        rows : float64 ndarray of shape (n, width)
+            Any number of them.
+
+        Raises
+        ------
+        ShapeError
+            If rows have another length; the sketch is as it was.
+        """
+        if rows.ndim != 2 or rows.shape[1] != self._rows.shape[1]:
+            raise ShapeError(
+                f"rows of shape {rows.shape} do not fit a sketch of width {self._rows.shape[1]}: "
+                "give an array (n, width)"
+            )
         start = 0
         while start < len(rows):
             if self._filled == len(self._rows):
@@ -62,8 +117,15 @@ class FrequentDirections:
             start += taken
 
     def factor(self) -> Float:
-        """At most `rank` rows, mixed such that none of them is a row that came in; nothing of the
-        sketch changes.
+        """At most `rank` rows whose Gram is close to that of all rows so far.
+
+        The rows are mixed, such that none of them is a row that came in. The sketch does not
+        change.
+
+        Returns
+        -------
+        float64 ndarray of shape (at most rank, width)
+            The factor.
         """
         rows, _ = _shrunk(self._rows[: self._filled], self.rank)
         return rows
@@ -82,10 +144,10 @@ def _shrunk(rows: Float, rank: int) -> tuple[Float, float]:
     """
     values, directions = row_space(rows)
     taken = float(max(values[rank], 0.0)) if len(values) > rank else 0.0
-    kept = (values > taken) & (np.arange(len(values)) < rank)
-    weights = np.sqrt((values[kept] - taken) / values[kept])
+    mask = (values > taken) & (np.arange(len(values)) < rank)
+    weights = np.sqrt((values[mask] - taken) / values[mask])
     return blas.multiply(
-        np.ascontiguousarray(directions[:, kept].T * weights[:, None]), rows
+        np.ascontiguousarray(directions[:, mask].T * weights[:, None]), rows
     ), taken
 
 
@@ -99,7 +161,22 @@ def row_space(rows: Float) -> tuple[Float, Float]:
 
 
 def frequent_directions(rows: Float, rank: int, draw: np.random.Generator) -> Float:  # noqa: ARG001 - one form for all
-    """The sketch of these rows, in their order."""
+    """The frequent directions sketch of these rows, in their order.
+
+    Parameters
+    ----------
+    rows : float64 ndarray of shape (n, width)
+        F.
+    rank : int
+        The most rows of the factor.
+    draw : numpy.random.Generator
+        Not used: one form for all methods.
+
+    Returns
+    -------
+    float64 ndarray of shape (at most rank, width)
+        U, with U'U below F'F.
+    """
     # more rank than rows would be memory only
     sketch = FrequentDirections(rows.shape[1], max(1, min(rank, len(rows))))
     sketch.extend(rows)
@@ -107,22 +184,52 @@ def frequent_directions(rows: Float, rank: int, draw: np.random.Generator) -> Fl
 
 
 def gaussian(rows: Float, rank: int, draw: np.random.Generator) -> Float:
-    """Omega F for a normal Omega of variance 1 / rank: its Gram is F'F on average, and misses it on
-    both sides.
+    """Omega F for a normal Omega of variance 1 / rank.
+
+    Its Gram is F'F on average, and misses it on both sides.
+
+    Parameters
+    ----------
+    rows : float64 ndarray of shape (n, width)
+        F.
+    rank : int
+        The rows of the factor.
+    draw : numpy.random.Generator
+        Where Omega comes from.
+
+    Returns
+    -------
+    float64 ndarray of shape (rank, width)
+        Omega F.
     """
     mixing = draw.normal(size=(rank, len(rows))) / np.sqrt(rank)
     return blas.multiply(mixing, np.ascontiguousarray(rows))
 
 
 def sparse_sign(rows: Float, rank: int, draw: np.random.Generator) -> Float:
-    """Omega F for an Omega with eight entries of random sign in each column, or `rank` of them if
-    that is less.
+    """Omega F for an Omega with eight entries of random sign in each column, or `rank` if fewer.
+
+    Its Gram is F'F on average, and misses it on both sides.
+
+    Parameters
+    ----------
+    rows : float64 ndarray of shape (n, width)
+        F.
+    rank : int
+        The rows of the factor.
+    draw : numpy.random.Generator
+        Where Omega comes from.
+
+    Returns
+    -------
+    float64 ndarray of shape (rank, width)
+        Omega F.
     """
     entries = min(_SIGNS, rank)
-    places = draw.random((len(rows), rank)).argsort(axis=1)[:, :entries]
-    signs = draw.integers(2, size=places.shape) * 2.0 - 1.0
+    positions = draw.random((len(rows), rank)).argsort(axis=1)[:, :entries]
+    signs = draw.integers(2, size=positions.shape) * 2.0 - 1.0
     mixing = np.zeros((rank, len(rows)))
-    mixing[places.T, np.arange(len(rows))] = signs.T / np.sqrt(entries)
+    mixing[positions.T, np.arange(len(rows))] = signs.T / np.sqrt(entries)
     return blas.multiply(mixing, np.ascontiguousarray(rows))
 
 
@@ -131,11 +238,26 @@ _ITERATIONS = 2
 
 
 def truncated(rows: Float, rank: int, draw: np.random.Generator) -> Float:  # noqa: ARG001 - one form for all
-    """The best approximation of this rank (Eckart, Young, Mirsky): 0 <= F'F - U'U <= lambda_(rank +
-    1) I.
+    """The best factor of this rank: 0 <= F'F - U'U <= lambda_(rank + 1) I.
 
-    With Q the first eigenvectors of F F', U = Q'F; where there are more rows than columns, from the
-    eigenvectors of F'F.
+    Parameters
+    ----------
+    rows : float64 ndarray of shape (n, width)
+        F.
+    rank : int
+        The most rows of the factor.
+    draw : numpy.random.Generator
+        Not used: one form for all methods.
+
+    Returns
+    -------
+    float64 ndarray of shape (at most rank, width)
+        U.
+
+    Notes
+    -----
+    By Eckart, Young and Mirsky. With Q the first eigenvectors of F F', U = Q'F; where there are
+    more rows than columns, U comes from the eigenvectors of F'F.
     """
     if len(rows) <= rows.shape[1]:
         _, vectors = row_space(rows)
@@ -143,17 +265,32 @@ def truncated(rows: Float, rank: int, draw: np.random.Generator) -> Float:  # no
     gram = np.zeros((rows.shape[1], rows.shape[1]))
     blas.add_gram(np.ascontiguousarray(rows), gram)
     values, vectors, _ = lapack.dsyevd(gram.T, compute_v=1, lower=1, overwrite_a=1)
-    kept = values[::-1][:rank] > 0.0
-    chosen = vectors[:, ::-1][:, :rank][:, kept]
-    return np.ascontiguousarray((chosen * np.sqrt(values[::-1][:rank][kept])).T)
+    mask = values[::-1][:rank] > 0.0
+    chosen = vectors[:, ::-1][:, :rank][:, mask]
+    return np.ascontiguousarray((chosen * np.sqrt(values[::-1][:rank][mask])).T)
 
 
 def randomized(rows: Float, rank: int, draw: np.random.Generator) -> Float:
-    """Nearly the best, by a random basis of the row space (Halko, Martinsson and Tropp 2011),
-    without decomposing F itself.
+    """Nearly the best factor of this rank, from a random basis of the row space.
 
-    With Q an orthonormal basis and V the first eigenvectors of Q'F F'Q, U = V'Q'F: a projection, so
-    U'U lies below F'F.
+    Parameters
+    ----------
+    rows : float64 ndarray of shape (n, width)
+        F.
+    rank : int
+        The most rows of the factor.
+    draw : numpy.random.Generator
+        Where the basis comes from.
+
+    Returns
+    -------
+    float64 ndarray of shape (at most rank, width)
+        U, with U'U below F'F.
+
+    Notes
+    -----
+    After Halko, Martinsson and Tropp (2011), without decomposing F itself. With Q an orthonormal
+    basis and V the first eigenvectors of Q'F F'Q, U = V'Q'F is a projection.
     """
     plain, flipped = np.ascontiguousarray(rows), np.ascontiguousarray(rows.T)
     sampled = min(rank + _OVERSAMPLES, *rows.shape)
@@ -186,11 +323,53 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 def compress(
     batch: Batch, method: str, rank: int, *, seed: int = 0, precision: str = "float32"
 ) -> ApproximateMessage:
-    """The message of a batch at this rank; equal arguments give equal messages.
+    """The approximate message of a batch at this rank; equal arguments give equal messages.
 
-    `seed` matters to the methods that draw. The factor is rounded to `precision` first, and its
-    error is proven afterwards, so the rounding is inside the bound. A batch with fewer samples than
-    `rank` gets a factor with as many rows as it needs.
+    Parameters
+    ----------
+    batch : Batch
+        The samples that are added or deleted.
+    method : str
+        A key of `METHODS`: "truncated", "randomized", "frequent_directions", "gaussian" or
+        "sparse_sign".
+    rank : int
+        The most rows of the factor; 1 or more. A batch with fewer samples gets as many rows as it
+        needs.
+    seed : int, default 0
+        0 or more; for the methods that draw.
+    precision : {"float32", "float64"}, default "float32"
+        Of the factor. It is rounded first and its error is proven afterwards, so the rounding is
+        inside the bound.
+
+    Returns
+    -------
+    ApproximateMessage
+        With the error of its Gram, proven.
+
+    Raises
+    ------
+    InputError
+        If an argument is something else, or the factor is too large for float32.
+    PlatformError
+        If this machine's BLAS is not exact on small integers.
+
+    See Also
+    --------
+    rank_for : the smallest rank for a wanted error.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import expunge
+    >>> from expunge.approximate import Batch, compress
+    >>> X = np.random.default_rng(0).standard_normal((50, 8))
+    >>> spec = expunge.Spec(dim=8, outputs=1)
+    >>> batch = Batch.of(spec, X, X[:, 0])
+    >>> message = compress(batch, "truncated", rank=4)
+    >>> message.rank, message.count
+    (4, 50)
+    >>> message.error.below < 1e-4 < message.error.above
+    True
     """
     if method not in METHODS:
         raise InputError(f"{method!r} is no method; there are {', '.join(METHODS)}")
@@ -230,14 +409,44 @@ def compress(
 
 
 def allowed_error(deviation: float, gamma: float, norm: float, *, sign: int = 1) -> float:
-    """How large a message's error may be for one update of an exact ledger to keep the head within
-    `deviation`.
+    """The largest error of a message with which one update keeps the head within `deviation`.
 
-    `norm` is the norm of the current weights (spectral or Frobenius, as is the deviation's).
-    For an addition (sign 1) whose error lies between 0 and eps, the head moves by at most
-    eps / sqrt(gamma (gamma + eps)) * norm; for a deletion by eps / gamma
-    * norm. The head after the update has a norm of its own, so this is a choice made beforehand:
-      the ledger says what holds.
+    Parameters
+    ----------
+    deviation : float
+        How far the head may move from the exact one; positive.
+    gamma : float
+        The ridge penalty; positive.
+    norm : float
+        The norm of the current weights, spectral or Frobenius as is that of the deviation;
+        positive.
+    sign : int, default 1
+        1 for an addition, whose error must lie between 0 and the result; -1 for a deletion.
+
+    Returns
+    -------
+    float
+        To be given to `rank_for` as `wanted`.
+
+    Raises
+    ------
+    InputError
+        If deviation, gamma or norm is not positive and finite.
+
+    Notes
+    -----
+    With an error eps, one addition to an exact ledger moves the head by at most
+    eps / sqrt(gamma (gamma + eps)) * norm, and a deletion by eps / gamma * norm. The head after the
+    update has a norm of its own, so this is a choice made beforehand; `ApproximateLedger.head` says
+    what holds.
+
+    Examples
+    --------
+    >>> from expunge.approximate import allowed_error
+    >>> allowed_error(deviation=0.5, gamma=10.0, norm=2.0, sign=-1)
+    2.5
+    >>> allowed_error(deviation=0.5, gamma=10.0, norm=2.0) > 2.5
+    True
     """
     if not all(math.isfinite(value) and value > 0.0 for value in (deviation, gamma, norm)):
         raise InputError(
@@ -252,12 +461,50 @@ def allowed_error(deviation: float, gamma: float, norm: float, *, sign: int = 1)
 def rank_for(
     batch: Batch, method: str, wanted: float, *, seed: int = 0, precision: str = "float32"
 ) -> ApproximateMessage:
-    """The message of the smallest rank whose proven error is at most `wanted`; see `allowed_error`
-    for a wanted head.
+    """The message of the smallest rank whose proven error is at most `wanted`.
 
+    Parameters
+    ----------
+    batch : Batch
+        The samples that are added or deleted.
+    method : str
+        As for `compress`.
+    wanted : float
+        The largest norm of the error; positive. `allowed_error` gives one for a wanted head.
+    seed : int, default 0
+        As for `compress`.
+    precision : {"float32", "float64"}, default "float32"
+        As for `compress`.
+
+    Returns
+    -------
+    ApproximateMessage
+        With `error.norm` at most `wanted`.
+
+    Raises
+    ------
+    InputError
+        If no rank will do, `wanted` is not positive and finite, or another argument is wrong.
+    PlatformError
+        If this machine's BLAS is not exact on small integers.
+
+    Notes
+    -----
     The rank is found by bisection, so it is the smallest where more rows never make a method worse:
-    truncation (up to the hundredth part by which proofs are loose), and in practice the others but
-    the random projections.
+    for truncation (up to the hundredth part by which proofs are loose), and in practice for all
+    methods but the random projections.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import expunge
+    >>> from expunge.approximate import Batch, rank_for
+    >>> X = np.random.default_rng(0).standard_normal((50, 8)) * [8, 4, 2, 1, 1, 1, 1, 1]
+    >>> spec = expunge.Spec(dim=8, outputs=1, intercept=False)
+    >>> batch = Batch.of(spec, X, X[:, 0])
+    >>> message = rank_for(batch, "truncated", wanted=100.0)
+    >>> message.rank, message.error.norm <= 100.0
+    (3, True)
     """
     if not (math.isfinite(wanted) and wanted > 0.0):
         raise InputError(f"the wanted error must be positive, not {wanted}")

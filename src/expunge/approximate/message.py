@@ -28,11 +28,33 @@ Float = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Features (n, width), with the constant one if the spec has it, and targets (n, columns), as
-    the grids hold them.
+    """Samples as the real numbers that their exact statistics are sums of, in float64.
 
-    Law: F'F and F'Y in real arithmetic are the gram and the moment of `Statistics.of(spec,
-    features, labels)`. So bounds about a batch are bounds about what the exact head is made of.
+    F'F and F'Y in real arithmetic are the gram and the moment of `Statistics.of(spec, features,
+    labels)`. So bounds about a batch are bounds about what the exact head is made of. `Batch.of`
+    makes one.
+
+    Attributes
+    ----------
+    spec : Spec
+        Whose grids the values are on.
+    features : float64 ndarray of shape (n, width)
+        With the constant feature last, if the spec has an intercept.
+    targets : float64 ndarray of shape (n, columns)
+        Real targets, or hard labels as 0 and 1.
+    class_counts : int64 ndarray of shape (columns,)
+        How many samples are hard labels of each class; empty in regression.
+
+    Examples
+    --------
+    >>> import expunge
+    >>> from expunge.approximate import Batch
+    >>> spec = expunge.Spec(dim=2, labels=("cat", "dog"))
+    >>> batch = Batch.of(spec, [[0.5, 1.0], [2.0, 0.0]], ["dog", "cat"])
+    >>> len(batch), batch.features.tolist()
+    (2, [[0.5, 1.0, 1.0], [2.0, 0.0, 1.0]])
+    >>> batch.targets.tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
     """
 
     spec: Spec
@@ -42,8 +64,28 @@ class Batch:
 
     @classmethod
     def of(cls, spec: Spec, features: Any, labels: Any) -> Batch:
-        """Features and labels as for `Statistics.of`, in one piece; values are put on the spec's
-        grids.
+        """The batch of samples, put on the spec's grids.
+
+        Parameters
+        ----------
+        spec : Spec
+            Whose grids and labels are used.
+        features : array-like of shape (n, dim)
+            As for `Statistics.of`, in one piece.
+        labels : array-like of shape (n,) or (n, columns)
+            As for `Statistics.of`.
+
+        Returns
+        -------
+        Batch
+            Of all samples, in memory.
+
+        Raises
+        ------
+        InputError
+            If features or labels have the wrong shape, are not finite, are beyond the grid, or are
+            not in the spec; by the same subclasses as `Statistics.of`. Lost columns are not looked
+            for.
         """
         rows = integer_rows(spec, features, labels)
         return cls(
@@ -75,11 +117,51 @@ _KINDS = (
 
 @dataclass(frozen=True, eq=False)
 class ApproximateMessage:
-    """A factor U (rank, width) whose Gram stands for the gram of a batch, its moment, and counts.
+    """What a client sends instead of the exact statistics of a batch, with its proven error.
 
-    `error` is proven by the sender: -below I <= F'F - U'U <= above I, for the very U that is in the
-    message. `moment_error` bounds the Frobenius norm of what the float64 moment is off by. The
-    receiver cannot check either before a reset.
+    A factor U stands for the gram of the batch by its own Gram: -error.below I <= F'F - U'U <=
+    error.above I, for the very U that is in the message. `compress` and `rank_for` make messages.
+
+    Attributes
+    ----------
+    spec : Spec
+        What the batch was made under.
+    method : str
+        How the factor was found; a key of `METHODS`.
+    factor : float32 or float64 ndarray of shape (rank, width)
+        U; read-only.
+    moment : float64 ndarray of shape (width, columns)
+        F'Y, rounded; read-only.
+    count : int
+        The number of samples.
+    class_counts : int64 ndarray of shape (columns,)
+        How many samples are hard labels of each class; empty in regression.
+    error : Interval
+        Of F'F - U'U, proven by the sender.
+    moment_error : float
+        A bound on the Frobenius norm of what the moment is off by.
+
+    Raises
+    ------
+    InputError
+        If shapes, types or values do not fit each other and the spec.
+
+    Notes
+    -----
+    The receiver cannot check the sender's claims before a reset.
+
+    Examples
+    --------
+    >>> import expunge
+    >>> from expunge.approximate import ApproximateMessage, Batch, compress
+    >>> spec = expunge.Spec(dim=2, labels=("cat", "dog"))
+    >>> batch = Batch.of(spec, [[0.5, 1.0], [2.0, 0.0]], ["dog", "cat"])
+    >>> message = compress(batch, "frequent_directions", rank=2)
+    >>> data = message.to_bytes()
+    >>> len(data) == message.size
+    True
+    >>> ApproximateMessage.from_bytes(spec, data).to_bytes() == data
+    True
     """
 
     spec: Spec
@@ -157,8 +239,12 @@ class ApproximateMessage:
         )
 
     def to_bytes(self) -> bytes:
-        """Versioned bytes that end with their SHA-256: header, class counts, factor and moment, all
-        little-endian.
+        """The message as versioned bytes that end with their SHA-256; `from_bytes` is the inverse.
+
+        Returns
+        -------
+        bytes
+            Header, class counts, factor and moment, all little-endian, and the checksum.
         """
         header = _FORMAT.begin(
             bytes.fromhex(self.spec.data_digest),
@@ -183,7 +269,27 @@ class ApproximateMessage:
 
     @classmethod
     def from_bytes(cls, spec: Spec, data: bytes) -> ApproximateMessage:
-        """The inverse of `to_bytes`; refuses altered bytes and bytes of another spec."""
+        """The message that `to_bytes` wrote, bit for bit.
+
+        Parameters
+        ----------
+        spec : Spec
+            With the data and labels digests that the message was made under.
+        data : bytes
+            All of the message.
+
+        Returns
+        -------
+        ApproximateMessage
+            Equal in every bit.
+
+        Raises
+        ------
+        FormatError
+            If the bytes are truncated, altered, or contradict themselves.
+        SpecMismatchError
+            If they were made under another spec.
+        """
         fields, reader = _FORMAT.open(data)
         reader.require_checksum()
         digests = fields[:2]

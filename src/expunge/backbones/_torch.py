@@ -1,4 +1,4 @@
-"""PyTorch in one steady state, whatever the rest of the process has set."""
+"""PyTorch in one fixed state, independent of the settings of the rest of the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ONE_AT_A_TIME = threading.RLock()  # PyTorch's settings belong to the whole pro
 def steady(torch: Any, threads: int) -> Iterator[None]:
     """Within the block: no gradients, deterministic algorithms, full float32, this many threads.
 
-    Afterwards all is as it was.
+    The previous state is restored afterwards.
     """
     with _ONE_AT_A_TIME:
         before = (

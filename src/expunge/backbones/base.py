@@ -63,15 +63,15 @@ def written(
     """The description, without the options that have their default values."""
     given = [(name, value) for name, value in options.items() if defaults.get(name) != value]
     query = "&".join(f"{quote(name, safe='')}={quote(value, safe=_PLAIN)}" for name, value in given)
-    place = location.replace("%", "%25").replace("?", "%3F")
-    return f"{kind}:{place}?{query}" if query else f"{kind}:{place}"
+    escaped_location = location.replace("%", "%25").replace("?", "%3F")
+    return f"{kind}:{escaped_location}?{query}" if query else f"{kind}:{escaped_location}"
 
 
 def parsed(text: str) -> tuple[str, str, dict[str, str]]:
     """Kind, location and options."""
     kind, colon, rest = text.partition(":")
-    place, _, query = rest.partition("?")
-    if not colon or not kind or not place:
+    escaped_location, _, query = rest.partition("?")
+    if not colon or not kind or not escaped_location:
         raise BackboneError(
             f"{text!r} describes no backbone: write KIND:LOCATION?option=value, such as "
             "hf:folder?pooling=cls"
@@ -80,7 +80,7 @@ def parsed(text: str) -> tuple[str, str, dict[str, str]]:
         pairs = parse_qsl(
             query, keep_blank_values=True, strict_parsing=bool(query), errors="strict"
         )
-        location = unquote(place, errors="strict")
+        location = unquote(escaped_location, errors="strict")
     except ValueError as problem:
         raise BackboneError(
             f"the options of {text!r} cannot be read ({problem}): write option=value&option=value"
@@ -105,7 +105,7 @@ def listed(value: str | None) -> tuple[str, ...]:
 
 
 class Options:
-    """The options of one description, taken one by one; `finish` refuses those that nobody took."""
+    """The options of one description, taken one by one; `finish` refuses the unused ones."""
 
     def __init__(self, text: str, options: Mapping[str, str]) -> None:
         self._text = text
@@ -224,23 +224,23 @@ def needed(module: str, extra: str) -> Any:
         library = module.partition(".")[0]
         if problem.name is not None and problem.name.partition(".")[0] != library:
             # It is there, and lacks something of its own
-            said = f"{library} cannot be imported: {problem}"
+            reason = f"{library} cannot be imported: {problem}"
         else:
-            said = f"{library} is not installed"
+            reason = f"{library} is not installed"
         raise MissingExtraError(
-            f"{said}. This backbone needs it: pip install 'expunge[{extra}]'"
+            f"{reason}. This backbone needs it: pip install 'expunge[{extra}]'"
         ) from problem
 
 
 def versions(*distributions: str) -> dict[str, str]:
     """The installed versions of these distributions."""
-    found = {}
+    installed = {}
     for name in distributions:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+            installed[name] = "unknown"
+    return installed
 
 
 Features = NDArray[np.floating[Any]]  # float32, or float64 where a backbone's dtype says so
@@ -249,9 +249,58 @@ DType = Literal["float32", "float64"]
 
 
 class Backbone(ABC):
-    """What turns samples into features.
+    """What turns samples into features: frozen, deterministic, and known by its fingerprint.
 
-    Adapters differ in what they take for a sample; their docstrings say it.
+    Adapters differ in what they take for a sample; their documentation says it. A subclass computes
+    features in `_run` and describes itself in `text`.
+
+    Parameters
+    ----------
+    fingerprint : str
+        What `Spec.backbone` pins; not empty.
+    dim : int
+        The length of a feature; 1 or more.
+    dtype : {"float32", "float64"}, default "float32"
+        Of the features.
+    together : bool, default False
+        Whether the samples of a batch go through at once. It is faster, but a feature may then
+        depend on its companions in the last bits.
+
+    Raises
+    ------
+    BackboneError
+        If a parameter is something else.
+
+    See Also
+    --------
+    check_backbone : puts a backbone's laws to the test.
+    backbone_from : opens a backbone from one line of text.
+
+    Notes
+    -----
+    Features have the shape (number of samples, dim), the dtype, and are finite. The same call in
+    the same environment gives the same bytes. Unless `together`, each sample goes through the
+    network alone, so that any batch size, order and companions give the same bytes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from expunge.backbones import Backbone, check_backbone
+    >>> class Lengths(Backbone):
+    ...     kind = "lengths"
+    ...
+    ...     def __init__(self):
+    ...         super().__init__(fingerprint="lengths-1", dim=1)
+    ...
+    ...     @property
+    ...     def text(self):
+    ...         return "callable:my_module:LENGTHS"
+    ...
+    ...     def _run(self, samples, first):
+    ...         return np.array([[len(sample)] for sample in samples], np.float32)
+    >>> Lengths().features(["a", "text"]).tolist()
+    [[1.0], [4.0]]
+    >>> check_backbone(Lengths(), ["a", "text", "or two"])
     """
 
     kind: ClassVar[str]
@@ -271,17 +320,17 @@ class Backbone(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """What Spec.backbone pins."""
+        """What `Spec.backbone` pins."""
         return self._fingerprint
 
     @property
     def dim(self) -> int:
-        """Length of a feature."""
+        """The length of a feature."""
         return self._dim
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the features."""
+        """The dtype of features: float32 or float64."""
         return self._dtype
 
     @property
@@ -292,9 +341,27 @@ class Backbone(ABC):
     def features(
         self, samples: Iterable[object], *, batch_size: int = 32, progress: Progress | None = None
     ) -> Features:
-        """Features of samples, in their order. At most `batch_size` samples are held at a time.
+        """The features of samples, in their order.
 
-        `progress` is called after each batch with the number of samples done so far.
+        Parameters
+        ----------
+        samples : iterable
+            What the backbone takes for a sample, one after another.
+        batch_size : int, default 32
+            The most samples that are held at a time; 1 or more.
+        progress : callable, optional
+            Called after each batch with the number of samples done so far.
+
+        Returns
+        -------
+        ndarray of shape (number of samples, dim)
+            Of the backbone's dtype, and finite.
+
+        Raises
+        ------
+        BackboneError
+            If a sample cannot be taken, or its feature has another shape or is not finite. The
+            message names the sample by its position, and a file by its path.
         """
         size = positive("batch_size", batch_size)
         parts: list[Features] = []
@@ -307,9 +374,13 @@ class Backbone(ABC):
         return np.concatenate([np.empty((0, self.dim), self.dtype), *parts])
 
     def describe(self) -> dict[str, Any]:
-        """A JSON value: how to open this backbone again, and with which libraries it computes here.
+        """How to open this backbone again, and with which libraries it computes here.
 
-        `backbone_from` takes it in any working directory: paths are absolute.
+        Returns
+        -------
+        dict
+            A JSON value: backbone (its `text`), dim, dtype, fingerprint, independent, and libraries
+            with their versions. `backbone_from` takes it in any working directory.
         """
         return {
             "backbone": self.text,
@@ -336,8 +407,8 @@ class Backbone(ABC):
             return self._checked(self._run(batch, first), batch, first)
         return np.concatenate(
             [
-                self._checked(self._run([one], first + i), [one], first + i)
-                for i, one in enumerate(batch)
+                self._checked(self._run([sample], first + i), [sample], first + i)
+                for i, sample in enumerate(batch)
             ]
         )
 
@@ -345,19 +416,19 @@ class Backbone(ABC):
         """A copy of the output in the promised form: a network may reuse the memory of its
         output.
         """
-        found = np.asarray(output)
+        array = np.asarray(output)
         which = named(first, batch[0]) + (
             f" and the {len(batch) - 1} after it" if len(batch) > 1 else ""
         )
-        if found.dtype.kind not in "fiu":
-            raise BackboneError(f"{which}: the backbone gave {found.dtype}, not numbers")
-        if found.shape != (len(batch), self.dim):
+        if array.dtype.kind not in "fiu":
+            raise BackboneError(f"{which}: the backbone gave {array.dtype}, not numbers")
+        if array.shape != (len(batch), self.dim):
             raise BackboneError(
-                f"{which}: the backbone gave an array of shape {found.shape}, not "
+                f"{which}: the backbone gave an array of shape {array.shape}, not "
                 f"{(len(batch), self.dim)}; check dim and the choice of output"
             )
         with np.errstate(over="ignore"):  # an overflow becomes infinity and is refused below
-            features = found.astype(self.dtype, order="C", copy=True)
+            features = array.astype(self.dtype, order="C", copy=True)
         bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
         if bad.size:
             where = int(bad[0])
@@ -372,9 +443,30 @@ class Backbone(ABC):
 
 
 def require_fingerprint(spec: Spec, backbone: Backbone) -> None:
-    """Raise BackboneError if the spec pins another backbone, or features of another length.
+    """Raise unless this is the backbone that the spec pins, with features of its length.
 
-    A spec whose `backbone` is "" pins none; then only the length is compared.
+    Parameters
+    ----------
+    spec : Spec
+        Where `backbone` is "", only the length is compared.
+    backbone : Backbone
+        What is to compute features under the spec.
+
+    Raises
+    ------
+    BackboneError
+        If the fingerprint or the length is another.
+
+    Examples
+    --------
+    >>> import expunge
+    >>> from expunge.backbones import PrecomputedBackbone, require_fingerprint
+    >>> backbone = PrecomputedBackbone("features-of-2024", dim=3)
+    >>> require_fingerprint(expunge.Spec(dim=3, outputs=1, backbone="features-of-2024"), backbone)
+    >>> require_fingerprint(expunge.Spec(dim=2, outputs=1), backbone)
+    Traceback (most recent call last):
+        ...
+    expunge.errors.BackboneError: this backbone gives features of length 3, but the spec ...
     """
     if spec.backbone and spec.backbone != backbone.fingerprint:
         raise BackboneError(
@@ -420,11 +512,35 @@ def _batches(samples: Iterable[object], size: int) -> Iterator[list[object]]:
 
 
 def check_backbone(backbone: Backbone, samples: Sequence[object]) -> None:
-    """Raise BackboneError unless the backbone keeps its laws on these samples; at least three
-    different ones are best.
+    """Raise unless the backbone keeps its laws on these samples.
 
-    Computes their features several times: again, backwards, in batches of other sizes. Passing is
-    no proof for other samples.
+    Features are computed several times: again, backwards, and in batches of other sizes. Passing
+    proves nothing for other samples.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        Ours or your own.
+    samples : sequence
+        What to try; at least one, and best three different ones.
+
+    Raises
+    ------
+    BackboneError
+        If there are no samples, or a law is broken. The message says which.
+
+    Examples
+    --------
+    >>> import itertools
+    >>> from expunge.backbones import CallableBackbone, check_backbone
+    >>> counter = itertools.count()
+    >>> counting = CallableBackbone(
+    ...     lambda samples: [[next(counter)] for _ in samples], name="counter", version="1", dim=1
+    ... )
+    >>> check_backbone(counting, ["a", "b", "c"])
+    Traceback (most recent call last):
+        ...
+    expunge.errors.BackboneError: this backbone breaks a law: the same call gave other features: ...
     """
     given = list(samples)
     if not given:

@@ -34,18 +34,58 @@ _ENDLESS = 1 << 20  # tokenizers that know no limit say a huge number
 
 
 class HuggingFaceBackbone(Backbone):
-    """A sample is an image (path, Pillow image, uint8 array) or a text (str is the text, Path a
-    file), as the folder is made for.
+    """A network of transformers, from a local folder: for images or for texts.
 
-    `pooling`: "cls" is the first token, "mean" the mean over all tokens that are not padding (or
-    over all positions of a convolutional network), "pooler" the network's own. By default "cls" for
-    images and "mean" for texts. Texts longer than `max_length` tokens are cut; by default that is
-    the tokenizer's own limit.
+    A sample is an image (a path, a Pillow image or a uint8 array) or a text (a str is the text
+    itself, a Path a file), as the folder is made for.
 
+    Parameters
+    ----------
+    folder : path
+        A model as the Hugging Face hub has them, with config, weights, and image processor or
+        tokenizer. Nothing is downloaded.
+    pooling : {"cls", "mean", "pooler"}, optional
+        "cls" is the first token, "mean" the mean over all tokens that are not padding, or over all
+        positions of a convolutional network, "pooler" the network's own. By default "cls" for
+        images and "mean" for texts.
+    modality : {"image", "text"}, optional
+        Needed where the folder is made for both.
+    max_length : int, optional
+        Longer texts are truncated to this many tokens; by default the tokenizer's own limit. For
+        texts only.
+    threads : int, default 1
+        Threads of torch. Another number may change the last bits.
+    together : bool, default False
+        As for `Backbone`.
+
+    Raises
+    ------
+    BackboneError
+        If the folder is incomplete, cannot be loaded, or lacks weights of the network, or if a
+        parameter does not fit it.
+    MissingExtraError
+        If torch or transformers is not installed (`expunge[huggingface]`).
+
+    Notes
+    -----
     The fingerprint covers the bytes of config, weights, and image processor or tokenizer, and
-    pooling, max_length and dtype. Nothing else in the folder is read, nothing is downloaded, and no
-    code from the folder is run. Images are prepared by the processor's Pillow form, whether
-    torchvision is installed or not, as the two resize differently.
+    modality, pooling, max_length and dtype. Nothing else in the folder is read, and no code from it
+    is run. Images are prepared by the processor's Pillow form, whether torchvision is installed or
+    not, as the two resize differently.
+
+    Examples
+    --------
+    >>> from expunge.backbones import HuggingFaceBackbone
+    >>> HuggingFaceBackbone("dinov2-small")
+    Traceback (most recent call last):
+        ...
+    expunge.errors.BackboneError: there is no folder ...dinov2-small. Models are never ...
+
+    With the folder, and with torch and transformers, which these examples do without:
+
+    >>> backbone = HuggingFaceBackbone("dinov2-small", pooling="cls")  # doctest: +SKIP
+    >>> backbone.features(["cat.jpg", "dog.jpg"]).shape  # doctest: +SKIP
+    (2, 384)
     """
 
     kind: ClassVar[str] = "hf"
@@ -86,7 +126,7 @@ class HuggingFaceBackbone(Backbone):
 
     @property
     def text(self) -> str:
-        """`hf:FOLDER?pooling=...`."""
+        """`hf:FOLDER?modality=...&pooling=...`, with the absolute path of the folder."""
         options = {
             "modality": self._modality,
             "pooling": self._pooling,
@@ -108,11 +148,11 @@ class HuggingFaceBackbone(Backbone):
         how = {"backend": "pil"} if self._modality == "image" else {"use_fast": True}
         needed("PIL.Image", _EXTRA)
         try:
-            with view(self._folder, names) as place, _quiet(transformers):
+            with view(self._folder, names) as folder, _quiet(transformers):
                 shared = {"local_files_only": True, "trust_remote_code": False}
-                self._prepare = preparer.from_pretrained(str(place), **shared, **how)
-                model, told = transformers.AutoModel.from_pretrained(
-                    str(place), **shared, dtype=self._torch.float32, output_loading_info=True
+                self._prepare = preparer.from_pretrained(str(folder), **shared, **how)
+                model, loading_info = transformers.AutoModel.from_pretrained(
+                    str(folder), **shared, dtype=self._torch.float32, output_loading_info=True
                 )
         # A damaged or foreign folder can fail anywhere in the library, with any error
         except Exception as problem:
@@ -126,19 +166,19 @@ class HuggingFaceBackbone(Backbone):
                 f"the image processor of {self._folder} has no Pillow form; export the model to "
                 "ONNX instead"
             )
-        self._refuse_random(told)
+        self._refuse_random(loading_info)
         self._model = model.eval().requires_grad_(False)
 
-    def _refuse_random(self, told: dict[str, Any]) -> None:
+    def _refuse_random(self, loading_info: dict[str, Any]) -> None:
         """Weights that the files lack are drawn at random by transformers: no two clients would
         have the same.
         """
         missing = [
             str(name)
-            for name in told["missing_keys"]
+            for name in loading_info["missing_keys"]
             if self._pooling == "pooler" or not str(name).startswith("pooler.")
         ]
-        missing += [str(name) for name in told["mismatched_keys"]]
+        missing += [str(name) for name in loading_info["mismatched_keys"]]
         if missing:
             raise BackboneError(
                 f"the files in {self._folder} lack weights of the network or have them in another "
@@ -229,8 +269,8 @@ class HuggingFaceBackbone(Backbone):
             return hidden[:, 0]
         if mask is None:
             return hidden.mean(dim=1)
-        kept = mask.unsqueeze(-1).to(hidden.dtype)
-        return (hidden * kept).sum(dim=1) / kept.sum(dim=1)
+        token_mask = mask.unsqueeze(-1).to(hidden.dtype)
+        return (hidden * token_mask).sum(dim=1) / token_mask.sum(dim=1)
 
 
 @contextmanager

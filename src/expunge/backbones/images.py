@@ -114,18 +114,51 @@ _CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePreprocessing:
-    """From a picture to a float32 array: resize, crop the centre to `size`, divide by 255, subtract
-    `mean`, divide by `std`.
+    """Every step from a picture to the float32 array that a network sees.
 
-    - `size`: height and width of what the network sees.
-    - `resize`: "shortest" scales the shorter edge to `resize_to`; "stretch" scales both edges,
-      without regard to their ratio; "none" takes pictures as they are, which must not be smaller
-      than `size`.
-    - `resize_to`: length of the shorter (or of each) edge after scaling, at least that of `size`;
-      by default the longer edge of `size` for "shortest", and `size` itself for "stretch".
-    - `channels`: "RGB", "BGR" or "L" (one channel of grey); `mean` and `std` have one number for
-      each, in the same order.
-    - `layout`: "NCHW" (channels first) or "NHWC".
+    The picture is resized, its centre is cropped to `size`, and pixels are divided by 255; then
+    `mean` is subtracted, and the result is divided by `std`.
+
+    Parameters
+    ----------
+    size : tuple of two ints
+        Height and width of what the network sees, in pixels.
+    resize : {"shortest", "stretch", "none"}, default "shortest"
+        "shortest" scales the shorter edge to `resize_to` and keeps the ratio; "stretch" scales both
+        edges; "none" takes pictures as they are, which must not be smaller than `size`.
+    resize_to : int, optional
+        The shorter (or each) edge after scaling, in pixels, at least the longer edge of `size`. By
+        default the longer edge of `size` for "shortest", and `size` itself for "stretch".
+    interpolation : {"bicubic", "bilinear", "nearest", "lanczos"}, default "bicubic"
+        Pillow's filter for scaling.
+    mean : tuple of floats, default (0.485, 0.456, 0.406)
+        One for each channel, in the order of `channels`.
+    std : tuple of floats, default (0.229, 0.224, 0.225)
+        One for each channel, positive.
+    channels : {"RGB", "BGR", "L"}, default "RGB"
+        "L" is one channel of grey; it needs one `mean` and one `std`.
+    layout : {"NCHW", "NHWC"}, default "NCHW"
+        Channels first or last.
+
+    Raises
+    ------
+    BackboneError
+        If a value is something else, or values contradict each other.
+
+    See Also
+    --------
+    OnnxBackbone : takes one as `preprocessing`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from expunge.backbones import ImagePreprocessing
+    >>> steps = ImagePreprocessing(size=(2, 2), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    >>> steps.shape
+    (3, 2, 2)
+    >>> white = np.full((4, 6, 3), 255, np.uint8)
+    >>> steps(white, 0, extra="onnx").ravel().tolist() == [1.0] * 12
+    True
     """
 
     size: tuple[int, int]
@@ -174,7 +207,7 @@ class ImagePreprocessing:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of one array."""
+        """The shape of one array: (channels, height, width), or channels last with "NHWC"."""
         return (
             (len(self.channels), *self.size)
             if self.layout == "NCHW"
@@ -183,12 +216,12 @@ class ImagePreprocessing:
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """What goes into a fingerprint."""
+        """The values that enter a fingerprint; -1 means None."""
         return {name: -1 if value is None else value for name, value in asdict(self).items()}
 
     @property
     def options(self) -> dict[str, str]:
-        """As options of a description; `from_options` is the inverse."""
+        """The values as options of a description; `from_options` is the inverse."""
         written = {
             name: _joined(value) for name, value in asdict(self).items() if value is not None
         }
@@ -198,8 +231,22 @@ class ImagePreprocessing:
 
     @classmethod
     def from_options(cls, options: Options) -> Self | None:
-        """The preprocessing that a description gives, or None if it gives no size: then samples are
-        arrays.
+        """The preprocessing that a description gives, if it gives a size.
+
+        Parameters
+        ----------
+        options : Options
+            Of the description; those of images are taken from it.
+
+        Returns
+        -------
+        ImagePreprocessing or None
+            None if there is no size: samples are arrays then.
+
+        Raises
+        ------
+        BackboneError
+            If there are other options of images and no size, or a value cannot be.
         """
         size = options.numbers("size")
         given: dict[str, Any] = {name: options.text(name) for name in _CHOICES}
@@ -224,7 +271,30 @@ class ImagePreprocessing:
         return cls(size=(edges * 2 if len(edges) == 1 else edges), **given)  # type: ignore[arg-type]  # checked by the class
 
     def __call__(self, sample: object, position: int, *, extra: str) -> NDArray[np.float32]:
-        """The array of one sample."""
+        """The array of one sample.
+
+        Parameters
+        ----------
+        sample : path, Pillow image, or uint8 ndarray of shape (height, width) or (height, width, 3)
+            The picture. The first frame is taken, and transparency is dropped.
+        position : int
+            The number that messages give to the sample.
+        extra : str
+            The extra that a message names if Pillow is not installed.
+
+        Returns
+        -------
+        float32 ndarray of shape `shape`
+            What the network sees.
+
+        Raises
+        ------
+        BackboneError
+            If the sample cannot be read, is smaller than `size` where nothing is scaled, or has
+            pixels of more than 8 bits.
+        MissingExtraError
+            If Pillow is not installed.
+        """
         sample = Path(sample) if isinstance(sample, str) else sample
         image = self._resized(
             read_image(sample, position, extra=extra, mode="L" if self.channels == "L" else "RGB"),

@@ -50,25 +50,25 @@ def modality_of(folder: Path, given: str | None) -> str:
             f"there is no folder {folder}. Models are never downloaded here; fetch it first, for "
             "example with `hf download OWNER/NAME --local-dir FOLDER`"
         )
-    found = [
+    modalities = [
         name
         for name, files in (("image", IMAGE_FILES[:1]), ("text", TEXT_FILES))
         if any((folder / file).is_file() for file in files)
     ]
-    if given in found:
+    if given in modalities:
         return str(given)
-    if given is not None or not found:
+    if given is not None or not modalities:
         wanted = {"image": IMAGE_FILES[:1], "text": TEXT_FILES}[given or "image"]
         raise BackboneError(
             f"{folder} has no {' or '.join(wanted)}, so samples cannot be prepared; complete the "
             "folder"
         )
-    if len(found) > 1:
+    if len(modalities) > 1:
         raise BackboneError(
             f"{folder} is made for images and for texts; say which with modality=image or "
             "modality=text"
         )
-    return found[0]
+    return modalities[0]
 
 
 def model_files(folder: Path, modality: str) -> tuple[str, ...]:
@@ -108,11 +108,11 @@ def _shards(folder: Path, index: str) -> list[str]:
 @contextmanager
 def view(folder: Path, names: tuple[str, ...]) -> Iterator[Path]:
     """A folder for the time being with these files only."""
-    with tempfile.TemporaryDirectory(prefix="expunge-backbone-") as place:
+    with tempfile.TemporaryDirectory(prefix="expunge-backbone-") as directory:
         for name in names:
-            source, target = (folder / name).resolve(), Path(place) / name
+            source, target = (folder / name).resolve(), Path(directory) / name
             try:
                 os.symlink(source, target)
             except OSError:  # Windows lets only some accounts make symbolic links
                 shutil.copyfile(source, target)
-        yield Path(place)
+        yield Path(directory)

@@ -37,17 +37,63 @@ _DEFAULTS = {"pooling": "none", "threads": "1", "together": "no"}
 
 
 class OnnxBackbone(Backbone):
-    """A sample is an image if `preprocessing` is given, else an array of the shape of the network's
+    """A network in an ONNX file, run by ONNX Runtime on the processor.
+
+    A sample is an image if `preprocessing` is given, else an array of the shape of the network's
     one input.
 
+    Parameters
+    ----------
+    model : path
+        The ONNX file, with one input.
+    preprocessing : ImagePreprocessing, optional
+        What is done to images; without it samples are arrays.
+    output : str, optional
+        The output that features are made of; needed where there are several.
+    pooling : {"none", "cls", "mean"}, default "none"
+        "none" for an output (n, dim); "cls" takes the first token of (n, tokens, dim); "mean" the
+        mean over tokens, or over positions of (n, dim, height, width).
+    external : sequence of str, default ()
+        Files of external data, relative to the model's folder. `MODEL.onnx.data` and
+        `MODEL.onnx_data` are found without being named.
+    dim : int, optional
+        The length of a feature; needed where the network leaves its input's shape open.
+    threads : int, default 1
+        Threads within an operator. Another number may change the last bits.
+    together : bool, default False
+        As for `Backbone`.
+
+    Raises
+    ------
+    BackboneError
+        If the file cannot be opened, or a parameter does not fit the network.
+    MissingExtraError
+        If ONNX Runtime is not installed (`expunge[onnx]`).
+
+    Notes
+    -----
     The fingerprint covers the bytes of the model file and of its external data, the preprocessing,
     the output and the pooling. What is hashed is what is run: the model is loaded from the very
-    bytes that were hashed, and external data that were not hashed are not found. `MODEL.onnx.data`
-    and `MODEL.onnx_data` are taken by themselves; others are named in `external`.
+    bytes that were hashed, and external data that were not hashed are not found.
 
-    `pooling`: "none" for an output (n, dim); "cls" takes the first token, "mean" the mean over
-    tokens of (n, tokens, dim) or over positions of (n, dim, height, width). `threads` is the number
-    of threads within an operator; with another number the last bits may differ.
+    Examples
+    --------
+    Here the network is a small head; any model with one input will do:
+
+    >>> import tempfile
+    >>> import expunge
+    >>> from expunge.backbones import OnnxBackbone
+    >>> from expunge.export import save_onnx
+    >>> spec = expunge.Spec(dim=2, outputs=3, intercept=False)
+    >>> samples, targets = [[1.0, 0.0], [0.0, 1.0]], [[2.0, 4.0, 6.0], [0.0, 2.0, 4.0]]
+    >>> head = expunge.solve(expunge.Statistics.of(spec, samples, targets))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_onnx(head, f"{folder}/model.onnx")
+    ...     backbone = OnnxBackbone(f"{folder}/model.onnx")
+    >>> backbone.dim
+    3
+    >>> backbone.features(samples).tolist()
+    [[1.0, 2.0, 3.0], [0.0, 1.0, 2.0]]
     """
 
     kind: ClassVar[str] = "onnx"
@@ -103,7 +149,7 @@ class OnnxBackbone(Backbone):
 
     @property
     def text(self) -> str:
-        """`onnx:MODEL?...`."""
+        """`onnx:MODEL?output=...`, with the absolute path of the model."""
         options = {} if self._preprocessing is None else self._preprocessing.options
         options |= {"output": self._output, "pooling": self._pooling, "threads": str(self._threads)}
         options |= {"together": "yes" if self._together else "no"}
@@ -142,15 +188,15 @@ class OnnxBackbone(Backbone):
     def _only_input(self) -> Any:
         inputs = self._session.get_inputs()
         if len(inputs) != 1 or inputs[0].type not in _TYPES or not inputs[0].shape:
-            found = ", ".join(f"{one.name} ({one.type})" for one in inputs)
+            listing = ", ".join(f"{node.name} ({node.type})" for node in inputs)
             raise BackboneError(
-                f"{self._path} must have one input of type {', '.join(_TYPES)}, but has {found}; "
+                f"{self._path} must have one input of type {', '.join(_TYPES)}, but has {listing}; "
                 "wrap it in a CallableBackbone"
             )
         return inputs[0]
 
     def _chosen_output(self, output: str | None) -> str:
-        names = [one.name for one in self._session.get_outputs()]
+        names = [node.name for node in self._session.get_outputs()]
         if output is None and len(names) > 1:
             raise BackboneError(
                 f"{self._path} has the outputs {', '.join(names)}; choose one with output="

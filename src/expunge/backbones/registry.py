@@ -52,12 +52,47 @@ Function = Callable[[list[Any]], Any]
 
 
 class CallableBackbone(Backbone):
-    """`function(list of samples)` gives an array (number of samples, dim); a sample is whatever the
-    function takes.
+    """A Python function as a backbone; a sample is whatever the function takes.
 
-    The fingerprint covers name, version, dim, dtype and the bytes of the `weights` files, in their
-    order. It cannot cover the function's code: whoever changes what the function computes must
-    change `version`. `check_backbone` tries out whether the function is deterministic.
+    Parameters
+    ----------
+    function : callable
+        Takes a list of samples and returns an array of shape (number of samples, dim).
+    name : str
+        Identifies the function in the fingerprint; not empty.
+    version : str
+        Identifies its code in the fingerprint; not empty. Change it whenever the function computes
+        something else.
+    dim : int
+        The length of a feature; 1 or more.
+    weights : sequence of paths, default ()
+        Files whose bytes the function uses; they enter the fingerprint in their order.
+    dtype : {"float32", "float64"}, default "float32"
+        Of the features.
+    together : bool, default False
+        As for `Backbone`.
+
+    Raises
+    ------
+    BackboneError
+        If a parameter is something else, or a file of weights cannot be read.
+
+    Notes
+    -----
+    The fingerprint covers name, version, dim, dtype and the bytes of `weights`. It cannot cover the
+    function's code. `check_backbone` tries out whether the function is deterministic.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from expunge.backbones import CallableBackbone
+    >>> def moments(samples):
+    ...     return np.array([[np.mean(sample), np.std(sample)] for sample in samples])
+    >>> backbone = CallableBackbone(moments, name="moments", version="1", dim=2)
+    >>> backbone.features([[1.0, 3.0], [2.0, 2.0]]).tolist()
+    [[2.0, 1.0], [2.0, 0.0]]
+    >>> backbone.fingerprint[:14]
+    'sha256:...'
     """
 
     kind: ClassVar[str] = "callable"
@@ -90,7 +125,7 @@ class CallableBackbone(Backbone):
         self._weights = tuple(os.path.abspath(file) for file in weights)
         fingerprint = fingerprint_of(
             self.kind,
-            weights={str(place): digest_of_file(file) for place, file in enumerate(self._weights)},
+            weights={str(index): digest_of_file(file) for index, file in enumerate(self._weights)},
             settings={
                 "name": name,
                 "version": version,
@@ -133,12 +168,30 @@ class CallableBackbone(Backbone):
 
 
 class PrecomputedBackbone(Backbone):
-    """A sample is a feature already: a row of `dim` numbers.
+    """Features computed elsewhere: a sample is a row of `dim` numbers already.
 
-    The fingerprint is the text that the federation agreed on.
+    Parameters
+    ----------
+    fingerprint : str
+        The text that the federation agreed on; not empty.
+    dim : int
+        The length of a feature; 1 or more.
+    dtype : {"float64", "float32"}, default "float64"
+        With "float64" every float is taken as it is; "float32" rounds to the nearest.
 
-    With dtype="float64", the default, every float is taken as it is; "float32" rounds to the
-    nearest.
+    Raises
+    ------
+    BackboneError
+        If a parameter is something else.
+
+    Examples
+    --------
+    >>> from expunge.backbones import PrecomputedBackbone
+    >>> backbone = PrecomputedBackbone("features-of-2024", dim=2)
+    >>> backbone.features([[0.5, 1.0]]).tolist()
+    [[0.5, 1.0]]
+    >>> backbone.text
+    'precomputed:features-of-2024?dim=2'
     """
 
     kind: ClassVar[str] = "precomputed"
@@ -170,10 +223,43 @@ class PrecomputedBackbone(Backbone):
 
 
 def backbone_from(description: str | Mapping[str, Any]) -> Backbone:
-    """The backbone that a text, or what `describe` gave, stands for.
+    """The backbone of a description.
 
-    Law: `backbone_from(b.describe()).fingerprint == b.fingerprint`, or BackboneError if its files
-    have changed since.
+    The backbone of `b.describe()` has the fingerprint of b, or is refused because its files have
+    changed.
+
+    Parameters
+    ----------
+    description : str or mapping
+        A text such as "hf:FOLDER?pooling=cls", or what `Backbone.describe` gave. It runs what it
+        names ("callable" imports a module): open only descriptions that you wrote yourself.
+
+    Returns
+    -------
+    Backbone
+        Ready to compute features.
+
+    Raises
+    ------
+    BackboneError
+        If the kind or an option is unknown, an option is missing, the files cannot be used, or the
+        fingerprint is not the one that was recorded.
+    MissingExtraError
+        If the library behind it is not installed.
+
+    Notes
+    -----
+    Kinds are hf, timm, onnx, callable and precomputed. The options of each are those of its class;
+    they are listed at the top of the module expunge.backbones.registry.
+
+    Examples
+    --------
+    >>> from expunge.backbones import backbone_from
+    >>> backbone = backbone_from("precomputed:features-of-2024?dim=768")
+    >>> backbone.dim
+    768
+    >>> backbone_from(backbone.describe()).fingerprint == backbone.fingerprint
+    True
     """
     if isinstance(description, str):
         return _opened(description)
@@ -252,10 +338,10 @@ def _precomputed(location: str, options: Options) -> Backbone:
 
 
 def _callable(location: str, options: Options) -> Backbone:
-    found = _imported(location)
-    if isinstance(found, Backbone):
+    target = _imported(location)
+    if isinstance(target, Backbone):
         options.finish()
-        return found
+        return target
     given: dict[str, Any] = {
         "name": options.needed("name"),
         "version": options.needed("version"),
@@ -265,7 +351,7 @@ def _callable(location: str, options: Options) -> Backbone:
         "together": options.yes("together"),
     }
     options.finish()
-    return CallableBackbone(found, **given)
+    return CallableBackbone(target, **given)
 
 
 def _imported(location: str) -> Any:
@@ -273,15 +359,15 @@ def _imported(location: str) -> Any:
     if not colon or not module or not path:
         raise BackboneError(f"callable:{location} must be callable:MODULE:FUNCTION")
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for name in path.split("."):
-            found = getattr(found, name)
+            target = getattr(target, name)
     except (ImportError, AttributeError, ValueError) as problem:
         raise BackboneError(
             f"callable:{location} cannot be imported: {problem}; check the names, and that the "
             "module's folder is on PYTHONPATH"
         ) from problem
-    return found
+    return target
 
 
 def _integer_needed(options: Options, name: str) -> int:

@@ -24,17 +24,54 @@ _EXTRA = "timm"
 
 
 class TimmBackbone(Backbone):
-    """A sample is an image: a path, a Pillow image or a uint8 array.
+    """An image network of timm, with weights from a local file.
 
-    `source` is timm's name of an architecture, with `weights` a checkpoint (.safetensors, or what
-    torch.save wrote); or a folder as the Hugging Face hub has them for timm, with config.json and
-    weights. The classifier is left off, so a feature is what timm pools: `pooling` is its
-    global_pool ("avg", "token", ...), by default the architecture's own.
+    A sample is an image: a path, a Pillow image or a uint8 array.
 
-    The fingerprint covers the tensors as they stand in the network, sorted by name, the
-    architecture with its arguments, the pooling, and the preprocessing that timm's data config asks
-    for. Images are prepared by ImagePreprocessing, which gives the same arrays as timm's own
-    evaluation transform.
+    Parameters
+    ----------
+    source : str or path-like
+        timm's name of an architecture, with `weights`; or a folder as the Hugging Face hub has them
+        for timm, with config.json and weights.
+    weights : path, optional
+        A checkpoint: .safetensors, or what torch.save wrote. By default that of the folder.
+    pooling : str, optional
+        timm's global_pool, such as "avg" or "token"; by default the architecture's own.
+    threads : int, default 1
+        Threads of torch. Another number may change the last bits.
+    together : bool, default False
+        As for `Backbone`.
+
+    Raises
+    ------
+    BackboneError
+        If timm does not know the architecture, the weights are not of it, or there are none.
+    MissingExtraError
+        If torch or timm is not installed (`expunge[timm]`).
+
+    Notes
+    -----
+    The classifier is left off, so a feature is what timm pools. The fingerprint covers the tensors
+    as they are in the network, sorted by name, the architecture with its arguments, the pooling,
+    and the preprocessing that timm's data config asks for. Images are prepared by
+    `ImagePreprocessing`, which gives the same arrays as timm's own evaluation transform.
+
+    Examples
+    --------
+    Options of a description are those of the class; unknown ones are refused before anything is
+    loaded:
+
+    >>> from expunge.backbones import backbone_from
+    >>> backbone_from("timm:resnet18?crop=center")
+    Traceback (most recent call last):
+        ...
+    expunge.errors.BackboneError: ... has unknown options crop; known are pooling, threads, ...
+
+    With a checkpoint, and with torch and timm, which these examples do without:
+
+    >>> backbone = backbone_from("timm:resnet18?weights=resnet18.safetensors")  # doctest: +SKIP
+    >>> backbone.dim  # doctest: +SKIP
+    512
     """
 
     kind: ClassVar[str] = "timm"
@@ -85,7 +122,7 @@ class TimmBackbone(Backbone):
 
     @property
     def text(self) -> str:
-        """`timm:ARCHITECTURE?weights=...` or `timm:FOLDER`."""
+        """`timm:ARCHITECTURE?weights=...` or `timm:FOLDER`, with options that are not defaults."""
         options = {"threads": str(self._threads), "together": "yes" if self._together else "no"}
         options |= (
             {} if self._given_weights is None else {"weights": os.fspath(self._given_weights)}
@@ -120,22 +157,22 @@ class TimmBackbone(Backbone):
         try:
             if file.suffix == ".safetensors":
                 return dict(needed("safetensors.torch", _EXTRA).load_file(file))
-            found = self._torch.load(file, map_location="cpu", weights_only=True)
+            state = self._torch.load(file, map_location="cpu", weights_only=True)
         except Exception as problem:  # damaged files fail in many ways
             raise BackboneError(
                 f"the weights {file} cannot be read ({type(problem).__name__}: {problem}); give "
                 ".safetensors or a torch.save file"
             ) from problem
         for wrapping in ("state_dict", "model"):
-            if isinstance(found, Mapping) and isinstance(found.get(wrapping), Mapping):
-                found = found[wrapping]
-        if not isinstance(found, Mapping) or not all(
-            isinstance(tensor, self._torch.Tensor) for tensor in found.values()
+            if isinstance(state, Mapping) and isinstance(state.get(wrapping), Mapping):
+                state = state[wrapping]
+        if not isinstance(state, Mapping) or not all(
+            isinstance(tensor, self._torch.Tensor) for tensor in state.values()
         ):
             raise BackboneError(
                 f"the weights {file} are not a dictionary of tensors; save model.state_dict()"
             )
-        return dict(found)
+        return dict(state)
 
     def _run(self, samples: list[Any], first: int) -> NDArray[Any]:
         arrays = np.stack(
@@ -199,7 +236,7 @@ def _found(source: str, weights: Path | None) -> tuple[str, dict[str, Any], dict
         return source, {}, {}, weights
     try:
         config = json.loads((folder / CONFIG).read_bytes())
-        found = (
+        description = (
             str(config["architecture"]),
             dict(config.get("model_args") or {}),
             dict(config.get("pretrained_cfg") or {}),
@@ -208,7 +245,7 @@ def _found(source: str, weights: Path | None) -> tuple[str, dict[str, Any], dict
         raise BackboneError(
             f"{folder / CONFIG} is missing or not timm's ({problem}); fetch the folder again"
         ) from problem
-    return *found, folder / weight_files(folder)[0] if weights is None else weights
+    return *description, folder / weight_files(folder)[0] if weights is None else weights
 
 
 def _digest(tensor: Any) -> str:

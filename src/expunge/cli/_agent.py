@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 SENDING, RECOMPUTING = "Sending samples", "Recomputing for the audit"
 ROUND = "Round"
 _PHASES: dict[AnsweredPhase, str] = {
-    "sharing": "shares of keys are exchanged",
-    "masking": "masked sums are sent",
-    "revealing": "the masks of the sum are taken off",
+    "sharing": "exchanging key shares",
+    "masking": "sending masked sums",
+    "revealing": "unmasking the sum",
 }
 
 
@@ -42,7 +42,7 @@ def with_progress(store: ClientStore, carrier: Carrier, show: Bars) -> Carrier:
 
 
 class _ProgressCarrier:
-    """Whatever else is asked of it, the carrier does itself."""
+    """Everything else is delegated to the carrier."""
 
     def __init__(self, store: ClientStore, carrier: Carrier, show: Bars) -> None:
         self._store = store
@@ -71,7 +71,7 @@ class _ProgressCarrier:
         return answer
 
     def aggregate(self, data: bytes) -> bytes:
-        """Take a turn in a round of secure aggregation, and show how the round stands."""
+        """Take a turn in a round of secure aggregation, and show the round's progress."""
         answer = self._carrier.aggregate(data)
         state = round_state(answer)
         if state:
@@ -88,7 +88,7 @@ def round_state(answer: bytes) -> str:
     except ExpungeError:
         return ""
     if content["phase"] == "joining":
-        return f"{content['joined']} of at least {content['fewest']} clients are here"
+        return f"{content['joined']} of at least {content['fewest']} clients have joined"
     return _PHASES.get(content["phase"], "")
 
 
@@ -104,7 +104,7 @@ def recomputed(store: ClientStore, show: Bars) -> Callable[[int], None]:
 
 @contextmanager
 def store_at(folder: Path, *, old_copy: bool = False) -> Iterator[ClientStore]:
-    """A client's store; closed in the end.
+    """A client's store; closed on exit.
 
     An old copy, put back from a backup, drops what has been erased since.
     """
@@ -114,7 +114,9 @@ def store_at(folder: Path, *, old_copy: bool = False) -> Iterator[ClientStore]:
 
 
 def unserved(store: ClientStore, at: str | None) -> Path | None:
-    """The folder of a masked federation whose server is not running: nobody can take part."""
+    """The folder of a masked federation whose server is not running, so that no client can take
+    part.
+    """
     address = at or store.address
     if not store.spec.is_masked or is_url(address) or layout_at(address).serving():
         return None
@@ -172,7 +174,7 @@ def backbone_of(store: ClientStore, description: str | None) -> Backbone | None:
         return opened_backbone(store.spec, json.loads(recorded))
     except BackboneError as problem:
         problem.add_note(
-            "The client was enrolled with this backbone. Put it back, or give --backbone "
+            "The client was enrolled with this backbone. Restore it, or give --backbone "
             "DESCRIPTION if it has moved"
         )
         raise

@@ -22,28 +22,25 @@ def rules_options(function: Function) -> Function:
         click.option(
             "--secure-aggregation",
             is_flag=True,
-            help=(
-                "Clients send masked messages only: the server learns sums over rounds of "
-                "clients, exactly, and nothing else."
-            ),
+            help="Mask clients' messages: the server sees only the exact sum of each round.",
         ),
         click.option(
             "--fewest",
             type=click.IntRange(2),
-            help=f"With it: no sum of fewer clients is ever unmasked. [default: {usual.fewest}]",
+            help=f"Masked rounds: fewest clients whose sum is unmasked. [default: {usual.fewest}]",
         ),
         click.option(
             "--dropouts",
             type=click.IntRange(0, 99),
             metavar="PERCENT",
-            help=f"With it: so many of a round's clients may drop out. [default: {usual.dropouts}]",
+            help=f"Masked rounds: clients that may drop out. [default: {usual.dropouts}]",
         ),
         click.option(
             "--colluding",
             type=click.IntRange(0, 99),
             metavar="PERCENT",
             help=(
-                "With it: so many of a round's clients may side with the server. [default: "
+                "Masked rounds: clients that may collude with the server. [default: "
                 f"{usual.colluding}]"
             ),
         ),
@@ -52,9 +49,7 @@ def rules_options(function: Function) -> Function:
             "expected",
             type=click.IntRange(2),
             metavar="N",
-            help=(
-                "With it: show what the rules mean for a round of N clients. Nothing depends on N."
-            ),
+            help="Masked rounds: show what these rules mean for N clients. Sets nothing.",
         ),
     )
     for option in reversed(options):
@@ -71,8 +66,8 @@ def rules_of(given: dict[str, Any]) -> Aggregation | None:
         return Aggregation(**chosen)
     if chosen:
         raise click.UsageError(
-            f"--{next(iter(chosen))} is a rule of secure aggregation: give --secure-aggregation, "
-            "too"
+            f"--{next(iter(chosen))} is a rule of secure aggregation: also give "
+            "--secure-aggregation"
         )
     return None
 
@@ -83,7 +78,7 @@ def messages_of(given: dict[str, Any], rules: Aggregation | None) -> tuple[Messa
     listed = tuple(part.strip() for part in (given["messages"] or usual).split(","))
     if rules is not None and listed != ("masked",):
         raise click.UsageError(
-            "--secure-aggregation means masked messages and no others: leave out --messages"
+            "--secure-aggregation allows masked messages only: leave out --messages"
         )
     return message_kinds(listed)
 
@@ -91,24 +86,24 @@ def messages_of(given: dict[str, Any], rules: Aggregation | None) -> tuple[Messa
 def rules_in_words(rules: Aggregation) -> str:
     """What the rules ask for and allow."""
     return (
-        f"of {rules.fewest} clients at least; {rules.dropouts} % of them may drop out, "
-        f"{rules.colluding} % may side with the server"
+        f"at least {rules.fewest} clients; {rules.dropouts} % may drop out, "
+        f"{rules.colluding} % may collude with the server"
     )
 
 
 def plan_in_words(rules: Aggregation, clients: int) -> str:
-    """What the rules mean for a round of so many clients."""
+    """What the rules mean for a round of this many clients."""
     chosen = plan(rules, clients)
     masks = "every other client" if chosen.degree == clients - 1 else f"{chosen.degree} others"
     shares = "1 share opens" if chosen.threshold == 1 else f"{chosen.threshold} shares open"
     return (
         f"each shares masks with {masks}; {shares} a mask; the sum of {chosen.survivors} or more "
-        f"is opened; {chosen.colluders or 'none'} may side with the server"
+        f"is unmasked; {chosen.colluders or 'none'} may collude with the server"
     )
 
 
 def rounds_facts(rules: Aggregation | None, clients: int | None) -> list[tuple[str, str]]:
-    """What founding tells of rounds, for `facts`; nothing if there are none."""
+    """What founding reports about rounds, for `facts`; empty if there are none."""
     if rules is None:
         return []
     rows = [("Rounds", rules_in_words(rules))]
@@ -121,7 +116,7 @@ def require_rules(rules: Aggregation | None, clients: int | None) -> None:
     """Refuse `--clients` where no round is ever made."""
     if clients is not None and rules is None:
         raise click.UsageError(
-            "--clients shows what follows from the rules of secure aggregation: give "
+            "--clients shows what the rules of secure aggregation mean: also give "
             "--secure-aggregation"
         )
 

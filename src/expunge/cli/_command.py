@@ -26,22 +26,20 @@ INTERRUPTED = 130
 
 EXIT_CODES = {
     DONE: "done",
-    FAILED: "refused or failed; the message says why, and nothing was changed",
-    USAGE: "the command line was not understood",
-    EVIDENCE: "evidence does not hold: a signature, proof, digest or audit",
-    NO_ANSWER: "no answer from the server; the same command again is safe",
-    BUSY: "another process is at work on the same folder",
-    NOTHING: "there was nothing to do",
-    NOT_YET: "not complete yet: somebody has yet to answer",
-    INTERRUPTED: "interrupted; the same command again is safe",
+    FAILED: "refused or failed; nothing changed unless the message says so",
+    USAGE: "invalid command line",
+    EVIDENCE: "verification failed: a signature, proof, digest or audit",
+    NO_ANSWER: "no answer from the server; safe to retry",
+    BUSY: "the folder is in use by another process",
+    NOTHING: "nothing to do",
+    NOT_YET: "not complete yet: others have yet to answer",
+    INTERRUPTED: "interrupted; safe to retry",
 }
 
 
 def _grid_remedy(match: re.Match[str]) -> str:
     option = "--label-grid" if match[1] else "--grid"
-    return (
-        f"a federation is founded with a wider grid by expunge init {option} {match[2]},{match[3]}"
-    )
+    return f"create a federation with a wider grid: expunge init {option} {match[2]},{match[3]}"
 
 
 # What is written in Python is typed otherwise.
@@ -52,6 +50,10 @@ _TYPED = {
     "everything=True": "--all",
     "give at least one store": "give at least one, --client-dir DIR",
     "recompute=": "--backbone",
+    (
+        "Select the columns of the first table, in its order, or give an array, which goes by "
+        "position"
+    ): "Name the columns of the first file, in its order (--feature-column, repeatable)",
     "(message=)": "(expunge client sync --message)",
     "name them by label_keys": "name them by --label-column",
     "(label_indices=True)": "(--label-indices)",
@@ -106,7 +108,7 @@ def message(problem: BaseException) -> str:
         return f"{where}{problem.strerror or problem}"
     notes = list(getattr(problem, "__notes__", []))
     if isinstance(problem, CarrierError) and not notes:
-        notes = ["Nothing is lost: the same command again finishes what has begun"]
+        notes = ["Nothing is lost: run the same command again to finish"]
     text = ". ".join([str(problem), *notes])
     for written, typed in _TYPED.items():
         text = text.replace(written, typed)
@@ -160,7 +162,7 @@ class Command(_Helped):
                 expose_value=False,
                 is_eager=True,
                 callback=_keep_json,
-                help="Print one JSON object on standard output, and nothing else.",
+                help="Print one JSON object and nothing else.",
             )
         )
 
@@ -174,7 +176,7 @@ class Command(_Helped):
 class LazyCommand:
     """A command that is imported when it is used: where it is, and the first sentence of its help.
 
-    The sentence stands here so that a group's help imports none of its commands;
+    The sentence is repeated here so that a group's help imports none of its commands;
     tests/test_startup.py compares it with the command's own.
     """
 
@@ -218,7 +220,7 @@ class Group(_Helped, click.Group):
             formatter.write_dl(list(self.first_sentences(ctx).items()))
 
     def first_sentences(self, ctx: click.Context) -> dict[str, str]:
-        """Every command with the first sentence of its help; what is imported later is not now."""
+        """Every command with the first sentence of its help, without importing lazy commands."""
         sentences = {}
         for name in self.list_commands(ctx):
             if name in self.lazy:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 ATTEMPTS = 4  # to reach a server, within some four seconds
 PATIENCE = 10.0  # seconds to wait for another process that is at work on the same folder
 BESIDE = (
-    "another process is working on this store: this is how it stood after that process's "
-    "last whole change"
+    "another process is writing to this store: this is a read-only snapshot of its last "
+    "complete change"
 )
 # Seconds to wait for it where nothing is to be changed: then it is looked at beside that process
 MOMENT = 0.5
@@ -77,7 +77,7 @@ def layout_at(address: str) -> Layout:
 
 @contextmanager
 def carrier_to(address: str, ca: str = "") -> Iterator[Carrier]:
-    """The carrier to a server; closed in the end."""
+    """The carrier to a server; closed on exit."""
     carrier = _remote(address, ca) if is_url(address) else _local(address)
     try:
         yield carrier
@@ -103,7 +103,7 @@ def _local(address: str) -> Carrier:
         url = layout.serving()
         if not url:
             raise
-        Screen.current().note(f"{layout.server} is being served: speaking to {url}")
+        Screen.current().note(f"{layout.server} is being served: connecting to {url}")
         try:
             return _remote(url, layout.ca)
         except ImportError:
@@ -121,18 +121,18 @@ def office_folder(given: Path | None) -> Path:
                 return candidate
     if given is not None:
         raise InputError(
-            f"{given} is no office: give the folder that expunge init or expunge enroll made for "
-            "you"
+            f"{given} is not an office: give the folder that expunge init or expunge enroll made "
+            "for you"
         )
     raise InputError(
-        "whose command is this? Give --office DIR, or set EXPUNGE_OFFICE: the folder that expunge "
+        "no office is given. Give --office DIR, or set EXPUNGE_OFFICE: the folder that expunge "
         "init (DIR/operator) or expunge enroll made for you"
     )
 
 
 @contextmanager
 def office_at(given: Path | None, at: str | None) -> Iterator[OfficeConnection]:
-    """An office, open and connected; what became of commands that had no answer is told."""
+    """An office, open and connected; reports the outcome of commands that had no answer."""
     from expunge.office import Office  # noqa: PLC0415 - clients have none
 
     screen = Screen.current()
@@ -156,10 +156,12 @@ def _beside(office: Office) -> str:
 
 
 def require_client(folder: Path) -> None:
-    """Refuse a folder that is no client's."""
-    if not (folder / "client.db").exists():
+    """Refuse a folder that does not belong to a client."""
+    from expunge.client.folder import ClientFolder  # noqa: PLC0415 - for clients only
+
+    if not ClientFolder.is_at(folder):
         raise InputError(
-            f"{folder} is no client's folder: enrol one with expunge enroll TOKEN --dir "
+            f"{folder} is not a client's folder: enrol one with expunge enroll TOKEN --dir "
             f"{typed(folder)}"
         )
 
@@ -170,8 +172,8 @@ def read_store(kind: type[_Store], folder: Path, ask: Callable[[_Store], _T]) ->
 
     `kind` is `ClientStore`, or `ClientOverview` where no sample is asked for.
 
-    Then the answer is how the store stood after that process's last whole change. `ask` may be
-    called more than once.
+    The answer is then a snapshot after that process's last complete change. `ask` may be called
+    more than once.
     """
     require_client(folder)
     with suppress(StoreBusyError), kind.open(folder, timeout=MOMENT) as store:
@@ -185,6 +187,5 @@ def read_store(kind: type[_Store], folder: Path, ask: Callable[[_Store], _T]) ->
             Screen.current().note(BESIDE)
             return answer, True
     raise StoreBusyError(
-        f"{folder} changes faster than it can be read: try again when its other process has "
-        "finished"
+        f"{folder} changes faster than it can be read: retry when the other process has finished"
     )

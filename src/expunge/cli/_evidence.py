@@ -29,7 +29,7 @@ def key_from(path: Path) -> PublicKey:
         return PublicKey.from_text(data.decode("ascii").strip())
     except (UnicodeDecodeError, FormatError) as problem:
         raise FormatError(
-            f"{path} is no public key: give the PEM file that expunge key DIR -o FILE writes"
+            f"{path} is not a public key: give the PEM file that expunge key DIR -o FILE writes"
         ) from problem
 
 
@@ -48,6 +48,7 @@ def chains_from(folder: Path) -> list[KeyChain]:
     """
     # Stores and offices: not for a key in a file.
     from expunge.cli._connect import read_store  # noqa: PLC0415
+    from expunge.client.folder import ClientFolder  # noqa: PLC0415
     from expunge.client.overview import ClientOverview  # noqa: PLC0415
     from expunge.federation.layout import Layout  # noqa: PLC0415
     from expunge.office import Office  # noqa: PLC0415
@@ -55,13 +56,13 @@ def chains_from(folder: Path) -> list[KeyChain]:
     if (folder / "office.json").exists():
         with Office.open(folder, timeout=1.0) as office:
             return [office.chain]
-    if (folder / "client.db").exists():
+    if ClientFolder.is_at(folder):
         return read_store(ClientOverview, folder, lambda store: store.chains())[0]
     if Layout.is_at(folder):
         layout = Layout.at(folder)
         return [KeyChain(layout.signing_key(), layout.rotations())]
     raise InputError(
-        f"{folder} is no folder of a federation, an office or a client: no key can be found there"
+        f"{folder} is not the folder of a federation, an office or a client: it holds no key"
     )
 
 
@@ -92,6 +93,6 @@ def head_from(path: Path, chains: Sequence[KeyChain]) -> Head:
     if path.suffix == ".onnx":
         return from_onnx(data)
     raise InputError(
-        f"{path} is no head: give a file that expunge head -o wrote, or an export that ends in "
+        f"{path} is not a head: give a file that expunge head -o wrote, or an export that ends in "
         ".safetensors or .onnx"
     )

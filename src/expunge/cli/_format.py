@@ -71,10 +71,7 @@ def receipt_in_words(receipt: Receipt) -> str:
     ]
     if receipt.is_of_round:
         others = count(len(entry["clients"]) - 1, "other client")
-        return (
-            f"in a round with {others}; {' and '.join(changes) or 'nothing changed'} by all "
-            "together"
-        )
+        return f"in a round with {others}; in total {' and '.join(changes) or 'nothing changed'}"
     changes += (
         [f"{count(len(entry['orders']), 'erasure order')} answered"] if entry["orders"] else []
     )
@@ -89,8 +86,8 @@ def show_synced(done: SyncResult, status: Status) -> list[RenderableType]:
     if done.status == "gone":
         return [
             line(
-                "This client has left the federation, or was forgotten: the server knows it no "
-                "longer."
+                "This client has left the federation or was forgotten: the server no longer "
+                "knows it."
             )
         ]
     rows: list[tuple[str, object]] = []
@@ -111,11 +108,11 @@ def show_synced(done: SyncResult, status: Status) -> list[RenderableType]:
         (f"Audit {audit[:8]}", "answered from this client's own samples") for audit in done.audits
     ]
     rows += (
-        [("Rejoined", "everything that this client holds was sent to the restored server")]
+        [("Rejoined", "this client has sent everything it holds to the restored server")]
         if done.rejoined
         else []
     )
-    rows += [("Spec", "amended; this client has taken it on")] if done.amended else []
+    rows += [("Spec", "amended; this client now uses it")] if done.amended else []
     rows.append(
         (
             "Head",
@@ -127,9 +124,9 @@ def show_synced(done: SyncResult, status: Status) -> list[RenderableType]:
         )
     )
     if not done.waiting:
-        return [line("In step with the server.", GOOD), facts(rows)]
+        return [line("Up to date with the server.", GOOD), facts(rows)]
     rows += [("Pending", _pending(status)), ("Because", done.waiting)]
-    return [line("Not done yet: other clients must take part.", WAITS), facts(rows)]
+    return [line("Not complete yet: other clients must take part.", WAITS), facts(rows)]
 
 
 def _pending(status: Status) -> str:
@@ -142,15 +139,15 @@ def _pending(status: Status) -> str:
 
 
 def show_way_on(done: SyncResult, folder: Path, unserved: Path | None) -> list[RenderableType]:
-    """How what waits for others goes on; nothing if nothing does."""
+    """How to continue pending work; empty if none."""
     if not done.waiting:
         return []
-    alone = "The server is not running, so clients cannot meet in a round. First let it run:"
+    alone = "The server is not running, so no round can take place. Start it first:"
     return [
         *([] if unserved is None else [next_steps(f"expunge serve {typed(unserved)}", why=alone)]),
         next_steps(
             f"expunge client sync --dir {typed(folder)}",
-            why="Nothing is lost. The next sync goes on from here:",
+            why="Nothing is lost. The next sync continues from here:",
         ),
     ]
 
@@ -175,9 +172,9 @@ def show_preview(preview: Preview) -> list[RenderableType]:
     ids = ", ".join(preview.ids[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
     rows: list[tuple[str, object]] = [("Samples", f"{preview.count:,}"), ("Ids", ids)]
     if preview.unsent:
-        rows.append(("Never sent", f"{preview.unsent:,}, gone at once"))
+        rows.append(("Never sent", f"{preview.unsent:,}, deleted at once"))
     if preview.pending:
-        rows.append(("Being deleted already", f"{len(preview.pending):,}"))
+        rows.append(("Deletion pending", f"{len(preview.pending):,}"))
     parts: list[RenderableType] = [facts(rows)]
     for name, counts in (("Label", preview.labels), ("Subject", preview.subjects)):
         if counts:

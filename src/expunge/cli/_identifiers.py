@@ -26,20 +26,22 @@ class Identifier:
         return f"{short} ({self.reference})" if self.reference else short
 
 
-def resolve(given: str, known: Sequence[Identifier], noun: str, *, abbreviated: bool = True) -> str:
+def resolve(
+    given: str, identifiers: Sequence[Identifier], noun: str, *, abbreviated: bool = True
+) -> str:
     """The id that `given` names among those known, which are listed oldest first.
 
     `last` is the newest. Everything else is a whole id, a whole reference or, where ids may be
     abbreviated, the beginning of an id; whatever fits more than one is refused, since some commands
     cannot be undone.
     """
-    if given == LAST and known:
-        return known[-1].id
+    if given == LAST and identifiers:
+        return identifiers[-1].id
     wanted = given.lower()
-    whole = [identifier for identifier in known if identifier.id == wanted]
+    whole = [identifier for identifier in identifiers if identifier.id == wanted]
     matches = whole or [
         identifier
-        for identifier in known
+        for identifier in identifiers
         if identifier.reference == given != "" or (abbreviated and identifier.id.startswith(wanted))
     ]
     if len(matches) == 1:
@@ -48,13 +50,13 @@ def resolve(given: str, known: Sequence[Identifier], noun: str, *, abbreviated: 
         raise InputError(
             f"{given!r:.80} names {len(matches)} {noun}s: {_listed(matches)}. Give more of the id"
         )
-    raise UnknownSampleError(f"there is no {noun} {given!r:.80}; there {_known(known, noun)}")
+    raise UnknownSampleError(f"there is no {noun} {given!r:.80}; there {_known(identifiers, noun)}")
 
 
-def _known(known: Sequence[Identifier], noun: str) -> str:
-    if not known:
+def _known(identifiers: Sequence[Identifier], noun: str) -> str:
+    if not identifiers:
         return f"are no {noun}s yet"
-    return f"{'is' if len(known) == 1 else 'are'} {_listed(known)}"
+    return f"{'is' if len(identifiers) == 1 else 'are'} {_listed(identifiers)}"
 
 
 def _listed(identifiers: Sequence[Identifier]) -> str:

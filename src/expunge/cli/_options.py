@@ -30,15 +30,12 @@ _TIMES = (
     "%Y-%m-%dT%H:%M:%S%z",
 )
 
-BACKBONE = "What turns images or texts into features. [default: as enrolled]"
+BACKBONE = "The backbone that turns images or texts into features. [default: as enrolled]"
 
 at_option = click.option(
     "--at",
     metavar="URL|DIR",
-    help=(
-        "Where the server is: its URL, or the federation's folder on this machine. [default: as "
-        "enrolled]"
-    ),
+    help="The server's URL or the federation's folder. [default: as enrolled]",
 )
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 office_option = click.option(
@@ -46,7 +43,7 @@ office_option = click.option(
     type=FOLDER,
     envvar="EXPUNGE_OFFICE",
     show_envvar=True,
-    help="The folder of the operator or officer who speaks. [default: this folder, or ./operator]",
+    help="The operator's or officer's folder. [default: this folder, or ./operator]",
 )
 client_option = click.option(
     "--dir",
@@ -62,11 +59,9 @@ feature_columns_option = click.option(
     "feature_columns",
     multiple=True,
     metavar="NAME",
-    help="A column of features. Repeatable.",
+    help="A feature column. Repeatable.",
 )
-id_column_option = click.option(
-    "--id-column", metavar="NAME", help="The column of ids. [default: id]"
-)
+id_column_option = click.option("--id-column", metavar="NAME", help="The id column. [default: id]")
 
 
 def office_options(function: Function) -> Function:
@@ -91,7 +86,7 @@ def host_option(text: str) -> Callable[[Function], Function]:
 
 
 def port_option(
-    text: str = "The port that it will be served at.",
+    text: str = "The server's port.",
 ) -> Callable[[Function], Function]:
     """--port, of a server that others reach by --host."""
     ports = click.IntRange(1, 65535)
@@ -141,7 +136,7 @@ def _read_subject(_: click.Context, __: click.Parameter, given: str | None) -> s
 
 
 def subject_option(text: str) -> Callable[[Function], Function]:
-    """--subject, read from standard input where it is - : once, whatever happens afterwards."""
+    """--subject, read from standard input where it is - : exactly once."""
     return click.option(
         "--subject", callback=_read_subject, help=f"{text}; - reads it from standard input."
     )
@@ -158,7 +153,7 @@ def wait_options(function: Function) -> Function:
         "wait",
         flag_value=0.0,
         type=float,
-        help="Do not wait for other clients: the next sync goes on.",
+        help="Do not wait; the next sync continues.",
     )(function)
     return click.option(
         "--wait",
@@ -166,7 +161,7 @@ def wait_options(function: Function) -> Function:
         default=WAIT,
         show_default=True,
         metavar="SECONDS",
-        help="Under secure aggregation: how long to wait for the other clients of a round.",
+        help="Secure aggregation: how long to wait for other clients.",
     )(function)
 
 

@@ -49,7 +49,7 @@ class Screen:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody sees bars: not with --json, nor where standard error is no terminal."""
+        """Whether bars are shown: not with --json, and only if standard error is a terminal."""
         return self.err.is_terminal and not self.as_json
 
     def result(self, value: dict[str, Any], *shown_to_people: RenderableType) -> None:
@@ -84,39 +84,37 @@ class Screen:
         self.complain(Text.assemble(("Error: ", BAD), shown(message)))
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask a person; whoever does not say yes ends the command with nothing changed."""
+        """Ask for confirmation; any answer but yes ends the command with nothing changed."""
         if yes:
             return
         if self.as_json:
             raise InputError(
-                "this must be confirmed, and nothing was changed: give --yes, since --json leaves "
-                "nobody to ask"
+                "confirmation is required, and nothing was changed: give --yes, since --json "
+                "cannot ask"
             )
         try:
             agreed = click.confirm(question, err=True)
         except click.Abort as problem:
             self.err.print()
             raise InputError(
-                "this must be confirmed, and nothing was changed: answer y, or give --yes"
+                "confirmation is required, and nothing was changed: answer y, or give --yes"
             ) from problem
         if not agreed:
             raise InputError("not confirmed: nothing was changed")
 
     @contextmanager
     def progress(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        """A bar on standard error, if somebody is watching; the function takes how much is done so
-        far.
-        """
+        """A bar on standard error, if it is shown; the function takes how much is done so far."""
         with self.bars() as show:
             show(what, 0, total)
             yield lambda done: show(what, done, total)
 
     @contextmanager
     def bars(self) -> Iterator[Bars]:
-        """Bars that come when they are first heard of: the function takes what is done, how much so
-        far, and of how much.
+        """Progress bars, created on first use: the function takes a description, the amount done
+        and the total.
 
-        What stands after a colon may change: "Round: joining" and "Round: sharing" are one bar.
+        The text after a colon may change: "Round: joining" and "Round: sharing" are one bar.
         """
         if not self.is_watched:
             yield lambda *_: None
@@ -160,7 +158,7 @@ class _Columns:
             wide := [at for at, width in enumerate(widths) if width > least[at]]
         ):
             widths[max(wide, key=lambda at: widths[at])] -= 1
-        if widths and sum(widths) > room:  # nothing stands to the right of the last column
+        if widths and sum(widths) > room:  # the last column has nothing to its right
             widths[-1] = min(widths[-1], max(room - sum(widths[:-1]), _NARROWEST))
         if self.fill:
             widths[0] += max(room - sum(widths), 0)
@@ -280,10 +278,10 @@ def _program() -> str:
     called = Path(sys.argv[0])
     if called.name != "expunge":
         return "expunge"
-    known = shutil.which("expunge")
+    executable = shutil.which("expunge")
     return (
         "expunge"
-        if known is not None and Path(known).resolve() == called.resolve()
+        if executable is not None and Path(executable).resolve() == called.resolve()
         else typed(called)
     )
 

@@ -20,7 +20,7 @@ from rich.text import Text
 
 @contextmanager
 def bars(console: Console) -> Iterator[Callable[[str, int, int | None], None]]:
-    """Bars that come when they are first heard of, and go in the end. See `Screen.bars`."""
+    """Progress bars, created on first use and removed at the end. See `Screen.bars`."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
@@ -45,7 +45,7 @@ class _Done(ProgressColumn):
     def render(self, task: Task) -> Text:
         """The column of one bar."""
         if task.total is None and not task.completed:
-            return Text("")  # whoever waits for others counts nothing
+            return Text("")  # waiting for others has no count
         return Text(
             f"{int(task.completed):,}" + ("" if task.total is None else f" of {int(task.total):,}")
         )

@@ -28,7 +28,7 @@ Recompute = Callable[[Sequence[str]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Samples:
+class LoadedSamples:
     """Samples to be added: one entry of each part for each sample."""
 
     ids: list[str]
@@ -36,12 +36,13 @@ class Samples:
     labels: NDArray[Any]
     subjects: list[str | None] | None
     sources: list[str | None] | None = None
+    feature_names: tuple[str, ...] | None = None  # of the columns of features, if they have any
     notes: tuple[str, ...] = ()  # what was made up or left out
     origin: str = ""  # the files that they are from
 
     @property
     def nobodys(self) -> int:
-        """How many are about nobody in particular."""
+        """How many have no subject."""
         return len(self) if self.subjects is None else self.subjects.count(None)
 
     def __len__(self) -> int:
@@ -99,7 +100,7 @@ def asking_for_backbone(
             pinned = (
                 "this federation pins a backbone"
                 if spec.backbone
-                else "only a backbone makes features of them"
+                else "only a backbone turns them into features"
             )
             raise InputError(
                 f"{path} has a column {column!r}, and so holds texts or files: {pinned}. Pass "
@@ -119,23 +120,24 @@ def asking_for_backbone(
         raise
 
 
-def read_features(path: Path, spec: Spec, keys: Keys) -> Samples:
+def read_features(path: Path, spec: Spec, keys: Keys) -> LoadedSamples:
     """The samples in a file of features."""
     loaded = load_samples(path, keys, spec)
     notes = []
     if loaded.ignored:
-        notes.append(f"{path}: not read: {shown_names(loaded.ignored)}")
+        notes.append(f"{path}: ignored: {shown_names(loaded.ignored)}")
     if loaded.made_ids and len(loaded):
         named = "" if path.suffix.lower() == ".npy" else " (another column: --id-column)"
         notes.append(
-            f"{path} has no ids: they are made of its name and the number of the row, such as "
+            f"{path} has no ids: they are made from its name and the row number, such as "
             f"{loaded.ids[0]}{named}"
         )
-    return Samples(
+    return LoadedSamples(
         loaded.ids,
         loaded.features,
         loaded.labels,
         loaded.subjects,
+        feature_names=loaded.feature_names,
         notes=tuple(notes),
         origin=str(path),
     )
@@ -146,12 +148,14 @@ def read_inputs(path: Path, spec: Spec, keys: Keys, backbone: backbones.Backbone
     if backbone is not None and is_raw(path, backbone):
         samples = list(list_raw(path))
         labels = [sample.label for sample in samples if sample.label is not None]
-        known = (
+        label_array = (
             labels_of_texts(labels, spec)
             if len(labels) == len(samples) and spec.is_classification
             else None
         )
-        return Inputs([sample.id for sample in samples], features_of(samples, backbone), known)
+        return Inputs(
+            [sample.id for sample in samples], features_of(samples, backbone), label_array
+        )
     with asking_for_backbone(path, spec, keys, backbone):
         return load_inputs(path, keys, spec)
 
@@ -164,7 +168,7 @@ def read_raw(
     label: str | None,
     subject: str | None,
     label_indices: bool = False,
-) -> Samples:
+) -> LoadedSamples:
     """Raw samples with their features; `label` and `subject` are for those that have none of their
     own.
     """
@@ -185,7 +189,7 @@ def read_raw(
             )
     labels = labels_of_texts([str(sample.label) for sample in samples], spec)
     require_names(paths[0], labels, spec, label_indices=label_indices)
-    return Samples(
+    return LoadedSamples(
         [sample.id for sample in samples],
         features_of(samples, backbone),
         labels,

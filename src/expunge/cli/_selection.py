@@ -14,9 +14,7 @@ from expunge.ridge.spec import Label, Spec
 
 _OPTIONS = (
     click.option("--id", "ids", multiple=True, help="A sample by its id. Repeatable."),
-    click.option(
-        "--ids-from", type=FILE, help="Samples by their ids, one on each line of this file."
-    ),
+    click.option("--ids-from", type=FILE, help="A file of sample ids, one per line."),
     subject_option("All samples about this person"),
     click.option("--label", help="All samples with this label."),
     click.option("--since", metavar="TIME", help=f"Added at this time or later: {TIMES}."),
@@ -25,7 +23,7 @@ _OPTIONS = (
     click.option(
         "--ignore-missing",
         is_flag=True,
-        help="Pass over ids that are not in the store, such as those gone already.",
+        help="Skip ids that are not in the store, such as those already deleted.",
     ),
 )
 
@@ -44,7 +42,7 @@ def selection_of(store: ClientStore, given: dict[str, Any]) -> Selection | None:
         ids += [row for row in given["ids_from"].read_text(encoding="utf-8").splitlines() if row]
     missing = set(store.missing(ids)) if given["ignore_missing"] else set()
     if missing:
-        Screen.current().note(f"{count(len(missing), 'id')} not in the store, passed over")
+        Screen.current().note(f"{count(len(missing), 'id')} not in the store, skipped")
         ids = [sample for sample in ids if sample not in missing]
         if not ids:
             return None
@@ -64,7 +62,7 @@ def refuse_missing(
 ) -> None:
     """Raise the error with a remedy if an id is not there; conditions may select nothing."""
     if selection.ids is not None and store.missing(list(selection.ids)):
-        problem.add_note(f"{outcome}; --ignore-missing passes over them")
+        problem.add_note(f"{outcome}; --ignore-missing skips them")
         raise problem
 
 

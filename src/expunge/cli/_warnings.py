@@ -10,7 +10,7 @@ _SMALL_GAMMA = 1e-12  # next to features of about 1
 
 
 def of_founding(spec: Spec, *, clients: int | None = None) -> list[str]:
-    """What to know about a federation of this spec; of so many clients, if that is known."""
+    """What to know about a federation of this spec, with this many clients if known."""
     warnings = _small_gamma(spec)
     if spec.aggregation is not None:
         warnings += _aggregation(spec.aggregation, clients)
@@ -34,9 +34,9 @@ def of_amending(before: Spec, after: Spec) -> list[str]:
     elif dropped:
         kind = after.messages[-1]
         warnings.append(
-            f"Clients that send {dropped} messages can send nothing more, neither additions nor "
-            "deletions, until each of them "
-            f"types expunge client sync --message {kind}. Tell them before you amend"
+            f"Clients that send {dropped} messages can send nothing, neither additions nor "
+            f"deletions, until each runs expunge client sync --message {kind}. Tell them before "
+            "you amend"
         )
     return warnings
 
@@ -45,25 +45,25 @@ def _aggregation(rules: Aggregation, clients: int | None) -> list[str]:
     warnings = []
     if rules.fewest == 2:
         warnings.append(
-            "A sum of two clients shows each of them the other's part. Found with --fewest 3 or "
+            "From a sum of two clients, each can compute the other's part. Use --fewest 3 or "
             "more to hide clients"
         )
     if clients is not None and clients < rules.fewest:
         warnings.append(
-            f"No round can be complete with {clients} clients: the rules ask for {rules.fewest}"
+            f"No round can complete with {clients} clients: the rules require {rules.fewest}"
         )
     elif clients is not None:
         if plan(rules, clients).survivors == clients and rules.dropouts:
             warnings.append(
                 f"With {clients} clients a round is aborted if any of them drops out: the rules "
-                f"ask for {rules.fewest}"
+                f"require {rules.fewest}"
             )
-        withstood, asked = plan(rules, clients).colluders, share_of(rules.colluding, clients)
-        if withstood < asked:
+        withstood, colluding = plan(rules, clients).colluders, share_of(rules.colluding, clients)
+        if withstood < colluding:
             warnings.append(
-                f"With {clients} clients of which {rules.dropouts} % may drop out, a round "
-                f"withstands {withstood or 'none'} that side with the server, not the {asked} that "
-                f"{rules.colluding} % are: allow for fewer drop-outs, or let more in"
+                f"With {clients} clients, of which {rules.dropouts} % may drop out, a round "
+                f"withstands {withstood or 'none'} that collude with the server, not {colluding} "
+                f"({rules.colluding} %): allow fewer drop-outs, or enrol more clients"
             )
     return warnings
 
@@ -72,8 +72,7 @@ def _small_gamma(spec: Spec) -> list[str]:
     if spec.gamma >= _SMALL_GAMMA:
         return []
     caution = (
-        f"gamma {spec.gamma:g} is below {_SMALL_GAMMA:g}: until the samples fill every direction "
-        "of the features there may be no "
-        "head whose error can be bounded, and none is published then"
+        f"gamma {spec.gamma:g} is below {_SMALL_GAMMA:g}: until the samples span every feature "
+        "direction, the error of a head may have no bound, and then no head is published"
     )
     return [caution]

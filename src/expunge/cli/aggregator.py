@@ -39,11 +39,11 @@ from expunge.storage.files import write_whole
 
 @group()
 def aggregator() -> None:
-    """Serve a group of clients under another server, which sees the group's sums only.
+    """Serve a group of clients under another server, which sees only the group's sums.
 
-    An aggregator is a server to its group and a client to the server above, whose spec must allow
-    group messages (expunge init --messages rows,gram,group). The head at the root is still, bit for
-    bit, the one retrained on all samples of all groups.
+    An aggregator is the server of its group and a client of the server above, whose spec must allow
+    group messages (expunge init --messages rows,gram,group). The head at the root still equals, bit
+    for bit, the head retrained on all samples of all groups.
 
     Example:
       expunge aggregator found region-north region-north.token
@@ -54,9 +54,9 @@ def aggregator() -> None:
 @aggregator.command()
 @click.argument("directory", type=FOLDER)
 @click.argument("token")
-@click.option("--messages", help="What the clients of the group may send. [default: rows,gram]")
+@click.option("--messages", help="Messages that the group's clients may send. [default: rows,gram]")
 @rules_options
-@host_option("A name or address under which its clients reach it. Repeatable.")
+@host_option("A name or address at which its clients reach it. Repeatable.")
 @port_option()
 @mirror_option()
 @at_option
@@ -70,12 +70,11 @@ def found(
     at: str | None,
     **given: Any,
 ) -> None:
-    """Found a group in the new folder DIRECTORY, by the one-time TOKEN that the operator of the
-    server above made.
+    """Create a group in the new folder DIRECTORY, with a one-time TOKEN from the operator above.
 
-    The spec is that of the server above; only the messages within the group can be chosen, and with
-    --secure-aggregation the aggregator itself sees sums only. If it is interrupted, the same
-    command again finishes it.
+    The group uses the spec of the server above; only the messages within the group can be chosen.
+    With --secure-aggregation the aggregator itself sees only sums over rounds. If interrupted, run
+    the same command again to finish.
 
     Example:
       expunge aggregator found region-north region-north.token
@@ -115,11 +114,11 @@ def found(
             "urls": urls,
             "spec": spec.to_dict(),
         },
-        unwrapped(f"The group {name} is founded in {directory}", "bold"),
+        unwrapped(f"Group {name} created in {directory}", "bold"),
         facts(
             [
                 ("Under", unwrapped(f"federation {above}, at {address}")),
-                ("Its clients may send", ", ".join(spec.messages)),
+                ("Clients may send", ", ".join(spec.messages)),
                 *rounds_facts(rules, expected),
                 ("Reached at", unwrapped(", ".join(urls) or f"{directory}, on this machine")),
                 ("Operator's office", directory / "operator"),
@@ -138,10 +137,9 @@ def found(
 @click.argument("directory", type=FOLDER)
 @at_option
 def sync(directory: Path, at: str | None) -> None:
-    """Forward what the group in DIRECTORY has changed, and bring orders, amendments and audits
-    down.
+    """Forward the changes of the group in DIRECTORY; fetch orders, amendments and audits.
 
-    While the group is served (expunge serve) this happens by itself, every --forward-every seconds.
+    A running server (expunge serve) does this by itself, every --forward-every seconds.
 
     Example:
       expunge aggregator sync region-north
@@ -166,9 +164,9 @@ def sync(directory: Path, at: str | None) -> None:
             "head": done.head,
         },
         title(
-            f"{name} is in step with the server above"
+            f"{name} is up to date with the server above"
             if done.status == "active"
-            else f"{name} is gone above"
+            else f"The server above no longer knows {name}"
         ),
         facts(
             [
@@ -186,22 +184,21 @@ def sync(directory: Path, at: str | None) -> None:
 @click.argument("directory", type=FOLDER)
 @click.argument("client")
 @click.argument("sequence")
-@output_option("The file to write the proof to.", required=True)
+@output_option("The file to write.", required=True)
 @at_option
 def passage(*, directory: Path, client: str, sequence: str, output: Path, at: str | None) -> None:
-    """Prove that request SEQUENCE of a CLIENT of the group has reached the ledger of the server
-    above.
+    """Write the passage of a CLIENT's request SEQUENCE: evidence that it is in the ledger above.
 
-    SEQUENCE is the number of the request, or last. The proof is checked offline with the public key
-    of the server above alone.
+    SEQUENCE is the number of the request, or last. To verify the passage offline, only the public
+    key of the server above is needed.
 
     Example:
       expunge aggregator passage region-north clinic-a 7 -o passage.json
       expunge verify passage.json --key root.pub
     """
     with opened(directory, at) as instance:
-        known = [Identifier(str(number)) for number in instance.sequences(client)]
-        number = int(resolve(sequence, known, "request", abbreviated=False))
+        identifiers = [Identifier(str(number)) for number in instance.sequences(client)]
+        number = int(resolve(sequence, identifiers, "request", abbreviated=False))
         data, name = instance.passage(client, number), instance.name
     write_whole(output, data)
     Screen.current().result(
@@ -219,7 +216,7 @@ def opened(directory: Path, at: str | None) -> Iterator[Aggregator]:
     layout = Layout.at(directory)
     if layout.serving():
         raise StoreBusyError(
-            f"{directory} is being served, and is kept in step by that process (expunge serve "
+            f"{directory} is being served, and that process keeps it up to date (expunge serve "
             "--forward-every)"
         )
     address, ca = upstream_address(layout.path, timeout=PATIENCE)

@@ -42,33 +42,33 @@ from expunge.ridge.spec import Spec
 if TYPE_CHECKING:
     from expunge.federation.recovery import Rebuilt
 
-_PAUSE = 0.3  # seconds between looks at an audit that is under way
+_PAUSE = 0.3  # seconds between polls of an audit in progress
 _SETTLING = 30.0  # seconds that the server may take to add up, once all have answered
 
 
 @command()
 @click.option("--wait", is_flag=True, help="Wait until all clients have answered.")
 @click.option(
-    "--timeout", type=float, default=3600.0, show_default=True, help="Seconds to wait with --wait."
+    "--timeout", type=float, default=3600.0, show_default=True, help="With --wait: seconds to wait."
 )
 @click.option(
     "--client-dir",
     "folders",
     type=FOLDER,
     multiple=True,
-    help="A client's folder at hand: let it answer. Repeatable.",
+    help="A client's folder on this machine, to answer now. Repeatable.",
 )
 @click.option(
     "--show",
     "earlier",
     metavar="AUDIT",
-    help="Show an earlier audit by its id, the beginning of it, or last.",
+    help="Show an earlier audit: its id, a prefix of it, or last.",
 )
 @click.option(
     "--rebuild",
     type=FOLDER,
     metavar="DIR",
-    help="Instead: rebuild a lost server in DIR from the clients at hand.",
+    help="Instead, rebuild a lost server in DIR from its clients.",
 )
 @office_options
 def audit(
@@ -81,20 +81,22 @@ def audit(
     office: Path | None,
     at: str | None,
 ) -> None:
-    """Audit the federation: compare the ledger with what the clients really hold.
+    """Audit the federation: compare the ledger with what clients recompute.
 
-    Every client recomputes its statistics from its own samples and answers at its next sync; when
-    all have, the server adds up, and the sum must be the ledger. If it is, the head is, bit for
-    bit, the one that retraining from all samples would give. The result is written to the audit log
-    and named in every later certificate. Exits with 3 if anything differs, with 7 while clients
-    have yet to answer.
+    Every client recomputes its statistics from its own samples and answers at its next sync. When
+    all have answered, the server adds up the answers and compares the sum with the ledger. If they
+    are equal, the ledger is, bit for bit, the sum of what the clients say they hold. An audit does
+    not look at the head, and a client that lies is not found. The result goes into the audit log
+    and into every later certificate. Exits with 3 if anything differs, with 7 while clients have
+    yet to answer.
 
-    Under secure aggregation all clients must recompute in one round, so at about the same time, and
-    it is their sum that is compared: if it differs, nobody can tell by whose fault.
+    Under secure aggregation all clients recompute in one round, so at about the same time, and only
+    their sum is compared: if it differs, nobody can tell which client is at fault.
 
-    With --rebuild a lost server is rebuilt: a new one is founded in DIR from the clients' spec,
-    each client at hand is enrolled there and sends everything, and the head is compared with the
-    last one that they hold.
+    --rebuild replaces a lost server: it creates a new one in DIR from the clients' spec, enrols the
+    clients named by --client-dir, has them send everything, and compares the head with the last one
+    that they hold. Without --client-dir, a server rebuilt before asks all its clients to send
+    again.
 
     Example:
       expunge audit --wait --office federation/operator
@@ -117,7 +119,7 @@ def audit(
 
 
 def _let_answer(connection: OfficeConnection, folders: tuple[Path, ...]) -> dict[str, str]:
-    """Let the clients at hand answer; why some could not, by folder.
+    """Let the available clients answer; returns why some could not, by folder.
 
     The others are asked all the same.
     """
@@ -139,15 +141,14 @@ def _let_answer(connection: OfficeConnection, folders: tuple[Path, ...]) -> dict
 
 
 def _earlier(connection: OfficeConnection, given: str) -> str:
-    known = [Identifier(entry["audit"]) for entry in connection.office.ask("audits", {})]
-    return resolve(given, known, "audit")
+    identifiers = [Identifier(entry["audit"]) for entry in connection.office.ask("audits", {})]
+    return resolve(given, identifiers, "audit")
 
 
 def _result(office: Path | None, at: str | None, audit_id: str, seconds: float) -> dict[str, Any]:
-    """The audit as it stands, after waiting for clients up to so many seconds.
+    """The audit's current state, after waiting for clients for up to `seconds`.
 
-    Between two looks the server is let go of: clients on this machine may need its folder to
-    answer.
+    Between two polls the server is released: clients on this machine may need its folder to answer.
     """
     ends = time.monotonic() + seconds
     with Screen.current().progress("Waiting for clients", None) as progress:
@@ -177,19 +178,19 @@ def _tell(outcome: dict[str, Any], office: Path) -> None:
     screen, result, masked = Screen.current(), outcome["result"], outcome.pop("masked")
     style = {"equal": GOOD, "different": BAD}.get(result, WAITS)
     whose = (
-        "Under secure aggregation nobody can tell whose fault it is."
+        "Under secure aggregation nobody can tell which client is at fault."
         if masked
-        else "Look into the clients named below."
+        else "Check the clients listed below."
     )
     words = {
         "equal": (
-            "The ledger is, bit for bit, the sum of what all clients hold: the head is that "
-            "of retraining."
+            "The ledger equals, bit for bit, the sum of what all clients recomputed from their "
+            "samples. The audit does not look at the head."
         ),
-        "different": f"The ledger is NOT the sum of what the clients hold. {whose}",
+        "different": f"The ledger is NOT the sum of what the clients recomputed. {whose}",
     }
     meanwhile = (
-        "Clients answer in one round, which needs all of them at one time: sync each."
+        "Clients answer in one round, which needs all of them at the same time: sync each."
         if masked
         else ""
     )
@@ -238,7 +239,7 @@ def _answers(outcome: dict[str, Any], *, masked: bool) -> list[tuple[str, object
         if outcome["different"]
         else []
     )
-    equal = ", ".join(outcome["equal"]) or "nobody yet"
+    equal = ", ".join(outcome["equal"]) or "none yet"
     return [("Samples recomputed", f"{outcome['count']:,}"), ("Equal", equal), *different]
 
 
@@ -248,7 +249,7 @@ def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
     screen = Screen.current()
     with ExitStack() as stack:
         stores = [stack.enter_context(store_at(folder)) for folder in folders]
-        progress = stack.enter_context(screen.progress("Clients send again", len(stores)))
+        progress = stack.enter_context(screen.progress("Clients sending again", len(stores)))
         made = rebuild_server(
             directory,
             stores,
@@ -271,31 +272,29 @@ def _rebuild(directory: Path, folders: tuple[Path, ...]) -> None:
 def _shown(made: Rebuilt, directory: Path, folders: tuple[Path, ...]) -> list[Any]:
     operator = typed(directory / "operator")
     words = {
-        "equal": ("The head is, bit for bit, the last one that the clients held.", GOOD),
+        "equal": ("The head equals, bit for bit, the last one that the clients held.", GOOD),
         "changed": (
             (
-                "Something has changed since the last head that the clients held, or not all "
+                "Samples have changed since the last head that the clients held, or not all "
                 "clients are back."
             ),
             WAITS,
         ),
-        "different": ("The head is not the one that the clients held.", BAD),
+        "different": ("The head differs from the last one that the clients held.", BAD),
         "unknown": ("No client held a head to compare with.", WAITS),
     }
     if not folders:
         return [
-            unwrapped(
-                f"The server in {directory} asks all its clients to send what they hold", "bold"
-            ),
+            unwrapped(f"The server in {directory} now asks all its clients to send again", "bold"),
             facts(
                 [
                     (
                         "Waiting for",
-                        ", ".join(made.waiting) or "nobody: no client is enrolled there yet",
+                        ", ".join(made.waiting) or "none: no client is enrolled there yet",
                     )
                 ]
             ),
-            line("Its ledger is empty until they do, which is at their next sync.", indent=2),
+            line("Its ledger is empty until they do so, at their next sync.", indent=2),
             next_steps(
                 "expunge client sync --dir NAME --accept-restored", why="Next, at each client:"
             ),
@@ -307,7 +306,7 @@ def _shown(made: Rebuilt, directory: Path, folders: tuple[Path, ...]) -> list[An
         else ""
     )
     return [
-        unwrapped(f"The server is rebuilt in {directory}, as federation {made.federation}", "bold"),
+        unwrapped(f"Server rebuilt in {directory}, as federation {made.federation}", "bold"),
         facts(
             [
                 ("Clients", ", ".join(made.clients)),
@@ -324,8 +323,8 @@ def _shown(made: Rebuilt, directory: Path, folders: tuple[Path, ...]) -> list[An
             "expunge enroll NAME.token --dir NAME --rejoin",
             f"expunge audit --rebuild {typed(directory)}",
             why=(
-                f"Next: audit {count(len(made.clients), 'client')}; for clients elsewhere, "
-                "tokens, then ask all to send again:"
+                f"Next: audit {count(len(made.clients), 'client')}. For clients elsewhere: "
+                "make tokens, enrol, then ask all to send again:"
             ),
         ),
     ]

@@ -9,7 +9,7 @@ from expunge.cli._command import LazyCommand, group
     lazy={
         "add": LazyCommand(
             "expunge.cli.client_changes:add",
-            "Add samples from FILES to a client's store, and send them to the server.",
+            "Add samples from FILES and send them to the server.",
         ),
         "forget": LazyCommand(
             "expunge.cli.client_changes:forget",
@@ -21,55 +21,48 @@ from expunge.cli._command import LazyCommand, group
         ),
         "export": LazyCommand(
             "expunge.cli.client_export:export",
-            "Export what this client holds of samples: id, subject, label, time added, state, "
-            "source, feature.",
+            "Export samples with everything this client holds about them.",
         ),
         "sync": LazyCommand(
             "expunge.cli.client_sync:sync",
-            "Send what is pending, carry out erasure orders, answer audits, fetch the newest head.",
+            "Send pending changes, carry out erasure orders, answer audits, fetch the newest head.",
         ),
         "status": LazyCommand(
             "expunge.cli.client_status:status",
-            "Show how a client stands: its samples, what is pending, its last receipt and head.",
+            "Show status: samples, pending changes, last receipt, head.",
         ),
         "list": LazyCommand(
             "expunge.cli.client_list:list_samples",
-            "List the samples in a client's folder: id, subject, label, state and time; not the "
-            "features.",
+            "List samples: id, subject, label, state and time, not features.",
         ),
         "leave": LazyCommand(
             "expunge.cli.client_sync:leave",
-            "Leave the federation: everything that this client ever added is deleted, here and at "
-            "the server.",
+            "Leave the federation: delete everything this client added, here and at the server.",
         ),
         "receipts": LazyCommand(
             "expunge.cli.client_status:receipts",
-            "List the receipts that this client holds, or write them to files; each is checked "
-            "against the server's key.",
+            "List this client's receipts, or write them to files.",
         ),
         "key": LazyCommand(
             "expunge.cli.client_peers:own_key",
-            "Print this client's own public key, for others to pin.",
+            "Print this client's own public key, for other clients to pin.",
         ),
         "peers": LazyCommand(
             "expunge.cli.client_peers:peers",
-            "Show whose keys this client believes in rounds of secure aggregation, and where it "
-            "has each of them from.",
+            "Show the keys that this client accepts from other clients.",
         ),
         "pin": LazyCommand(
             "expunge.cli.client_peers:pin",
-            "Pin the keys of other clients, as you have compared them with each by a way that the "
-            "server has no hand in.",
+            "Pin other clients' keys, after comparing them out of band.",
         ),
     }
 )
 def client() -> None:
-    """A client's samples: add, forget, correct; sync with the server; see how things stand.
+    """Client commands: add, forget and correct samples, sync with the server, show status.
 
-    A client's folder holds its samples (each sealed under a key of its own), what is pending, its
-    receipts and the newest head. What is added or deleted is pending until the server's receipt is
-    in hand; then what was deleted is physically gone. Name the folder by --dir or by the variable
-    EXPUNGE_CLIENT.
+    A client's folder holds its samples (each sealed under its own key), pending changes, receipts
+    and the newest head. A change is pending until the server's receipt arrives; deleted samples are
+    then physically erased. Name the folder with --dir or the variable EXPUNGE_CLIENT.
 
     Example:
       export EXPUNGE_CLIENT=hospital-a

@@ -30,7 +30,7 @@ from expunge.cli._options import (
 )
 from expunge.cli._output import GOOD, Screen, count, line, next_steps, short_path, typed, unwrapped
 from expunge.cli._samples import (
-    Samples,
+    LoadedSamples,
     asking_for_backbone,
     features_of,
     is_raw,
@@ -55,24 +55,26 @@ from expunge.ridge.spec import Label, Spec
 if TYPE_CHECKING:
     from expunge.backbones import Backbone
 
-_no_sync = click.option("--no-sync", is_flag=True, help="Leave it pending: the next sync sends it.")
+_no_sync = click.option(
+    "--no-sync", is_flag=True, help="Leave the change pending for the next sync."
+)
 
 
 @command()
 @click.argument("files", type=PATH, nargs=-1, required=True)
 @client_option
-@click.option("--label", help="The label of images and texts that have none of their own.")
-@click.option("--subject", help="The person whom they are about, likewise.")
+@click.option("--label", help="The label of images and texts without one.")
+@click.option("--subject", help="The subject of images and texts without one.")
 @feature_columns_option
 @click.option(
     "--label-column",
     "label_columns",
     multiple=True,
     metavar="NAME",
-    help="The column of labels; several for outputs.",
+    help="The label column. Repeatable, for several outputs.",
 )
 @id_column_option
-@click.option("--subject-column", metavar="NAME", help="The column of subjects. [default: subject]")
+@click.option("--subject-column", metavar="NAME", help="The subject column. [default: subject]")
 @click.option(
     "--labels", "labels_file", type=FILE, help="For .npy: a second .npy file with the labels."
 )
@@ -86,7 +88,7 @@ _no_sync = click.option("--no-sync", is_flag=True, help="Leave it pending: the n
 @click.option(
     "--label-indices",
     is_flag=True,
-    help="Labels that are integers are class indices, counted from 0.",
+    help="Read integer labels as class indices, from 0.",
 )
 @backbone_option()
 @_no_sync
@@ -102,14 +104,15 @@ def add(
     at: str | None,
     **given: Any,
 ) -> None:
-    """Add samples from FILES to a client's store, and send them to the server.
+    """Add samples from FILES and send them to the server.
 
-    Files of features end in .npz (arrays features, labels, and perhaps ids and subjects), .npy,
-    .csv or .parquet (columns label, id, subject; all others are features). Images and texts go
-    through the backbone: give the files with --label, a folder whose subfolders are the labels, or
-    a .csv with the columns file (or text), label, and perhaps id and subject. All of a file is
-    added, or nothing. Files that were added before, and whose samples are still pending, are only
-    sent. Exits with 6 if there are no samples in the files.
+    Feature files are .npz (arrays features and labels, optionally ids and subjects), .npy, .csv or
+    .parquet (columns label, id and subject; all others are features). Images and texts go through
+    the backbone: give files with --label, a folder whose subfolders are the labels, or a .csv with
+    the columns file (or text) and label, optionally id and subject.
+
+    A file is added whole or not at all. Samples that were added before and are still pending are
+    sent, not added twice. Exits with 6 if the files hold no samples.
 
     Example:
       expunge client add features.npz --dir hospital-a
@@ -138,7 +141,7 @@ def add(
         if not any(len(batch) for batch in batches):
             Screen.current().result(
                 {"added": 0, "pending": False, "sync": None},
-                line("There are no samples in these files."),
+                line("These files hold no samples."),
             )
             raise click.exceptions.Exit(_command.NOTHING)
         nobodys = sum(batch.nobodys for batch in batches)
@@ -158,7 +161,7 @@ def add(
 
 @contextmanager
 def _new_labels(store: ClientStore, at: str | None, *, ask: bool) -> Iterator[None]:
-    """Tell a label that the federation has, and this client has not heard of, from an unknown one.
+    """Distinguish a label of the federation that this client has not received from an unknown one.
 
     The server is asked only where it may be, and only after a label was refused.
     """
@@ -179,7 +182,7 @@ def _new_labels(store: ClientStore, at: str | None, *, ask: bool) -> Iterator[No
         verb = "is" if len(new) == 1 else "are"
         raise UnknownLabelError(
             f"the spec has been amended, and {', '.join(new)} {verb} not known here yet: {sync}, "
-            "then the same command again"
+            "then retry"
         ) from problem
 
 
@@ -202,7 +205,7 @@ def _batches(
     *,
     label: str | None,
     subject: str | None,
-) -> list[Samples]:
+) -> list[LoadedSamples]:
     raw = [path for path in files if is_raw(path, opened)]
     features = []
     for path in (file for file in files if file not in raw):
@@ -217,7 +220,7 @@ def _batches(
     return features
 
 
-def _put(store: ClientStore, batch: Samples) -> int:
+def _put(store: ClientStore, batch: LoadedSamples) -> int:
     """Add samples, except those that an interrupted command has added before."""
     try:
         return _put_whole(store, batch)
@@ -225,7 +228,7 @@ def _put(store: ClientStore, batch: Samples) -> int:
         raise type(problem)(f"{batch.origin}: {problem}") from problem
 
 
-def _put_whole(store: ClientStore, batch: Samples) -> int:
+def _put_whole(store: ClientStore, batch: LoadedSamples) -> int:
     with Screen.current().progress("Adding samples", len(batch)) as progress:
         added = store.add(
             batch.ids,
@@ -233,13 +236,14 @@ def _put_whole(store: ClientStore, batch: Samples) -> int:
             batch.labels,
             subjects=batch.subjects,
             sources=batch.sources,
+            feature_names=batch.feature_names,
             now=time.time(),
             progress=progress,
             ignore_pending=True,
         )
     if len(batch) and not added:
         Screen.current().note(
-            f"{count(len(batch), 'sample')} added before, and pending: expunge client sync --dir "
+            f"{count(len(batch), 'sample')} already added and pending: expunge client sync --dir "
             f"{typed(store.path)} sends them"
         )
     return added
@@ -248,7 +252,7 @@ def _put_whole(store: ClientStore, batch: Samples) -> int:
 @command()
 @client_option
 @selection_options
-@click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be forgotten; change nothing.")
 @yes_option
 @backbone_option()
 @_no_sync
@@ -267,10 +271,10 @@ def forget(
 ) -> None:
     """Forget samples: delete them here and, exactly, from the ledger and the head.
 
-    Conditions are combined: a sample must meet all of them. The deletion is pending until the
-    server's receipt is in hand; then the samples are physically gone from this store. What never
-    reached the server is gone at once, and so is everything once the operator has forgotten this
-    client. Exits with 6 if nothing is selected. To leave the federation altogether: expunge client
+    A sample must meet all conditions that are given. The deletion is pending until the server's
+    receipt arrives; the samples are then physically erased from this store. Samples that never
+    reached the server are erased at once, as are all samples of a client that the operator has
+    forgotten. Exits with 6 if nothing is selected. To leave the federation, use expunge client
     leave.
 
     Example:
@@ -279,7 +283,7 @@ def forget(
       expunge client forget --label otter --until 2026-01-01 --dir hospital-a
 
     Next:
-      expunge client receipts --dir hospital-a      the proof
+      expunge client receipts --dir hospital-a      list the signed receipts
     """
     screen = Screen.current()
     with store_at(folder) as store:
@@ -287,7 +291,7 @@ def forget(
         preview = Preview() if selection is None else _preview(store, selection)
         value = preview_value(preview) | {"dry_run": dry_run}
         if selection is None or (not preview.count and not preview.pending):
-            screen.result(value, line("Nothing is selected: nothing was changed."))
+            screen.result(value, line("Nothing is selected; nothing was changed."))
             raise click.exceptions.Exit(_command.NOTHING)
         shown = show_preview(preview)
         if dry_run:
@@ -325,9 +329,7 @@ def _preview(store: ClientStore, selection: Selection) -> Preview:
 @command()
 @click.argument("sample", metavar="ID")
 @client_option
-@click.option(
-    "--label", help="The right label (for several outputs: numbers with commas between them)."
-)
+@click.option("--label", help="The right label; for several outputs, numbers separated by commas.")
 @click.option(
     "--feature",
     metavar="X,Y,...|FILE",
@@ -337,7 +339,7 @@ def _preview(store: ClientStore, selection: Selection) -> Preview:
     "--file",
     "raw_file",
     type=FILE,
-    help="The right image or text file; its feature is computed by the backbone.",
+    help="The right image or text file, for the backbone.",
 )
 @backbone_option()
 @_no_sync
@@ -357,9 +359,9 @@ def correct(
 ) -> None:
     """Correct the label or the feature of one sample.
 
-    The old one is deleted and the new one added in one request: there is no moment at which both
-    count, or neither. What is so already makes no request: it exits with 6, unless an earlier
-    change is pending, which is sent.
+    One request deletes the old value and adds the new one, so that at no moment both count, or
+    neither. If the sample has this value already, no request is made and the exit code is 6, unless
+    an earlier change is pending: that is sent.
 
     Example:
       expunge client correct scan-17 --label healthy --dir hospital-a
@@ -367,7 +369,7 @@ def correct(
     if label is None and feature is None and raw_file is None:
         raise click.UsageError("give what is to be corrected: --label, --feature or --file")
     if feature is not None and raw_file is not None:
-        raise click.UsageError("give either --feature or --file: both say what the feature is")
+        raise click.UsageError("give either --feature or --file: both set the feature")
     with store_at(folder) as store:
         opened = backbone_of(store, backbone)
         source = None
@@ -388,9 +390,9 @@ def correct(
                 recompute=recomputing(opened),
             )
         text = (
-            f"{sample} is corrected."
+            f"{sample} corrected."
             if changed
-            else f"{sample} is so already: nothing was changed."
+            else f"{sample} has this value already; nothing was changed."
         )
         parts: list[RenderableType] = [line(text, GOOD if changed else "")]
         value = {"corrected": sample if changed else None}
@@ -411,7 +413,7 @@ def _numbers(text: str) -> Any:
         return np.array([float(part) for part in text.split(",")])
     except ValueError as problem:
         raise InputError(
-            "--feature must be numbers with commas between them, or an .npy file"
+            "--feature must be numbers separated by commas, or an .npy file"
         ) from problem
 
 
@@ -448,7 +450,7 @@ def _finish(
             line(
                 "Nothing is pending."
                 if not waits
-                else f"{count(waits, 'change')} pending, until the next sync."
+                else f"{count(waits, 'change')} pending until the next sync."
             )
         )
         if waits:
@@ -466,8 +468,8 @@ def _finish(
         raise
     if done.status == "gone" and not alone_too:
         raise StoreError(
-            f"{store.name} was forgotten by the operator, or has left: the server takes nothing "
-            f"more of it, and what was just given is in {short_path(store.path)} only. Enrol a new "
+            f"{store.name} was forgotten by the operator or has left: the server accepts nothing "
+            f"more from it, and this change is only in {short_path(store.path)}. Enrol a new "
             f"client; expunge client leave --dir {typed(store.path)} erases this one"
         )
     parts += [

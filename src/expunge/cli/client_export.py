@@ -1,4 +1,4 @@
-"""`expunge client export`: what a client holds of a person, for whoever asks for access rather than
+"""`expunge client export`: what a client holds about a person, for requests for access rather than
 erasure.
 """
 
@@ -27,17 +27,18 @@ from expunge.storage.files import write_whole
 @client_option
 @selection_options
 @output_option("The file to write: .npz, .csv or .parquet.")
-@click.option("--dry-run", is_flag=True, help="Say how many samples there are, and write nothing.")
-@click.option("--force", is_flag=True, help="Overwrite the file, if there is one.")
+@click.option("--dry-run", is_flag=True, help="Show how many samples there are; write nothing.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **given: Any) -> None:
-    """Export what this client holds of samples: id, subject, label, time added, state, source,
-    feature. Asks no server.
+    """Export samples with everything this client holds about them.
 
-    For a person who asks what is held about them: the counterpart of forget, with the same
-    conditions. Nothing is changed. The file is personal data, in the clear: only you can read it
-    (mode 0600); hand it over safely, then delete it. A store that keeps no features has none to
-    export, but the sources that they are computed from. Samples whose deletion is pending are still
-    held, and so are here. Exits with 6 if nothing is selected.
+    Writes id, subject, label, time added, state, source and feature. Read-only; contacts no server.
+
+    Use it when a person asks what is held about them. It takes the same conditions as forget. The
+    file is unencrypted personal data that only you can read (mode 0600): hand it over safely, then
+    delete it. A store that keeps no features exports the sources they are computed from. Samples
+    whose deletion is pending are still held, and are exported too. Exits with 6 if nothing is
+    selected.
 
     Example:
       expunge client export --subject patient-4711 --dry-run --dir hospital-a
@@ -48,7 +49,7 @@ def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **g
     """
     if output is None and not dry_run:
         raise click.UsageError(
-            "give the file to write: -o FILE (or --dry-run, to see how many samples there are)"
+            "give the file to write: -o FILE (or --dry-run, to count samples only)"
         )
     if output is not None:
         _require_free(output, force=force)
@@ -71,7 +72,7 @@ def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **g
     }
     screen = Screen.current()
     if not held:
-        screen.result(value, line("Nothing is selected: nothing was written."))
+        screen.result(value, line("Nothing is selected; nothing was written."))
         raise click.exceptions.Exit(_command.NOTHING)
     shown = ", ".join(f"{number:,} {state}" for state, number in states.items())
     summary = facts(
@@ -89,7 +90,7 @@ def export(*, folder: Path, output: Path | None, dry_run: bool, force: bool, **g
         value | {"file": str(output)},
         unwrapped(f"{count(len(held), 'sample')} exported to {output}.", GOOD),
         summary,
-        line("The file is personal data, in the clear. When it has been handed over:", indent=2),
+        line("The file is unencrypted personal data. After handing it over:", indent=2),
         next_steps(f"shred -u {typed(output)}"),
     )
 
@@ -98,12 +99,12 @@ def _require_free(output: Path, *, force: bool) -> None:
     require_form(output)
     if output.exists() and not force:
         raise InputError(
-            f"{output} is there already, and was left as it is: name another file, or give --force"
+            f"{output} exists already, and was left as it is: name another file, or give --force"
         )
     if not output.absolute().parent.is_dir() or not os.access(output.absolute().parent, os.W_OK):
         raise InputError(
             f"there is no folder {output.absolute().parent} that can be written to: name a file "
-            "in another one"
+            "in another folder"
         )
 
 

@@ -21,15 +21,13 @@ from expunge.wire.schema import time_text
 
 @command("list")
 @client_option
-@subject_option("Only samples about this person")
+@subject_option("Only samples of this subject")
 @click.option("--label", help="Only samples with this label.")
 def list_samples(folder: Path, subject: str | None, label: str | None) -> None:
-    """List the samples in a client's folder: id, subject, label, state and time; not the features.
+    """List samples: id, subject, label, state and time, not features.
 
-    Asks no server.
-
-    adding and deleting are pending; live are those that the server counts. Exits with 6 if there
-    are none.
+    A sample is live when the server counts it; additions and deletions in progress are shown as
+    adding and deleting. Read-only; contacts no server. Exits with 6 if there are no samples.
 
     Example:
       expunge client list --dir hospital-a

@@ -48,10 +48,10 @@ _GROUP, _GROUPS = 4, 8  # hexadecimal digits that are read out at once, and such
 @client_option
 @output_option("Write the PEM to this file.")
 def own_key(folder: Path, output: Path | None) -> None:
-    """Print this client's own public key, for others to pin. Asks no server.
+    """Print this client's own public key, for other clients to pin.
 
-    Its id, in groups of four digits, can be compared by telephone with what others see by expunge
-    client peers. (The server's key is printed by expunge key.)
+    Its id is shown in groups of four digits, to compare by telephone with what others see in
+    expunge client peers. Read-only; contacts no server. For the server's key, use expunge key.
 
     Example:
       expunge client key --dir hospital-a -o hospital-a.pub
@@ -83,45 +83,44 @@ def own_key(folder: Path, output: Path | None) -> None:
 
 @command()
 @client_option
-@output_option("Write the keys to this file, as expunge client pin takes them.")
+@output_option("Write the keys to this file, for expunge client pin.")
 @at_option
 def peers(folder: Path, output: Path | None, at: str | None) -> None:
-    """Show whose keys this client believes in rounds of secure aggregation, and where it has each
-    of them from.
+    """Show the keys that this client accepts from other clients.
 
-    Keys come from the server's log, all of which is read and checked, up to where this client has
-    last synced; or they are pinned, which is stronger: where there are pins, nobody else is
-    accepted in a round. Compare key ids with each client by a way that the server has no hand in.
-    Exits with 3 if the log shows another key than the one that is pinned.
+    Rounds of secure aggregation use these keys. They come from the server's log, which the client
+    reads and checks in full, up to its last sync. Pinned keys are stronger: once any key is pinned,
+    only pinned clients are accepted in a round. Compare key ids with each client out of band,
+    without the server. Exits with 3 if the log shows another key than the pinned one.
 
     Example:
       expunge client peers --dir hospital-a
       expunge client peers --dir hospital-a -o peers.json
 
-    Next, when the ids have been compared:
+    Next, after comparing the ids:
       expunge client pin peers.json --dir hospital-a
     """
     with store_at(folder) as store:
-        known, pins, own, name = (
+        log_peers, pins, own, name = (
             _known(store, at),
             read_pins(store.recall("pins")),
             store.key.public,
             store.name,
         )
-    rows = [_peer(name, known, pins) for name in sorted({*known.keys, *pins})]
+    rows = [_peer(name, log_peers, pins) for name in sorted({*log_peers.keys, *pins})]
     if output is not None:
         keys = {peer["name"]: peer["key"] for peer in rows if peer["state"] != "gone"}
         write_whole(output, (json.dumps(keys, indent=1) + "\n").encode("ascii"), mode=0o644)
     value = {
         "name": name,
         "id": own.id,
-        "log": known.frontier.size,
+        "log": log_peers.frontier.size,
         "pinned": bool(pins),
         "peers": rows,
     }
     Screen.current().result(
         value | {"file": None if output is None else str(output)},
-        title(f"Keys that {name} believes in rounds of secure aggregation"),
+        title(f"Keys that {name} accepts in rounds of secure aggregation"),
         *_table(rows, name, own, pinned=bool(pins)),
         *([] if output is None else [unwrapped(f"The keys are in {output}.", GOOD, indent=2)]),
         *([] if pins or not rows else [_how_to_pin(folder, output)]),
@@ -135,21 +134,21 @@ def _known(store: ClientStore, at: str | None) -> Peers:
     not been read.
     """
     size, root = store.checkpoint
-    known = Peers.from_text(store.recall("peers"))
-    if known.frontier.size == size:
-        return known
+    cached = Peers.from_text(store.recall("peers"))
+    if cached.frontier.size == size:
+        return cached
     with carrier_to(at or store.address, store.ca) as carrier:
-        current = known.read_on(carrier.entries, size, root)
+        current = cached.read_on(carrier.entries, size, root)
     store.remember({"peers": current.to_text()})
     return current
 
 
-def _peer(name: str, known: Peers, pins: Mapping[str, str]) -> dict[str, Any]:
-    logged, pinned = known.keys.get(name), pins.get(name)
+def _peer(name: str, log_peers: Peers, pins: Mapping[str, str]) -> dict[str, Any]:
+    logged, pinned = log_peers.keys.get(name), pins.get(name)
     key = PublicKey.from_text(pinned or logged or "")
     differs = logged is not None and pinned is not None and logged != pinned
     where = "pin" if pinned is not None else "log"
-    state = known.states.get(name, "not enrolled")
+    state = log_peers.states.get(name, "not enrolled")
     believed = (pinned is not None or not pins) and not differs and state != "gone"
     return {
         "name": name,
@@ -182,8 +181,7 @@ def _table(
     if any(peer["name"] == name and peer["id"] != own.id for peer in rows):
         parts.append(
             line(
-                "The log shows another key for this client than its own: keep away from this "
-                "server.",
+                "The log shows another key for this client than its own: do not use this server.",
                 BAD,
                 indent=2,
             )
@@ -195,7 +193,7 @@ def _origin(peer: dict[str, Any], *, pinned: bool) -> Text:
     if peer["differs"]:
         return Text("pin; THE LOG HAS ANOTHER", style=BAD)
     refused = pinned and peer["from"] == "log" and peer["state"] != "gone"
-    return Text("log; no pin: refused", style=WAITS) if refused else Text(peer["from"])
+    return Text("log; not pinned: refused", style=WAITS) if refused else Text(peer["from"])
 
 
 def _how_to_pin(folder: Path, output: Path | None) -> RenderableType:
@@ -207,23 +205,21 @@ def _how_to_pin(folder: Path, output: Path | None) -> RenderableType:
     )
     pinning = f"expunge client pin {typed(file)} --dir {typed(folder)}"
     return next_steps(
-        *written, pinning, why="Compare each id with its client, by telephone for instance. Then:"
+        *written, pinning, why="Compare each id with its client, for instance by telephone. Then:"
     )
 
 
 @command()
 @click.argument("given", nargs=-1, metavar="[FILE|NAME=KEY]...")
 @client_option
-@click.option("--clear", is_flag=True, help="Drop all pins: keys come from the log again.")
+@click.option("--clear", is_flag=True, help="Remove all pins; use the keys in the log again.")
 def pin(given: tuple[str, ...], folder: Path, clear: bool) -> None:
-    """Pin the keys of other clients, as you have compared them with each by a way that the server
-    has no hand in.
+    """Pin other clients' keys, after comparing them out of band.
 
     FILE is one that expunge client peers -o writes. KEY is a file that expunge client key -o
-    writes, or the base64 of a key. From then on nobody but those pinned is accepted in a round of
-    secure aggregation: pin newcomers when they come. This client's own key is always among them.
-    Exits with 3 if the log shows another key; the pin is kept all the same, and no round is joined
-    with it.
+    writes, or a key in base64. From then on only pinned clients are accepted in a round of secure
+    aggregation: pin new clients when they join. This client's own key is always pinned. Exits with
+    3 if the log shows another key; the pin is kept, and this client joins no round with that key.
 
     Example:
       expunge client pin peers.json --dir hospital-a
@@ -242,14 +238,14 @@ def pin(given: tuple[str, ...], folder: Path, clear: bool) -> None:
                 if after.get(peer, key) != key:
                     whose = "its own" if peer == name else "pinned already"
                     raise InputError(
-                        f"another key of {peer} is {whose}, and nothing was changed: drop all pins "
-                        "by --clear first"
+                        f"another key of {peer} is {whose}, and nothing was changed: remove all "
+                        "pins with --clear first"
                     )
                 after[peer] = key
         store.remember({"pins": pins_text(after)})
-        known = Peers.from_text(store.recall("peers"))
-    different = sorted(peer for peer, key in after.items() if known.keys.get(peer, key) != key)
-    left_out = sorted(known.active - set(after)) if after else []
+        log_peers = Peers.from_text(store.recall("peers"))
+    different = sorted(peer for peer, key in after.items() if log_peers.keys.get(peer, key) != key)
+    left_out = sorted(log_peers.active - set(after)) if after else []
     parts: list[RenderableType] = [
         line(
             f"{count(len(after), 'key')} pinned by {name}: {', '.join(sorted(after))}."
@@ -260,12 +256,16 @@ def pin(given: tuple[str, ...], folder: Path, clear: bool) -> None:
     ]
     if left_out:
         parts.append(
-            line(f"Rounds with others are refused now: {', '.join(left_out)}.", WAITS, indent=2)
+            line(
+                f"Rounds with clients that are not pinned are refused: {', '.join(left_out)}.",
+                WAITS,
+                indent=2,
+            )
         )
     if different:
         parts.append(
             line(
-                f"THE LOG SHOWS ANOTHER KEY for {', '.join(different)}: take no part, and ask "
+                f"THE LOG SHOWS ANOTHER KEY for {', '.join(different)}: join no round, and ask "
                 "them.",
                 BAD,
                 indent=2,
@@ -286,7 +286,7 @@ def _keys(text: str) -> dict[str, str]:
             )
         except (ValueError, FormatError) as problem:
             raise FormatError(
-                f"{path} is no file of keys: expunge client peers -o FILE writes one ({problem})"
+                f"{path} is not a file of keys: expunge client peers -o FILE writes one ({problem})"
             ) from problem
     name, equals, key = text.partition("=")
     if not equals or not name or not key:

@@ -1,4 +1,4 @@
-"""`expunge client status` and `receipts`: how a client stands. Nothing is computed for it."""
+"""`expunge client status` and `receipts`: a client's state. Nothing is computed for it."""
 
 from __future__ import annotations
 
@@ -40,13 +40,11 @@ from expunge.storage.files import make_folder, write_whole
 @command()
 @client_option
 def status(folder: Path) -> None:
-    """Show how a client stands: its samples, what is pending, its last receipt and head.
+    """Show status: samples, pending changes, last receipt, head.
 
-    Asks no server.
-
-    A read-only snapshot, safe while another process works on the folder: it shows that process's
-    last whole change, and says so. The same holds for expunge client list, export and receipts,
-    expunge head and expunge predict.
+    Read-only snapshot; safe while another process writes. It then shows the last complete change
+    and says so. This also holds for expunge client list, export and receipts, expunge head and
+    expunge predict. Contacts no server.
 
     Example:
       expunge client status --dir hospital-a
@@ -70,7 +68,7 @@ def status(folder: Path) -> None:
         if overview.left
         else "is leaving the federation"
         if overview.leaving
-        else "takes part"
+        else "is active"
     )
     state = "was forgotten by the operator" if overview.gone else state
     Screen.current().result(
@@ -88,7 +86,7 @@ def status(folder: Path) -> None:
                 ("Samples", f"{overview.live:,}"),
                 ("Pending", ", ".join(pending) or "nothing"),
                 (
-                    "Receipts up to",
+                    "Last receipt",
                     f"request {overview.sequence}" if overview.sequence else "none yet",
                 ),
                 (
@@ -99,12 +97,12 @@ def status(folder: Path) -> None:
                         else "none yet: expunge client sync"
                     ),
                 ),
-                ("Log seen up to", f"entry {overview.checkpoint}"),
-                ("Sends", f"{overview.message} messages"),
+                ("Log read up to", f"entry {overview.checkpoint}"),
+                ("Messages", overview.message),
                 *([] if round_ is None else [("Secure aggregation", _round_in_words(round_))]),
                 (
-                    "Features are",
-                    "kept" if overview.mode == "cached" else "computed again when needed",
+                    "Keeps features",
+                    "yes" if overview.mode == "cached" else "no: recomputes them when needed",
                 ),
                 ("Server", unwrapped(address)),
                 ("Federation", overview.federation),
@@ -128,8 +126,8 @@ _REFUSED = ("The server refused the last request", "The last request did not tak
 
 
 def _overview(store: ClientOverview) -> tuple[Status, str, Spec, dict[str, Any] | None]:
-    """How a client stands, where its server is, the spec; and where it has rounds, whether one is
-    under way, and its pins.
+    """A client's state, its server's address and the spec; with secure aggregation also whether a
+    round is in progress, and its pins.
     """
     rounds = None
     if store.spec.is_masked:
@@ -144,9 +142,9 @@ def _round_in_words(rounds: dict[str, Any]) -> str:
     pins = (
         f"{count(rounds['pins'], 'key')} pinned"
         if rounds["pins"]
-        else "keys from the log (expunge client peers)"
+        else "keys from the log (see expunge client peers)"
     )
-    under_way = "a round is under way: sync goes on with it"
+    under_way = "a round is under way: sync continues it"
     return f"{under_way if rounds['in_round'] else 'no round is under way'}; {pins}"
 
 
@@ -154,14 +152,14 @@ def show_forgotten(overview: Status, folder: Path) -> list[RenderableType]:
     """What is left of a client that its server knows no longer, and how it is erased."""
     here = overview.live + overview.adding
     parts: list[RenderableType] = [
-        line(f"{overview.name} was forgotten by the operator: the server knows it no longer.", BAD),
+        line(f"{overview.name} was forgotten by the operator: the server no longer knows it.", BAD),
         line(f"{count(here, 'sample')} still in this folder."),
     ]
     if here:
         parts.append(
             next_steps(
                 f"expunge client leave --dir {typed(folder)}",
-                why="To erase them, which needs no server:",
+                why="To erase them, without a server:",
             )
         )
     return parts
@@ -174,15 +172,14 @@ def show_forgotten(overview: Status, folder: Path) -> list[RenderableType]:
     "-o",
     "--output",
     type=PATH,
-    help="Write them: to this file (one receipt) or into this folder (all).",
+    help="Write one receipt to this file, or all into this folder.",
 )
 def receipts(number: str | None, folder: Path, output: Path | None) -> None:
-    """List the receipts that this client holds, or write them to files; each is checked against the
-    server's key.
+    """List this client's receipts, or write them to files.
 
-    A receipt says what was asked, what changed, where it stands in the audit log, and by when the
-    request is erased at rest. It names no sample and no person. NUMBER is that of a receipt, or
-    last.
+    A receipt states what was requested, what changed, its place in the audit log, and by when the
+    request is erased at rest. It names no sample and no person. NUMBER is the number of a receipt,
+    or last. Each receipt is verified with the server's key. Contacts no server.
 
     Example:
       expunge client receipts --dir hospital-a
@@ -244,7 +241,7 @@ def _listed(verified: list[Receipt]) -> list[RenderableType]:
     )
     parts = [table(columns, rows, right=("Receipt", "Clients", "Added", "Deleted", "Log entry"))]
     note = (
-        "Samples are counted for all clients of a round together: nobody else can tell this "
+        "Samples are counted for all clients of a round together: a receipt does not show this "
         "client's own."
     )
     return [*parts, *([line(note, QUIET, indent=2)] if rounds else [])]
@@ -253,8 +250,8 @@ def _listed(verified: list[Receipt]) -> list[RenderableType]:
 def _receipts(store: ClientOverview, given: str | None) -> dict[int, Receipt]:
     chains, documents = store.chains(), store.documents("receipt")
     if given is not None:
-        known = [Identifier(str(number)) for number in documents]
-        number = int(resolve(given, known, "receipt", abbreviated=False))
+        identifiers = [Identifier(str(number)) for number in documents]
+        number = int(resolve(given, identifiers, "receipt", abbreviated=False))
         documents = {number: documents[number]}
     verified = {}
     for sequence, data in documents.items():

@@ -24,15 +24,15 @@ from expunge.kinds import MESSAGES
 @click.option(
     "--accept-restored",
     is_flag=True,
-    help="The server was restored from a backup: accept that its log is shorter.",
+    help="The server was restored from a backup: accept its shorter log.",
 )
 @click.option(
-    "--message", type=click.Choice(MESSAGES), help="From now on send messages of this kind."
+    "--message", type=click.Choice(MESSAGES), help="Send messages of this kind from now on."
 )
 @click.option(
     "--old-copy",
     is_flag=True,
-    help="This folder was put back from a backup: drop what has been erased since.",
+    help="This folder was restored from a backup: drop what has been erased since.",
 )
 @wait_options
 @at_option
@@ -46,15 +46,15 @@ def sync(
     wait: float,
     at: str | None,
 ) -> None:
-    """Send what is pending, carry out erasure orders, answer audits, fetch the newest head.
+    """Send pending changes, carry out erasure orders, answer audits, fetch the newest head.
 
-    Run it regularly (a timer, cron): this is how a client learns that somebody is to be forgotten.
-    Everything that the server says is checked: signatures, that its log only ever grows, that the
-    head belongs to its certificate.
+    Run it regularly (systemd timer, cron): a client learns of erasure orders only when it syncs. It
+    verifies every answer of the server: signatures, that the log only grows, that the head matches
+    its certificate.
 
-    Under secure aggregation a change takes effect in a round with other clients: this waits for
-    them, and exits with 7 if they do not come in time. What is pending stays so, and the next sync
-    goes on where this one stopped.
+    Under secure aggregation a change takes effect in a round with other clients. Sync waits for
+    them and exits with 7 if they do not join in time; changes stay pending, and the next sync
+    continues.
 
     Example:
       expunge client sync --dir hospital-a
@@ -87,18 +87,17 @@ def sync(
 @wait_options
 @at_option
 def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str | None) -> None:
-    """Leave the federation: everything that this client ever added is deleted, here and at the
-    server.
+    """Leave the federation: delete everything this client added, here and at the server.
 
-    The receipt, which proves that nothing of this client remains, stays in the folder. A client
-    that has left cannot come back under the same name. A client that the operator has forgotten
-    erases its samples by this too, and needs no server for it.
+    The signed receipt of the deletion stays in the folder. A client that has left cannot return
+    under the same name. A client that the operator has forgotten uses this command to erase its
+    samples, without a server.
 
     Example:
       expunge client leave --dir hospital-a
 
     Next:
-      expunge client receipts --dir hospital-a -o receipts      keep the proof
+      expunge client receipts --dir hospital-a -o receipts      keep the receipts
     """
     screen = Screen.current()
     with store_at(folder) as store:

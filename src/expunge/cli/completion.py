@@ -16,7 +16,9 @@ _SHELLS = ("bash", "zsh", "fish")
 @command()
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> None:
-    """Print a script that completes commands and options in your shell.
+    """Print a completion script for your shell.
+
+    It completes commands and options in bash, zsh or fish.
 
     Example:
       expunge completion bash > ~/.local/share/bash-completion/completions/expunge

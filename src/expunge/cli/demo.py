@@ -43,7 +43,7 @@ from expunge.client import Agent, ClientStore, SyncResult, enrol
 from expunge.client.sync import patience, sync_all
 from expunge.crypto import Envelope, PublicKey
 from expunge.errors import EvidenceError, FormatError, StoreError
-from expunge.evidence import Finding, Receipt, published_head, render_bundle, verify
+from expunge.evidence import Receipt, VerifiedFile, published_head, render_bundle, verify
 from expunge.evidence.wording import found_in, moment
 from expunge.exact import blas, wide
 from expunge.federation.founding import found_federation
@@ -53,7 +53,7 @@ from expunge.office import Office
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
-from expunge.secagg import Contribution, Masked
+from expunge.secagg import Contribution, MaskedVector
 from expunge.secagg.messages import read_client_message, read_preamble
 from expunge.server.state import Settings
 from expunge.solvers import solve
@@ -74,7 +74,7 @@ class Recording:
     def shown(self) -> list[RenderableType]:
         """Some numbers of the client's first sum, as they are, and as they reached the server."""
         name, spec = self.store.name, self.store.spec
-        masked = Masked.from_bytes(cast("_RecordingCarrier", self.carrier).masked)
+        masked = MaskedVector.from_bytes(cast("_RecordingCarrier", self.carrier).masked)
         truth = Contribution.of(self.store.statistics(), None, spec).vector()
         seen = wide.from_bytes(masked.to_bytes(), (masked.length,))
         rows: list[tuple[str, object]] = [
@@ -82,20 +82,20 @@ class Recording:
                 what,
                 Text.assemble(
                     f"{_integer(truth, index):>4}",
-                    (f"   the server saw {_digits(seen, index)}…", QUIET),
+                    (f"   received as {_digits(seen, index)}…", QUIET),
                 ),
             )
             for what, index in _indices(spec).items()
         ]
         text = (
-            f"What {name} sent, and what the server saw of it (numbers of 128 bits under masks "
+            f"What {name} contributed, and what the server received (128-bit numbers under masks "
             "that cancel in the sum):"
         )
         return [line(), line(text, QUIET), facts(rows)]
 
 
 class _RecordingCarrier:
-    """Whatever is asked of it, the carrier does itself."""
+    """Everything is delegated to the carrier."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
@@ -112,7 +112,7 @@ class _RecordingCarrier:
 
 
 def _indices(spec: Spec) -> dict[str, int]:
-    """Where some numbers that people understand stand in the vector."""
+    """The positions in the vector of some numbers that people understand."""
     before = (
         blas.packed_length(spec.width)
         + spec.width * spec.columns
@@ -140,7 +140,7 @@ _SEED = 7
 _PERSON = "person-17"
 _AUDIT_SECONDS = 30.0
 _GATHER_FOR = (
-    0.2  # seconds that a round waits for yet another client: here they come one right after another
+    1.0  # seconds that a round waits for yet another client: here they come one right after another
 )
 _RECORDED = 3  # the client whose masked message is looked at
 
@@ -148,7 +148,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Digits:
+class DemoDigits:
     """Samples with their owners, and others to test with."""
 
     features: Array
@@ -159,7 +159,7 @@ class Digits:
     test_labels: Array
 
     @classmethod
-    def load(cls) -> Digits:
+    def load(cls) -> DemoDigits:
         """scikit-learn's 1,797 digits; clients and people are assigned by a fixed draw, every fifth
         digit is for testing.
         """
@@ -175,7 +175,7 @@ class Digits:
         return cls(features[~test], labels[~test], clients, people, features[test], labels[test])
 
     def accuracy(self, head: Head) -> float:
-        """On digits that nobody trained on."""
+        """On held-out digits."""
         return float((head.predict(self.test_features) == self.test_labels).mean())
 
 
@@ -185,7 +185,7 @@ class DemoRun:
 
     folder: Path
     screen: Screen
-    digits: Digits
+    digits: DemoDigits
     spec: Spec
     took: dict[str, float] = field(default_factory=dict)
     recording: Recording | None = None  # under secure aggregation
@@ -207,32 +207,31 @@ class DemoRun:
 
 @command()
 @click.option(
-    "--keep", type=FOLDER, help="Keep everything in this new folder, to try other commands on."
+    "--keep", type=FOLDER, help="Keep everything in this new folder, to try other commands."
 )
 @click.option(
     "--secure-aggregation",
     is_flag=True,
-    help="The server learns sums over rounds of clients, and nothing else.",
+    help="Mask clients' messages: the server sees only sums over rounds.",
 )
 def demo(keep: Path | None, secure_aggregation: bool) -> None:
-    """Show the whole story in a few seconds: train, forget a person, verify, audit, compare with
-    retraining.
+    """Run a complete demo: train, forget, verify, audit, compare with retraining.
 
-    Ten clients share scikit-learn's real handwritten digits. One person, who has samples at several
-    clients, asks to be forgotten; an erasure order goes round, every client answers, and the
-    evidence is verified offline. Exits with 3 if the head is not, bit for bit, the one that
-    retraining without that person gives.
+    Ten clients share scikit-learn's handwritten digits. One person with samples at several clients
+    asks to be forgotten. An erasure order reaches every client, each answers, and the evidence is
+    verified offline. Exits with 3 unless the head equals, bit for bit, the head retrained without
+    that person.
 
-    With --secure-aggregation the same is done by clients that send masked sums only; what the
-    server saw of one of them is shown beside what that client really sent.
+    With --secure-aggregation clients send masked sums only. The demo then shows one client's true
+    numbers beside what the server received.
 
     Example:
       expunge demo
       expunge demo --secure-aggregation
-      expunge demo --keep demo      and then try the commands that it prints
+      expunge demo --keep demo      keep the files, and see what to try next
     """
     if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise StoreError(f"{keep} is not empty: name a new folder to keep the demo in")
+        raise StoreError(f"{keep} is not empty: name a new folder for the demo")
     with ExitStack() as stack:
         folder = (
             keep
@@ -242,7 +241,7 @@ def demo(keep: Path | None, secure_aggregation: bool) -> None:
         make_folder(folder)
         messages: tuple[MessageKind, ...] = ("masked",) if secure_aggregation else ("gram", "rows")
         spec = Spec(dim=64, labels=tuple(range(10)), gamma=1.0, messages=messages)
-        run = DemoRun(folder, Screen.current(), Digits.load(), spec)
+        run = DemoRun(folder, Screen.current(), DemoDigits.load(), spec)
         value = _run(run)
     run.screen.result(
         value | {"kept": None if keep is None else str(keep), "seconds": run.took},
@@ -256,11 +255,11 @@ def _run(run: DemoRun) -> dict[str, Any]:
         line(f"Expunge {__version__}: exact, checkable unlearning", "bold"),
         line(
             f"Real handwritten digits: {count(len(digits.labels), 'sample')} of {_PEOPLE} people "
-            f"at {_CLIENTS} clients, and {len(digits.test_labels)} others to test with."
+            f"at {_CLIENTS} clients, and {len(digits.test_labels)} more for testing."
         ),
     )
     with ExitStack() as stack:
-        with run.step("found", "Found a federation and enrol ten clients"):
+        with run.step("found", "Create a federation and enrol ten clients"):
             layout = found_federation(run.folder / "federation", run.spec)
             carrier = LocalCarrier.open(layout.server, settings=Settings(gather_for=_GATHER_FOR))
             stack.callback(carrier.close)
@@ -316,7 +315,7 @@ def _sync(agents: Sequence[Agent]) -> list[SyncResult]:
 
 def _train(run: DemoRun, agents: Sequence[Agent]) -> Head:
     digits = run.digits
-    rounds = ", in a round of secure aggregation," if run.spec.is_masked else ""
+    rounds = " under masks" if run.spec.is_masked else ""
     with run.step("train", f"Every client adds its samples{rounds} and gets a receipt"):
         for number, agent in enumerate(agents):
             own = np.flatnonzero(digits.client == number)
@@ -333,7 +332,7 @@ def _train(run: DemoRun, agents: Sequence[Agent]) -> Head:
         facts(
             [
                 ("Head", f"{head.digest[:32]}…"),
-                ("Accuracy", f"{digits.accuracy(head):.4f} on digits that nobody trained on"),
+                ("Accuracy", f"{digits.accuracy(head):.4f} on the test digits"),
             ]
         ),
         *([] if run.recording is None else run.recording.shown()),
@@ -350,7 +349,9 @@ def _head(agent: Agent) -> Head:
 
 
 def _forget(run: DemoRun, office: Office, agents: Sequence[Agent]) -> list[Receipt]:
-    with run.step("forget", f"{_PERSON} asks to be forgotten: an erasure order goes round"):
+    with run.step(
+        "forget", f"{_PERSON} asks to be forgotten: an erasure order reaches all clients"
+    ):
         order = office.do("order", {"subject": _PERSON})["order"]
         done = _sync(agents)
         answer = office.ask("show-order", {"order": order})
@@ -375,7 +376,7 @@ def _forget(run: DemoRun, office: Office, agents: Sequence[Agent]) -> list[Recei
 
 
 def _deleted(answers: Sequence[dict[str, Any]], receipts: Sequence[Receipt]) -> str:
-    """What the order has deleted, as far as the server was told."""
+    """What the order has deleted, as far as the server knows."""
     total, undisclosed = found_in(answers)
     if not undisclosed:
         holding = [f"{answer['client']} {answer['found']}" for answer in answers if answer["found"]]
@@ -383,8 +384,8 @@ def _deleted(answers: Sequence[dict[str, Any]], receipts: Sequence[Receipt]) -> 
     entry = receipts[0].logged.entry
     names = ", ".join(client["client"] for client in entry["clients"])
     return (
-        f"{entry['deleted']} samples by {len(entry['clients'])} clients together ({names}); "
-        "how many by each is not disclosed"
+        f"{entry['deleted']} samples at {len(entry['clients'])} clients in one round ({names}); "
+        "the number at each client is not disclosed"
     )
 
 
@@ -393,7 +394,7 @@ def _show_receipt(run: DemoRun, receipts: Sequence[Receipt]) -> None:
     entry = receipt.logged.entry
     run.show(
         line(),
-        line(f"The receipt that {receipt.client} now holds, signed by the server:", QUIET),
+        line(f"The receipt that {receipt.client} received, signed by the server:", QUIET),
         facts(
             [
                 ("Request", f"{receipt.sequence} of {receipt.client}: {receipt_in_words(receipt)}"),
@@ -401,20 +402,20 @@ def _show_receipt(run: DemoRun, receipts: Sequence[Receipt]) -> None:
                 (
                     "Audit log",
                     (
-                        f"entry {receipt.logged.index}, with its proof in a log of "
-                        f"{receipt.checkpoint.size}"
+                        f"entry {receipt.logged.index}, with an inclusion proof in a log of "
+                        f"{receipt.checkpoint.size} entries"
                     ),
                 ),
-                ("Ledger before", f"{entry['ledger_before'][:32]}…  (salted)"),
-                ("Ledger after", f"{entry['ledger_after'][:32]}…  (salted)"),
+                ("Ledger before", f"{entry['ledger_before'][:32]}…  (salted digest)"),
+                ("Ledger after", f"{entry['ledger_after'][:32]}…  (salted digest)"),
                 ("Erased at rest by", moment(entry["erased_by"])),
             ]
         ),
     )
 
 
-def _verify(run: DemoRun, office: Office, carrier: Carrier, layout: Layout) -> Finding:
-    with run.step("verify", "The evidence is written to one file, and verified offline"):
+def _verify(run: DemoRun, office: Office, carrier: Carrier, layout: Layout) -> VerifiedFile:
+    with run.step("verify", "The evidence is written to one file and verified offline"):
         order = office.ask("orders", {})[0]["order"]
         envelope = Envelope.from_json(office.ask("bundle", {"order": order}), "bundle")
         write_whole(run.folder / "order.html", render_bundle(envelope))
@@ -426,9 +427,9 @@ def _verify(run: DemoRun, office: Office, carrier: Carrier, layout: Layout) -> F
     run.show(
         facts(
             [
-                ("As written", Text("it holds", style=GOOD)),
-                ("One byte altered", "refused, as it must be"),
-                ("It proves", finding.proved[-1]),
+                ("As written", Text("verified", style=GOOD)),
+                ("One byte altered", "refused, as it should be"),
+                ("It documents", finding.proved[-1]),
                 ("It does not prove", finding.not_proved[0]),
             ]
         )
@@ -452,7 +453,7 @@ def _duration(seconds: float) -> str:
 
 
 def _audit(run: DemoRun, office: Office, agents: Sequence[Agent]) -> str:
-    with run.step("audit", "An audit: every client recomputes from its own samples"):
+    with run.step("audit", "Audit: every client recomputes its sums from its own samples"):
         audit = office.do("audit", {})["audit"]
         _sync(agents)
         ends = time.monotonic() + _AUDIT_SECONDS
@@ -464,7 +465,7 @@ def _audit(run: DemoRun, office: Office, agents: Sequence[Agent]) -> str:
     words = (
         "the sum of all clients is the ledger, bit for bit"
         if result == "equal"
-        else "the ledger is not the sum of all clients"
+        else "the sum of all clients is not the ledger"
     )
     run.show(
         facts([("Result", Text(f"{result}: {words}", style=GOOD if result == "equal" else BAD))])
@@ -477,12 +478,12 @@ def _audit(run: DemoRun, office: Office, agents: Sequence[Agent]) -> str:
 def _compare(run: DemoRun, before: Head, after: Head) -> bool:
     digits = run.digits
     keep = digits.person != _PERSON
-    with run.step("retrain", f"The proof: retrain from scratch without {_PERSON}"):
+    with run.step("retrain", f"Check: retrain from scratch without {_PERSON} and compare"):
         retrained = solve(Statistics.of(run.spec, digits.features[keep], digits.labels[keep]))
     equal = retrained.digest == after.digest
     run.show(
         table(
-            ("", "Digest of the head", "Accuracy"),
+            ("Head", "Digest", "Accuracy"),
             [
                 ("before", f"{before.digest[:40]}…", f"{digits.accuracy(before):.4f}"),
                 ("forgotten", f"{after.digest[:40]}…", f"{digits.accuracy(after):.4f}"),
@@ -490,9 +491,9 @@ def _compare(run: DemoRun, before: Head, after: Head) -> bool:
             ],
         ),
         line(
-            "Forgotten and retrained are equal, bit for bit."
+            "The heads after forgetting and after retraining are equal, bit for bit."
             if equal
-            else "Forgotten and retrained DIFFER.",
+            else "The heads after forgetting and after retraining DIFFER.",
             GOOD if equal else BAD,
             indent=2,
         ),
@@ -509,7 +510,7 @@ def _closing(keep: Path | None, *, masked: bool) -> RenderableType:
         return next_steps(
             "expunge demo --keep demo",
             "expunge --help",
-            why="This was in a temporary folder, which is gone. To keep one, and for all commands:",
+            why="The demo's temporary folder is deleted. To keep one, and to list all commands:",
         )
     federation, clinic = typed(keep / "federation"), typed(keep / "clinic-3")
     operator = typed(keep / "federation" / "operator")
@@ -525,8 +526,8 @@ def _closing(keep: Path | None, *, masked: bool) -> RenderableType:
             f"expunge order show last --office {operator}",
             f"expunge serve {federation}",
             why=(
-                "What to type next (changes take effect in rounds of three clients or more, while "
-                "it is being served):"
+                "Next (changes take effect in rounds of three clients or more, while the server "
+                "runs):"
             ),
         )
     return next_steps(
@@ -536,5 +537,5 @@ def _closing(keep: Path | None, *, masked: bool) -> RenderableType:
         f"expunge client forget --subject person-12 --dir {clinic}",
         f"expunge order list --office {operator}",
         f"expunge serve {federation}",
-        why="What to type next:",
+        why="Next:",
     )

@@ -34,24 +34,24 @@ from expunge.wire.token import Token
     "folder",
     type=FOLDER,
     required=True,
-    help="The new folder to keep key, samples and receipts in.",
+    help="The new folder for key, samples and receipts.",
 )
 @click.option(
     "--message",
     type=click.Choice(MESSAGES),
-    help="What to send. [default: rows, if the spec allows them]",
+    help="The kind of messages to send. [default: rows, if allowed]",
 )
 @click.option(
     "--recompute",
     is_flag=True,
-    help="Keep no features: compute them again from their files whenever they are needed.",
+    help="Keep no features; recompute them from their files when needed.",
 )
-@backbone_option("What turns images or texts into features, such as hf:FOLDER?pooling=cls.")
+@backbone_option("Turns images or texts into features, as in hf:FOLDER?pooling=cls.")
 @mirror_option()
 @click.option(
     "--rejoin",
     is_flag=True,
-    help="The folder is that of a client whose server was lost: take it to the rebuilt one.",
+    help="The folder is an existing client's: move it to the rebuilt server.",
 )
 @at_option
 def enroll(
@@ -65,15 +65,15 @@ def enroll(
     rejoin: bool,
     at: str | None,
 ) -> None:
-    """Enrol in a federation by the one-time TOKEN that its operator made.
+    """Enrol in a federation with a one-time TOKEN from its operator.
 
-    TOKEN is the token itself, a file that holds it, or - for standard input. It says who you are: a
-    client gets a store of samples, an officer or operator an office. A key is made here and never
-    leaves; the server's key is pinned by the token. If the answer is lost, the same command again
-    finishes it.
+    TOKEN is the token itself, a file that holds it, or - for standard input. The token sets the
+    role: a client gets a store of samples, an officer or operator an office. The private key is
+    created here and never leaves this folder; the token pins the server's key. If the server's
+    answer is lost, run the same command again to finish.
 
-    gram shows the server sums of a batch; rows show it the features themselves, and make deletions
-    faster.
+    --message rows shows the server the features themselves and makes deletions faster. gram shows
+    it the sums of a batch, which can reveal the samples of a small batch.
 
     Example:
       expunge enroll hospital-a.token --dir hospital-a
@@ -221,16 +221,16 @@ def _show_client(store: ClientStore, folder: Path) -> None:
                 ("Server", unwrapped(store.address)),
                 (
                     "Features",
-                    f"{spec.dim} numbers each; grid below {spec.grid.limit:g} in magnitude",
+                    f"{spec.dim} numbers each, below {spec.grid.limit:g} in magnitude",
                 ),
                 (
                     "Labels",
                     labels + (", ..." if spec.labels is not None and len(spec.labels) > 8 else ""),
                 ),
-                ("Sends", f"{store.message} messages"),
+                ("Messages", store.message),
                 (
-                    "Features are",
-                    "kept" if store.mode == "cached" else "computed again when needed",
+                    "Keeps features",
+                    "yes" if store.mode == "cached" else "no: recomputes them when needed",
                 ),
             ]
         ),
@@ -280,6 +280,6 @@ def _rejoin(folder: Path, token: Token, address: str) -> None:
             facts([("Samples to send again", store.status().live)]),
             next_steps(
                 f"expunge client sync --dir {typed(folder)}",
-                why="When the operator has asked everybody to send again:",
+                why="Next, when the operator has asked all clients to send again:",
             ),
         )

@@ -25,30 +25,29 @@ _Found = tuple[bytes, Head, Certificate]
 
 
 @command()
-@output_option("Write the head to this file: with its certificate, or as --export says.")
+@output_option("Write the head and its certificate to this file.")
 @click.option(
     "--export",
     "form",
     type=click.Choice(_FORMATS),
-    help="Write weights for other tools instead; needs -o.",
+    help="Write the weights alone, for other tools; needs -o.",
 )
 @click.option(
     "--dir",
     "folder",
     type=FOLDER,
     envvar="EXPUNGE_CLIENT",
-    help="Take the head that this client last fetched.",
+    help="Use the head that this client last fetched.",
 )
 @office_option
 @at_option
 def head(
     output: Path | None, form: str | None, folder: Path | None, office: Path | None, at: str | None
 ) -> None:
-    """Show the newest head: its digest, what it was trained on, its certificate; or write it to a
-    file.
+    """Show the newest head and its certificate, or write it to a file.
 
-    With --dir it is the head that the client fetched at its last sync; otherwise an operator's or
-    officer's office asks the server. Signature and digest are checked either way.
+    With --dir, this is the head that the client fetched at its last sync. Otherwise an operator's
+    or officer's office asks the server. Signature and digest are verified either way.
 
     Example:
       expunge head --dir hospital-a
@@ -100,7 +99,7 @@ def head(
                 ),
                 (
                     "Exact",
-                    "yes: bit for bit what retraining gives"
+                    "yes, as certified: bit for bit equal to retraining"
                     if certificate.exact
                     else f"no: {certificate.deviation}",
                 ),
@@ -137,7 +136,7 @@ def _from_server(office: Path | None, at: str | None) -> tuple[_Found, Path]:
     with office_at(office, at) as connection:
         data = connection.carrier.head()
         if data is None:
-            raise InputError("the server sent no head: try again")
+            raise InputError("the server sent no head: retry")
         connection.office.federation_content()  # so that a key that is newer than ours is known
         return (data, *published_head.read(data, connection.office.chain)), connection.office.path
 

@@ -37,7 +37,7 @@ from expunge.office import Office
 from expunge.ridge.spec import Spec
 from expunge.server.ledger import SOLVERS
 
-_GRID_HELP = "DIGITS,FRACTION_BITS: 2 digits of 21 bits, of which so many after the point."
+_GRID_HELP = "DIGITS,FRACTION_BITS (a digit has 21 bits)"
 
 
 @command()
@@ -46,49 +46,49 @@ _GRID_HELP = "DIGITS,FRACTION_BITS: 2 digits of 21 bits, of which so many after 
 @click.option(
     "--labels",
     metavar="A,B,C",
-    help="The labels, for classification; @FILE reads one from each line, but for '# comments'.",
+    help="Labels, for classification; @FILE reads one per line, except '# comments'.",
 )
-@click.option("--outputs", type=int, help="The number of outputs, for regression.")
+@click.option("--outputs", type=int, help="Number of outputs, for regression.")
 @click.option("--gamma", type=float, default=1.0, show_default=True, help="The ridge parameter.")
 @click.option(
     "--intercept/--no-intercept",
     default=True,
     show_default=True,
-    help="Whether to add a constant feature.",
+    help="Add a constant feature.",
 )
-@click.option("--grid", default="2,35", show_default=True, help=f"Of features. {_GRID_HELP}")
+@click.option("--grid", default="2,35", show_default=True, help=f"Feature grid: {_GRID_HELP}.")
 @click.option(
-    "--label-grid", default="2,35", show_default=True, help="Of labels, in the same form."
+    "--label-grid", default="2,35", show_default=True, help="Label grid, in the same form."
 )
 @click.option(
     "--publication-bits",
     type=int,
     default=40,
     show_default=True,
-    help="Weights are published as multiples of 2^-BITS.",
+    help="Publish weights as multiples of 2^-BITS.",
 )
-@backbone_option("Pin this backbone, such as hf:FOLDER?pooling=cls or onnx:model.onnx.")
+@backbone_option("Pin a backbone, such as hf:FOLDER?pooling=cls or onnx:model.onnx.")
 @click.option(
     "--fingerprint",
     metavar="TEXT",
-    help="Pin a backbone by its fingerprint, or by any text that all agree on.",
+    help="Pin a backbone by its fingerprint, or by any agreed text.",
 )
-@click.option("--messages", help="What clients may send. [default: rows,gram]")
+@click.option("--messages", help="Messages that clients may send. [default: rows,gram]")
 @rules_options
 @click.option(
     "--spec",
     "spec_file",
     type=FILE,
-    help="Take the spec from this JSON file instead of the options above.",
+    help="Read the spec from this JSON file, instead of the options above.",
 )
 @click.option(
     "--solver",
     type=click.Choice(sorted(SOLVERS)),
     default="woodbury",
     show_default=True,
-    help="Both give the same bytes.",
+    help="Both give the same heads, bit for bit.",
 )
-@host_option("A name or address under which clients reach it. Repeatable.")
+@host_option("A name or address at which clients reach the server. Repeatable.")
 @port_option()
 @mirror_option()
 def init(
@@ -99,17 +99,17 @@ def init(
     mirrors: tuple[Path, ...],
     **given: Any,
 ) -> None:
-    """Found a federation in the new folder DIRECTORY.
+    """Create a federation in the new folder DIRECTORY.
 
-    Makes the server's folder with its signing key, an office for the first operator
-    (DIRECTORY/operator), and a certificate for TLS. The spec, which every client must agree on, is
-    fixed here: dim, grid, intercept and backbone for good; gamma, labels and messages can be
-    amended. With --host, tokens lead clients to https://HOST:PORT; without, to this folder (a
-    federation in one machine).
+    Creates the server's folder with its signing key, an office for the first operator
+    (DIRECTORY/operator), and a TLS certificate. This fixes the spec that every client must agree
+    on: dim, grid, intercept and backbone permanently; gamma, labels and messages can be amended.
+    With --host, tokens point clients to https://HOST:PORT; without it, to this folder (a federation
+    on one machine).
 
-    With --secure-aggregation clients meet in rounds at the running server, which learns the exact
-    sum over a round and nothing of any single client. That, and the rules of it, are for good; all
-    of them can be given by --spec.
+    With --secure-aggregation clients send masked messages in rounds at the running server. If the
+    server follows the protocol, it sees only the exact sum of a round; a sum over few samples can
+    still reveal them. This choice and its rules are permanent; --spec can set all of them.
 
     Example:
       expunge init federation --dim 768 --labels cat,dog --host server.example.org
@@ -145,11 +145,11 @@ def init(
             "urls": urls,
             "plan": plan_value(rules, expected),
         },
-        unwrapped(f"Federation {federation} is founded in {directory}", "bold"),
+        unwrapped(f"Federation {federation} created in {directory}", "bold"),
         facts(
             [
                 ("Spec", _in_words(spec)),
-                ("Backbone", spec.backbone or "none pinned: features are taken as they are given"),
+                ("Backbone", spec.backbone or "none pinned: clients supply features"),
                 ("Clients may send", ", ".join(spec.messages)),
                 *rounds_facts(rules, expected),
                 ("Reached at", unwrapped(", ".join(urls) or f"{layout.path}, on this machine")),
@@ -163,8 +163,8 @@ def init(
             "place."
         ),
         line(
-            "The vault (server.vault) must not be in ordinary backups: what it seals is forgotten "
-            "by destroying its keys."
+            "Keep the vault (server.vault) out of ordinary backups: Expunge forgets by destroying "
+            "keys in it."
         ),
         next_steps(
             *([f"expunge serve {typed(directory)}"] if urls or spec.is_masked else []),
@@ -185,14 +185,14 @@ def _spec_file(given: dict[str, Any]) -> Spec:
     path: Path = given["spec_file"]
     if given["secure_aggregation"] or rules_of(given) is not None:
         raise click.UsageError(
-            "--spec has the rules of secure aggregation in it: give either --spec or "
+            "--spec includes the rules of secure aggregation: give either --spec or "
             "--secure-aggregation"
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as problem:
         raise FormatError(
-            f"{path} is no JSON: {problem}. expunge server spec -o FILE writes one"
+            f"{path} is not JSON: {problem}. expunge server spec -o FILE writes one"
         ) from problem
     return Spec.from_dict(content)
 
@@ -240,9 +240,7 @@ def _labels(text: str) -> tuple[str, ...]:
         return tuple(row for row in rows if row and row != "#" and not row.startswith("# "))
     labels = tuple(part.strip() for part in text.split(","))
     if "" in labels:
-        raise InputError(
-            f"--labels {text!r:.80} has an empty label: remove the comma that is too much"
-        )
+        raise InputError(f"--labels {text!r:.80} has an empty label: remove the extra comma")
     return labels
 
 

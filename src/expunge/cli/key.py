@@ -18,10 +18,10 @@ from expunge.storage.files import write_whole
 @click.argument("directory", type=FOLDER)
 @output_option("Write the PEM to this file.")
 def key(directory: Path, output: Path | None) -> None:
-    """Print the server's public key, as the folder of a federation, an office or a client knows it.
+    """Print the server's public key, as a federation, office or client folder records it.
 
-    It is what expunge verify --key takes. Whoever is to check evidence should get it from somewhere
-    that they trust: from you in person, from your website, from the contract.
+    expunge verify --key takes this key. Give it to auditors and other verifiers through a channel
+    that they trust: in person, on your website, in the contract.
 
     Example:
       expunge key federation -o server.pub

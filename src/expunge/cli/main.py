@@ -19,63 +19,61 @@ from expunge.errors import ExpungeError
 _COMMANDS = {  # in the order in which they are first needed
     "demo": LazyCommand(
         "expunge.cli.demo:demo",
-        "Show the whole story in a few seconds: train, forget a person, verify, audit, compare "
-        "with retraining.",
+        "Run a complete demo: train, forget, verify, audit, compare with retraining.",
     ),
-    "init": LazyCommand("expunge.cli.init:init", "Found a federation in the new folder DIRECTORY."),
+    "init": LazyCommand(
+        "expunge.cli.init:init", "Create a federation in the new folder DIRECTORY."
+    ),
     "serve": LazyCommand(
         "expunge.cli.serve:serve",
-        "Serve the federation in DIRECTORY over HTTPS, until it is stopped by Ctrl-C or SIGTERM.",
+        "Serve the federation in DIRECTORY over HTTPS.",
     ),
     "server": LazyCommand(
         "expunge.cli.server:server",
-        "What operators do: let clients in, see how things stand, amend, back up, restore.",
+        "Operator commands: enrol clients, show status, amend the spec, back up, restore.",
     ),
     "enroll": LazyCommand(
         "expunge.cli.enroll:enroll",
-        "Enrol in a federation by the one-time TOKEN that its operator made.",
+        "Enrol in a federation with a one-time TOKEN from its operator.",
     ),
     "client": LazyCommand(
         "expunge.cli.client:client",
-        "A client's samples: add, forget, correct; sync with the server; see how things stand.",
+        "Client commands: add, forget and correct samples, sync with the server, show status.",
     ),
     "order": LazyCommand(
         "expunge.cli.order:order",
-        "Erasure orders: a person asks once, every client forgets, a signed bundle proves it.",
+        "Erasure orders: a person asks once, every client answers, a signed bundle documents it.",
     ),
     "audit": LazyCommand(
         "expunge.cli.audit:audit",
-        "Audit the federation: compare the ledger with what the clients really hold.",
+        "Audit the federation: compare the ledger with what clients recompute.",
     ),
     "aggregator": LazyCommand(
         "expunge.cli.aggregator:aggregator",
-        "Serve a group of clients under another server, which sees the group's sums only.",
+        "Serve a group of clients under another server, which sees only the group's sums.",
     ),
     "statistics": LazyCommand(
         "expunge.cli.statistics:statistics",
-        "Compute the exact statistics of the samples in FILES, which may be more than one "
-        "machine holds.",
+        "Compute the exact statistics of FILES, even of more samples than one machine holds.",
     ),
     "head": LazyCommand(
         "expunge.cli.head:head",
-        "Show the newest head: its digest, what it was trained on, its certificate; or write it "
-        "to a file.",
+        "Show the newest head and its certificate, or write it to a file.",
     ),
     "predict": LazyCommand(
         "expunge.cli.predict:predict", "Predict labels (or outputs) for FILES with the newest head."
     ),
     "verify": LazyCommand(
         "expunge.cli.verify:verify",
-        "Check a receipt, bundle, certificate, head, result, rotation or checkpoint, offline.",
+        "Verify evidence offline: a receipt, bundle, certificate, head or other signed file.",
     ),
     "key": LazyCommand(
         "expunge.cli.key:key",
-        "Print the server's public key, as the folder of a federation, an office or a client "
-        "knows it.",
+        "Print the server's public key, as a federation, office or client folder records it.",
     ),
     "completion": LazyCommand(
         "expunge.cli.completion:completion",
-        "Print a script that completes commands and options in your shell.",
+        "Print a completion script for your shell.",
     ),
 }
 
@@ -124,12 +122,10 @@ class Expunge(Group):
             _usage(problem, as_json=as_json)
             code = problem.exit_code
         except (click.Abort, KeyboardInterrupt):
-            _report(
-                KeyboardInterrupt("interrupted; the same command again is safe"), as_json=as_json
-            )
+            _report(KeyboardInterrupt("interrupted; safe to retry"), as_json=as_json)
             code = _command.INTERRUPTED
         except BrokenPipeError:
-            # whoever read our output has gone
+            # the reader of our output is gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = _command.FAILED
         except (ExpungeError, OSError) as problem:
@@ -160,14 +156,14 @@ def _usage(problem: click.ClickException, *, as_json: bool) -> None:
 def main() -> None:
     """Exact, checkable federated unlearning for ridge heads on frozen features.
 
-    A federation is a server, which keeps the exact sums, and clients, which keep the samples.
-    Whatever a client deletes is subtracted exactly: the head is then, bit for bit, the one that
-    retraining without it would give, and a signed receipt says so.
+    A federation has a server, which keeps exact sums, and clients, which keep the samples. When a
+    client deletes samples, the server subtracts them exactly: the new head equals, bit for bit, the
+    head retrained without them, and a signed receipt says so.
 
-    Begin here:
-      expunge demo               the whole story in a few seconds
-      expunge init DIR ...       found a federation; it prints what to type next
-      expunge COMMAND --help     what a command does, an example, what comes next
+    Start here:
+      expunge demo               run a complete demo, in seconds
+      expunge init DIR ...       create a federation; prints what to type next
+      expunge COMMAND --help     describe a command, with examples
 
-    Every command takes --json, and then prints one JSON object and nothing else.
+    With --json, every command prints one JSON object and nothing else.
     """

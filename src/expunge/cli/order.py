@@ -48,16 +48,16 @@ _STYLE: dict[OrderState, str] = {
     "complete": GOOD,
     "closed": "dim",
 }
-_LOST = "a restored server no longer knows whom it is about: file it again"
+_LOST = "the restored server no longer knows its subject: file it again"
 
 
 @group()
 def order() -> None:
-    """Erasure orders: a person asks once, every client forgets, a signed bundle proves it.
+    """Erasure orders: a person asks once, every client answers, a signed bundle documents it.
 
-    A privacy officer files an order for a subject. Each client learns of it at its next sync,
-    deletes whatever it holds of that subject (or says that it holds nothing), and the order is
-    complete when all have answered.
+    A privacy officer files an order for a subject. At its next sync, each client deletes the
+    samples that it holds of that subject (or answers that it holds none). The order is complete
+    when all clients have answered.
 
     Example:
       expunge order file patient-4711 --office privacy-office
@@ -80,7 +80,7 @@ def order() -> None:
     "names",
     multiple=True,
     metavar="CLIENT=SUBJECT",
-    help="What one client calls this subject. Repeatable.",
+    help="The subject's id at one client. Repeatable.",
 )
 @click.option(
     "--reference",
@@ -88,7 +88,7 @@ def order() -> None:
     metavar="TEXT",
     help=(
         "Your case reference, such as a ticket number. Nothing personal: it is not sealed, and "
-        "stays when the order is closed."
+        "remains after the order is closed."
     ),
 )
 @office_options
@@ -103,10 +103,10 @@ def file(
 ) -> None:
     """File an erasure order for SUBJECT at every client.
 
-    SUBJECT is the id under which clients keep the person; - reads it from standard input, so that
-    it is in no shell history. The server keeps it sealed; its public log shows a salted digest
-    only. A reference is shown beside the order wherever the order is shown to you, and in its
-    bundle; neither clients nor the log learn it.
+    SUBJECT is the id under which clients keep the person; - reads it from standard input, which
+    keeps it out of the shell history. The server stores it sealed; the public log shows only a
+    salted digest. The reference appears with the order in your listings and in the bundle; clients
+    and the log do not see it.
 
     Example:
       expunge order file patient-4711 --office privacy-office
@@ -114,8 +114,8 @@ def file(
       expunge order file patient-4711 --known-as clinic-b=B-0815
 
     Next:
-      expunge client sync --dir CLIENT     at each client, which then answers
-      expunge order show ORDER             who has answered, who has yet to
+      expunge client sync --dir CLIENT     at each client: answer the order
+      expunge order show ORDER             show who has answered
     """
     arguments = {"subject": subject_text(subject), "subjects": _known_as(names), "days": days}
     arguments |= {"reference": reference} if reference else {}
@@ -123,7 +123,7 @@ def file(
         filed = connection.office.do("order", arguments)
     Screen.current().result(
         _value(filed),
-        title(f"Order {filed['order']} is filed"),
+        title(f"Order {filed['order']} filed"),
         facts(
             [
                 *_reference(filed),
@@ -146,20 +146,20 @@ def file(
 @click.option(
     "--overdue",
     is_flag=True,
-    help=f"Only overdue and lost ones; exits with {_command.NOT_YET} if there are any.",
+    help=f"Only overdue and lost orders; exits with {_command.NOT_YET} if there are any.",
 )
 @office_options
 def list_(overdue: bool, office: Path | None, at: str | None) -> None:
     """List the erasure orders, lost and overdue ones first.
 
-    An order is lost if the server was restored from a backup that does not have it, or not whom it
-    is about: file it again.
+    An order is lost if the server was restored from a backup without the order or its subject: file
+    it again.
 
     Example:
       expunge order list --overdue || mail -s overdue officer@example.org
 
     Next:
-      expunge order show ORDER      who has yet to answer
+      expunge order show ORDER      show who has yet to answer
     """
     with office_at(office, at) as connection:
         filed = connection.office.ask("orders", {})
@@ -208,17 +208,17 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
 @click.argument("order_id", metavar="ORDER")
 @office_options
 def show(order_id: str, office: Path | None, at: str | None) -> None:
-    """Show one order: its deadline, which clients have answered what, and which have yet to.
+    """Show one order: its deadline, the clients' answers, and who has yet to answer.
 
-    ORDER is the order's id, the beginning of it, its reference, or last. Whom the order is about is
-    not shown: that stands in its bundle only. Under secure aggregation clients do not disclose how
-    many samples each of them has found (null with --json).
+    ORDER is the order's id, a prefix of it, its reference, or last. The subject is not shown; only
+    the bundle names it. Under secure aggregation clients do not disclose how many samples each has
+    found (null with --json).
 
     Example:
       expunge order show 3fa9 --office privacy-office
 
     Next:
-      expunge order bundle ORDER -o order.html     all the evidence in one file
+      expunge order bundle ORDER -o order.html     write the evidence to one file
     """
     with office_at(office, at) as connection:
         entry = connection.office.ask("show-order", {"order": whole_id(connection, order_id)})
@@ -253,20 +253,20 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
 @output_option("The HTML file to write.", required=True)
 @office_options
 def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> None:
-    """Write everything an authority would ask for about an order into one file.
+    """Write the evidence of an order, as an authority would ask for it, to one HTML file.
 
-    The file is a page for people (print it), with the signed evidence inside: every client's
-    receipt, its place in the audit log, the certificate of the head, the last audit. It names the
-    subject, so treat it as personal data. It is checked before it is written, and can be checked
-    again anywhere, offline. Exits with 7 if the order is not complete yet; the file says so too.
-    ORDER is named as for expunge order show.
+    The file is a readable page with the signed evidence inside: every client's receipt, its place
+    in the audit log, the certificate of the head, the last audit. It names the subject: treat it as
+    personal data. It is verified before it is written, and anyone can verify it again offline.
+    Exits with 7 if the order is not complete yet; the file says so too. ORDER is as for expunge
+    order show.
 
     Example:
       expunge order bundle 3fa9 -o order.html --office privacy-office
 
     Next:
       expunge verify order.html --key server.pub
-      expunge order close 3fa9      the server forgets who the order was about
+      expunge order close 3fa9      make the server forget the subject
     """
     from expunge.evidence import Bundle, render_bundle  # noqa: PLC0415 - no other command waits for them
 
@@ -297,7 +297,7 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
             ),
             why="Next:"
             if state == "complete"
-            else "Not all clients have answered: write the bundle again when they have. Next:",
+            else "Not all clients have answered yet: write the bundle again later. Next:",
         ),
     )
     if state != "complete":
@@ -309,11 +309,11 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
 @yes_option
 @office_options
 def close(order_id: str, yes: bool, office: Path | None, at: str | None) -> None:
-    """Let the server forget whom a complete order was about.
+    """Make the server forget the subject of a complete order.
 
-    The key under which the subject's name is sealed is destroyed. Afterwards no bundle can be made
-    for this order: write it first. Of an order that a restored server does not know, and that you
-    have filed again, your office lets go. ORDER is named as for expunge order show.
+    Destroys the key under which the subject is sealed. No bundle can be written afterwards: write
+    it first. If a restored server does not know an order, and you have filed it again, this command
+    removes the old one from your office. ORDER is as for expunge order show.
 
     Example:
       expunge order close 3fa9 --office privacy-office
@@ -325,17 +325,15 @@ def close(order_id: str, yes: bool, office: Path | None, at: str | None) -> None
             connection.office.drop_order(whole)
             screen.result(
                 {"order": whole},
-                line(f"Order {whole}, which the server does not know, is no longer expected."),
+                line(f"Order {whole}, unknown to the server, removed from this office."),
             )
             return
         whole = whole_id(connection, order_id)
         screen.confirm(
-            f"Forget whom order {whole} was about? No bundle can be written afterwards", yes=yes
+            f"Forget the subject of order {whole}? No bundle can be written afterwards", yes=yes
         )
         closed = connection.office.do("close-order", {"order": whole})
-    screen.result(
-        closed, line(f"Order {whole} is closed: the server no longer knows whom it was about.")
-    )
+    screen.result(closed, line(f"Order {whole} closed: the server has forgotten its subject."))
 
 
 def whole_id(connection: OfficeConnection, given: str) -> str:
@@ -343,9 +341,9 @@ def whole_id(connection: OfficeConnection, given: str) -> str:
     `last`.
     """
     orders = connection.office.ask("orders", {})
-    known = [Identifier(entry["order"], entry.get("reference", "")) for entry in orders]
+    identifiers = [Identifier(entry["order"], entry.get("reference", "")) for entry in orders]
     try:
-        return resolve(given, known, "order")
+        return resolve(given, identifiers, "order")
     except UnknownSampleError:
         unknown = [
             order_id
@@ -361,8 +359,8 @@ def _unknown(connection: OfficeConnection, orders: list[dict[str, Any]]) -> list
     """The orders that were filed from this office, and that the server does not know: it was
     restored from before them.
     """
-    known = {entry["order"] for entry in orders}
-    return [order_id for order_id in connection.office.filed if order_id not in known]
+    ids_on_server = {entry["order"] for entry in orders}
+    return [order_id for order_id in connection.office.filed if order_id not in ids_on_server]
 
 
 def _filed_unknown(connection: OfficeConnection, beginning: str) -> str:
@@ -380,7 +378,7 @@ def _filed_unknown(connection: OfficeConnection, beginning: str) -> str:
 
 def _unknown_note(order_id: str) -> str:
     return (
-        f"order {order_id[:8]}, which was filed from here, is unknown to the restored server: file "
+        f"order {order_id[:8]}, filed from this office, is unknown to the restored server: file "
         f"it again, then expunge order close {order_id[:8]}"
     )
 
@@ -446,4 +444,4 @@ def _value(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _waiting(entry: dict[str, Any]) -> str:
-    return ", ".join(entry["waiting"]) or "nobody"
+    return ", ".join(entry["waiting"]) or "none"

@@ -27,10 +27,10 @@ OURS = {
 
 
 class Unavailable(click.Command):
-    """A command that cannot be run, and says why, whatever it is given."""
+    """A command that cannot be run and, for any arguments, says why."""
 
     def __init__(self, name: str, problem: ExpungeError) -> None:
-        super().__init__(name, short_help="Cannot be run: try it, and it says why.")
+        super().__init__(name, short_help="Cannot be loaded; run it to see why.")
         self._problem = problem
 
     def make_context(self, *_: object, **__: object) -> NoReturn:
@@ -55,8 +55,8 @@ def command(name: str) -> click.Command | None:
         return None
     distribution = OURS[name][0]
     problem = MissingExtraError(
-        f"the command {name} is in a distribution of its own, {distribution}, which is not "
-        f"installed: pip install {distribution}, or in a checkout pip install ./experiments"
+        f"the command {name} is part of {distribution}, which is not installed: pip install "
+        f"{distribution}, or in a checkout pip install ./experiments"
     )
     return Unavailable(name, problem)
 
@@ -69,14 +69,14 @@ def _installed() -> dict[str, EntryPoint]:
 
 def _loaded(entry: EntryPoint) -> click.Command:
     source = f"the command {entry.name} of {_distribution(entry)} ({entry.value})"
-    remedy = f"install it anew, or remove it: pip uninstall {_distribution(entry)}"
+    remedy = f"reinstall it, or remove it: pip uninstall {_distribution(entry)}"
     try:
         loaded = entry.load()
-    except Exception as problem:  # whatever is wrong with it, other commands go on
+    except Exception as problem:  # a broken plugin must not stop other commands
         text = f"{source} cannot be loaded ({type(problem).__name__}: {problem}); {remedy}"
         return Unavailable(entry.name, PlugInError(text))
     if not isinstance(loaded, click.Command):
-        text = f"{source} is no click command, but a {type(loaded).__name__}; {remedy}"
+        text = f"{source} is of type {type(loaded).__name__}, not a click command; {remedy}"
         return Unavailable(entry.name, PlugInError(text))
     return loaded
 

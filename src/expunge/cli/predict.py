@@ -33,6 +33,7 @@ from expunge.data.readers import Inputs
 from expunge.errors import InputError
 from expunge.evidence import KeyChain
 from expunge.ridge.encoding import checked_labels
+from expunge.ridge.feature_names import FeatureNames
 from expunge.ridge.head import Head
 from expunge.storage.files import write_whole
 
@@ -54,11 +55,11 @@ _SHOWN = 20  # rows, where they are not written to a file
     type=FILE,
     help="Use the head in this file: published, .safetensors or .onnx.",
 )
-@click.option("--key", type=FILE, help="The server's public key, to check a published head with.")
+@click.option("--key", type=FILE, help="The server's public key, to verify a published head.")
 @click.option(
     "--trust",
     type=FOLDER,
-    help="Or take it from an office, client or federation, with the rotations known there.",
+    help="Take the key and its rotations from this office, client or federation folder.",
 )
 @backbone_option()
 @feature_columns_option
@@ -66,15 +67,15 @@ _SHOWN = 20  # rows, where they are not written to a file
 @click.option(
     "--label-indices",
     is_flag=True,
-    help="Labels in the files that are integers are class indices, from 0.",
+    help="Read integer labels in the files as class indices, from 0.",
 )
-@click.option("--scores", is_flag=True, help="Give the score of every label, too.")
-@output_option("Write a .csv file with every prediction.")
+@click.option("--scores", is_flag=True, help="Also give the score of every label.")
+@output_option("Write all predictions to this .csv file.")
 def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **given: Any) -> None:
     """Predict labels (or outputs) for FILES with the newest head.
 
-    FILES are what expunge client add takes; labels are not needed. Where a file has them, the
-    accuracy is shown.
+    FILES are as for expunge client add, but need no labels. If they have labels, the accuracy is
+    shown.
 
     Example:
       expunge predict new.csv --dir hospital-a -o predictions.csv
@@ -88,17 +89,19 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
             "give either --key FILE (the server's public key) or --trust DIR (a folder that knows "
             "it)"
         )
-    head, backbone = _from_client(given) if given["head_file"] is None else _from_file(given)
+    head, backbone, names = _from_client(given) if given["head_file"] is None else _from_file(given)
     keys = Keys(
         given["feature_columns"], id=given["id_column"], label_indices=given["label_indices"]
     )
     inputs = [read_inputs(path, head.spec, keys, backbone) for path in files]
+    for path, batch in zip(files, inputs, strict=True):
+        _require_names(path, batch, names)
     outputs = [_scores(head, path, batch) for path, batch in zip(files, inputs, strict=True)]
     rows = _rows(head, inputs, outputs, scores=scores)
     if output is not None:
         write_whole(output, _csv(head, rows, scores=scores))
     accuracy = _accuracy(head, inputs, outputs)
-    names = _columns(head, scores=scores)
+    titles = _columns(head, scores=scores)
     summary: list[Any] = [
         ("Head", f"{head.digest[:16]}…"),
         ("Predicted", count(len(rows), "input")),
@@ -108,7 +111,7 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
     shown = (
         []
         if output is not None
-        else [line(), table(names, [_text(row) for row in rows[:_SHOWN]], right=names[2:])]
+        else [line(), table(titles, [_text(row) for row in rows[:_SHOWN]], right=titles[2:])]
     )
     more = (
         [line(f"and {len(rows) - _SHOWN:,} more: -o FILE writes them all", indent=2)]
@@ -120,7 +123,7 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
             "head": head.digest,
             "accuracy": accuracy,
             "file": None if output is None else str(output),
-            "predictions": [dict(zip(names, row, strict=True)) for row in rows],
+            "predictions": [dict(zip(titles, row, strict=True)) for row in rows],
         },
         unwrapped(f"Predictions for {', '.join(str(path) for path in files)}", "bold"),
         facts(summary),
@@ -129,26 +132,38 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
     )
 
 
-def _from_client(given: dict[str, Any]) -> tuple[Head, Backbone | None]:
-    def ask(store: ClientStore) -> tuple[Head, Backbone | None]:
+_Source = tuple[Head, Backbone | None, FeatureNames]
+
+
+def _require_names(path: Path, inputs: Inputs, names: FeatureNames) -> None:
+    """Refuse a file whose columns of features are not those that the client added."""
+    try:
+        names.require(inputs.feature_names)
+    except InputError as problem:
+        raise type(problem)(f"{path}: {problem}") from problem
+
+
+def _from_client(given: dict[str, Any]) -> _Source:
+    def ask(store: ClientStore) -> _Source:
         held = store_head(store)
         if held is None:
             raise InputError(
                 "this client has not fetched a head yet: expunge client sync --dir "
                 f"{typed(given['folder'])}"
             )
-        return held[1], backbone_of(store, given["backbone"])
+        names = FeatureNames(store.feature_names)
+        return held[1], backbone_of(store, given["backbone"]), names
 
     return read_store(ClientStore, given["folder"], ask)[0]
 
 
-def _from_file(given: dict[str, Any]) -> tuple[Head, Backbone | None]:
+def _from_file(given: dict[str, Any]) -> _Source:
     chains = [] if given["key"] is None else [KeyChain(key_from(given["key"]))]
     chains = chains if given["trust"] is None else chains_from(given["trust"])
     head = head_from(given["head_file"], chains)
-    return head, None if given["backbone"] is None else opened_backbone(
-        head.spec, given["backbone"]
-    )
+    description = given["backbone"]
+    backbone = None if description is None else opened_backbone(head.spec, description)
+    return head, backbone, FeatureNames()
 
 
 def _scores(head: Head, path: Path, inputs: Inputs) -> NDArray[Any]:

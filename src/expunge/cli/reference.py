@@ -13,24 +13,24 @@ import click
 from expunge.cli import _command
 from expunge.cli.main import main
 
-_SHORT = 8  # rows of a table of options that may stand here twice
+_SHORT = 8  # rows of a table of options that may be repeated
 _HEAD = """\
 # The command line
 
-Made from the commands' own help by `python -m expunge.cli.reference`; a test compares. Every
-command takes `--json` (one JSON object on standard output, and nothing else; errors as
-`{"error": {"kind", "message"}}`; numbers that secure aggregation does not disclose as `null`) and
-`-h`. Colours are left out where `NO_COLOR` is set or nobody is watching. A first walk through is
-[first-federation.md](../how-to/first-federation.md); with masks,
+Generated from the commands' own help by `python -m expunge.cli.reference`; a test keeps it up to
+date. Every command takes `-h` and `--json`. With `--json` it prints one JSON object on standard
+output and nothing else: errors as `{"error": {"kind", "message"}}`, numbers that secure aggregation
+does not disclose as `null`. Output is coloured only on a terminal, and not if `NO_COLOR` is set.
+For a tutorial see [first-federation.md](../how-to/first-federation.md); with masks,
 [secure-aggregation.md](../how-to/secure-aggregation.md).
 
 | variable | meaning |
 |---|---|
-| `EXPUNGE_OFFICE` | the folder of the operator or officer who speaks, instead of `--office` |
+| `EXPUNGE_OFFICE` | the operator's or officer's folder, instead of `--office` |
 | `EXPUNGE_CLIENT` | the client's folder, instead of `--dir` |
-| `EXPUNGE_DATA` | the folder with data of experiments, instead of `--data` |
+| `EXPUNGE_DATA` | the folder with the experiments' data, instead of `--data` |
 | `EXPUNGE_FLOWER_PYTHON` | the Python of an environment with Flower, instead of `--flower-python` |
-| `EXPUNGE_SWEEP` | results.json of a sweep of one's own, whose settings experiments then use |
+| `EXPUNGE_SWEEP` | results.json of your own sweep, whose settings the experiments use |
 | `NO_COLOR` | no colours |
 
 | exit code | meaning |
@@ -48,8 +48,8 @@ def page() -> str:
 def _sections(
     command: click.Command, context: click.Context, shown: dict[str, str]
 ) -> Iterator[str]:
-    """The command and those below it; `shown` are tables of options that stand further up, with the
-    command they are of.
+    """The command and those below it; `shown` are tables of options printed further up, with their
+    commands.
     """
     if context.parent is not None:
         yield _section(command, context, shown)
@@ -74,7 +74,7 @@ def _section(command: click.Command, context: click.Context, shown: dict[str, st
         same = shown.setdefault(options, context.command_path)
         repeated = same != context.command_path and options.count("\n") > _SHORT
         parts.append(
-            f"Options: those of [{same}](#{same.replace(' ', '-')})." if repeated else options
+            f"Options: as for [{same}](#{same.replace(' ', '-')})." if repeated else options
         )
     return "\n" + "\n\n".join(part for part in parts if part) + "\n"
 

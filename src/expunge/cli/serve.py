@@ -30,33 +30,30 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
 @click.argument("directory", type=FOLDER)
 @click.option(
     "--host",
-    help=(
-        "The name or address to listen at. [default: every one if init was told a --host, else "
-        "this machine's]"
-    ),
+    help="The name or address to listen on. [default: all if init had --host, else localhost]",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="The port; 0 takes any that is free. [default: as init was told]",
+    help="The port; 0 takes any free port. [default: as given to init]",
 )
 @click.option(
     "--tls-cert",
     type=FILE,
-    help="Your own certificate (PEM, with its chain). [default: the one that init made]",
+    help="Your own certificate (PEM, with chain). [default: the one init created]",
 )
-@click.option("--tls-key", type=FILE, help="Its key (PEM, unencrypted).")
+@click.option("--tls-key", type=FILE, help="Key of --tls-cert (PEM, unencrypted).")
 @click.option(
     "--insecure-http",
     is_flag=True,
-    help="Serve plain HTTP: only behind a reverse proxy that does TLS.",
+    help="Serve plain HTTP. Use only behind a TLS reverse proxy.",
 )
 @click.option(
     "--trust-proxy",
     "proxies",
     multiple=True,
     metavar="ADDRESS",
-    help="Believe this proxy's X-Forwarded-For. Repeatable.",
+    help="Trust X-Forwarded-For from this proxy. Repeatable.",
 )
 @click.option(
     "--erase-within",
@@ -69,7 +66,7 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
     "--group-commit/--no-group-commit",
     default=True,
     show_default=True,
-    help="Apply what waits together as one round.",
+    help="Apply waiting requests together as one round.",
 )
 @click.option(
     "--gather-for",
@@ -77,10 +74,7 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
     default=Settings.gather_for,
     show_default=True,
     metavar="SECONDS",
-    help=(
-        "Under secure aggregation: how long a round that has enough clients waits for yet "
-        "another one."
-    ),
+    help="Secure aggregation: how long a round with enough clients waits for more.",
 )
 @click.option(
     "--phase-for",
@@ -88,10 +82,7 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
     default=Settings.phase_for,
     show_default=True,
     metavar="SECONDS",
-    help=(
-        "Under secure aggregation: how long a client has for each phase before it counts as "
-        "dropped out."
-    ),
+    help="Secure aggregation: time per phase before a client counts as dropped out.",
 )
 @click.option(
     "--forward-every",
@@ -99,36 +90,40 @@ _PATIENCE = 2.0  # seconds to wait for a command that has the folder open
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="For an aggregator: how often what its group has changed goes to the server above.",
+    help="Aggregator: how often to forward the group's changes to the server above.",
 )
 @click.option(
-    "--largest-request", type=click.IntRange(1), default=256, show_default=True, help="Megabytes."
+    "--largest-request",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Largest accepted request, in megabytes.",
 )
 @click.option(
     "--requests-per-minute",
     type=click.IntRange(0),
     default=6000,
     show_default=True,
-    help="For each client; 0: no limit.",
+    help="Rate limit per client; 0 for no limit.",
 )
 @click.option(
     "--solver",
     type=click.Choice(["woodbury", "cholesky"]),
-    help="Variant B or A: the same heads. [default: as init was told]",
+    help="Variant B or A; both give the same heads. [default: as given to init]",
 )
 @click.option(
     "--blas-threads",
     type=click.IntRange(1),
-    help="Threads for linear algebra; fewer on a busy machine. [default: cores]",
+    help="Threads for linear algebra. [default: number of cores]",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="Log lines of this level and above.",
+    help="Lowest level to log.",
 )
-@click.option("--log-peers", is_flag=True, help="Write the addresses of clients to the log, too.")
+@click.option("--log-peers", is_flag=True, help="Also log the addresses of clients.")
 def serve(
     *,
     directory: Path,
@@ -145,13 +140,12 @@ def serve(
     log_peers: bool,
     **given: Any,
 ) -> None:
-    """Serve the federation in DIRECTORY over HTTPS, until it is stopped by Ctrl-C or SIGTERM.
+    """Serve the federation in DIRECTORY over HTTPS.
 
-    What has begun is answered before it stops, and a crash loses nothing. Logs, one line of JSON
-    for each request and nothing personal in them, go to standard error; each line has a level, and
-    --log-level warning leaves out what went well. /healthz, /readyz and /metrics are for your
-    monitoring. The group of an aggregator is served in the same way, and kept in step with the
-    server above meanwhile.
+    Runs until Ctrl-C or SIGTERM, and answers requests in flight before it stops; a crash loses
+    nothing. Logs go to standard error, one JSON line per request, without personal data;
+    --log-level warning omits successful requests. Monitor /healthz, /readyz and /metrics. An
+    aggregator's group is served in the same way, and kept up to date with the server above.
 
     Example:
       expunge serve federation
@@ -163,9 +157,9 @@ def serve(
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError(
             "--tls-cert and --tls-key belong together: give both, or neither for the ones that "
-            "init made"
+            "init created"
         )
-    from expunge.server.http import logs, run, tls  # noqa: PLC0415 - an extra: whoever never serves does without
+    from expunge.server.http import logs, run, tls  # noqa: PLC0415 - an extra, needed only to serve
 
     layout, screen = Layout.at(directory), Screen.current()
     own = tls_cert is not None or insecure_http
@@ -191,7 +185,7 @@ def serve(
                 {"federation": federation, "urls": list(listening.urls), "pid": os.getpid()},
                 title(f"Serving federation {federation}"),
                 facts([("At", url) for url in listening.urls] + [("Process", str(os.getpid()))]),
-                line("Ctrl-C stops it.", indent=2),
+                line("Press Ctrl-C to stop.", indent=2),
             )
             sys.stdout.flush()
 

@@ -39,11 +39,11 @@ from expunge.storage.files import write_whole
 
 @group()
 def server() -> None:
-    """What operators do: let clients in, see how things stand, amend, back up, restore.
+    """Operator commands: enrol clients, show status, amend the spec, back up, restore.
 
-    An operator speaks from an office: a folder with a key, such as the one that expunge init makes
-    (DIR/operator). Name it by --office or by the variable EXPUNGE_OFFICE. Every command is signed,
-    numbered and written to the audit log.
+    An operator acts from an office: a folder with a signing key, such as the one that expunge init
+    creates (DIR/operator). Name it with --office or the variable EXPUNGE_OFFICE. Every change is
+    signed, numbered and written to the audit log.
 
     Example:
       export EXPUNGE_OFFICE=federation/operator
@@ -59,7 +59,7 @@ def server() -> None:
     type=click.Choice(ROLES),
     default="client",
     show_default=True,
-    help="What NAME will be.",
+    help="The role of NAME.",
 )
 @click.option(
     "--days",
@@ -73,9 +73,9 @@ def server() -> None:
     "urls",
     multiple=True,
     metavar="URL",
-    help="Where NAME will reach the server. Repeatable.",
+    help="A URL at which NAME reaches the server. Repeatable.",
 )
-@output_option("Write the token to this file (readable by you alone) instead of showing it.")
+@output_option("Write the token to this file (readable only by you) instead of printing it.")
 @office_options
 def token(
     *,
@@ -87,11 +87,11 @@ def token(
     office: Path | None,
     at: str | None,
 ) -> None:
-    """Make a one-time token by which NAME can enrol.
+    """Make a one-time token with which NAME can enrol.
 
-    NAME stands in the public log: name an institution or an office, never a person. The token
-    carries the server's address and public key, so that nothing has to be trusted on first use, and
-    a secret: pass it on as you would a password.
+    NAME appears in the public log: name an institution or an office, never a person. The token
+    carries the server's address and public key, so nothing is trusted on first use, and a secret:
+    treat it like a password.
 
     Example:
       expunge server token hospital-a -o hospital-a.token
@@ -101,7 +101,7 @@ def token(
     """
     if output is not None and output.exists():
         raise InputError(
-            f"{output} exists already, and may hold a token that is still good: name another "
+            f"{output} exists already, and may hold a token that is still valid: name another "
             "file, or remove it"
         )
     with office_at(office, at) as connection:
@@ -129,20 +129,18 @@ def token(
     more = rejoin or (backbone_argument(agreed) if role == "client" else "")
     Screen.current().result(
         value | {"file": None if output is None else str(output)},
-        title(f"A token for {name}, good once, until {moment(made[1])}"),
+        title(f"One-time token for {name}, valid until {moment(made[1])}"),
         facts(
             [
                 ("Role", role),
-                ("Leads to", unwrapped(", ".join(made[0].urls))),
+                ("Server", unwrapped(", ".join(made[0].urls))),
                 *([] if output is None else [("File", output)]),
             ]
         ),
         *([line(), Text(text, no_wrap=True, overflow="ignore")] if output is None else []),
-        next_steps(
-            f"expunge enroll {where} --dir {name}{more}", why=f"Pass it to {name}, who types:"
-        ),
+        next_steps(f"expunge enroll {where} --dir {name}{more}", why=f"Send it to {name}, to run:"),
         *(
-            [line("(Without --rejoin if it was no client of the lost server.)", indent=2)]
+            [line("(Omit --rejoin for a client that is new to the federation.)", indent=2)]
             if rejoin
             else []
         ),
@@ -160,7 +158,7 @@ def _addresses(connection: OfficeConnection, layout: Layout | None) -> tuple[str
 @server.command()
 @office_options
 def clients(office: Path | None, at: str | None) -> None:
-    """List everybody who is enrolled, with their samples and when they last synced.
+    """List clients and offices, with samples and last sync.
 
     Under secure aggregation the server does not know how many samples a client has (null with
     --json).
@@ -169,7 +167,7 @@ def clients(office: Path | None, at: str | None) -> None:
       expunge server clients --office federation/operator
 
     Next:
-      expunge server forget-client NAME     a client that has vanished for good
+      expunge server forget-client NAME     forget a client that is lost
     """
     with office_at(office, at) as connection:
         enrolled = connection.office.ask("clients", {})
@@ -198,8 +196,7 @@ def clients(office: Path | None, at: str | None) -> None:
 @server.command()
 @office_options
 def status(office: Path | None, at: str | None) -> None:
-    """Show how the federation stands: samples, clients, head, orders, audit; under secure
-    aggregation, what rounds are for.
+    """Show status: samples, clients, head, orders, last audit and, with masks, the next round.
 
     Example:
       expunge server status --office federation/operator
@@ -245,7 +242,7 @@ def status(office: Path | None, at: str | None) -> None:
 
 def _next_round(rounds: dict[str, Any]) -> Text:
     """What the next round of secure aggregation is for, and whom it needs."""
-    everybody = f"needs all of {', '.join(rounds['needed'])}, at one time"
+    everybody = f"needs all of {', '.join(rounds['needed'])} at the same time"
     if rounds["wanted"] == "rebuild":
         return Text(
             f"a rebuild without {', '.join(rounds['forgetting'])}: {everybody}", style=WAITS
@@ -256,16 +253,16 @@ def _next_round(rounds: dict[str, Any]) -> Text:
 
 
 @server.command()
-@output_option("The file to write.")
+@output_option("Write the spec to this file.")
 @office_options
 def spec(output: Path | None, office: Path | None, at: str | None) -> None:
-    """Show or write the federation's spec: what every client must agree on.
+    """Show or write the spec that every client must agree on.
 
     Example:
       expunge server spec -o spec.json
 
     Next:
-      expunge init OTHER --spec spec.json      found another federation alike
+      expunge init OTHER --spec spec.json      create another federation like it
     """
     with office_at(office, at) as connection:
         agreed = Spec.from_dict(connection.office.federation_content()["spec"])
@@ -296,7 +293,7 @@ def spec(output: Path | None, office: Path | None, at: str | None) -> None:
                     if agreed.aggregation is None
                     else [("Rounds", rules_in_words(agreed.aggregation))]
                 ),
-                ("Backbone", agreed.backbone or "any: features are taken as they are given"),
+                ("Backbone", agreed.backbone or "none pinned: clients supply features"),
             ]
         ),
     )
@@ -307,8 +304,10 @@ def spec(output: Path | None, office: Path | None, at: str | None) -> None:
 @click.option(
     "--add-label", "labels", multiple=True, metavar="LABEL", help="Append a label. Repeatable."
 )
-@click.option("--publication-bits", type=int, help="Weights are published as multiples of 2^-BITS.")
-@click.option("--messages", metavar="KINDS", help="What clients may send: rows, gram or rows,gram.")
+@click.option("--publication-bits", type=int, help="Publish weights as multiples of 2^-BITS.")
+@click.option(
+    "--messages", metavar="KINDS", help="Messages that clients may send: rows, gram or rows,gram."
+)
 @yes_option
 @office_options
 def amend(
@@ -321,10 +320,10 @@ def amend(
     office: Path | None,
     at: str | None,
 ) -> None:
-    """Amend the spec: another gamma, more labels, another precision, other messages.
+    """Amend the spec: gamma, labels, precision or messages.
 
-    The amendment is signed and logged; clients see it at their next sync, and nobody sends anything
-    again. Features, grid and backbone cannot be amended: found another federation for those.
+    The amendment is signed and logged. Clients receive it at their next sync; none has to send its
+    samples again. Features, grid and backbone cannot be amended: create another federation instead.
 
     Example:
       expunge server amend --gamma 0.5 --office federation/operator
@@ -344,8 +343,7 @@ def amend(
             change["messages"] = sorted(part.strip() for part in messages.split(","))
         if not change:
             raise InputError(
-                "nothing is to be amended: give --gamma, --add-label, --publication-bits or "
-                "--messages"
+                "nothing to amend: give --gamma, --add-label, --publication-bits or --messages"
             )
         wanted = Spec.from_dict({**before.to_dict(), **change})
         for caution in _warnings.of_amending(before, wanted):
@@ -363,11 +361,11 @@ def amend(
     after = Spec.from_dict(result["spec"])
     screen.result(
         result | {"digest": after.digest},
-        title("The spec is amended"),
+        title("Spec amended"),
         *(line(text, indent=2) for text in _differences(before, after)),
         facts([("Spec", after.digest), ("Head", result["head"] or f"none: {result['headless']}")]),
         next_steps(
-            "expunge client sync --dir CLIENT", why="Each client takes it on at its next sync:"
+            "expunge client sync --dir CLIENT", why="Clients receive it at their next sync:"
         ),
     )
 
@@ -398,23 +396,21 @@ def _plain(spec: Spec, name: str) -> str:
 @yes_option
 @office_options
 def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -> None:
-    """Forget a client that has vanished, with all that it ever added.
+    """Forget a client that is lost, with everything it added.
 
-    Its share of the ledger is subtracted and destroyed. A client that still answers had better
-    leave by itself (expunge client leave), which also empties its own store. It can never come back
-    under the same name.
+    The server subtracts and destroys the client's share of the ledger. A client that still answers
+    should leave by itself (expunge client leave), which also empties its own store. A forgotten
+    client cannot return under the same name.
 
-    Under secure aggregation nobody knows its share: all other clients must first add up what they
-    hold, in one round at their next sync, and the sum takes the place of the ledger. Exits with 7,
-    because until then its samples are in the ledger.
+    Under secure aggregation the server does not know that share. All other clients must first add
+    up what they hold, in one round at their next sync; their sum replaces the ledger. Exits with 7,
+    because the client's samples stay in the ledger until then.
 
     Example:
       expunge server forget-client hospital-a --office federation/operator
     """
     screen = Screen.current()
-    screen.confirm(
-        f"Forget {client} and every sample that it added? This cannot be undone", yes=yes
-    )
+    screen.confirm(f"Forget {client} and every sample it added? This cannot be undone", yes=yes)
     with office_at(office, at) as connection:
         result = connection.office.do("forget-client", {"client": client})
         rounds = connection.office.ask("status", {})["aggregation"]
@@ -423,23 +419,21 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
     if fewer is not None:
         screen.result(
             value,
-            line(
-                f"{client} is forgotten: {count(fewer, 'sample')} subtracted from the ledger.", GOOD
-            ),
+            line(f"{client} forgotten: {count(fewer, 'sample')} subtracted from the ledger.", GOOD),
         )
         return
     screen.result(
         value,
-        line(f"{client} takes part no longer, but its samples are in the ledger yet.", WAITS),
+        line(f"{client} no longer takes part, but its samples are still in the ledger.", WAITS),
         line(
             f"All other clients ({', '.join(rounds['needed'])}) must now add up what they hold, "
-            "in one round of secure "
-            "aggregation; the sum takes the place of the ledger, and the old one is erased.",
+            "in one round of secure aggregation. Their sum then replaces the ledger, and the old "
+            "ledger is erased.",
             indent=2,
         ),
         next_steps(
             "expunge client sync --wait 600 --dir CLIENT",
-            why="At each of them, at about the same time:",
+            why="Next, at each of them, at about the same time:",
         ),
         next_steps(
             f"expunge server status --office {typed(connection.office.path)}", why="Then, here:"
@@ -448,5 +442,5 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
     raise click.exceptions.Exit(_command.NOT_YET)
 
 
-for one in (rotate_key, backup, restore, renew_certificate):
-    server.add_command(one)
+for command in (rotate_key, backup, restore, renew_certificate):
+    server.add_command(command)

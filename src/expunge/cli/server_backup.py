@@ -36,21 +36,22 @@ from expunge.crypto import Envelope, SigningKey
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
 from expunge.federation.layout import Layout, url_of
+from expunge.server import KEY
 from expunge.storage.files import write_whole
 from expunge.wire.schema import time_text
 
 
 @command("rotate-key")
-@output_option("Write the signed rotation to this file, too.")
+@output_option("Also write the signed rotation to this file.")
 @yes_option
 @office_options
 def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | None) -> None:
-    """Let the server sign with a new key from now on.
+    """Replace the server's signing key with a new one.
 
-    The old key names the new one and both sign that, so that whoever knows one of them can trust
-    the other. Bundles contain the rotations; to verify older or newer files with a key that you
-    have pinned, keep the rotation's file. In a federation's folder at hand, server.pub becomes the
-    new key, and the rotation is written beside it (rotation-1.json and so on).
+    Both keys sign the rotation, so that a verifier who trusts one key can trust the other. Bundles
+    contain the rotations. To verify other files, older or newer, with a pinned key, keep the
+    rotation file. If the federation's folder is on this machine, server.pub becomes the new key,
+    and the rotation is written beside it (rotation-1.json and so on).
 
     Example:
       expunge server rotate-key -o rotation.json --office federation/operator
@@ -75,7 +76,7 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
         )
     file = output or written
     rotation = typed(file or Path("rotation.json"))
-    key_file = "server/server.key" if layout is None else short_path(layout.server / "server.key")
+    key_file = f"server/{KEY}" if layout is None else short_path(layout.server / KEY)
     screen.result(
         result | {"file": None if file is None else str(file)},
         title("The server has a new key"),
@@ -96,22 +97,23 @@ def rotate_key(output: Path | None, yes: bool, office: Path | None, at: str | No
             ]
         ),
         line(),
-        unwrapped(f"Put {key_file} into your safe, beside the old one."),
+        unwrapped(f"Store a copy of {key_file} safely, with the old one."),
         line(
-            "Backups from now on need the new key, earlier ones the old. Hand out the rotation to "
-            "whoever has the old public key; clients take the new one on at their next sync.",
+            "Backups made from now on need the new key, earlier ones the old key. Send the "
+            "rotation to everyone who has the old public key; clients receive it at their next "
+            "sync.",
         ),
         next_steps(
             f"expunge verify {rotation} --key OLD.pub",
             f"expunge verify receipt.json --key OLD.pub --rotation {rotation}",
-            why="Whoever has the old public key types:",
+            why="Next, for everyone who has the old public key:",
         ),
     )
 
 
 def _write_keys(connection: OfficeConnection, layout: Layout | None) -> Path | None:
-    """Bring the key files in the federation's folder up to date, if it is at hand; the file of the
-    newest rotation.
+    """Bring the key files in the federation's folder up to date, if it is available; the file of
+    the newest rotation.
     """
     if layout is None:
         return None
@@ -125,12 +127,11 @@ def _write_keys(connection: OfficeConnection, layout: Layout | None) -> Path | N
 @click.argument("name")
 @office_options
 def backup(name: str, office: Path | None, at: str | None) -> None:
-    """Back the server up to server/backups/NAME in the federation's folder.
+    """Back up the server to server/backups/NAME in the federation's folder.
 
-    A backup holds who is enrolled, what was answered, and the audit log; it holds nothing that must
-    be forgettable: no ledger, no commitments. A restored server is told by its clients what they
-    hold now. Keep server.key (and a mirror of server.vault, if open orders are to survive) in
-    another place.
+    A backup holds enrolments, answers and the audit log. It holds nothing that must be forgettable:
+    no ledger, no commitments. After a restore, clients send what they hold now. Keep copies of
+    server.key elsewhere, and a mirror of server.vault if open orders must survive.
 
     Example:
       expunge server backup monday --office federation/operator
@@ -160,15 +161,15 @@ def backup(name: str, office: Path | None, at: str | None) -> None:
     "source",
     type=PATH,
     required=True,
-    help="The file that expunge server backup wrote; its name, with --from.",
+    help="The backup file; with --from, its name is enough.",
 )
 @click.option(
-    "--key", type=FILE, required=True, help="The server's signing key (server.key) as it was then."
+    "--key", type=FILE, required=True, help="The server's signing key (server.key) at that time."
 )
 @click.option(
     "--vault",
     type=FILE,
-    help="A mirror of the server's vault, if there is one: keeps open orders readable.",
+    help="A mirror of the server's vault: keeps open orders readable.",
 )
 @mirror_option(" from now on")
 @click.option(
@@ -176,12 +177,12 @@ def backup(name: str, office: Path | None, at: str | None) -> None:
     "old",
     type=FOLDER,
     metavar="DIR",
-    help="What is left of the old folder: its addresses and tls are kept.",
+    help="What is left of the old folder: reuses its addresses and tls.",
 )
 @click.option(
     "--tls", type=FOLDER, metavar="DIR", help="A copy of the old folder's tls, which clients trust."
 )
-@host_option("A name under which clients reach it. Repeatable.")
+@host_option("A name at which clients reach the server. Repeatable.")
 @port_option("The port, with --host.")
 def restore(
     *,
@@ -197,11 +198,11 @@ def restore(
 ) -> None:
     r"""Restore a lost server from a backup into the new folder DIRECTORY.
 
-    It begins with an empty ledger: each client, at its next sync, sends what it holds now. So what
-    was deleted since the backup was made stays deleted. The operator's office works as before:
-    point it at the new place by --at (once is enough, if the old folder is gone). Clients trust the
-    old authority for TLS: give it by --tls or --from. Without, a new one is made, which they do not
-    know.
+    The restored server starts with an empty ledger: each client sends what it holds at its next
+    sync, so what was deleted after the backup stays deleted. The operator's office works as before:
+    point it to the new folder with --at (once, if the old folder is gone). Clients trust the old
+    TLS authority: give it with --tls or --from. Otherwise a new one is created, which they do not
+    trust.
 
     Example:
       expunge server restore new --backup safe/monday --key safe/server.key \
@@ -237,10 +238,10 @@ def restore(
             "urls": list(urls),
             "new_authority": made.new_authority,
         },
-        unwrapped(f"The server is restored in {path}", "bold"),
+        unwrapped(f"Server restored in {path}", "bold"),
         facts(
             [
-                ("Clients that must send what they hold", ", ".join(waiting) or "none"),
+                ("Waiting for", ", ".join(waiting) or "none"),
                 (
                     "Reached at",
                     unwrapped(
@@ -248,7 +249,7 @@ def restore(
                     ),
                 ),
                 *(
-                    [("TLS", "by a new authority, which clients enrolled before do not trust")]
+                    [("TLS", "a new authority, which existing clients do not trust")]
                     if made.new_authority
                     else []
                 ),
@@ -278,29 +279,29 @@ def _backup_file(given: Path, old: Path | None) -> Path:
 def _authority(old: Path | None, tls: Path | None) -> Path | None:
     """The folder whose certificates are to be used again."""
     if tls is not None and not (tls / "ca.pem").exists():
-        raise InputError(f"{tls} is no copy of a federation's tls folder: it has no ca.pem")
+        raise InputError(f"{tls} is not a copy of a federation's tls folder: it has no ca.pem")
     left = None if old is None else old / "tls"
     return tls or (left if left is not None and (left / "ca.pem").exists() else None)
 
 
 @command("renew-certificate")
 @click.argument("directory", type=FOLDER)
-@host_option("The names it is to be good for. [default: as before]")
+@host_option("A name that it is valid for. Repeatable. [default: as before]")
 def renew_certificate(directory: Path, hosts: tuple[str, ...]) -> None:
-    """Renew the TLS certificate that expunge init made, by the same authority.
+    """Renew the TLS certificate that expunge init created, with the same authority.
 
-    Clients trust the authority, so they notice nothing; a running server takes it up within a
-    minute.
+    Clients trust the authority, so nothing changes for them. A running server loads the new
+    certificate within a minute.
 
     Example:
       expunge server renew-certificate federation
     """
-    from expunge.server.http import tls  # noqa: PLC0415 - whoever brings a certificate of their own does without
+    from expunge.server.http import tls  # noqa: PLC0415 - not needed with a certificate of one's own
 
     layout = Layout.at(directory)
     made = tls.renew_certificate(layout.tls, hosts)
     expires = time_text(tls.expiry(made.certificate).timestamp())
     Screen.current().result(
         {"certificate": str(made.certificate), "expires": expires},
-        line(f"The new certificate is good until {moment(expires)}.", GOOD),
+        line(f"The new certificate is valid until {moment(expires)}.", GOOD),
     )

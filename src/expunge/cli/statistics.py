@@ -34,44 +34,41 @@ from expunge.storage.files import write_whole
     "features",
     multiple=True,
     metavar="NAME",
-    help="A column of features. Repeatable. [default: feature]",
+    help="A feature column. Repeatable. [default: feature]",
 )
 @click.option(
     "--label-column",
     "labels",
     multiple=True,
     metavar="NAME",
-    help="The column of labels; several for real targets. [default: label]",
+    help="The label column. Repeatable, for real targets. [default: label]",
 )
-@click.option(
-    "--label-indices", is_flag=True, help="Labels that are integers are class indices, from 0."
-)
+@click.option("--label-indices", is_flag=True, help="Read integer labels as class indices, from 0.")
 @click.option(
     "--on",
     type=click.Choice(ENGINES),
     default="threads",
     show_default=True,
-    help="What to compute on.",
+    help="The engine to compute on.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    help="How many shards at once. [default: one for each processor]",
+    help="Shards to read at once. [default: one per processor]",
 )
 @output_option("Write the statistics to this file.")
 def statistics(
     *, files: tuple[str, ...], spec_file: Path, output: Path | None, **given: Any
 ) -> None:
-    """Compute the exact statistics of the samples in FILES, which may be more than one machine
-    holds.
+    """Compute the exact statistics of FILES, even of more samples than one machine holds.
 
-    FILES are the shards of one client's data: Parquet files, .npz files, or .npy files in pairs
-    (NAME-features.npy and NAME-labels.npy); patterns in quotes are expanded here. Each is read
-    block by block, by one worker, and the statistics are added up as they come in. The digest is
-    the same on every machine and for every way to cut the data into files.
+    FILES are the shards of one client's data: Parquet files, .npz files, or pairs of .npy files
+    (NAME-features.npy and NAME-labels.npy). Quoted patterns are expanded here. One worker reads
+    each shard block by block; the statistics are added up as they arrive. The digest is the same on
+    every machine, however the data are split into files.
 
-    With --on ray the workers are those of the Ray at RAY_ADDRESS, which must see the files, or of
-    one that is started on this machine; with --on dask, of a Dask that is started on this machine.
+    --on ray uses the Ray cluster at RAY_ADDRESS, which must see the files, or starts one on this
+    machine. --on dask starts a Dask cluster on this machine.
 
     Example:
       expunge server spec -o spec.json --office federation/operator
@@ -138,5 +135,5 @@ def _spec(path: Path) -> Spec:
         return Spec.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as problem:
         raise FormatError(
-            f"{path} holds no spec: {problem}. expunge server spec -o FILE writes one"
+            f"{path} is not a spec: {problem}. expunge server spec -o FILE writes one"
         ) from problem

@@ -17,7 +17,7 @@ from expunge.cli._evidence import chains_from, head_from, key_from, rotations_fr
 from expunge.cli._options import FILE, FOLDER
 from expunge.cli._output import BAD, GOOD, QUIET, Screen, bullets, facts, line
 from expunge.errors import EvidenceError, ExpungeError, FormatError
-from expunge.evidence import Finding, KeyChain
+from expunge.evidence import KeyChain, VerifiedFile
 from expunge.evidence import verify as verified
 from expunge.wire.schema import time_text
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--trust",
     type=FOLDER,
-    help="Take the key, and the rotations known there, from an office, client or federation.",
+    help="Take the key and its rotations from this office, client or federation folder.",
 )
 @click.option(
     "--rotation",
@@ -40,12 +40,8 @@ if TYPE_CHECKING:
     multiple=True,
     help="A rotation that links the key to another. Repeatable.",
 )
-@click.option(
-    "--head", type=FILE, help="Compare this head with the one that the evidence is about."
-)
-@click.option(
-    "-q", "--quiet", is_flag=True, help="Print nothing: the exit code says whether it holds."
-)
+@click.option("--head", type=FILE, help="Compare this head with the one in the evidence.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; the exit code gives the result.")
 def verify(
     *,
     file: Path,
@@ -55,18 +51,19 @@ def verify(
     head: Path | None,
     quiet: bool,
 ) -> None:
-    """Check a receipt, bundle, certificate, head, result, rotation or checkpoint, offline.
+    """Verify evidence offline: a receipt, bundle, certificate, head or other signed file.
 
-    Needs the file and the server's public key, and nothing else: no server, no network. Says in
-    plain words what is proved, under which assumptions, and what is not. Exits with 3 if a single
-    byte was altered, or another key signed it.
+    FILE can also be the signed result of a command, a rotation, a checkpoint or a passage. Needs
+    only the file and the server's public key: no server, no network. States in plain words what the
+    file proves, under which assumptions, and what it does not prove. Exits with 3 if a single byte
+    was altered, or if another key signed it.
 
     Example:
       expunge verify order.html --key server.pub
       expunge verify receipt.json --key server.pub --head head.expunge
-      expunge verify order.html --key server.pub --quiet && echo good
+      expunge verify order.html --key server.pub --quiet && echo verified
 
-    To get the key, from somewhere you trust:
+    To get the key, through a channel that you trust:
       expunge key federation -o server.pub
     """
     if (key is None) == (trust is None):
@@ -88,19 +85,21 @@ def verify(
 
 def _finding(
     file: Path, key: Path | None, trust: Path | None, rotations: tuple[Path, ...], head: Path | None
-) -> Finding:
-    """What a file proves to whoever trusts a key, or what a folder trusts."""
-    known = [KeyChain(key_from(key))] if key is not None else chains_from(trust or Path())
+) -> VerifiedFile:
+    """What a file proves given a trusted key, or the keys a folder trusts."""
+    trusted_chains = [KeyChain(key_from(key))] if key is not None else chains_from(trust or Path())
     more = rotations_from(rotations)
-    chains = [KeyChain(chain.pinned, [*chain.envelopes, *more]) for chain in known[:1]] + known[1:]
+    chains = [
+        KeyChain(chain.pinned, [*chain.envelopes, *more]) for chain in trusted_chains[:1]
+    ] + trusted_chains[1:]
     given = None if head is None else head_from(head, chains)
     try:
         return _verified(file.read_bytes(), chains, given)
     except (EvidenceError, FormatError) as problem:
-        raise EvidenceError(f"{file} does not hold: {problem}") from problem
+        raise EvidenceError(f"{file} failed verification: {problem}") from problem
 
 
-def _verified(data: bytes, chains: Sequence[KeyChain], head: Head | None) -> Finding:
+def _verified(data: bytes, chains: Sequence[KeyChain], head: Head | None) -> VerifiedFile:
     """What the evidence says; by the first chain, if none of them signed it."""
     now, problems = time_text(time.time()), []
     for chain in chains:
@@ -111,12 +110,12 @@ def _verified(data: bytes, chains: Sequence[KeyChain], head: Head | None) -> Fin
     raise problems[0]
 
 
-def show(finding: Finding) -> None:
+def show(finding: VerifiedFile) -> None:
     """A finding in plain words."""
     value = asdict(finding) | {"facts": dict(finding.facts), "holds": True}
     Screen.current().result(
         value,
-        line(Text.assemble(("It holds. ", f"bold {GOOD}"), (finding.title, "bold"))),
+        line(Text.assemble(("Verified: ", f"bold {GOOD}"), (finding.title, "bold"))),
         line(),
         facts(finding.facts),
         line(),

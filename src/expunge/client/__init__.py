@@ -1,6 +1,4 @@
-"""The client: its store of samples, its outbox, its agent, and the ways in for files of
-features.
-"""
+"""The client: its store of samples, its outbox, its agent, and readers for files of features."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +6,6 @@ from expunge._lazy import lazy_names
 
 if TYPE_CHECKING:
     from expunge.client.enrolment import enrol
-    from expunge.client.outbox import Composition
     from expunge.client.overview import Status
     from expunge.client.samples import Preview, Selection
     from expunge.client.store import ClientStore
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "ClientStore",
-    "Composition",
     "Loaded",
     "Preview",
     "Selection",
@@ -34,7 +30,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "Agent": "expunge.client.sync",
         "ClientStore": "expunge.client.store",
-        "Composition": "expunge.client.outbox",
         "Loaded": "expunge.data.columns",
         "Preview": "expunge.client.samples",
         "Selection": "expunge.client.samples",

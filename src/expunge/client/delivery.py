@@ -1,8 +1,8 @@
 """Delivery: how a client's requests reach the ledger. The spec of the federation decides it.
 
 `Direct`: each request goes to the server by itself, and its receipt is the answer. `Masked`, in
-`expunge.client.secagg`: the clients meet in rounds, and the server learns their sum alone. An agent
-is given one of the two when it begins; from then on it does not ask which.
+`expunge.client.secagg`: the clients meet in rounds, and the server learns only their sum. An agent
+is given one of the two when it begins, and then need not know which.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from typing import Protocol, TypeVar
 from expunge.client.outbox import Composition
 from expunge.client.samples import Recompute
 from expunge.client.store import ClientStore
-from expunge.client.trust import Answer, Trust
+from expunge.client.trust import SyncAnswer, Trust
 from expunge.errors import CarrierError, ProtocolError, RefusedError
-from expunge.evidence import Receipt, salted
+from expunge.evidence import Receipt
+from expunge.evidence.digests import salted
 from expunge.ridge.statistics import Statistics
 from expunge.wire import refusals, request
 from expunge.wire.carrier import Carrier
 from expunge.wire.request import AuditAnswer
 
 _T = TypeVar("_T")
-_LARGEST = 64 << 20  # bytes of a request, whatever the server would take: memory is bounded
+_LARGEST = 64 << 20  # bytes of a request, whatever the server accepts: memory is bounded
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0  # seconds
 
 
 class PendingError(ProtocolError):
-    """A request waits for other clients; nobody's mistake, and it can be tried again later."""
+    """A request waits for other clients. This is not a failure; it can be tried again later."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Do something again while no answer comes, or while the server says: later.
+    """Retries an action while no answer comes, or while the server asks for a later attempt.
 
-    Attempts come after 0.5, 1, 2, ... seconds; the error of the last one is passed on.
+    Attempts come after 0.5, 1, 2, ... seconds; the error of the last one is raised.
     """
 
     attempts: int = 1
@@ -59,7 +60,7 @@ class Retry:
 
 
 class Delivery(Protocol):
-    """What an agent asks of a way to deliver requests."""
+    """The interface by which an agent delivers requests."""
 
     def compose(self) -> Composition | None:
         """The next request, if anything is pending."""
@@ -78,7 +79,7 @@ class Delivery(Protocol):
         """
 
     def may_mend(self, composition: Composition, refusal: RefusedError) -> bool:
-        """Whether a request that was refused may be put back, to be composed anew."""
+        """Whether a request that was refused may be put back, to be composed again."""
 
     def divide(self, composition: Composition) -> bool:
         """Make the next requests smaller than this one, which was too large; whether they can
@@ -89,24 +90,25 @@ class Delivery(Protocol):
         """The server was restored: the number that a reset may have, from this one on."""
 
     def is_outdated(self, composition: Composition) -> bool:
-        """Whether a composed request may still be composed anew, and would have other samples."""
+        """Whether a composed request may still be composed again, and would have other samples."""
 
     def audits_first(self) -> bool:
-        """Whether an audit is under way that must end before anything else is delivered."""
+        """Whether an audit is in progress that must end before anything else is delivered."""
 
     def answer_audits(
         self,
-        answer: Answer,
+        answer: SyncAnswer,
         statistics: Callable[[], Statistics],
         send: Callable[[Composition], Receipt | None],
     ) -> tuple[str, ...]:
-        """Answer the audits that the server asks for, by statistics computed afresh; which were.
+        """Answer the audits that the server asks for, with recomputed statistics; returns the
+        audits answered.
 
-        `send` delivers a request: None if it was refused, and the cause is mended.
+        `send` delivers a request: None if it was refused and the cause has been fixed.
         """
 
     def release(self) -> None:
-        """The server knows this client no longer: nothing is under way."""
+        """The server no longer knows this client: nothing is in progress."""
 
 
 class Direct:
@@ -172,8 +174,8 @@ class Direct:
 
     def _largest(self) -> int:
         """How many bytes a request may have that cannot be divided."""
-        known = self._server_limit()
-        return known if self._too_large is None else min(known, self._too_large - 1)
+        limit = self._server_limit()
+        return limit if self._too_large is None else min(limit, self._too_large - 1)
 
     def _server_limit(self) -> int:
         return int(self._store.recall("largest_request") or _LARGEST)
@@ -212,7 +214,7 @@ class Direct:
             raise
 
     def may_mend(self, composition: Composition, refusal: RefusedError) -> bool:
-        """Always: nobody else is in the request."""
+        """Always: the request has no other members."""
         del composition, refusal
         return True
 
@@ -240,7 +242,7 @@ class Direct:
 
     def answer_audits(
         self,
-        answer: Answer,
+        answer: SyncAnswer,
         statistics: Callable[[], Statistics],
         send: Callable[[Composition], Receipt | None],
     ) -> tuple[str, ...]:
@@ -263,4 +265,4 @@ class Direct:
         return tuple(answered)
 
     def release(self) -> None:
-        """Nothing is under way but the request, which the outbox has released."""
+        """Only the request was in progress, and the outbox has released it."""

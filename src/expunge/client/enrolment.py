@@ -1,6 +1,6 @@
-"""How a client begins: a store, a key, and an enrolment by a one-time token.
+"""Enrolment: a new client's store and key, enrolled by a one-time token.
 
-`rejoin` takes a store to the server that was rebuilt in the place of a lost one.
+`rejoin` moves a store to the server that was rebuilt in the place of a lost one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from expunge.client.folder import ClientFolder
 from expunge.client.store import ClientStore
 from expunge.client.trust import Trust
 from expunge.crypto import PublicKey
@@ -36,14 +37,71 @@ def enrol(
     backbone: str | None = None,
     mirrors: Sequence[Path] = (),
 ) -> ClientStore:
-    """Enrol a client by a one-time token, and give its new store; after a lost answer, the same
-    call again finishes it.
+    """Enrol a client by a one-time token, and create its store; after a lost answer, the same call
+    again finishes the enrolment.
 
-    The store, with its key, stays until it is certain that the server has not taken the key in.
+    The store, with its key, is kept until it is certain that the server has not taken the key in.
 
-    `message` is the kind of messages to send; without it `rows`, or what the spec allows.
-    `backbone` is the fingerprint of the backbone that the client computes with: if it is given and
-    the spec pins another, the client is refused.
+    Parameters
+    ----------
+    path : Path
+        The folder of the new store: empty, not there, or left by an enrolment that got no answer.
+    token : Token
+        The token, for the role `client`.
+    carrier : Carrier
+        The way to the server.
+    address : str, default ""
+        Where the server is; empty for the token's first address.
+    mode : {"cached", "recompute"}, default "cached"
+        Whether the store keeps features, or computes them again from sources when needed.
+    message : str, default ""
+        The kind of messages to send: `"rows"`, `"gram"`, `"factor"`, `"masked"` or `"group"`; empty
+        for `rows`, or what the spec allows. `rows` show every feature to the server.
+    backbone : str or None, default None
+        The fingerprint of the backbone that the client computes with, to be compared with the
+        spec's.
+    mirrors : sequence of Path, default ()
+        Files to mirror the vault to, on other disks; none may exist.
+
+    Returns
+    -------
+    ClientStore
+        The new store, open.
+
+    Raises
+    ------
+    ProtocolError
+        The token is for an officer or operator.
+    StoreError
+        The folder is not empty, or is the store of another client.
+    BackboneError
+        The spec names another backbone.
+    SpecError
+        The spec does not allow this kind of messages.
+    RefusedError
+        The token is used, expired or another's, or the name is taken.
+    CarrierError
+        No answer came: call again with the same folder and token.
+    EvidenceError
+        The server is not the one that the token names.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from expunge import Spec
+    >>> from expunge.client import enrol
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> token = federation.token("hospital-a")
+    >>> store = enrol(Path(folder.name) / "hospital-a", token, federation.carrier)
+    >>> store.name, store.message, store.spec == spec
+    ('hospital-a', 'rows', True)
+    >>> store.close()
+    >>> federation.close()
+    >>> folder.cleanup()
     """
     if token.role != "client":
         raise ProtocolError(
@@ -51,7 +109,7 @@ def enrol(
             "samples"
         )
     path, carrier = Path(path), CheckedCarrier(carrier)
-    doubtful = (path / "client.db").exists()  # an earlier attempt may have arrived
+    doubtful = ClientFolder.is_at(path)  # an earlier attempt may have arrived
     if doubtful:
         store = ClientStore.open(path)
         name = store.name
@@ -149,7 +207,7 @@ def rejoin(store: ClientStore, token: Token, carrier: Carrier, address: str) -> 
         store.outbox.abandon(outstanding.sequence, "the server was lost")
     store.move(federation=token.federation, server=token.server, address=address, ca=token.ca)
     store.participation.drop()  # a round at the lost server is over
-    store.remember({"peers": ""})  # they are read anew, from the log of the rebuilt server
+    store.remember({"peers": ""})  # they are read again, from the log of the rebuilt server
     if spec != store.spec:
         store.amend(spec)
 

@@ -1,5 +1,5 @@
-"""Samples as files, .npz, .csv or .parquet: all that a store holds of each, for a person who asks
-what is held.
+"""Export of samples to .npz, .csv or .parquet files: everything that a store holds of each, for a
+person who asks what is held.
 
 Laws: every number is written so that reading it gives the very same one; an .npz or .parquet file
 can be added again (`load`). A feature that is not kept is left out: empty in .csv, null in

@@ -1,19 +1,19 @@
 """The client's folder: database, vault and signing key, opened together by one process; others may
 only read it.
 
-client.db        SQLite: samples (sealed), what is pending, receipts. Truth; may not be lost
+client.db        SQLite: samples (sealed), pending changes, receipts. Truth; may not be lost
 client.vault     the keys that samples are sealed under; may be mirrored to another disk. Truth;
                  may not be lost
 client.key       the Ed25519 key that signs requests (PEM)
 head             the newest published head with its certificate. A copy; may be lost
-lock             held by the process at work
+lock             held by the process that has the folder open
 
-client.db-wal and client.db-shm are SQLite's own, while somebody has the database open; the second
-holds page numbers only.
+client.db-wal and client.db-shm are SQLite's own files while the database is open; the second holds
+page numbers only.
 
 Law: when `create`, `open` and every change have returned, the vault holds keys only for what the
-database refers to, and after each erasure the write-ahead log is empty. `open` makes this so again
-after a crash.
+database refers to, and after each erasure the write-ahead log is empty. `open` restores this after
+a crash.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _T = TypeVar("_T")
 
 
 class ClientFolder:
-    """Whoever holds one is alone in changing these files.
+    """The files of a client. Holding the lock gives exclusive access to these files.
 
-    One without a lock is read-only: nothing can be changed by it.
+    A folder that is opened without a lock is read-only.
     """
 
     def __init__(
@@ -57,6 +57,11 @@ class ClientFolder:
         self._lock = lock
         self._closed = False
         self._clean = True  # no erasure has failed since the last one that succeeded
+
+    @staticmethod
+    def is_at(path: Path) -> bool:
+        """Whether a folder is a client's."""
+        return (path / _DATABASE).is_file()
 
     @classmethod
     def create(
@@ -99,7 +104,7 @@ class ClientFolder:
     def open(cls, path: Path, *, timeout: float = 0.0, restored: bool = False) -> ClientFolder:
         """The folder of a client that was created before.
 
-        Whatever a crash has left is cleared away.
+        Remains of a crash are removed.
 
         `restored` says that the database was put back from a backup: samples that have been erased
         since are dropped.
@@ -175,7 +180,7 @@ class ClientFolder:
 
     def _drop_erased(self) -> None:
         """Drop what can no longer be read, and a request that may be long outdated: the server will
-        say where it stands.
+        report its state.
         """
         gone = []
         counted = False  # whether the server counts any of them, as far as this copy knows

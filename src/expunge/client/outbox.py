@@ -1,12 +1,12 @@
-"""The outbox: what is pending becomes one request, which is offered until its receipt is here.
+"""The outbox: pending changes become one request, which is offered until its receipt is here.
 
 Laws: at most one request is composed at a time; `encode` gives the same bytes whenever it is called
 between `compose` and `settle`, also after a crash; `settle` and `abandon` each happen whole or not
-at all. What `settle` removes cannot be read afterwards. Any thread may use it.
+at all. What `settle` removes cannot be read afterwards. Threads may share an outbox.
 
 `Chooser` decides which of the pending samples the next request takes, and which orders it can
-answer. Laws: nothing changes by choosing; what an order deletes is never divided; a corrected
-sample travels with what it replaces.
+answer. Laws: choosing changes nothing; what an order deletes is never divided; a corrected sample
+travels with what it replaces.
 
 `part_of` makes samples one part of a message: as rows, as exact statistics, or as a factor in
 float64.
@@ -26,7 +26,7 @@ import numpy as np
 from expunge import kinds
 from expunge.client import states
 from expunge.client.folder import ClientFolder, exclusive, put_settings
-from expunge.client.samples import Block, Recompute, Samples
+from expunge.client.samples import Block, Recompute, SampleTable
 from expunge.client.settings import ClientSettings, checkpoint_text, spec_of, spec_text
 from expunge.crypto import canonical
 from expunge.errors import FormatError, InputError, ProtocolError, SpecMismatchError, StoreError
@@ -86,7 +86,7 @@ def _factor(spec: Spec, blocks: Iterable[Block]) -> FactorPart:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which samples take part."""
+    """The samples that take part in a request."""
 
     slots: list[int]
     is_complete: bool  # nothing pending is left for a later request
@@ -95,7 +95,7 @@ class Choice:
 
 
 class Chooser:
-    """Chooses from what is pending in a client's database."""
+    """Chooses from the pending changes in a client's database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -204,7 +204,7 @@ NONCE_BYTES = 32
 
 @dataclass(frozen=True)
 class Composition:
-    """A request that is being offered. Who takes part is written in the samples themselves.
+    """A request that is being offered. The samples themselves record which of them take part.
 
     It is doubtful if it was offered and may have arrived without an answer: then it may have taken
     effect.
@@ -226,11 +226,13 @@ class Composition:
 class Outbox:
     """Composes, holds, encodes, settles and abandons the requests of a store.
 
-    `turn` is held by whoever goes on from the request that is composed, so that two agents on one
-    store take turns.
+    An agent holds the lock `turn` while it continues from the composed request, so that two agents
+    on one store take turns.
     """
 
-    def __init__(self, settings: ClientSettings, folder: ClientFolder, samples: Samples) -> None:
+    def __init__(
+        self, settings: ClientSettings, folder: ClientFolder, samples: SampleTable
+    ) -> None:
         self.turn = RLock()
         self._settings = settings
         self._folder = folder
@@ -301,7 +303,7 @@ class Outbox:
             raise InputError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
         choice = self._choice(kind, most, largest, alone=bool(audits), reset=reset)
         disclosed = kind != "masked"
-        # What a round carries is told to nobody: orders and farewells follow it.
+        # What a round carries is not disclosed: orders and farewells follow it.
         answers = not (audits or reset) and (disclosed or not choice.slots)
         orders = self._chooser.answerable(choice) if answers else []
         leave = self._is_leaving() and choice.is_complete and not audits
@@ -586,7 +588,7 @@ class Outbox:
     @exclusive
     def abandon(self, sequence: int, reason: str) -> None:
         """The server refused the request, and it has never taken effect: everything is pending
-        again, so that the cause can be mended.
+        again, so that the cause can be fixed.
         """
         slot, _, _ = self._outstanding(sequence)
         with self._database.transaction() as changes:

@@ -1,10 +1,10 @@
-"""Where a client stands, at a glance; and what it keeps between two steps.
+"""The state of a client at a glance, and what it stores between two steps.
 
-No sample is opened for it, so no arithmetic is imported: whoever only asks does not wait for it.
+No sample is opened for it, so no arithmetic is imported: showing the state does not wait for it.
 
-What a client keeps between two steps (its part in a round of secure aggregation, what it has
-forwarded) is sealed. Law: each `write` replaces what was kept under the name before and destroys
-its key, so that secrets which have had their day cannot be read again.
+What a client stores between two steps (its part in a round of secure aggregation, what it has
+forwarded) is sealed. Law: each `write` replaces what was stored under the name before and destroys
+its key, so that secrets which are no longer needed cannot be read again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from expunge.client.settings import ClientSettings
 
 
 class SealedValue:
-    """One value that a client keeps between two steps, sealed under a key of its own."""
+    """One value that a client stores between two steps, sealed under a key of its own."""
 
     def __init__(self, folder: ClientFolder, name: str) -> None:
         self._folder = folder
@@ -69,12 +69,64 @@ class SealedValue:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a client stands.
+    """The state of a client's store.
 
-    `adding` and `deleting` are pending; `composed` is the number of the request being offered.
+    Attributes
+    ----------
+    name : str
+        The client's name.
+    federation : str
+        The federation's id.
+    mode : {"cached", "recompute"}
+        Whether features are kept, or computed again when needed.
+    message : str
+        The kind of messages that the client sends.
+    enrolled : bool
+        Whether the server has taken the client's key in.
+    live : int
+        How many samples the server counts.
+    adding : int
+        How many samples have a pending addition.
+    deleting : int
+        How many samples have a pending deletion.
+    labels : mapping of str to int
+        How many samples that are adding or live have each label.
+    sequence : int
+        The number of the last request whose receipt is here.
+    composed : int or None
+        The number of the request that is being offered.
+    orders : int
+        How many erasure orders were carried out here, and have no receipt yet.
+    checkpoint : int
+        The size of the audit log when it was last seen.
+    head : str
+        The digest of the newest head in the store; empty if there is none.
+    refusal : str
+        Why the last request was refused; empty if it was not.
+    leaving : bool
+        Whether the client has been asked to leave the federation.
+    left : bool
+        Whether it has left.
+    gone : bool
+        Whether the server no longer knows the client, though the client did not leave by a request
+        of its own.
 
-    `gone` says that the server no longer knows the client, though the client did not leave by a
-    request of its own.
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> store = federation.client("north").store
+    >>> store.add(["a"], [[1.0, 0.5]], ["cat"], now=0.0)
+    1
+    >>> status = store.status()
+    >>> status.adding, status.live, status.labels
+    (1, 0, {'cat': 1})
+    >>> federation.close()
+    >>> folder.cleanup()
     """
 
     name: str
@@ -98,7 +150,7 @@ class Status:
 
 
 class ClientOverview(ClientSettings):
-    """A client's store, as far as it can be told without opening a sample."""
+    """The part of a client's store that opens no sample: settings, documents and counts."""
 
     def __init__(self, folder: ClientFolder) -> None:
         super().__init__(folder)
@@ -108,17 +160,53 @@ class ClientOverview(ClientSettings):
 
     @classmethod
     def open(cls, path: Path, *, timeout: float = 0.0, restored: bool = False) -> Self:
-        """The store in a folder; waits for another process up to `timeout` seconds.
+        """Open the store in a folder, and clear away what a crash has left.
 
-        For `restored` see `ClientFolder.open`.
+        Parameters
+        ----------
+        path : Path
+            The client's folder.
+        timeout : float, default 0.0
+            Seconds to wait for another process that has the store open.
+        restored : bool, default False
+            Whether the database was put back from a backup: samples that have been erased since are
+            dropped.
+
+        Returns
+        -------
+        ClientStore
+            The store, open.
+
+        Raises
+        ------
+        StoreBusyError
+            Another process has the store open.
+        StoreError
+            The folder is not a client's store, is damaged, or is an older copy (give
+            `restored=True`).
         """
         return cls(ClientFolder.open(Path(path), timeout=timeout, restored=restored))
 
     @classmethod
     def open_read_only(cls, path: Path) -> Self:
-        """The store as it is at this moment, beside the process that works on it; for looking only.
+        """Open a read-only snapshot of the store; safe while another process writes.
 
-        See `ClientFolder.open_read_only`.
+        A sample that the other process erases afterwards is a `ShreddedError` where it is opened.
+
+        Parameters
+        ----------
+        path : Path
+            The client's folder.
+
+        Returns
+        -------
+        ClientStore
+            The store as it is at this moment; changes are refused.
+
+        Raises
+        ------
+        StoreError
+            The folder is not a client's store, or is damaged.
         """
         return cls(ClientFolder.open_read_only(Path(path)))
 
@@ -130,7 +218,13 @@ class ClientOverview(ClientSettings):
 
     @exclusive
     def status(self) -> Status:
-        """Where this client stands."""
+        """Count samples and pending changes.
+
+        Returns
+        -------
+        Status
+            The state of the store.
+        """
         numbers = dict(self._database.rows("SELECT state, count(*) FROM samples GROUP BY state"))
         query = (
             "SELECT label, count(*) FROM samples WHERE state IN ('adding', 'live') "

@@ -3,12 +3,12 @@
 Laws:
 - What `add` took, `blocks` gives back as the same integers under the same commitments, or raises: a
   row that was damaged or exchanged is never passed on.
-- `Names.from_bytes(n.to_bytes()) == n`, and the same for `Content`, whose feature keeps the very
-  bytes and type that it came with. `rows_of` gives the integers that
+- `SampleNames.from_bytes(n.to_bytes()) == n`, and the same for `Content`, whose feature keeps the
+  very bytes and type that it came with. `rows_of` gives the integers that
   `expunge.ridge.encoding.integer_rows` gives for the same features and labels.
 
-A `Batch` is samples as people give them, checked: what cannot be taken is refused by the number of
-its row. Ids, subjects and labels may be personal, so no message shows them. A `Selection` says
+A `SampleBatch` is samples as people give them, checked; invalid samples are refused by the number
+of their row. Ids, subjects and labels may be personal, so no message shows them. A `Selection` says
 which samples are meant, a `Preview` what forgetting them would do.
 """
 
@@ -45,18 +45,47 @@ from expunge.ridge.encoding import (
     put_features,
     targets_of,
 )
+from expunge.ridge.feature_names import FeatureNames
 from expunge.ridge.spec import Label, Spec
 from expunge.wire.commitment import SALT_BYTES, commitments
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Samples that meet all of the conditions given.
+    """The samples of a store that meet all of the given conditions.
 
-    To mean all samples, say `everything=True`: no conditions mean nothing.
+    At least one condition must be given; `everything=True` selects all samples.
 
-    `since` and `until` are times at which samples were added, in seconds since 1970; since <= added
-    < until.
+    Attributes
+    ----------
+    ids : collection of str or None, default None
+        Ids of samples; each must be in the store.
+    subject : str or None, default None
+        Whom the samples are about.
+    label : str or int or None, default None
+        A label of the spec.
+    since : float or None, default None
+        Samples added at this time or later, in seconds since 1970.
+    until : float or None, default None
+        Samples added before this time, in seconds since 1970.
+    everything : bool, default False
+        All samples; excludes the other conditions.
+
+    Raises
+    ------
+    InputError
+        There are no conditions, `everything` is combined with others, `ids` is empty or a single
+        text, or `since` is not before `until`.
+
+    Examples
+    --------
+    >>> from expunge.client import Selection
+    >>> Selection(subject="patient 12", label="cat").subject
+    'patient 12'
+    >>> Selection()
+    Traceback (most recent call last):
+    ...
+    expunge.errors.InputError: the selection is empty: ...
     """
 
     ids: Collection[str] | None = None
@@ -98,11 +127,29 @@ class Selection:
 
 @dataclass(frozen=True)
 class Preview:
-    """What forgetting a selection does: said before it is done, and again when it has been done.
+    """What forgetting a selection does: returned by `ClientStore.preview` before, and by
+    `ClientStore.forget` and `leave` after.
 
-    `ids` are the samples to be forgotten. Of these `unsent` never reached the server and are gone
-    at once; the others are gone when the receipt is here. `pending` are samples of the selection
-    whose deletion had been asked for before.
+    Attributes
+    ----------
+    ids : tuple of str
+        The samples to be forgotten.
+    labels : mapping of str to int
+        How many of them have each label; samples without a hard label are not counted.
+    subjects : mapping of str to int
+        How many of them are about each subject.
+    unsent : int
+        How many of them were never sent, and are erased at once. The others are erased when the
+        receipt is here.
+    pending : tuple of str
+        Samples of the selection whose deletion was asked for before.
+
+    Examples
+    --------
+    >>> from expunge.client import Preview
+    >>> preview = Preview(ids=("a", "b"), labels={"cat": 2}, unsent=1)
+    >>> preview.count
+    2
     """
 
     ids: tuple[str, ...] = ()
@@ -113,7 +160,7 @@ class Preview:
 
     @property
     def count(self) -> int:
-        """How many samples are forgotten by this."""
+        """How many samples are forgotten."""
         return len(self.ids)
 
 
@@ -130,8 +177,8 @@ FILE_SOURCE, TEXT_SOURCE = (
 
 
 @dataclass(frozen=True)
-class Names:
-    """What a sample is called, whom it is about, and where it can be computed from again."""
+class SampleNames:
+    """A sample's id, whom it is about, and the source that its feature can be computed from."""
 
     id: str
     subject: str | None
@@ -150,15 +197,15 @@ class Names:
         return canonical.encode([self.id, self.subject, self.source])
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Names:
+    def from_bytes(cls, data: bytes) -> SampleNames:
         """The inverse of `to_bytes`."""
         return cls(*canonical.decode(data, "the names of a sample"))
 
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """What a sample is: feature (None where it is computed again when needed), target (class index
-    or real row) and salt.
+    """A sample's feature (None if it is computed again when needed), target (class index or real
+    row) and salt.
     """
 
     salt: bytes
@@ -242,10 +289,10 @@ _LONGEST = 4096  # characters of an id, subject or source
 
 
 @dataclass(frozen=True)
-class Batch:
+class SampleBatch:
     """Samples to be added.
 
-    Features and labels are arrays, perhaps memory-mapped; they are looked at block by block.
+    Features and labels are arrays, perhaps memory-mapped; they are read block by block.
     """
 
     ids: list[str]
@@ -265,14 +312,15 @@ class Batch:
         *,
         subjects: Any = None,
         sources: Any = None,
-    ) -> Batch:
+        feature_names: FeatureNames | None = None,
+    ) -> SampleBatch:
         """A batch whose parts belong together; the values of features and labels are not yet looked
         at.
         """
         names = [
             _text(value, f"the id of row {row}") for row, value in enumerate(_several(ids, "ids"))
         ]
-        array = checked_features(spec, features)
+        array = np.asarray(checked_features(spec, features, feature_names))
         targets = as_array(labels, "labels")
         if "" in names:
             raise InputError(
@@ -293,10 +341,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def part(self, rows: slice) -> Batch:
+    def part(self, rows: slice) -> SampleBatch:
         """Some of the samples, which follow one another."""
         first = self.first + rows.indices(len(self))[0]
-        return Batch(
+        return SampleBatch(
             self.ids[rows],
             self.features[rows],
             self.labels[rows],
@@ -305,9 +353,11 @@ class Batch:
             first,
         )
 
-    def names(self) -> list[Names]:
+    def names(self) -> list[SampleNames]:
         """What each is called."""
-        return [Names(*parts) for parts in zip(self.ids, self.subjects, self.sources, strict=True)]
+        return [
+            SampleNames(*parts) for parts in zip(self.ids, self.subjects, self.sources, strict=True)
+        ]
 
     def rows(self, spec: Spec) -> tuple[Rows, list[int | NDArray[Any]]]:
         """The integers, and each target as it is kept: the class index of a hard label, the row as
@@ -382,42 +432,58 @@ _MANY = 500  # arguments of one query
 
 @dataclass(frozen=True)
 class StoredSample:
-    """One sample of a selection."""
+    """One sample of a selection, without its feature.
+
+    Attributes
+    ----------
+    slot : int
+        Its place in the vault.
+    state : {"adding", "live", "withdrawn", "deleting"}
+        As `expunge.client.states` describes.
+    sent : bool
+        Whether a request has sent it to the server, or is about to.
+    label : int or None
+        The class index; None if the target is a real row.
+    names : SampleNames
+        `id`, `subject` and `source`.
+    added : int
+        When it was added, in seconds since 1970.
+    """
 
     slot: int
     state: SampleState
-    sent: bool  # whether a request has told the server of it, or is about to
+    sent: bool  # whether a request has sent it to the server, or is about to
     label: int | None
-    names: Names
+    names: SampleNames
     added: int  # seconds since 1970
 
     @property
     def shown_state(self) -> SampleState:
-        """The state in a word that people know: one that is withdrawn is going, too."""
+        """The state for people: a withdrawn sample is shown as deleting."""
         return "deleting" if self.state == "withdrawn" else self.state
 
 
 @dataclass(frozen=True)
 class UnsealedSample:
-    """One sample, unsealed."""
+    """One sample with everything that the store holds of it."""
 
     slot: int
     id_tag: bytes
     commitment: bytes
-    names: Names
+    names: SampleNames
     content: Content
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some samples as the protocol takes them."""
+    """Consecutive samples as the protocol takes them."""
 
     commitments: list[bytes]
     salts: list[bytes]
     rows: Rows
 
 
-class Samples:
+class SampleTable:
     """The rows of the table `samples`, opened and sealed by the vault.
 
     Changes are made within a transaction of the caller.
@@ -433,7 +499,12 @@ class Samples:
     # -- putting in --------------------------------------------------------------------------------
 
     def insert(
-        self, spec: Spec, slots: Sequence[int], batch: Batch, now: int, progress: Progress | None
+        self,
+        spec: Spec,
+        slots: Sequence[int],
+        batch: SampleBatch,
+        now: int,
+        progress: Progress | None,
     ) -> None:
         """Put a whole batch in, block by block, pending, under keys that are there already."""
         for start in range(0, len(batch), BLOCK_SAMPLES):
@@ -474,7 +545,7 @@ class Samples:
             self._recent[tuple(block.commitments)] = spec, block
 
     def drop_recent(self) -> None:
-        """Hold nothing in memory of what was added: it has been sent, or forgotten."""
+        """Drop what was added from memory: it has been sent, or forgotten."""
         self._recent.clear()
 
     def is_committed(self, spec: Spec, old: UnsealedSample, rows: Rows) -> bool:
@@ -487,7 +558,7 @@ class Samples:
         self,
         spec: Spec,
         slot: int,
-        names: Names,
+        names: SampleNames,
         content: Content,
         rows: Rows,
         *,
@@ -502,7 +573,7 @@ class Samples:
         self._database.run("UPDATE samples SET replaces = ? WHERE slot = ?", (replaces, slot))
 
     def _sealed(
-        self, slot: int, names: Names, content: Content, commitment: bytes, now: int
+        self, slot: int, names: SampleNames, content: Content, commitment: bytes, now: int
     ) -> tuple[Any, ...]:
         id_tag = self._folder.id_tag(names.id)
         subject_tag = None if names.subject is None else self._folder.subject_tag(names.subject)
@@ -546,7 +617,7 @@ class Samples:
                 "first; nothing was added"
             )
 
-    def pending_again(self, spec: Spec, batch: Batch) -> bool:
+    def pending_again(self, spec: Spec, batch: SampleBatch) -> bool:
         """Whether all of a batch is in the store already, the very same samples, and some are yet
         to be receipted.
         """
@@ -555,14 +626,14 @@ class Samples:
             "SELECT id_tag, slot, state FROM samples WHERE state IN ('adding', 'live') "
             "AND id_tag IN ({})"
         )
-        known = {tag: (slot, state) for tag, slot, state in self._where_any(tags, query)}
+        entries = {tag: (slot, state) for tag, slot, state in self._where_any(tags, query)}
         if (
             len(set(tags)) < len(tags)
-            or set(known) != set(tags)
-            or all(state == "live" for _, state in known.values())
+            or set(entries) != set(tags)
+            or all(state == "live" for _, state in entries.values())
         ):
             return False
-        slots = [known[tag][0] for tag in tags]
+        slots = [entries[tag][0] for tag in tags]
         for start in range(0, len(batch), BLOCK_SAMPLES):
             part = batch.part(slice(start, start + BLOCK_SAMPLES))
             opened = self.open(slots[start : start + BLOCK_SAMPLES])
@@ -616,13 +687,13 @@ class Samples:
     def missing(self, ids: Iterable[str]) -> list[str]:
         """Which of these ids no sample has, in alphabetical order."""
         tags = {self._folder.id_tag(sample): sample for sample in ids}
-        known = {
+        stored_tags = {
             tag
             for (tag,) in self._where_any(
                 list(tags), "SELECT id_tag FROM samples WHERE id_tag IN ({})"
             )
         }
-        return sorted(sample for tag, sample in tags.items() if tag not in known)
+        return sorted(sample for tag, sample in tags.items() if tag not in stored_tags)
 
     def _conditions(self, selection: Selection, spec: Spec) -> tuple[list[str], list[Any]]:
         conditions: list[str] = []
@@ -662,9 +733,7 @@ class Samples:
     def _where_any(
         self, values: Sequence[Any], query: str, arguments: Sequence[Any] = ()
     ) -> list[tuple[Any, ...]]:
-        """All rows of a query for any of these values, which stand where it has {}; `arguments`
-        come after them.
-        """
+        """All rows of a query for any of these values, replacing {}; `arguments` follow."""
         rows: list[tuple[Any, ...]] = []
         for start in range(0, len(values), _MANY):
             chunk = values[start : start + _MANY]
@@ -675,8 +744,8 @@ class Samples:
 
     # -- opening -----------------------------------------------------------------------------------
 
-    def _names(self, slot: int, id_tag: bytes, sealed: bytes) -> Names:
-        return Names.from_bytes(self._vault.unseal(slot, sealed, names_context(id_tag)))
+    def _names(self, slot: int, id_tag: bytes, sealed: bytes) -> SampleNames:
+        return SampleNames.from_bytes(self._vault.unseal(slot, sealed, names_context(id_tag)))
 
     def open(self, slots: Sequence[int]) -> list[UnsealedSample]:
         """Samples in this order."""
@@ -762,7 +831,9 @@ def _with_features(
             f"the features of {len(bare)} samples are not kept and must be computed again: "
             "say how, by the backbone that they were made with (recompute=)"
         )
-    features = checked_features(spec, recompute([str(sample.names.source) for sample in bare]))
+    features = np.asarray(
+        checked_features(spec, recompute([str(sample.names.source) for sample in bare]))
+    )
     if len(features) != len(bare):
         raise ShapeError(
             f"{len(bare)} features were to be computed again, but {len(features)} came back"

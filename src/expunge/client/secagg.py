@@ -1,20 +1,20 @@
 """A client's side of rounds of secure aggregation.
 
 `Masked`: the delivery of requests by rounds, and a client's part in audits and rebuilds. Law: a
-client is in one round at a time, and stays in it until it knows how it ended; whatever else is due
-waits for that.
+client is in one round at a time, and stays in it until it knows how it ended; everything else that
+is due waits for that.
 
 `Contributor`: one round, turn by turn. Laws: everything that must survive is in the store before it
-is said, so a client that is killed goes on where it was, or learns how the round ended before it
-offers anything again. A sequence number stands for one content: what was masked under it once goes
+is sent, so a client that is killed continues where it was, or learns how the round ended before it
+offers anything again. A sequence number identifies one content: what was masked under it once goes
 out under it unchanged, however many rounds that takes. Shares are revealed once for each round, and
 never so that two sums which were asked for differ by some clients, but by fewer than the rules ask
 for in a round.
 
 `RoundPolicy`: what a client demands of a round before it deals shares, before it reveals any, and
-of receipts. Law: the server is believed for who drops out and for nothing else. Keys come from the
-log or from pins; an audit or a rebuild must be of all clients that the log shows; and two sums that
-this client helps to unmask differ by nobody, or by at least as many clients as the rules ask for in
+of receipts. Law: the server is believed about who drops out and about nothing else. Keys come from
+the log or from pins; an audit or a rebuild must be of all clients that the log shows; and two sums
+that this client helps to unmask differ by no client, or by at least as many as the rules ask for in
 a round.
 """
 
@@ -32,7 +32,7 @@ from expunge.client.outbox import Composition
 from expunge.client.samples import Recompute
 from expunge.client.settings import checkpoint_text, read_pins
 from expunge.client.store import ClientStore
-from expunge.client.trust import Answer, Peers, Trust, trusted
+from expunge.client.trust import Peers, SyncAnswer, Trust, trusted
 from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import EvidenceError, ProtocolError, RefusedError
 from expunge.evidence import Checkpoint, Receipt
@@ -49,13 +49,13 @@ _REVEALED_KEPT = 16
 
 
 class UnsafeRoundError(EvidenceError):
-    """What the server asks for would show too much: this client keeps out of the round, and says
-    why.
+    """A round that the server asks for would show too much: this client does not take part, and
+    says why.
     """
 
 
 class RoundPolicy:
-    """The demands of one client."""
+    """The demands that one client makes of a round."""
 
     def __init__(self, store: ClientStore, carrier: Carrier, trust: Trust) -> None:
         self._store = store
@@ -89,22 +89,24 @@ class RoundPolicy:
         return trusted(peers, read_pins(self._store.recall("pins")))
 
     def _peers(self) -> Peers:
+        if self._store.checkpoint[0] == 0:  # a new client has seen nothing of the log
+            self._follow_log()
         size, root = self._store.checkpoint
-        known = Peers.from_text(self._store.recall("peers"))
-        peers = known.read_on(self._carrier.entries, size, root)
-        if peers != known:
+        cached = Peers.from_text(self._store.recall("peers"))
+        peers = cached.read_on(self._carrier.entries, size, root)
+        if peers != cached:
             self._store.remember({"peers": peers.to_text()})
         return peers
 
     def _follow_log(self) -> None:
-        """Go on to the newest checkpoint."""
+        """Advance to the newest checkpoint."""
         content = Envelope.from_bytes(self._trust.checkpoint(), "checkpoint").unverified()
         newest = self._trust.follow(Checkpoint.from_json(content))
         self._store.remember({"checkpoint": checkpoint_text(*newest)})
 
     def require_all(self, participant: Participant) -> None:
-        """The sum of an audit or a rebuild must lack nobody: it would show who is missing, as what
-        the ledger has more.
+        """The sum of an audit or a rebuild must include every client: otherwise it would show
+        who is missing, as what the ledger has more.
         """
         if participant.opening.purpose != "change":
             missing = self._peers().active - {name for name, _ in participant.included or ()}
@@ -115,17 +117,18 @@ class RoundPolicy:
                 )
 
     def require_apart(self, participant: Participant) -> None:
-        """Two sums that this client has helped to unmask must differ by nobody, or by at least as
-        many as a round needs.
+        """Two sums that this client has helped to unmask must differ by no client, or by at least
+        as many clients as a round needs.
 
-        Whoever the log shows to be gone is not counted: as with a rebuild, nobody else's part could
-        hide what a client that was forgotten had sent, and others could never go on without it.
+        Clients that the log shows to be gone are not counted: as with a rebuild, no other client's
+        part could hide what a forgotten client had sent, and the others could never continue
+        without it.
         """
         included = sorted([name, sequence] for name, sequence in participant.included or ())
         text = self._store.recall("revealed")
         earlier = canonical.decode(text.encode("ascii")) if text else []
         if included in earlier:
-            return  # the very same sum once more, of which nothing new can be learnt
+            return  # the same sum again, which reveals nothing new
         for before in earlier:
             names = {str(name) for name, _ in _pairs(before) ^ _pairs(included)}
             if names:
@@ -195,7 +198,7 @@ _MASKED = "masked"  # the setting that holds the number of the request that was 
 
 @dataclass(frozen=True)
 class RoundPending:
-    """There is nothing to do before something changes at the server: ask again later."""
+    """Nothing can be done before something changes at the server: ask again later."""
 
     reason: str
 
@@ -255,7 +258,7 @@ class Contributor:
 
     def change(self, composition: Composition, vector: Callable[[], Wide]) -> Outcome:
         """Bring a composed request by a round; `RoundEnd` without a receipt if it was not included,
-        and may be offered anew.
+        and may be offered again.
         """
         current = self.purpose()
         if current is not None and current != "change":
@@ -289,7 +292,7 @@ class Contributor:
                 return purpose
             if participant.sequence <= self._store.sequence or participant.phase not in _UNMASKED:
                 self._store.participation.drop()  # the request has been settled, or put back
-            # Or it may yet be composed anew: this round has one join of this client, and takes no
+            # Or it may still be composed again: this round has one join of this client and takes no
             # other
             return None
 
@@ -358,14 +361,14 @@ class Contributor:
             )
 
     def _last_message(self, participant: Participant) -> bytes:
-        """What this client said last; if that is not at hand, the question how the round stands."""
+        """What this client said last; if that is missing, a query for the round's state."""
         return participant.message or self._question(
             participant.opening.round, participant.sequence
         )
 
     def _refused(self, participant: Participant, refusal: RefusedError) -> RoundPending:
-        """A message that came late, when the round had gone on without this client, is no mistake;
-        whoever is not let in is out.
+        """A message that came late, when the round had gone on without this client, is not an
+        error.
 
         This client stays out of the round until it is over, or joins the next one.
         """
@@ -380,9 +383,7 @@ class Contributor:
         return None if data is None else Participant.from_bytes(data, self._store.key, self._rules)
 
     def _resumed(self, purpose: Purpose, sequence: int) -> Participant | None:
-        """The round that this client is in; one for a request that is there no longer is over for
-        it.
-        """
+        """The round that this client is in; a round whose request is gone is finished."""
         with self._outbox.turn:
             participant = self._participant()
             if participant is None or participant.opening.purpose == purpose != "change":
@@ -439,8 +440,8 @@ class Contributor:
     ) -> tuple[Participant, bytes]:
         """What is to be said in this phase; durable before it is said.
 
-        It goes on from what is in the store: another agent on it may have gone further, and what it
-        said cannot be unsaid.
+        It continues from what is in the store: another agent on it may have gone further, and what
+        it said cannot be unsaid.
         """
         if state.phase not in _ASKED:
             raise EvidenceError(
@@ -480,7 +481,7 @@ class Contributor:
                 if is_change:
                     self._outbox.doubt(
                         participant.sequence, False
-                    )  # it has not taken effect, and cannot any more
+                    )  # it has not taken effect, and no longer can
                 self._drop(participant)
             if is_change or state.phase == "aborted":
                 return RoundEnd(
@@ -577,8 +578,8 @@ _OF_ALL: tuple[Purpose, ...] = (
 
 
 class Masked:
-    """Requests with samples are delivered by rounds; the others, which show nothing of any sample,
-    go directly.
+    """Delivers requests with samples by rounds; the others, which show nothing of any sample, go
+    directly.
     """
 
     def __init__(
@@ -605,7 +606,7 @@ class Masked:
     def outstanding(self, compose: Callable[[], Composition | None]) -> Composition | None:
         """The request to be brought now.
 
-        One that waits for a round is composed anew, as long as it was never masked.
+        One that waits for a round is composed again, as long as it was never masked.
 
         So what is added or forgotten while a client waits for others goes into the same round.
         """
@@ -626,8 +627,8 @@ class Masked:
         return self._outbox.is_outdated()
 
     def deliver(self, composition: Composition) -> Receipt:
-        """Bring a request by a round; PendingError if that takes longer than there is patience, or
-        if the round came to nothing.
+        """Bring a request by a round; PendingError if that takes too long, or if the round was
+        aborted.
 
         What has never been masked is put back then, so that it can still change; what has been
         stays as it is.
@@ -695,7 +696,7 @@ class Masked:
 
     def answer_audits(
         self,
-        answer: Answer,
+        answer: SyncAnswer,
         statistics: Callable[[], Statistics],
         send: Callable[[Composition], Receipt | None],
     ) -> tuple[str, ...]:
@@ -716,7 +717,7 @@ class Masked:
             or (is_open and not current)
         ):
             return ()
-        if answer.audits:  # when it is over, the server does not name them any more
+        if answer.audits:  # when it is over, the server no longer names them
             self._store.remember({_AUDITING: " ".join(audit for audit, _ in answer.audits)})
         outcome = self._contributor.join(
             purpose, lambda: Contribution.of(statistics(), None, self._store.spec)

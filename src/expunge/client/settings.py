@@ -1,5 +1,5 @@
-"""A client's settings: who it is, the spec, the server's key, the log as last seen, documents, the
-head; and pins, the keys of other clients that were compared out of band.
+"""A client's settings: its identity, the spec, the server's key, the log as last seen, documents
+and the head; and pins, the keys of other clients that were compared out of band.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORMER = (
 
 
 class ClientSettings:
-    """Settings and documents of a store. Setting names are ours; values are texts."""
+    """The settings and documents of a store. Setting names are internal; values are texts."""
 
     def __init__(self, folder: ClientFolder) -> None:
         self._folder = folder
@@ -34,18 +34,59 @@ class ClientSettings:
 
     @exclusive
     def recall(self, name: str) -> str | None:
-        """A setting, or None."""
+        """A setting, or None if there is none of that name.
+
+        Parameters
+        ----------
+        name : str
+            The name of the setting.
+
+        Returns
+        -------
+        str or None
+            Its value.
+        """
         value = self._database.value("SELECT value FROM settings WHERE name = ?", (name,))
         return None if value is None else str(value)
 
     @exclusive
     def remember(self, settings: Mapping[str, str]) -> None:
-        """Change settings, all of them or none."""
+        """Change settings, all of them or none; for the agent.
+
+        Parameters
+        ----------
+        settings : mapping of str to str
+            The new values by name.
+        """
         with self._database.transaction() as changes:
             put_settings(changes, settings)
 
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """The names of the features in the first table or file of columns that was added; None if
+        there was none.
+        """
+        text = self.recall("feature-names")
+        return None if text is None else tuple(canonical.decode(text.encode("utf-8")))
+
     def setting(self, name: str) -> str:
-        """A setting that every store has."""
+        """A setting that every store has.
+
+        Parameters
+        ----------
+        name : str
+            The name of the setting.
+
+        Returns
+        -------
+        str
+            Its value.
+
+        Raises
+        ------
+        StoreError
+            The setting is missing: the store is damaged.
+        """
         value = self.recall(name)
         if value is None:
             raise StoreError(
@@ -56,7 +97,7 @@ class ClientSettings:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The client's folder."""
         return self._folder.path
 
     @property
@@ -71,7 +112,7 @@ class ClientSettings:
 
     @property
     def federation(self) -> str:
-        """The federation's id."""
+        """The federation's id, 32 hexadecimal digits."""
         return self.setting("federation")
 
     @property
@@ -81,7 +122,7 @@ class ClientSettings:
 
     @property
     def server(self) -> PublicKey:
-        """The pinned key of the server; rotations are among the documents."""
+        """The pinned key of the server; `chains` has the keys that rotations link to it."""
         return PublicKey.from_text(self.setting("server"))
 
     @property
@@ -91,19 +132,17 @@ class ClientSettings:
 
     @property
     def ca(self) -> str:
-        """The PEM of the certificate authority that vouches for the server's host; empty for the
-        system's own.
-        """
+        """The PEM of the server's certificate authority; empty to trust the system's."""
         return self.setting("ca")
 
     @property
     def mode(self) -> str:
-        """Whether features are kept (`cached`) or computed again (`recompute`)."""
+        """Whether features are kept (`"cached"`) or computed again (`"recompute"`)."""
         return self.setting("mode")
 
     @property
     def message(self) -> MessageKind:
-        """The kind of messages that this client sends."""
+        """The kind of messages that this client sends; `choose` changes it."""
         return schema.one_of(*MESSAGES)(self.setting("message"), "the kind of messages")
 
     @property
@@ -113,12 +152,12 @@ class ClientSettings:
 
     @property
     def gone(self) -> bool:
-        """Whether the server has said that it knows this client no longer."""
+        """Whether the server has said that it no longer knows this client."""
         return self.recall("gone") == "1"
 
     @property
     def checkpoint(self) -> tuple[int, bytes]:
-        """Size and root of the audit log when it was last seen and found consistent."""
+        """The size and root of the audit log when it was last seen and found consistent."""
         value = canonical.decode(
             self.setting("checkpoint").encode("ascii"), "the checkpoint of the store"
         )
@@ -126,9 +165,21 @@ class ClientSettings:
 
     @exclusive
     def amend(self, spec: Spec, envelopes: Sequence[bytes] = ()) -> None:
-        """Take on an amended spec, and keep the envelopes that amend it.
+        """Take over an amended spec, and store the envelopes that amend it; for the agent.
 
         Samples stay as they are.
+
+        Parameters
+        ----------
+        spec : Spec
+            The amended spec.
+        envelopes : sequence of bytes, default ()
+            The signed amendments that lead to it.
+
+        Raises
+        ------
+        SpecMismatchError
+            The amended spec is not this client's spec with allowed changes.
         """
         if not spec.grows_from(self._spec):
             raise SpecMismatchError(
@@ -144,8 +195,19 @@ class ClientSettings:
         """Belong to another federation from now on, whose server has enrolled this store's key; all
         of it or nothing.
 
-        Samples, receipts and numbering stay. How the former server's keys are known is kept, for
-        what they signed still holds.
+        Samples, receipts and numbering stay. The keys of the former server are kept, because what
+        they signed still holds.
+
+        Parameters
+        ----------
+        federation : str
+            The id of the new federation.
+        server : PublicKey
+            Its server's key, which is pinned.
+        address : str
+            Where that server is.
+        ca : str
+            The PEM of its certificate authority, or empty.
         """
         rotations = [
             Envelope.from_bytes(data, "rotation").to_json()
@@ -167,8 +229,12 @@ class ClientSettings:
             put_settings(changes, changed)
 
     def chains(self) -> list[KeyChain]:
-        """The keys of this client's server, and then those of servers that it had before, whose
-        word still holds.
+        """The keys of this client's server, then those of servers that it had before.
+
+        Returns
+        -------
+        list of KeyChain
+            The first is the current server's; receipts of the others still hold.
         """
         rotations = [
             Envelope.from_bytes(data, "rotation") for data in self.documents("rotation").values()
@@ -182,13 +248,32 @@ class ClientSettings:
 
     @exclusive
     def keep(self, kind: str, *contents: bytes) -> None:
-        """Keep documents of a kind, such as rotations, after those that are there."""
+        """Append documents of a kind; for the agent.
+
+        Parameters
+        ----------
+        kind : str
+            What they are, such as `"rotation"`.
+        *contents : bytes
+            The documents, in their order.
+        """
         with self._database.transaction() as changes:
             changes.run_many(_APPEND, [(kind, content) for content in contents])
 
     @exclusive
     def documents(self, kind: str) -> dict[int, bytes]:
-        """Documents of a kind by number: receipts by sequence number, others in their order."""
+        """The stored documents of a kind.
+
+        Parameters
+        ----------
+        kind : str
+            Such as `"receipt"`, `"rotation"` or `"amendment"`.
+
+        Returns
+        -------
+        dict of int to bytes
+            The bytes by number: receipts by sequence number, others counted from 0.
+        """
         rows = self._database.rows(
             "SELECT number, content FROM documents WHERE kind = ? ORDER BY number", (kind,)
         )
@@ -196,9 +281,16 @@ class ClientSettings:
 
     @exclusive
     def put_head(self, data: bytes, digest: str) -> None:
-        """Replace the newest head.
+        """Replace the newest head; for the agent.
 
-        Nothing tells of the one before: its digest would confirm a guess at what was deleted.
+        Nothing is kept of the previous one: its digest would confirm a guess at what was deleted.
+
+        Parameters
+        ----------
+        data : bytes
+            The file of the head.
+        digest : str
+            The head's digest.
         """
         self._folder.write_head(data)
         self.remember({"head": digest})
@@ -206,19 +298,25 @@ class ClientSettings:
 
     @exclusive
     def drop_head(self) -> None:
-        """There is no head any more: an old one would remember what has been deleted since."""
+        """Remove the head: an old one would remember what has been deleted since; for the agent."""
         self.remember({"head": ""})
         self._folder.drop_head()
         self._database.truncate_log()
 
     @exclusive
     def head(self) -> bytes | None:
-        """The newest head that was fetched, with its certificate."""
+        """The newest head that was fetched, with its certificate.
+
+        Returns
+        -------
+        bytes or None
+            The file, for `expunge.evidence.published_head.read`; None if there is none.
+        """
         return self._folder.read_head()
 
     @exclusive
     def close(self) -> None:
-        """Close the files and let others in."""
+        """Close the files and release the folder."""
         self._folder.close()
 
 

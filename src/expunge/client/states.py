@@ -1,13 +1,13 @@
-"""The states of a sample, and the things that move it from one to another.
+"""The states of a sample, and the transitions between them.
 
 `sequence` is the number of the composed request that the sample takes part in; it is empty while
 none does.
 
     state      sequence  what it means
-    adding     -         pending: never left home
+    adding     -         pending: never sent
     adding     N         added by request N, whose receipt is not here yet
     live       -         the server counts it
-    live       N         the server is told of it again by request N, which is a reset
+    live       N         it is sent to the server again by request N, which is a reset
     withdrawn  N         as `adding N` or `live N`, and then forgotten: request N goes out
                          unchanged, a later one will delete it
     deleting   -         pending: the server still counts it
@@ -30,7 +30,7 @@ once it is settled:
 
     settle N, a reset           live -       adding -       deleting -   gone
 
-When the server knows the client no longer (`release`), no number is left, whatever was withdrawn or
+When the server no longer knows the client (`release`), no number is left, all that was withdrawn or
 deleting is gone, and what is forgotten from then on is gone at once (`remove`).
 
 An order waits for every sample of its subject (`order_samples`), and each sample is counted by one

@@ -1,12 +1,11 @@
-"""The client's store: samples under keys of their own, and what is pending.
+"""The client's store: samples under keys of their own, and pending changes.
 
-Trusted for: the samples and what is pending. It may not be lost, for without it deletions cannot be
-computed. Each operation is one transaction: it takes effect whole or not at all. Adds and deletes
-are pending until the receipt is in hand (the states are described in `expunge.client.states`); then
-what was deleted is physically gone.
+Trusted for: the samples and pending changes. It may not be lost, because without it deletions
+cannot be computed. Each operation is one transaction: it takes effect whole or not at all.
+Additions and deletions are pending until the receipt is in hand (`expunge.client.states` describes
+the states); then what was deleted is physically erased.
 
-A store may be opened read-only, beside the process that works on it: a snapshot that changes
-nothing.
+A store may be opened read-only while another process works on it: a snapshot that changes nothing.
 """
 
 from __future__ import annotations
@@ -26,20 +25,21 @@ from expunge.client.outbox import Outbox
 from expunge.client.overview import ClientOverview
 from expunge.client.samples import (
     BLOCK_SAMPLES,
-    Batch,
     Preview,
     Progress,
     Recompute,
-    Samples,
+    SampleBatch,
+    SampleTable,
     Selection,
     StoredSample,
     UnsealedSample,
     counted,
 )
 from expunge.client.settings import checkpoint_text, spec_text
-from expunge.crypto import PublicKey, SigningKey
+from expunge.crypto import PublicKey, SigningKey, canonical
 from expunge.errors import InputError, SpecError, StoreError
 from expunge.kinds import MESSAGES
+from expunge.ridge.feature_names import FeatureNames, is_cell
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
@@ -54,14 +54,67 @@ class _UnchangedError(Exception):
 
 
 class ClientStore(ClientOverview):
-    """A client's samples and outbox in a folder.
+    """A client's samples, pending changes and receipts in a folder; `enrol` creates it, `open`
+    opens it.
 
-    Any thread may use it; one process at a time, while others may read it.
+    Changes are pending until an `Agent` has brought them to the server. Threads may share a store;
+    one process at a time may change it, while others may read it (`open_read_only`). Each sample is
+    sealed under a key of its own, which is destroyed when the receipt of its deletion is here.
+
+    Parameters
+    ----------
+    folder : ClientFolder
+        The opened folder of the client.
+
+    Attributes
+    ----------
+    outbox : Outbox
+        The request that is being offered; for the agent.
+    participation, forwarded, forwarding : SealedValue
+        What rounds of secure aggregation and aggregators store between two steps.
+
+    Notes
+    -----
+    The store is the truth for the client's samples. Keep exactly one living copy of its vault:
+    docs/privacy.md says what erasure cannot reach.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from expunge import Spec
+    >>> from expunge.client import Agent, ClientStore, Selection, enrol
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> path = Path(folder.name) / "hospital-a"
+    >>> enrol(path, federation.token("hospital-a"), federation.carrier).close()
+
+    >>> store = ClientStore.open(path)
+    >>> features, labels = [[1.0, 0.5], [0.0, 1.0]], ["cat", "dog"]
+    >>> store.add(["a", "b"], features, labels, subjects=["ann", "bob"], now=0.0)
+    2
+    >>> agent = Agent(store, federation.carrier)
+    >>> len(agent.push())
+    1
+    >>> selection = Selection(subject="ann")
+    >>> store.preview(selection).ids  # a dry run
+    ('a',)
+    >>> preview = store.forget(selection)
+    >>> store.status().deleting
+    1
+    >>> receipts = agent.push()  # only now is the sample physically erased
+    >>> [sample.names.id for sample in store.listed(Selection(everything=True))]
+    ['b']
+    >>> store.close()
+    >>> federation.close()
+    >>> folder.cleanup()
     """
 
     def __init__(self, folder: ClientFolder) -> None:
         super().__init__(folder)
-        self._samples = Samples(folder)
+        self._samples = SampleTable(folder)
         self.outbox = Outbox(self, folder, self._samples)
 
     @classmethod
@@ -81,8 +134,50 @@ class ClientStore(ClientOverview):
         message: str = "rows",
         mirrors: Sequence[Path] = (),
     ) -> ClientStore:
-        """A new store, for a client of this name in this federation, whose server signs with this
-        key.
+        """Create a store for a client whose server and spec are known; `enrol` calls this.
+
+        Parameters
+        ----------
+        path : Path
+            A folder that is empty or does not exist.
+        federation : str
+            The federation's id.
+        name : str
+            The client's name.
+        server : PublicKey
+            The server's key, which is pinned.
+        spec : Spec
+            The federation's spec.
+        key : SigningKey or None, default None
+            The key that signs requests; None for a new one.
+        address : str, default ""
+            Where the server is.
+        ca : str, default ""
+            The PEM of the server's certificate authority, or empty.
+        enrolled : bool, default True
+            Whether the server has taken the key in.
+        mode : {"cached", "recompute"}, default "cached"
+            Whether features are kept, or computed again from sources when needed.
+        message : str, default "rows"
+            The kind of messages to send.
+        mirrors : sequence of Path, default ()
+            Files to mirror the vault to; none may exist.
+
+        Returns
+        -------
+        ClientStore
+            The new store, open.
+
+        Raises
+        ------
+        InputError
+            There is no such mode.
+        SpecError
+            The spec does not allow this kind of messages.
+        StoreError
+            The folder is not empty.
+        FormatError
+            The name or the id of the federation is malformed.
         """
         if mode not in MODES:
             raise InputError(
@@ -116,20 +211,63 @@ class ClientStore(ClientOverview):
 
     @exclusive
     def listed(self, selection: Selection) -> list[StoredSample]:
-        """The samples of a selection: ids, subjects, class indices, states and times, without their
-        features.
+        """List the samples of a selection, without their features.
+
+        Parameters
+        ----------
+        selection : Selection
+            Which samples are meant.
+
+        Returns
+        -------
+        list of StoredSample
+            Ids, subjects, class indices, states and times.
+
+        Raises
+        ------
+        UnknownSampleError
+            An id or the subject is not in the store.
+        UnknownLabelError
+            The spec has no such label.
         """
         return self._samples.find(selection, self._spec)
 
     @exclusive
     def missing(self, ids: Sequence[str]) -> list[str]:
-        """Which of these ids no sample in the store has."""
+        """Which of these ids no sample in the store has.
+
+        Parameters
+        ----------
+        ids : sequence of str
+            Ids to look up.
+
+        Returns
+        -------
+        list of str
+            The ids that are not there, in alphabetical order.
+        """
         return self._samples.missing(ids)
 
     @exclusive
     def opened(self, selection: Selection) -> list[tuple[StoredSample, UnsealedSample]]:
-        """The samples of a selection with all that the store holds of them, in the order of
-        `listed`.
+        """Open the samples of a selection, with everything that the store holds of them.
+
+        Parameters
+        ----------
+        selection : Selection
+            Which samples are meant.
+
+        Returns
+        -------
+        list of (StoredSample, UnsealedSample)
+            In the order of `listed`.
+
+        Raises
+        ------
+        UnknownSampleError
+            An id or the subject is not in the store.
+        UnknownLabelError
+            The spec has no such label.
         """
         stored = self._samples.find(selection, self._spec)
         return list(
@@ -138,7 +276,25 @@ class ClientStore(ClientOverview):
 
     @exclusive
     def preview(self, selection: Selection) -> Preview:
-        """What forgetting would do; nothing changes."""
+        """Say what forgetting a selection would do; nothing changes.
+
+        Parameters
+        ----------
+        selection : Selection
+            Which samples are meant.
+
+        Returns
+        -------
+        Preview
+            What `forget` would return.
+
+        Raises
+        ------
+        UnknownSampleError
+            An id or the subject is not in the store.
+        UnknownLabelError
+            The spec has no such label.
+        """
         return self._preview(self._samples.find(selection, self._spec))
 
     def _preview(self, selected: Sequence[StoredSample]) -> Preview:
@@ -161,8 +317,27 @@ class ClientStore(ClientOverview):
     def statistics(
         self, progress: Progress | None = None, *, recompute: Recompute | None = None
     ) -> Statistics:
-        """The statistics of all samples that the server counts, computed afresh from the
-        samples.
+        """Recompute the statistics of all samples that the server counts, from the samples
+        themselves.
+
+        Parameters
+        ----------
+        progress : callable or None, default None
+            Called with the number of samples done so far.
+        recompute : callable or None, default None
+            Takes a list of sources and returns their features; for stores that keep none.
+
+        Returns
+        -------
+        Statistics
+            The exact statistics.
+
+        Raises
+        ------
+        CommitmentError
+            A recomputed feature is not the one that was committed to.
+        InputError
+            Features must be computed again, and `recompute` is not given.
         """
         query = f"SELECT slot FROM samples WHERE {states.COUNTED} ORDER BY slot"  # noqa: S608 - our own words
         slots = [row[0] for row in self._database.rows(query)]
@@ -175,7 +350,18 @@ class ClientStore(ClientOverview):
 
     @exclusive
     def answered(self, audit: str) -> bool:
-        """Whether an audit has been answered."""
+        """Whether an audit has been answered.
+
+        Parameters
+        ----------
+        audit : str
+            The id of the audit.
+
+        Returns
+        -------
+        bool
+            True if the receipt of the answer is here.
+        """
         return bool(self._database.value("SELECT 1 FROM audits WHERE id = ?", (audit,)))
 
     # -- adding and correcting ---------------------------------------------------------------------
@@ -189,19 +375,64 @@ class ClientStore(ClientOverview):
         *,
         subjects: Any = None,
         sources: Any = None,
+        feature_names: Sequence[str] | None = None,
         now: float,
         progress: Progress | None = None,
         ignore_pending: bool = False,
     ) -> int:
-        """Add samples, pending until the receipt; how many.
+        """Add samples, pending until the receipt; all of them or none.
 
-        If one of them cannot be taken, it is named and none is added. With `ignore_pending`, 0 if
-        these very samples were added before and some of them are yet to be receipted: a sync
-        finishes that.
+        Parameters
+        ----------
+        ids : sequence of str or int
+            One id for each sample, unique within the store, 1 to 4,096 characters.
+        features : array-like of shape (n, dim)
+            The features; finite and within the spec's grid.
+        labels : array-like
+            Labels of the spec (texts), class indices (integers), or rows of real targets, shape (n,
+            columns).
+        subjects : sequence of str or None, optional
+            Whom each sample is about; None for samples about nobody.
+        sources : sequence of str or None, optional
+            What each feature can be computed from again; required if the store keeps no features.
+        feature_names : sequence of str, optional
+            The names of the features. Those of the first table or file are stored, and later ones
+            must have the same, in the same order; arrays without names go by position.
+        now : float
+            The time of the addition, in seconds since 1970.
+        progress : callable or None, default None
+            Called with the number of samples done so far.
+        ignore_pending : bool, default False
+            Whether to do nothing if these very samples were added before and some of them have no
+            receipt yet.
+
+        Returns
+        -------
+        int
+            How many samples were added; 0 if `ignore_pending` applied.
+
+        Raises
+        ------
+        InputError
+            A sample cannot be taken, or its id is in the store already; the row is named.
+            ShapeError, NotFiniteError, GridRangeError and UnknownLabelError are such errors. So is
+            a table with other columns than the first, which are named.
+        StoreError
+            The client is leaving the federation, has left it, or was forgotten by the server.
         """
         if not ignore_pending:
             self._require_staying()
-        batch = Batch.of(self._spec, ids, features, labels, subjects=subjects, sources=sources)
+        names = FeatureNames(self.feature_names)
+        batch = SampleBatch.of(
+            self._spec,
+            ids,
+            features,
+            labels,
+            subjects=subjects,
+            sources=sources,
+            feature_names=names,
+        )
+        names.require(None if feature_names is None else tuple(feature_names))
         if ignore_pending:
             if self._samples.pending_again(self._spec, batch):
                 return 0
@@ -213,8 +444,9 @@ class ClientStore(ClientOverview):
         self._samples.require_new(batch.ids)
         slots = self._folder.vault.new(len(batch))
         try:
-            with self._database.transaction():
+            with self._database.transaction() as changes:
                 self._samples.insert(self._spec, slots, batch, int(now), progress)
+                put_settings(changes, _named(names))
         except BaseException:
             self._folder.drop(slots)
             raise
@@ -230,10 +462,37 @@ class ClientStore(ClientOverview):
         source: str | None = None,
         recompute: Recompute | None = None,
     ) -> bool:
-        """Give a sample another feature or label: one delete and one add, which travel in one
-        request. Its id stays.
+        """Give a sample another feature or label: one deletion and one addition, which travel in
+        one request.
 
-        False if it is so already: then nothing is changed, and nothing is to be sent.
+        The id, the subject and the time of the addition stay.
+
+        Parameters
+        ----------
+        sample : str
+            The id of the sample.
+        feature : array-like of shape (dim,), optional
+            The new feature; None to keep it.
+        label : str, int or array-like, optional
+            The new label, as in `add`; None to keep it.
+        source : str or None, default None
+            The new source; required with `feature` if the store keeps no features.
+        recompute : callable or None, default None
+            Takes a list of sources and returns their features; for stores that keep none.
+
+        Returns
+        -------
+        bool
+            False if the sample is so already: then nothing is changed.
+
+        Raises
+        ------
+        UnknownSampleError
+            The sample is not in the store, or is being deleted.
+        InputError
+            Neither feature nor label is given, or one cannot be taken.
+        StoreError
+            The client is leaving the federation, has left it, or was forgotten by the server.
         """
         self._require_staying()
         if feature is None and label is None:
@@ -251,7 +510,7 @@ class ClientStore(ClientOverview):
                     self._samples.keep_features(self._spec, [slot], recompute)
                 (old,) = self._samples.open([slot])
                 features = [old.content.feature if feature is None else feature]
-                batch = Batch.of(
+                batch = SampleBatch.of(
                     self._spec, [sample], features, self._label(old.content.target, label)
                 )
                 rows, (target,) = batch.rows(self._spec)
@@ -306,15 +565,35 @@ class ClientStore(ClientOverview):
     def forget(
         self, selection: Selection, *, order: str | None = None, recompute: Recompute | None = None
     ) -> Preview:
-        """Delete the samples of a selection, pending until the receipt; those that never left home
-        are gone at once.
+        """Delete the samples of a selection, pending until the receipt; samples that were never
+        sent are erased at once.
 
-        Once the server knows this client no longer (`gone`), nobody else holds them, and all of
-        them are gone at once.
+        Once the server no longer knows this client (`gone`), all of them are erased at once.
 
-        With `order`, the id of an erasure order, the next request also answers that order, and
-        finding nothing is an answer. An order whose answer is pending is not carried out again; one
-        that was answered is, for then the answer has been lost.
+        Parameters
+        ----------
+        selection : Selection
+            Which samples are meant.
+        order : str or None, default None
+            The id of an erasure order that the next request is to answer; then finding nothing is
+            an answer. An order whose answer is pending is not carried out again; one that was
+            answered is, because the server asks again only if the answer was lost.
+        recompute : callable or None, default None
+            Takes a list of sources and returns their features; for stores that keep none.
+
+        Returns
+        -------
+        Preview
+            What is deleted.
+
+        Raises
+        ------
+        UnknownSampleError
+            An id or the subject is not in the store, and there is no `order`.
+        UnknownLabelError
+            The spec has no such label.
+        CommitmentError
+            A recomputed feature is not the one that was committed to; nothing is deleted.
         """
         if order is not None and self._database.value(
             "SELECT 1 FROM orders WHERE id = ? AND answered = 0", (order,)
@@ -326,14 +605,37 @@ class ClientStore(ClientOverview):
 
     @exclusive
     def leave(self, *, recompute: Recompute | None = None) -> Preview:
-        """Forget everything, and say in the next request that this client leaves the federation."""
+        """Forget everything, and leave the federation by the next request.
+
+        Parameters
+        ----------
+        recompute : callable or None, default None
+            Takes a list of sources and returns their features; for stores that keep none.
+
+        Returns
+        -------
+        Preview
+            What is deleted.
+
+        Raises
+        ------
+        CommitmentError
+            A recomputed feature is not the one that was committed to; nothing is deleted.
+        """
         selected = self._samples.find(Selection(everything=True), self._spec)
         self._forget(selected, recompute=recompute, leaving=True)
         return self._preview(selected)
 
     @exclusive
     def drop_orders(self, waiting: Collection[str]) -> None:
-        """Answer no orders but those waited for, and those that a composed request answers."""
+        """Answer no orders but those that the server waits for, and those that a composed request
+        answers; for the agent.
+
+        Parameters
+        ----------
+        waiting : collection of str
+            The ids of the orders that the server waits for.
+        """
         rows = self._database.rows("SELECT id FROM orders WHERE answered = 0 AND sequence IS NULL")
         with self._database.transaction() as changes:
             others = [(order,) for (order,) in rows if order not in waiting]
@@ -368,10 +670,31 @@ class ClientStore(ClientOverview):
 
     @exclusive
     def choose(self, message: str) -> None:
-        """Send messages of another kind from now on."""
+        """Send messages of another kind from now on.
+
+        Parameters
+        ----------
+        message : str
+            A kind that the spec allows: `"rows"`, `"gram"`, `"factor"`, `"masked"` or `"group"`.
+            `rows` show every feature to the server.
+
+        Raises
+        ------
+        SpecError
+            The spec does not allow it.
+        """
         if message not in MESSAGES or message not in self._spec.messages:
             raise SpecError(
                 f"message={message!r} must be one of those that the spec allows: "
                 f"{', '.join(self._spec.messages)}"
             )
         self.remember({"message": message})
+
+
+def _named(names: FeatureNames) -> dict[str, str]:
+    """The setting for names of features; what looks like a cell may be personal, and is not
+    stored in the clear.
+    """
+    if names.names is None or any(is_cell(name) for name in names.names):
+        return {}
+    return {"feature-names": canonical.encode(list(names.names)).decode("utf-8")}

@@ -1,13 +1,13 @@
-"""The agent: brings what is pending to the server, and what is new at the server to the store.
+"""The agent: brings pending changes to the server, and news of the server to the store.
 
 Laws: a request is offered, the very same bytes, until its receipt is in hand and verified, and only
 then settled. A refusal says that this attempt changed nothing; the request is put back, so that the
-cause can be mended, only if no earlier attempt of it can have taken effect either. What the server
-answers (spec, rotations, checkpoint) is taken on only as far as `Trust` goes; otherwise the client
-stays where it stood.
+cause can be corrected, only if no earlier attempt of it can have taken effect either. What the
+server answers (spec, rotations, checkpoint) is taken over only as far as `Trust` goes; otherwise
+the client's state is unchanged.
 
 How a request is delivered is the federation's choice (`expunge.client.delivery`). `Updates` asks
-the server what is new, and takes it on; `require_in_step` compares what store and server say of
+the server what is new, and takes it over; `require_in_step` compares what store and server say of
 each other's requests; `SyncResult` is what a sync has done.
 """
 
@@ -24,7 +24,7 @@ from expunge.client.outbox import Composition
 from expunge.client.samples import Preview, Progress, Recompute, Selection
 from expunge.client.settings import checkpoint_text
 from expunge.client.store import ClientStore
-from expunge.client.trust import Answer, Trust, claims
+from expunge.client.trust import SyncAnswer, Trust, claims
 from expunge.crypto import canonical
 from expunge.errors import (
     CarrierError,
@@ -45,12 +45,12 @@ from expunge.ridge.statistics import Statistics
 from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier, CheckedCarrier
 
-_MOST_MENDED = 4  # refusals that are mended without asking, one after another
+_MOST_MENDED = 4  # consecutive refusals that are fixed automatically
 _PAUSE = 0.1  # seconds between turns of clients that wait for one another
 
 
-def require_in_step(store: ClientStore, answer: Answer) -> None:
-    """A store that is an old copy must not go on: it would delete what is gone, and not know of
+def require_in_step(store: ClientStore, answer: SyncAnswer) -> None:
+    """A store that is an old copy must not continue: it would delete what is gone, and not know of
     what it has added.
     """
     if answer.status == "must-rejoin":
@@ -62,16 +62,16 @@ def require_in_step(store: ClientStore, answer: Answer) -> None:
             f"the server said that it knows {store.name} no longer, and now says that it does"
         )
     outstanding = store.outbox.composed()
-    known = store.sequence if outstanding is None else outstanding.sequence
+    own_sequence = store.sequence if outstanding is None else outstanding.sequence
     rejoining = outstanding is not None and outstanding.reset
-    if answer.sequence > known or (store.recall("rejoin") == "1" and not rejoining):
+    if answer.sequence > own_sequence or (store.recall("rejoin") == "1" and not rejoining):
         raise StoreError(
             f"the server has receipted {answer.sequence} requests of {store.name}, this store "
-            f"knows of {known}: it is an old copy, whose samples can be read, but which cannot go "
-            "on. Put the newest copy back. If there is none: have the operator forget this client "
-            f"(expunge server forget-client {store.name}), enrol a new one under another name, add "
-            "the samples there again from where they came, and erase this copy (expunge client "
-            "leave)"
+            f"knows of {own_sequence}: it is an old copy, whose samples can be read, but which "
+            "cannot go on. Put the newest copy back. If there is none: have the operator forget "
+            f"this client (expunge server forget-client {store.name}), enrol a new one "
+            "under another name, add the samples there again from where they came, and erase this "
+            "copy (expunge client leave)"
         )
     if answer.sequence < store.sequence:
         raise EvidenceError(
@@ -82,10 +82,47 @@ def require_in_step(store: ClientStore, answer: Answer) -> None:
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What a sync has done. `orders` are the erasure orders carried out, with what each found.
+    """What a sync has done.
 
-    `waiting` says what a round of secure aggregation waits for, if this client is in one or could
-    not bring its changes by one.
+    Attributes
+    ----------
+    status : {"active", "gone"}
+        `"gone"` if the server no longer knows the client; `"active"` otherwise.
+    receipts : tuple of Receipt
+        The receipts of what was pending, verified and settled.
+    orders : tuple of (str, Preview)
+        The erasure orders carried out, with what each found.
+    audits : tuple of str
+        The ids of the audits answered.
+    amended : bool
+        Whether an amended spec was taken over.
+    head : str
+        The digest of the newest head; empty if there is none.
+    new_head : bool
+        Whether this sync fetched it.
+    rejoined : bool
+        Whether the server was restored from a backup, and got everything again.
+    waiting : str
+        What a round of secure aggregation waits for; empty if nothing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> client = federation.client("north")
+    >>> receipts = client.add(["a"], [[1.0, 0.5]], ["cat"], subjects=["ann"])
+    >>> order = federation.order("ann")
+    >>> synced = client.sync()
+    >>> [(found.count, number == order) for number, found in synced.orders]
+    [(1, True)]
+    >>> len(synced.receipts), synced.new_head
+    (1, True)
+    >>> federation.close()
+    >>> folder.cleanup()
     """
 
     status: ClientStatus
@@ -99,7 +136,18 @@ class SyncResult:
     waiting: str = ""
 
     def followed_by(self, later: SyncResult) -> SyncResult:
-        """What both have done, and how things stand after the second."""
+        """Combine this result with that of a later sync.
+
+        Parameters
+        ----------
+        later : SyncResult
+            The later result.
+
+        Returns
+        -------
+        SyncResult
+            What both have done, and the state after the second.
+        """
         return replace(
             later,
             receipts=self.receipts + later.receipts,
@@ -114,18 +162,18 @@ class SyncResult:
 def sync_all(
     syncs: Mapping[str, Callable[[], SyncResult]], go_on: Callable[[bool], bool]
 ) -> dict[str, SyncResult]:
-    """Sync each client, again and again while rounds of secure aggregation go on: a round is
-    complete only when its clients have taken turns.
+    """Sync each client, repeatedly while rounds of secure aggregation continue: a round is complete
+    only when its clients have taken turns.
 
-    Law: where nobody has to wait, each syncs once.
+    Law: if no client has to wait, each syncs once.
 
     Parameters
     ----------
     syncs : mapping
         The clients by name, each as a function that syncs it.
     go_on : callable
-        Told whether the last turn changed anything, it may pause, and says whether another turn
-        is worth trying.
+        Called with whether the last turn changed anything; may pause, and returns whether another
+        turn is worth trying.
 
     Returns
     -------
@@ -150,8 +198,8 @@ def patience(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Callable[[bool], bool]:
-    """For `sync_all`: go on until nothing has changed for `still` seconds, which is more than a
-    round gathers for; then it waits for clients that are not at hand.
+    """For `sync_all`: continue until nothing has changed for `still` seconds, which is more than a
+    round gathers for; then it waits for clients that are not present.
     """
     changed_at = clock()
 
@@ -169,7 +217,7 @@ def patience(
 
 
 class Updates:
-    """What is new at the server of one client: asked for, believed, taken on."""
+    """News of one client's server: asked for, verified, taken over."""
 
     def __init__(
         self,
@@ -185,7 +233,7 @@ class Updates:
         self._nonce = nonce
         self._retry = retry
 
-    def fetch(self, *, accept_restored: bool = False) -> Answer:
+    def fetch(self, *, accept_restored: bool = False) -> SyncAnswer:
         """The server's answer, believed; spec, rotations and checkpoint are taken on."""
         store, nonce = self._store, self._nonce()
         question = {
@@ -198,7 +246,7 @@ class Updates:
         data = self._retry(
             lambda: self._carrier.sync(payloads.sign("question", question, store.key))
         )
-        answer = Answer.read(data)
+        answer = SyncAnswer.read(data)
         self._trust.learn(answer.rotations)
         self._trust.chain.verify(answer.envelope, claims)
         if (answer.federation, answer.actor, answer.nonce) != (store.federation, store.name, nonce):
@@ -210,7 +258,7 @@ class Updates:
         self._amend(answer)
         return answer
 
-    def _follow(self, answer: Answer, *, accept_restored: bool) -> None:
+    def _follow(self, answer: SyncAnswer, *, accept_restored: bool) -> None:
         store, checkpoint = self._store, answer.checkpoint
         size, root = store.checkpoint
         try:
@@ -236,7 +284,7 @@ class Updates:
             newest = checkpoint.size, checkpoint.root
         store.remember({"checkpoint": checkpoint_text(*newest)})
 
-    def _amend(self, answer: Answer) -> None:
+    def _amend(self, answer: SyncAnswer) -> None:
         """Take on the amendments that lead from this client's spec to the server's."""
         store = self._store
         if answer.spec == store.spec:
@@ -264,15 +312,70 @@ class Updates:
 
 
 class Agent:
-    """One client at work: its store, and a way to its server.
+    """Brings the pending changes of a client's store to its server, and orders, audits, amendments
+    and heads to the store.
 
-    `recompute` computes features again from sources, for stores that keep none. `sleep` pauses
-    between attempts, which come after 0.5, 1, 2, ... seconds; after `attempts` of them the error is
-    passed on, and everything can be tried again later. `progress` hears how many samples an audit
-    has gone through. `nonce` draws the nonce of each question: 64 hexadecimal digits, fresh once
-    the question has been answered. `announced` says that request and question have travelled
-    together, as `announce` sends them. `patience` is how many seconds to wait for the other clients
-    of a round of secure aggregation before saying that it waits.
+    Everything can be interrupted and tried again: the same request is offered until its receipt is
+    here, and it is applied once.
+
+    Parameters
+    ----------
+    store : ClientStore
+        The store of an enrolled client.
+    carrier : Carrier
+        The way to the server.
+    recompute : callable or None, default None
+        Takes a list of sources and returns their features; for stores that keep none.
+    sleep : callable, default time.sleep
+        Called with the seconds to wait between attempts: 0.5, 1, 2, ..., 60.
+    attempts : int, default 6
+        How often to try what gets no answer, or a refusal that asks for a later attempt; then the
+        error is raised.
+    progress : callable or None, default None
+        Called with the number of samples that an audit has gone through.
+    nonce : callable
+        Returns the nonce of the next question, 64 hexadecimal digits; by default, random ones.
+    announced : bool, default False
+        Whether request and question have travelled together, as `announce` sends them.
+    patience : float, default 0.0
+        Seconds to wait for the other clients of a round of secure aggregation before
+        `SyncResult.waiting` says so.
+    clock : callable, default time.monotonic
+        Returns the seconds of a clock for durations.
+
+    Attributes
+    ----------
+    store : ClientStore
+        The client's store.
+
+    Notes
+    -----
+    Every answer is verified against the server's pinned key, and every checkpoint must continue the
+    last one that this client saw. The server can still show other clients another log, until
+    somebody compares checkpoints.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec
+    >>> from expunge.client import Agent
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> store = federation.client("north").store
+    >>> store.add(["a", "b"], [[1.0, 0.5], [0.0, 1.0]], ["cat", "dog"], now=0.0)
+    2
+    >>> agent = Agent(store, federation.carrier)
+    >>> synced = agent.sync()
+    >>> [receipt.logged.entry["added"] for receipt in synced.receipts]
+    [2]
+    >>> synced.head == federation.published()[0].digest
+    True
+    >>> agent.push()  # nothing is pending
+    []
+    >>> federation.close()
+    >>> folder.cleanup()
     """
 
     def __init__(
@@ -299,7 +402,7 @@ class Agent:
         self._updates = Updates(store, self._carrier, self._trust, nonce, self._retry)
         self._delivery = self._chosen_delivery(patience, clock)
         self._waiting = ""  # what a round of secure aggregation waits for
-        self._answer: Answer | None = None  # that this sync began with
+        self._answer: SyncAnswer | None = None  # that this sync began with
 
     def _chosen_delivery(self, patience: float, clock: Callable[[], float]) -> Delivery:
         """As the spec says, which never changes in this."""
@@ -321,7 +424,25 @@ class Agent:
     # -- bringing ----------------------------------------------------------------------------------
 
     def push(self) -> list[Receipt]:
-        """Bring everything that is pending to the server; the receipts, verified and settled."""
+        """Bring everything that is pending to the server.
+
+        Returns
+        -------
+        list of Receipt
+            The receipts, verified and settled. Under secure aggregation the list may be empty
+            although something is pending: call again, or `sync`, until its round is complete.
+
+        Raises
+        ------
+        RefusedError
+            The server refused a request for a reason that cannot be corrected here.
+        CarrierError
+            No answer came after all attempts: call again later.
+        EvidenceError
+            A receipt is not the server's, or not for this request.
+        StoreError
+            The client was never enrolled.
+        """
         self._require_enrolled()
         receipts: list[Receipt] = []
         mended = 0
@@ -335,7 +456,7 @@ class Agent:
         return receipts
 
     def _send(self, composition: Composition, *, mend: bool = True) -> Receipt | None:
-        """Deliver a request; None if it was refused, and the cause is mended: go on."""
+        """Deliver a request; None if it was refused and the cause has been fixed: continue."""
         try:
             return self._delivery.deliver(composition)
         except RefusedError as refusal:
@@ -344,9 +465,9 @@ class Agent:
             return None
 
     def _mend(self, composition: Composition, refusal: RefusedError) -> bool:
-        """Deal with a refusal: whether there is a point in going on.
+        """Handle a refusal; returns whether a retry can succeed.
 
-        What cannot be mended here stays as it is.
+        What cannot be fixed here stays as it is.
         """
         if refusal.code in (
             *refusals.KEPT,
@@ -380,8 +501,8 @@ class Agent:
             return False
         if refusal.code not in refusals.BY_SPEC:
             return True
-        known = self._answer if self._announced else None
-        answer = self._updates.fetch() if known is None else known
+        announcement = self._answer if self._announced else None
+        answer = self._updates.fetch() if announcement is None else announcement
         return answer.sequence >= composition.sequence
 
     def _compose(self) -> Composition | None:
@@ -399,12 +520,38 @@ class Agent:
     # -- asking ------------------------------------------------------------------------------------
 
     def sync(self, *, accept_restored: bool = False) -> SyncResult:
-        """Ask what is new, carry it out, bring what is pending, answer audits and fetch the newest
-        head.
+        """Ask the server what is new, carry out orders, bring what is pending, answer audits, and
+        fetch the newest head.
 
-        `accept_restored` accepts that the log of a server that was restored from a backup has lost
-        entries which this client has seen; what was seen is kept as evidence.
+        Parameters
+        ----------
+        accept_restored : bool, default False
+            Whether to accept that the log of a server that was restored from a backup has lost
+            entries which this client has seen. What was seen is kept as evidence.
+
+        Returns
+        -------
+        SyncResult
+            What was done.
+
+        Raises
+        ------
+        RefusedError
+            The server refused a request for a reason that cannot be corrected here.
+        CarrierError
+            No answer came after all attempts: call again later.
+        EvidenceError
+            An answer is not the server's, its log does not continue the one that this client saw,
+            or its spec is not this client's with signed amendments.
+        StoreError
+            The client was never enrolled, or the store is an old copy.
+        CommitmentError, InputError
+            A feature could not be computed again; everything else has been done.
         """
+        with self.store.outbox.turn:  # several callers take turns
+            return self._synced(accept_restored)
+
+    def _synced(self, accept_restored: bool) -> SyncResult:
         self._require_enrolled()
         before = self.store.spec
         answer = self._answer = self._updates.fetch(accept_restored=accept_restored)
@@ -440,12 +587,17 @@ class Agent:
         )
 
     def announce(self) -> None:
-        """Offer what is pending and ask, without waiting: for carriers that bring answers when an
-        agent is next run.
+        """Offer what is pending and ask what is new, without waiting; for carriers that bring
+        answers when an agent is next run.
 
         The request goes first, so the answer tells whether it took effect. What cannot be offered
-        is left to `sync`, which asks first, and so may mend the cause, or says what is wrong. A
-        store that is an old copy offers nothing before it has asked.
+        is left to `sync`, which asks first. A store that is an old copy offers nothing before it
+        has asked.
+
+        Raises
+        ------
+        StoreError
+            The client was never enrolled.
         """
         self._require_enrolled()
         if self.store.recall("rejoin") != "1":
@@ -456,14 +608,14 @@ class Agent:
         with suppress(CarrierError):
             self._updates.fetch()
 
-    def _rejoined(self, answer: Answer) -> list[Receipt]:
+    def _rejoined(self, answer: SyncAnswer) -> list[Receipt]:
         try:
             return [self._rejoin(answer)]
         except PendingError as pending:
             self._waiting = str(pending)
             return []
 
-    def _rejoin(self, answer: Answer) -> Receipt:
+    def _rejoin(self, answer: SyncAnswer) -> Receipt:
         """Send everything that this client holds to a server that was restored without it.
 
         Such a server holds nothing of this client, whatever was applied before: what was on its way
@@ -492,7 +644,7 @@ class Agent:
     # -- carrying out ------------------------------------------------------------------------------
 
     def _carry_out(
-        self, answer: Answer
+        self, answer: SyncAnswer
     ) -> tuple[tuple[tuple[str, Preview], ...], ExpungeError | None]:
         """Erasure orders: forget, or note that nothing is held.
 
@@ -515,7 +667,7 @@ class Agent:
                 done.append((order.order, preview))
         return tuple(done), problem
 
-    def _answer_audits(self, answer: Answer) -> tuple[str, ...]:
+    def _answer_audits(self, answer: SyncAnswer) -> tuple[str, ...]:
         """Recompute the statistics from the store for each audit that the server asks for."""
         try:
             return self._delivery.answer_audits(answer, self._statistics, self._send)
@@ -525,12 +677,12 @@ class Agent:
 
     def _fetch_head(self) -> tuple[str, bool]:
         """The newest head: its digest, and whether it is new here."""
-        known = self.store.recall("head") or ""
+        stored_digest = self.store.recall("head") or ""
         immediate = self.store.spec.publication == "immediately"
         after = int(self.store.recall("entry") or -1) if immediate else -1
 
         def fetch() -> tuple[bytes, Head, Certificate] | None:
-            data = self._carrier.head(known or None)
+            data = self._carrier.head(stored_digest or None)
             return None if data is None else (data, *self._trust.head(data, after))
 
         try:
@@ -538,11 +690,11 @@ class Agent:
         except RefusedError as refusal:
             if refusal.code not in refusals.HEADLESS:
                 raise
-            if known:
+            if stored_digest:
                 self.store.drop_head()
             return "", False
         if fetched is None:
-            return known, False
+            return stored_digest, False
         data, head, certificate = fetched
         if certificate.spec != self.store.spec:
             self._updates.fetch()

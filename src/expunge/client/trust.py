@@ -1,17 +1,17 @@
-"""What a client believes of its server: what the pinned key, or a key that rotations link to it,
-has signed; one log; no more.
+"""What a client accepts from its server: what the pinned key, or a key that rotations link to it,
+has signed, in one log; nothing else.
 
-Law: nothing is written to the store by these checks but rotations, which prove themselves. A check
-that fails raises EvidenceError and leaves the client where it stood.
+Law: these checks write nothing to the store but rotations, which prove themselves. A check that
+fails raises EvidenceError and leaves the client's state unchanged.
 
 `Peers` are the keys of the other clients, as the audit log shows them to everybody, or as they were
 pinned by hand. A server that could give each client other keys could put itself in the middle of a
-round of secure aggregation. So a client takes keys from the log only: it reads every entry, and its
-own reckoning of the root must be that of the checkpoint that it follows, which receipts,
+round of secure aggregation. A client therefore takes keys from the log only: it reads every entry,
+and the root that it computes must be that of the checkpoint that it follows, which receipts,
 certificates and other clients' checkpoints are compared with. A name has one key for ever. Pins are
-stronger: keys compared out of band. Where there are pins, nobody else is accepted.
+stronger: keys compared out of band. Where there are pins, no other client is accepted.
 
-`Answer` is the server's answer to a client's question, read and checked for form.
+`SyncAnswer` is the server's answer to a client's question, read and checked for form.
 """
 
 from __future__ import annotations
@@ -24,17 +24,11 @@ from expunge import kinds
 from expunge.client.store import ClientStore
 from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import CarrierError, EvidenceError, RefusedError, TruncatedError
-from expunge.evidence import (
-    Checkpoint,
-    KeyChain,
-    Receipt,
-    commitments_root,
-    published_head,
-    read_entry,
-    verify_consistency,
-)
+from expunge.evidence import Checkpoint, KeyChain, Receipt, published_head
 from expunge.evidence.certificate import Certificate
-from expunge.evidence.log import Frontier
+from expunge.evidence.digests import commitments_root
+from expunge.evidence.log import Frontier, read_entry
+from expunge.evidence.merkle import verify_consistency
 from expunge.evidence.rotation import read_federation
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
@@ -79,7 +73,7 @@ class Peers:
         peers = self._extended(entries, size) if size >= self.frontier.size else Peers()
         if (
             peers.frontier.root != root
-        ):  # a log that was lost in part, and whose loss has been accepted: read it anew
+        ):  # a log that was lost in part, and whose loss has been accepted: read it again
             peers = Peers()._extended(entries, size)
         if peers.frontier.root != root:
             raise EvidenceError(
@@ -123,7 +117,7 @@ class Peers:
 
     @classmethod
     def from_text(cls, text: str | None) -> Peers:
-        """The inverse of `to_text`; nobody, if nothing was stored."""
+        """The inverse of `to_text`; empty if nothing was stored."""
         if not text:
             return cls()
         parts = _PEERS_CHECK(
@@ -174,7 +168,7 @@ def trusted(peers: Peers, pins: Mapping[str, str]) -> dict[str, PublicKey]:
 
 
 @dataclass(frozen=True)
-class Order:
+class PendingOrder:
     """An erasure order that waits for this client, with the name it knows the subject by."""
 
     order: str
@@ -183,10 +177,8 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is new for a client, as the server says it; who signed it is for the caller to
-    verify.
-    """
+class SyncAnswer:
+    """What is new for a client, as the server says it; the caller verifies who signed it."""
 
     envelope: Envelope
     federation: str
@@ -196,7 +188,7 @@ class Answer:
     status: kinds.ClientStatus
     spec: Spec
     amendments: tuple[object, ...]
-    orders: tuple[Order, ...]
+    orders: tuple[PendingOrder, ...]
     audits: tuple[tuple[str, bytes], ...]  # id and salt
     checkpoint: Checkpoint
     consistency: tuple[bytes, ...]
@@ -204,7 +196,7 @@ class Answer:
     rebuild: bool  # whether the clients are to rebuild the ledger by secure aggregation
 
     @classmethod
-    def read(cls, data: bytes) -> Answer:
+    def read(cls, data: bytes) -> SyncAnswer:
         """The answer in an envelope."""
         envelope, content = payloads.open_unverified("answer", data)
         return cls(
@@ -217,7 +209,7 @@ class Answer:
             Spec.from_dict(content["spec"]),
             tuple(content["amendments"]),
             tuple(
-                Order(order["order"], order["subject"], order["deadline"])
+                PendingOrder(order["order"], order["subject"], order["deadline"])
                 for order in content["orders"]
             ),
             tuple((audit["audit"], bytes.fromhex(audit["salt"])) for audit in content["audits"]),
@@ -252,26 +244,26 @@ class Trust:
         """Take in the rotations that the server shows, if they are one line through the pinned key,
         and none is kept back.
         """
-        known = self._known()
+        stored_rotations = self._known()
         chain = KeyChain(self._store.server, rotations)
         chain.require_federation(self._store.federation, "server")
-        if any(envelope not in rotations for envelope in known):
+        if any(envelope not in rotations for envelope in stored_rotations):
             raise EvidenceError(
                 "the server no longer shows a rotation of its key that this client has seen: this "
                 "is not that server"
             )
-        fresh = [envelope.to_bytes() for envelope in rotations if envelope not in known]
+        fresh = [envelope.to_bytes() for envelope in rotations if envelope not in stored_rotations]
         if fresh:
             self._store.keep("rotation", *fresh)
 
     def meet(self, envelope: Envelope) -> None:
         """If the server has changed its key since, learn how."""
         signer = envelope.signatures[0][0]
-        known = {
+        key_ids = {
             self._store.server.id,
             *(key.id for step in self.chain.rotations for key in (step.old, step.new)),
         }
-        if signer not in known:
+        if signer not in key_ids:
             self.federation()
 
     def current(self, envelope: Envelope) -> None:
@@ -305,7 +297,7 @@ class Trust:
     def follow(
         self, checkpoint: Checkpoint, proof: Sequence[bytes] | None = None
     ) -> tuple[int, bytes]:
-        """The newer of this checkpoint and the last one seen, if one log goes on from the other; a
+        """The newer of this checkpoint and the last one seen, if one log extends the other; a
         missing proof is asked for.
         """
         self.require_ours(checkpoint.federation)
@@ -338,22 +330,22 @@ class Trust:
 
     # -- documents ---------------------------------------------------------------------------------
 
-    def receipt(self, data: bytes, asked: Request) -> Receipt:
+    def receipt(self, data: bytes, request: Request) -> Receipt:
         """The receipt, if it is the server's, for exactly this request, and in the log."""
         envelope = Envelope.from_bytes(data, "receipt")
         self.meet(envelope)
         receipt = Receipt.read(envelope, self.chain)
         self.require_ours(receipt.federation)
-        header, entry = asked.header, receipt.logged.entry
+        header, entry = request.header, receipt.logged.entry
         expected = {
             "client": header.client,
             "sequence": header.sequence,
-            "request": asked.digest,
+            "request": request.digest,
             "message": header.message,
             "added": header.added,
             "deleted": header.deleted,
-            "added_commitments": commitments_root(asked.added),
-            "deleted_commitments": commitments_root(asked.deleted),
+            "added_commitments": commitments_root(request.added),
+            "deleted_commitments": commitments_root(request.deleted),
             "leave": header.leave,
             "reset": header.reset,
             "orders": [{"found": answer.found, "order": answer.order} for answer in header.orders],

@@ -96,7 +96,7 @@ def _check(value: object, depth: int) -> None:
 
 
 def _check_text(text: str) -> None:
-    """Half of a surrogate pair is no character: other programs could not write it."""
+    """Half of a surrogate pair is not a character: other programs could not write it."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise FormatError(
             f"a text of {len(text)} characters is not Unicode: it has half of a surrogate pair"

@@ -1,5 +1,5 @@
-"""What is signed: envelopes, which are JSON in the form of DSSE (Dead Simple Signing Envelope,
-version 1), and frames, whose signed header is followed by a body of any bytes.
+"""Signed data: envelopes, which are JSON in the form of DSSE (Dead Simple Signing Envelope, version
+1), and frames, whose signed header is followed by a body of any bytes.
 
 The signature covers type and payload (`preauthentication`), so that no payload can pass for one of
 another type. The text of an envelope is canonical: `Envelope.from_bytes(data).to_bytes() == data`,
@@ -25,7 +25,7 @@ _KEY_ID = re.compile("[0-9a-f]{64}")
 
 
 def short_id(key_id: str) -> str:
-    """The first 16 digits of a key's id; of what is no such id, a safe rendering."""
+    """The first 16 digits of a key's id; of anything else, a safe rendering."""
     return f"{key_id[:16]}…" if _KEY_ID.fullmatch(key_id) else f"{key_id[:16]!r}"
 
 
@@ -42,8 +42,43 @@ def payload_type(kind: str) -> str:
 
 @dataclass(frozen=True)
 class Envelope:
-    """Signed JSON of one kind; by one key, or by several (a rotation is signed by the old and the
-    new key).
+    """Signed JSON of one kind.
+
+    Most envelopes have one signature. A rotation of a server's key has two: that of the old key and
+    that of the new one. The signature covers kind and payload, so that an envelope of one kind
+    cannot pass for one of another.
+
+    Attributes
+    ----------
+    kind : str
+        What the payload is, such as `"receipt"` or `"certificate"`.
+    payload : bytes
+        The content as canonical JSON.
+    signatures : tuple of (str, bytes)
+        Id of each signing key and its signature of 64 bytes, in the order of signing.
+
+    See Also
+    --------
+    expunge.evidence.verify : Verifies a whole file of evidence, not only its signature.
+
+    Notes
+    -----
+    A valid signature proves that a holder of the key signed this content. It does not prove that
+    the content is true.
+
+    Examples
+    --------
+    >>> from expunge.crypto import Envelope, SigningKey
+    >>> key = SigningKey(bytes(32))  # use secrets.token_bytes(32)
+    >>> envelope = Envelope.signed("note", {"count": 3}, key)
+    >>> envelope.verify(key.public)
+    {'count': 3}
+    >>> Envelope.from_bytes(envelope.to_bytes(), "note") == envelope
+    True
+    >>> envelope.verify(SigningKey(bytes(31) + b"!").public)
+    Traceback (most recent call last):
+    ...
+    expunge.errors.EvidenceError: the note is signed by key ..., not by ...
     """
 
     kind: str
@@ -52,7 +87,27 @@ class Envelope:
 
     @classmethod
     def signed(cls, kind: str, content: object, *keys: SigningKey) -> Envelope:
-        """Content under the signatures of these keys, in their order."""
+        """Sign content with one or more keys; the same content and keys give the same bytes.
+
+        Parameters
+        ----------
+        kind : str
+            What the content is, such as `"receipt"`.
+        content : object
+            A JSON value without floats; integers are within ±2^53.
+        *keys : SigningKey
+            The keys to sign with, in the order of their signatures.
+
+        Returns
+        -------
+        Envelope
+            The signed envelope.
+
+        Raises
+        ------
+        FormatError
+            No key is given, or the content is not such a JSON value.
+        """
         if not keys:
             raise FormatError(f"a {kind} must be signed by a key")
         payload = canonical.encode(content)
@@ -60,8 +115,24 @@ class Envelope:
         return cls(kind, payload, tuple((key.public.id, key.sign(covered)) for key in keys))
 
     def verify(self, *keys: PublicKey) -> Any:
-        """The content, if the signatures are exactly those of `keys`, in their order; otherwise
-        EvidenceError.
+        """The content, if exactly these keys signed it.
+
+        Parameters
+        ----------
+        *keys : PublicKey
+            The keys of all signatures, in their order.
+
+        Returns
+        -------
+        object
+            The content as a JSON value.
+
+        Raises
+        ------
+        EvidenceError
+            The signatures are of other keys, more or fewer keys, or do not hold.
+        FormatError
+            The payload is not canonical JSON.
         """
         if not keys or [key_id for key_id, _ in self.signatures] != [key.id for key in keys]:
             names = ", ".join(short_id(key_id) for key_id, _ in self.signatures) or "(none)"
@@ -75,13 +146,28 @@ class Envelope:
         return self.unverified()
 
     def unverified(self) -> Any:
-        """The content, with nothing said about who signed it: to find out which key to verify
-        with.
+        """The content, with no signature checked: to find out which key to verify with.
+
+        Returns
+        -------
+        object
+            The content as a JSON value.
+
+        Raises
+        ------
+        FormatError
+            The payload is not canonical JSON.
         """
         return canonical.decode(self.payload, f"the payload of the {self.kind}")
 
     def to_json(self) -> dict[str, Any]:
-        """The envelope as a JSON value, to be put into a file with others."""
+        """The envelope as a JSON value, to be embedded in another file; `from_json` is the inverse.
+
+        Returns
+        -------
+        dict
+            `payload` and the signatures in base64, with the type that `docs/protocol.md` gives.
+        """
         return {
             "payload": base64.b64encode(self.payload).decode("ascii"),
             "payloadType": payload_type(self.kind),
@@ -92,12 +178,36 @@ class Envelope:
         }
 
     def to_bytes(self) -> bytes:
-        """Canonical bytes."""
+        """The envelope as canonical bytes; `from_bytes` is the inverse.
+
+        Returns
+        -------
+        bytes
+            Canonical JSON without a newline at its end.
+        """
         return canonical.encode(self.to_json())
 
     @classmethod
     def from_json(cls, value: object, kind: str) -> Envelope:
-        """The inverse of `to_json`; another kind of envelope is refused by name."""
+        """Read an envelope of one kind from its JSON value; no signature is checked.
+
+        Parameters
+        ----------
+        value : object
+            What `to_json` returned.
+        kind : str
+            The kind that is expected.
+
+        Returns
+        -------
+        Envelope
+            The envelope.
+
+        Raises
+        ------
+        FormatError
+            The value is not an envelope, or one of another kind.
+        """
         what = f"the envelope of a {kind}"
         fields = canonical.require_keys(
             value, what, frozenset({"payload", "payloadType", "signatures"})
@@ -121,13 +231,31 @@ class Envelope:
 
     @classmethod
     def from_bytes(cls, data: bytes, kind: str) -> Envelope:
-        """The inverse of `to_bytes`."""
+        """Read an envelope of one kind from its canonical bytes; no signature is checked.
+
+        Parameters
+        ----------
+        data : bytes
+            What `to_bytes` returned.
+        kind : str
+            The kind that is expected.
+
+        Returns
+        -------
+        Envelope
+            The envelope.
+
+        Raises
+        ------
+        FormatError
+            The bytes are not canonical JSON, or not an envelope of this kind.
+        """
         return cls.from_json(canonical.decode(data, f"the envelope of a {kind}"), kind)
 
 
 @dataclass(frozen=True)
 class SignedHeader:
-    """The header of a signed frame and its signature; `verify` says whose it is."""
+    """The header of a signed frame with its signature; `verify` checks whose it is."""
 
     kind: str
     data: bytes

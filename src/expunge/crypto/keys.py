@@ -1,4 +1,4 @@
-"""Ed25519 keys: to sign with, to verify with, and their forms in files and in JSON."""
+"""Ed25519 keys for signing and verifying, and their forms in files and in JSON."""
 
 from __future__ import annotations
 
@@ -46,9 +46,40 @@ def _from_pem(label: str, prefix: bytes, data: bytes) -> bytes | None:
 
 
 class PublicKey:
-    """A key to verify with.
+    """An Ed25519 key that verifies signatures.
 
-    Equal keys have equal `id`s: the SHA-256 of the 32 raw bytes, in hexadecimal.
+    Keys are equal if their raw bytes are, and hashable. Points of small order are refused: anybody
+    could sign for such a key.
+
+    Parameters
+    ----------
+    raw : bytes
+        The 32 raw bytes of the key (RFC 8032).
+
+    Attributes
+    ----------
+    raw : bytes
+        The 32 raw bytes.
+
+    Raises
+    ------
+    FormatError
+        The bytes are not 32, or are a point of small order.
+
+    Examples
+    --------
+    >>> from expunge.crypto import PublicKey, SigningKey
+    >>> key = SigningKey(bytes(32))  # use secrets.token_bytes(32)
+    >>> public = PublicKey.from_pem(key.public.pem)
+    >>> public == key.public
+    True
+    >>> public.id[:16]
+    '139e3940e64b5491'
+    >>> public.verify(key.sign(b"data"), b"data")
+    >>> public.verify(key.sign(b"data"), b"other data")
+    Traceback (most recent call last):
+    ...
+    expunge.errors.EvidenceError: the signature is not by key ..., or what it signs was altered
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -64,12 +95,44 @@ class PublicKey:
 
     @classmethod
     def from_text(cls, text: object) -> PublicKey:
-        """From the base64 that `text` gives."""
+        """Read a key from base64, as `text` gives it and JSON files hold it.
+
+        Parameters
+        ----------
+        text : object
+            The raw bytes in base64; any other value is refused.
+
+        Returns
+        -------
+        PublicKey
+            The key.
+
+        Raises
+        ------
+        FormatError
+            It is not canonical base64, or not a key.
+        """
         return cls(canonical.binary(text, "a public key"))
 
     @classmethod
     def from_pem(cls, data: bytes) -> PublicKey:
-        """From a PEM file, as `openssl pkey -pubout` writes it."""
+        """Read a key from a PEM file, as `openssl pkey -pubout` writes it.
+
+        Parameters
+        ----------
+        data : bytes
+            The content of the file.
+
+        Returns
+        -------
+        PublicKey
+            The key.
+
+        Raises
+        ------
+        FormatError
+            It is not the PEM file of an Ed25519 public key.
+        """
         if (raw := _from_pem("PUBLIC KEY", _PUBLIC_DER, data)) is not None:
             return cls(raw)
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - slow, rarely needed
@@ -84,21 +147,34 @@ class PublicKey:
 
     @property
     def text(self) -> str:
-        """The raw bytes in base64."""
+        """The raw bytes in base64, as a string."""
         return base64.b64encode(self.raw).decode("ascii")
 
     @cached_property
     def id(self) -> str:
-        """SHA-256 of the raw bytes."""
+        """The key's id: the SHA-256 of the raw bytes, 64 lower-case hexadecimal digits."""
         return hashlib.sha256(self.raw).hexdigest()
 
     @property
     def pem(self) -> bytes:
-        """The PEM file (SubjectPublicKeyInfo)."""
+        """The PEM file (SubjectPublicKeyInfo), as bytes."""
         return _to_pem("PUBLIC KEY", _PUBLIC_DER, self.raw)
 
     def verify(self, signature: bytes, data: bytes) -> None:
-        """Raise EvidenceError unless this key signed `data`."""
+        """Return if this key signed the data; raise otherwise.
+
+        Parameters
+        ----------
+        signature : bytes
+            The signature of 64 bytes.
+        data : bytes
+            The bytes that were signed.
+
+        Raises
+        ------
+        EvidenceError
+            The signature is not by this key, or the data was altered.
+        """
         try:
             self._key.verify(signature, data)
         except InvalidSignature as problem:
@@ -117,7 +193,33 @@ class PublicKey:
 
 
 class SigningKey:
-    """A key to sign with. Its repr does not show it."""
+    """An Ed25519 key that signs. Its `repr` does not show the secret.
+
+    Parameters
+    ----------
+    raw : bytes
+        The 32 raw bytes of the private key; draw them with `secrets.token_bytes(32)`.
+
+    Attributes
+    ----------
+    public : PublicKey
+        The key that verifies what this one signs.
+
+    Raises
+    ------
+    FormatError
+        The bytes are not 32.
+
+    Examples
+    --------
+    >>> import secrets
+    >>> from expunge.crypto import SigningKey
+    >>> key = SigningKey(secrets.token_bytes(32))
+    >>> len(key.sign(b"data"))
+    64
+    >>> key.sign(b"data") == SigningKey.from_pem(key.pem).sign(b"data")
+    True
+    """
 
     def __init__(self, raw: bytes) -> None:
         if len(raw) != KEY_BYTES:
@@ -127,7 +229,24 @@ class SigningKey:
 
     @classmethod
     def from_pem(cls, data: bytes) -> SigningKey:
-        """From an unencrypted PEM file, as `openssl genpkey -algorithm ed25519` writes it."""
+        """Read a key from an unencrypted PEM file, as `openssl genpkey -algorithm ed25519` writes
+        it.
+
+        Parameters
+        ----------
+        data : bytes
+            The content of the file.
+
+        Returns
+        -------
+        SigningKey
+            The key.
+
+        Raises
+        ------
+        FormatError
+            It is not the unencrypted PEM file of an Ed25519 private key.
+        """
         if (raw := _from_pem("PRIVATE KEY", _PRIVATE_DER, data)) is not None:
             return cls(raw)
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - slow, rarely needed
@@ -144,11 +263,22 @@ class SigningKey:
 
     @property
     def pem(self) -> bytes:
-        """The PEM file (PKCS 8, unencrypted): to be kept from all others."""
+        """The PEM file (PKCS 8, unencrypted), as bytes: a secret."""
         return _to_pem("PRIVATE KEY", _PRIVATE_DER, self._key.private_bytes_raw())
 
     def sign(self, data: bytes) -> bytes:
-        """The signature; the same key and data always give the same 64 bytes."""
+        """Sign data; the same key and data always give the same signature.
+
+        Parameters
+        ----------
+        data : bytes
+            The bytes to sign.
+
+        Returns
+        -------
+        bytes
+            The signature of 64 bytes.
+        """
         return self._key.sign(data)
 
     def __repr__(self) -> str:

@@ -8,8 +8,8 @@ Laws:
 - what `seal` gives, `unseal` opens while its slot holds the key it was sealed under, and never
   again after that, also when the slot has been given another key;
 - `new` is durable before it returns, so a key exists before anything refers to it; `shred` is
-  called when nothing refers to the key any more. A crash in the middle of either, and a torn write,
-  can only touch keys that nothing refers to: `keep_only` clears them away;
+  called when nothing refers to the key. A crash in the middle of either, and a torn write, can only
+  touch keys that nothing refers to: `keep_only` clears them away;
 - mirrors (copies on other disks) are written first, and every file counts its changes: at `open`
   the file with the most changes is copied over the others. So an old copy of a vault does not bring
   back what has been shredded since.
@@ -40,7 +40,7 @@ from expunge.frame import Format, pack, pieces
 from expunge.storage.files import sync_folder
 
 KEY_BYTES = 32
-_ERASED = bytes(KEY_BYTES)  # what stands in a slot without a key
+_ERASED = bytes(KEY_BYTES)  # the content of a slot without a key
 _FORMAT = Format(
     "a vault", b"expunge\0vault\0", "16sQQ", remedy="if there is a mirror of it, copy it here"
 )
@@ -124,8 +124,8 @@ class VaultFile:
                 f"{len(content)}"
             )
         if len(content) > end and not read_only:
-            # A growth that was interrupted: nothing refers to what it left. (While somebody else
-            # works on the file, it may be under way.)
+            # A growth that was interrupted: nothing refers to what it left. (While another process
+            # works on the file, it may be in progress.)
             os.ftruncate(self._descriptor, end)
         return content[_START:end]
 
@@ -157,7 +157,7 @@ class VaultFile:
             view, offset = view[written:], offset + written
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
 
@@ -189,7 +189,7 @@ class Vault:
         identity = secrets.token_bytes(16)
         files: list[VaultFile] = []
         try:
-            files += (VaultFile.create(Path(place), identity) for place in (*mirrors, path))
+            files += (VaultFile.create(Path(file_path), identity) for file_path in (*mirrors, path))
         except BaseException:
             for file in files:
                 file.close()
@@ -205,8 +205,8 @@ class Vault:
         files: list[VaultFile] = []
         contents: list[bytearray] = []
         try:
-            for place in (*mirrors, path):
-                file, keys = VaultFile.open(Path(place))
+            for file_path in (*mirrors, path):
+                file, keys = VaultFile.open(Path(file_path))
                 files.append(file)
                 contents.append(keys)
             if any(file.identity != files[-1].identity for file in files):

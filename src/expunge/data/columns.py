@@ -1,4 +1,4 @@
-"""Which column of a file is what, and what a file gives in the end."""
+"""The role of each column of a file, and what a file yields."""
 
 from __future__ import annotations
 
@@ -12,16 +12,49 @@ from numpy.typing import NDArray
 
 from expunge.data.formats import DataFile, missing_column, require_alike
 from expunge.errors import InputError, ShapeError, UnknownLabelError
+from expunge.ridge.feature_names import (
+    FEATURES,
+    IDS,
+    LABELS,
+    SUBJECTS,
+    usual_features,
+    usual_name,
+)
 from expunge.ridge.spec import Spec
 
-LABELS = ("label", "labels")
 NAME_LABELS, NAME_FEATURES = "Name the one with the labels", "Say which columns are features"
 _ALL_SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Samples as they are in a file, ready for `ClientStore.add`."""
+    """Samples read from a file, ready for `ClientStore.add`.
+
+    Attributes
+    ----------
+    ids : list of str
+        One id for each sample.
+    features : ndarray of shape (n, dim)
+        The features, perhaps memory-mapped.
+    labels : ndarray
+        Labels, class indices, or rows of real targets.
+    subjects : list of (str or None) or None
+        Whom each sample is about; None if the file does not say.
+    ignored : tuple of str
+        Arrays or columns that were not read.
+    made_ids : bool
+        Whether the ids were made of file name and row number, because the file has none.
+    feature_names : tuple of str or None
+        The names of the columns of features; None if they are one array or column of lists.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from expunge.client import Loaded
+    >>> loaded = Loaded(["a", "b"], np.eye(2), np.array(["cat", "dog"]), subjects=None)
+    >>> len(loaded)
+    2
+    """
 
     ids: list[str]
     features: NDArray[Any]
@@ -29,6 +62,7 @@ class Loaded:
     subjects: list[str | None] | None
     ignored: tuple[str, ...] = ()  # arrays or columns that were not read
     made_ids: bool = False  # whether the ids were made of file name and row number
+    feature_names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -42,6 +76,11 @@ class Columns:
     labels: list[str]
     id: str | None
     subject: str | None
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """Those of the features, if they are single numbers in several columns."""
+        return tuple(self.features) if len(self.features) > 1 else None
 
     def others(self, names: Sequence[str]) -> tuple[str, ...]:
         """What a file has besides."""
@@ -75,21 +114,15 @@ class Keys:
         for single in (self.features, self.labels):
             if isinstance(single, str):
                 raise InputError(f"name the {file.what}s in a list: [{single!r}]")
-        ids = self._one(file, self.id, ("id", "ids"))
-        subjects = self._one(file, self.subject, ("subject", "subjects"))
+        ids = self._one(file, self.id, IDS)
+        subjects = self._one(file, self.subject, SUBJECTS)
         labels = list(self.labels or filter(None, [usual_name(file.names, LABELS)]))
         if not labels and labelled:
             raise missing_column(file.path, file.what, LABELS, file.names, NAME_LABELS)
         taken = {*labels, ids, subjects}
-        lists = usual_name(file.names, ("features",))
-        if not self.features and lists is None and file.what == "array":
-            raise missing_column(file.path, file.what, ["features"], file.names, NAME_FEATURES)
-        features = list(
-            self.features
-            or (
-                [lists] if lists is not None else [name for name in file.names if name not in taken]
-            )
-        )
+        if file.what == "array" and not (self.features or usual_name(file.names, FEATURES)):
+            raise missing_column(file.path, file.what, FEATURES, file.names, NAME_FEATURES)
+        features = list(self.features or usual_features(file.names, taken))
         file.require(*features, *labels)
         require_distinct(file, features, taken)
         if file.what == "array" and (len(features) > 1 or len(labels) > 1):
@@ -97,10 +130,10 @@ class Keys:
         return Columns(features, labels, ids, subjects)
 
     @staticmethod
-    def _one(file: DataFile, said: str | None, usual: Sequence[str]) -> str | None:
-        if said is not None:
-            file.require(said)
-            return said
+    def _one(file: DataFile, given: str | None, usual: Sequence[str]) -> str | None:
+        if given is not None:
+            file.require(given)
+            return given
         return usual_name(file.names, usual)
 
 
@@ -122,14 +155,6 @@ def one_of_each(file: DataFile) -> InputError:
     return InputError(
         f"{file.path}: in an .npz file one array holds all features, and one all labels; name one "
         "of each"
-    )
-
-
-def usual_name(names: Sequence[str], usual: Sequence[str]) -> str | None:
-    """The name among these that is a usual one; failing that, one but for capitals and spaces."""
-    exact = next((name for name in usual if name in names), None)
-    return exact or next(
-        (name for word in usual for name in names if name.strip().lower() == word), None
     )
 
 
@@ -156,7 +181,11 @@ def assembled(
         },
     )
     names = sample_ids(path, ids, len(features))
-    about = None if subjects is None else [one or None for one in _texts(path, subjects, "subject")]
+    about = (
+        None
+        if subjects is None
+        else [subject or None for subject in _texts(path, subjects, "subject")]
+    )
     return Loaded(names, features, labels, about, ignored, made_ids=ids is None)
 
 

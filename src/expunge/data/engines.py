@@ -122,8 +122,8 @@ class _Local:
 
     def finished(self, names: list[Future[Any]]) -> list[Future[Any]]:
         done = list(wait(names, return_when=FIRST_COMPLETED).done)
-        for one in done:
-            self.result(one)
+        for future in done:
+            self.result(future)
         return done
 
     def result(self, name: Future[Any]) -> Any:
@@ -210,7 +210,7 @@ class _Ray:
         return self._ray.get(name[1])
 
     def abandon(self) -> None:
-        """What still runs is of no use to anybody."""
+        """Work that is still running is no longer needed."""
         for name in self._running:
             self._ray.cancel(name[0])
 
@@ -283,6 +283,6 @@ class _Dask:
         return name.result()
 
     def abandon(self) -> None:
-        """What still runs is of no use to anybody."""
+        """Work that is still running is no longer needed."""
         if self._running:
             self._client.cancel(list(self._running))

@@ -46,6 +46,7 @@ from expunge.errors import (
     NotFiniteError,
     ShapeError,
 )
+from expunge.ridge.feature_names import is_cell
 
 SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
 
@@ -82,7 +83,6 @@ _TABLE_ROWS = 4096  # rows of a table that are held as texts or in pyarrow's for
 # Otherwise pyarrow reads whole row groups ahead, and some files have a single one.
 _FRUGAL = {"buffer_size": 1 << 20, "pre_buffer": False}
 _ALL_SHOWN = 12
-_LONGEST_NAME = 40  # characters of a column name that is shown
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def require_alike(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 def shown_names(names: Sequence[str]) -> str:
     """The names of columns as messages list them; not if they look like cells."""
-    if any(_is_cell(name) for name in names):
+    if any(is_cell(name) for name in names):
         return (
             f"{len(names)} columns, whose names look like a sample. A table begins with a line "
             "of column names"
@@ -131,18 +131,6 @@ def shown_names(names: Sequence[str]) -> str:
     return (", ".join(repr(name) for name in names[:_ALL_SHOWN]) or "none") + (
         f" and {more} more" if more > 0 else ""
     )
-
-
-def _is_cell(name: str) -> bool:
-    """Whether what should be the name of a column is rather a cell: a number or a long text.
-
-    Then it may be personal.
-    """
-    try:
-        float(name)
-    except ValueError:
-        return len(name) > _LONGEST_NAME
-    return True
 
 
 @contextmanager
@@ -366,9 +354,9 @@ def matrix(columns: Sequence[Column]) -> NDArray[Any]:
                 f"features. {_FEATURES}"
             )
     features = parts[0] if single else np.stack(parts, axis=1)
-    place = _first_not_finite(features)
-    if place is not None:
-        row, number = place
+    position = _first_not_finite(features)
+    if position is not None:
+        row, number = position
         name = f"{number} of {columns[0].name!r}" if single else repr(columns[number].name)
         raise NotFiniteError(
             f"{columns[0].row(row)}: column {name} is {features[row, number]}: features must be "
@@ -400,9 +388,9 @@ class DataFile(ABC):
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         self.path, self.names = path, tuple(names)
-        places: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for second, name in enumerate(self.names, start=1):
-            first = places.setdefault(name, second)
+            first = positions.setdefault(name, second)
             if first != second:
                 raise FormatError(
                     f"{path}: a column name occurs twice in the first line, in columns {first} and "
@@ -421,9 +409,9 @@ class DataFile(ABC):
 
     @abstractmethod
     def blocks(self, names: Sequence[str], rows: int | None = None) -> Iterator[dict[str, Column]]:
-        """These columns, block by block of at most so many rows, at least one block.
+        """These columns, in blocks of at most `rows` rows, at least one block.
 
-        Without `rows`, the blocks are such as the format suits: all rows of arrays in one.
+        Without `rows`, the block size suits the format: all rows of arrays in one.
         """
 
     def column(self, name: str) -> Column:
@@ -571,7 +559,9 @@ class _Npz(DataFile):
                     for name, stream in streams.items()
                 }
                 return
-            require_alike(self.path, {name: one.header.shape for name, one in streams.items()})
+            require_alike(
+                self.path, {name: stream.header.shape for name, stream in streams.items()}
+            )
             for stream in streams.values():
                 stream.require_rows()
             total = streams[names[0]].header.shape[0]
@@ -669,11 +659,11 @@ class _Csv(DataFile):
 
     def blocks(self, names: Sequence[str], rows: int | None = None) -> Iterator[dict[str, Column]]:
         self.require(*names)
-        places = [self.names.index(name) for name in names]
+        positions = [self.names.index(name) for name in names]
         for lines, block in self._row_blocks(rows or _TABLE_ROWS):
             yield {
-                name: _TextColumn(self.path, name, [row[place] for row in block], lines)
-                for name, place in zip(names, places, strict=True)
+                name: _TextColumn(self.path, name, [row[position] for row in block], lines)
+                for name, position in zip(names, positions, strict=True)
             }
 
     def _row_blocks(self, count: int) -> Iterator[tuple[list[int], list[list[str]]]]:

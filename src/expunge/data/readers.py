@@ -7,7 +7,7 @@ gives the same ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.data.columns import (
-    LABELS,
     Columns,
     Keys,
     Loaded,
@@ -24,10 +23,10 @@ from expunge.data.columns import (
     require_names,
     require_width,
     sample_ids,
-    usual_name,
 )
 from expunge.data.formats import ArrayColumn, Column, DataFile, matrix, open_file, require_suffix
 from expunge.errors import InputError
+from expunge.ridge.feature_names import LABELS, usual_name
 from expunge.ridge.spec import Spec
 
 _WHOLE = 2.0**53  # up to which every float64 integer is itself
@@ -40,6 +39,7 @@ class Inputs:
     ids: list[str]
     features: NDArray[Any]
     labels: NDArray[Any] | None = None
+    feature_names: tuple[str, ...] | None = None
 
 
 def load(
@@ -54,23 +54,66 @@ def load(
     label_indices: bool = False,
     spec: Spec | None = None,
 ) -> Loaded:
-    """The samples in a file.
+    r"""Read the samples in a file.
 
-    .npz: the arrays `features`, `labels` and, if they are there, `ids` and `subjects`; the keys
-    name others. .npy: features, with labels from a second file (`labels`) or from the last columns
-    (`label_columns`). .csv (with a header) and .parquet: the columns `label` and, if they are
-    there, `id` and `subject`; features are the columns `feature_keys`, or `features` (lists, in
-    Parquet), or all other columns. Several `label_keys` are the columns of real targets. Usual
-    names are also known by other capitals, and with spaces around them.
+    - .npz: the arrays `features`, `labels` and, if they are there, `ids` and `subjects`.
+    - .npy: features, with labels from a second file (`labels`) or from the last columns
+      (`label_columns`).
+    - .csv (with a header) and .parquet: the columns `label` and, if they are there, `id` and
+      `subject`; features are the column `features` (lists, in Parquet), or all other columns.
 
-    With `spec`, features must be as many as it says, and labels written as digits are names where
-    the spec has such names. Other integers are class indices; where the spec's labels are texts,
-    that must be said (`label_indices`).
+    Usual names are also recognised in other capitals, and with spaces around them. Where a file has
+    no ids, they are made of its name and the row's number, so that reading it again gives the same
+    ones.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    feature_keys : sequence of str or None, default None
+        The array or columns of features, if they have other names.
+    label_keys : sequence of str or None, default None
+        The array or column of labels, if it has another name; several columns are real targets.
+    id_key : str or None, default None
+        The array or column of ids, if it has another name.
+    subject_key : str or None, default None
+        The array or column of subjects, if it has another name.
+    labels : Path or None, default None
+        For .npy: the file with the labels.
+    label_columns : int, default 0
+        For .npy: how many of the last columns are labels.
+    label_indices : bool, default False
+        Whether integers are class indices although the spec's labels are texts.
+    spec : Spec or None, default None
+        If given, features must have its `dim`, and labels written as digits are names if the spec
+        has such names.
+
+    Returns
+    -------
+    Loaded
+        Ids, features, labels and subjects.
 
     Raises
     ------
     InputError, ShapeError, NotFiniteError, FormatError
         As `expunge.data.formats` lists them: the same for every way to read a file.
+    UnknownLabelError
+        The labels are integers, the spec's are texts, and `label_indices` is not given.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from expunge.client import load
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = Path(folder.name) / "samples.csv"
+    >>> _ = path.write_text("id,subject,label,x,y\na,ann,cat,1.0,0.5\nb,bob,dog,0.0,1.0\n")
+    >>> loaded = load(path)
+    >>> loaded.ids, loaded.subjects, loaded.labels.tolist()
+    (['a', 'b'], ['ann', 'bob'], ['cat', 'dog'])
+    >>> loaded.features.shape
+    (2, 2)
+    >>> folder.cleanup()
     """
     keys = Keys(feature_keys, label_keys, id_key, subject_key, labels, label_columns, label_indices)
     return load_samples(Path(path), keys, spec)
@@ -95,14 +138,15 @@ def load_inputs(path: Path, keys: Keys, spec: Spec) -> Inputs:
     with open_file(path, keys.labels_file) as file:
         if keys.labels or keys.last_columns or usual_name(file.names, LABELS) is not None:
             samples = _samples(file, keys, spec)
-            return Inputs(samples.ids, samples.features, samples.labels)
+            return Inputs(samples.ids, samples.features, samples.labels, samples.feature_names)
         columns = keys.choose(file, labelled=False)
         parts = _Parts(columns)
         for block in file.blocks(parts.names):
             parts.add(block)
     features = parts.features()
     require_width(path, features, spec)
-    return Inputs(sample_ids(path, parts.ids, len(features)), features)
+    ids = sample_ids(path, parts.ids, len(features))
+    return Inputs(ids, features, feature_names=columns.feature_names)
 
 
 def _require_sense(path: Path, keys: Keys) -> None:
@@ -136,6 +180,7 @@ def _samples(file: DataFile, keys: Keys, spec: Spec | None) -> Loaded:
         loaded = assembled(
             file.path, parts.features(), labels, parts.ids, parts.subjects, ignored=ignored
         )
+        loaded = replace(loaded, feature_names=columns.feature_names)
     if spec is not None:
         require_names(file.path, loaded.labels, spec, label_indices=keys.label_indices)
         require_width(file.path, loaded.features, spec)

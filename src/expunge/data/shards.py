@@ -28,7 +28,6 @@ from expunge.data.columns import (
     require_distinct,
     require_names,
     require_width,
-    usual_name,
 )
 from expunge.data.engines import Engine, engine_of
 from expunge.data.formats import DataFile, matrix, missing_column, open_file, require_suffix
@@ -36,6 +35,7 @@ from expunge.data.readers import label_array
 from expunge.errors import FormatError, InputError
 from expunge.exact.threads import one_blas_thread
 from expunge.ridge.encoding import ColumnWatch, check_lost_columns
+from expunge.ridge.feature_names import usual_name
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums, add_batch
@@ -49,8 +49,25 @@ One = str | Path | tuple[str | Path, str | Path]
 
 @dataclass(frozen=True)
 class Shard:
-    """One piece of a client's data: a Parquet or .npz file, or the .npy file of its features with
-    that of its labels.
+    """One piece of a client's data: a file, or two .npy files that belong together.
+
+    Parameters
+    ----------
+    path : Path
+        A Parquet or .npz file with features and labels, or the .npy file of the features.
+    labels : Path, optional
+        The .npy file of the labels, where `path` is one of features.
+
+    See Also
+    --------
+    listed : shards from paths and globs, with files of labels found by their names.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from expunge.data import Shard
+    >>> print(Shard(Path("part-7-features.npy"), Path("part-7-labels.npy")))
+    part-7-features.npy with part-7-labels.npy
     """
 
     path: Path
@@ -66,32 +83,66 @@ def listed(
     features: str | Sequence[str] = "feature",
     labels: str | Sequence[str] = "label",
 ) -> list[Shard]:
-    """The shards that are meant: paths, globs, or pairs of .npy files, each file once.
+    """The shards of paths, globs and pairs of .npy files, each file once.
 
-    The labels of an .npy file that is not given as a pair are in the file beside it whose name has
-    `labels` where its own has `features`: those of `part-7-features.npy` in `part-7-labels.npy`.
-    Names of several columns say nothing about files.
+    Parameters
+    ----------
+    shards : path, glob, Shard or pair of paths, or an iterable of these
+        A path is a str or Path; a pair is a tuple of the .npy files of features and of labels. The
+        files of a glob come in the order of their names.
+    features : str or sequence of str, default "feature"
+        What the name of an .npy file of features has in it. Names of several columns say nothing
+        about files, and count as "feature".
+    labels : str or sequence of str, default "label"
+        What the name of the .npy file beside it has in that place: the labels of
+        `part-7-features.npy` are in `part-7-labels.npy`.
+
+    Returns
+    -------
+    list of Shard
+        With absolute paths, unless a Shard was given.
+
+    Raises
+    ------
+    InputError
+        If there are none, a glob matches nothing, a file is given twice or is of another kind than
+        .parquet, .npz or .npy, a path is a folder, or the labels of an .npy file cannot be found
+        from its name.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from expunge.data import listed
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("a-features.npy", "a-labels.npy", "b.parquet"):
+    ...         Path(folder, name).touch()
+    ...     shards = listed(f"{folder}/*")
+    >>> [shard.path.name for shard in shards]
+    ['a-features.npy', 'b.parquet']
+    >>> shards[0].labels.name
+    'a-labels.npy'
     """
     features = features if isinstance(features, str) else "feature"
     labels = labels if isinstance(labels, str) else "label"
     given = [shards] if isinstance(shards, (str, Path, Shard)) else list(shards)
-    found: list[Shard] = []
-    for one in given:
-        if isinstance(one, Shard):
-            found.append(one)
-        elif isinstance(one, tuple):
-            found.append(_pair(one))
+    listing: list[Shard] = []
+    for entry in given:
+        if isinstance(entry, Shard):
+            listing.append(entry)
+        elif isinstance(entry, tuple):
+            listing.append(_pair(entry))
         else:
-            found += [_single(path, features, labels) for path in _expanded(one)]
-    partners = {shard.labels for shard in found}
+            listing += [_single(path, features, labels) for path in _expanded(entry)]
+    partners = {shard.labels for shard in listing}
     # A glob such as *.npy brings the files of labels along.
-    found = [shard for shard in found if shard.labels is not None or shard.path not in partners]
-    _require_good(found)
-    return found
+    listing = [shard for shard in listing if shard.labels is not None or shard.path not in partners]
+    _require_good(listing)
+    return listing
 
 
-def _expanded(one: str | Path) -> list[Path]:
-    text = str(one)
+def _expanded(pattern: str | Path) -> list[Path]:
+    text = str(pattern)
     if not any(mark in text for mark in _MAGIC) or Path(text).exists():
         return [Path(text).absolute()]
     paths = sorted(Path(name).absolute() for name in glob.glob(text, recursive=True))
@@ -106,7 +157,7 @@ def _pair(pair: tuple[str | Path, str | Path]) -> Shard:
             "a pair has the .npy file of features and that of labels, and this one has "
             f"{len(pair)} entries"
         )
-    features, labels = (Path(one).absolute() for one in pair)
+    features, labels = (Path(file).absolute() for file in pair)
     for path in (features, labels):
         if path.suffix.lower() != ".npy":
             raise InputError(
@@ -123,13 +174,13 @@ def _single(path: Path, features: str, labels: str) -> Shard:
     return Shard(path, path.with_name(before + labels + after)) if named else Shard(path)
 
 
-def _require_good(found: list[Shard]) -> None:
-    if not found:
+def _require_good(shards: list[Shard]) -> None:
+    if not shards:
         raise InputError(
             "there are no shards: give the files, or a pattern such as 'data/*.parquet'"
         )
     seen: set[Path] = set()
-    for shard in found:
+    for shard in shards:
         path = shard.path
         if path.is_dir():
             raise InputError(f"{path} is a folder: for all files in it write '{path}/*.parquet'")
@@ -154,7 +205,7 @@ BLOCK_ENTRIES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Names:
+class ColumnNames:
     """What the columns or arrays are called: one by its usual name (also with an s), or several
     exactly so.
     """
@@ -172,31 +223,31 @@ class Names:
         return features, labels
 
 
-def _chosen(file: DataFile, said: str | Sequence[str], remedy: str) -> list[str]:
-    if not isinstance(said, str):
-        file.require(*said, remedy=remedy)
-        return list(said)
-    usual = (said, f"{said}s")
+def _chosen(file: DataFile, given: str | Sequence[str], remedy: str) -> list[str]:
+    if not isinstance(given, str):
+        file.require(*given, remedy=remedy)
+        return list(given)
+    usual = (given, f"{given}s")
     name = usual_name(file.names, usual)
     if name is None:
-        sought = usual[:1] if said.endswith("s") else usual
+        sought = usual[:1] if given.endswith("s") else usual
         raise missing_column(file.path, file.what, sought, file.names, remedy)
     return [name]
 
 
-def blocks(shard: Shard, names: Names, dim: int) -> Iterator[Block]:
+def blocks(shard: Shard, names: ColumnNames, dim: int) -> Iterator[Block]:
     """The samples of a shard in the order of its rows, in blocks of a size that depends on `dim`
     alone; never more than a block of them is in memory.
     """
     rows = max(1, BLOCK_ENTRIES // dim)
     with open_file(shard.path, shard.labels) as file:
         # The arrays of a pair of .npy files have their names from us.
-        chosen = Names("feature", "label") if shard.labels is not None else names
+        chosen = ColumnNames("feature", "label") if shard.labels is not None else names
         features, labels = chosen.choose(file)
         for block in file.blocks([*features, *labels], rows):
-            found = matrix([block[name] for name in features])
-            if len(found):
-                yield found, label_array([block[name] for name in labels])
+            values = matrix([block[name] for name in features])
+            if len(values):
+                yield values, label_array([block[name] for name in labels])
 
 
 Progress = Callable[[int], None]
@@ -214,8 +265,8 @@ class Part:
 
     def __add__(self, other: Part) -> Part:
         watch = ColumnWatch(self.statistics.spec)
-        for one in (self.watch, other.watch):
-            watch.merge(one)
+        for source in (self.watch, other.watch):
+            watch.merge(source)
         return Part(self.statistics + other.statistics, watch)
 
 
@@ -224,7 +275,7 @@ class Task:
     """How one shard is read; the same for all of them, and sent to each worker."""
 
     spec: Spec
-    names: Names
+    names: ColumnNames
     label_indices: bool
 
     def __call__(self, shard: Shard) -> Part:
@@ -241,9 +292,9 @@ class Task:
                     require_names(shard, labels, spec, label_indices=self.label_indices)
                     add_batch(sums, watch, features, self._as_meant(labels), None)
         except (InputError, FormatError) as problem:
-            said = str(problem)
+            reason = str(problem)
             raise type(problem)(
-                said if str(shard.path) in said else f"shard {shard}: {said}"
+                reason if str(shard.path) in reason else f"shard {shard}: {reason}"
             ) from problem
         return Part(Statistics.snapshot(sums, by_construction=True), watch)
 
@@ -270,21 +321,74 @@ def shard_statistics(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Statistics:
-    """The statistics of all samples in these shards: Parquet or .npz files, or pairs of .npy files;
-    paths, or globs.
+    """The exact statistics of all samples in these shards.
 
-    `features` and `labels` name a column (of lists, in Parquet) or an array, which may have an s at
-    its end, or several columns of numbers; for .npy files see `listed`. Integers for labels that
-    are texts are refused, unless `label_indices` says that they are class indices.
+    The digest is that of `Statistics.of` over all samples on one machine, whatever the shards,
+    their order, the number of workers and what they run on.
 
-    `on` is "threads" or "processes" of this machine, "ray" (the Ray that is running, or one that is
-    started for this call), "dask" (the current client, or a cluster on this machine for this call),
-    or a client of dask.distributed. Workers elsewhere must see the files under the same paths. Each
-    worker holds one block of rows and its own sums. `progress` is called with the number of shards
-    that are done.
+    Parameters
+    ----------
+    spec : Spec
+        What the statistics are made under.
+    shards : path, glob, Shard or pair of paths, or an iterable of these
+        Parquet or .npz files, or pairs of .npy files: see `listed`.
+    features : str or sequence of str, default "feature"
+        The column (of lists, in Parquet) or array of features, which may have an s at its end; or
+        several columns of numbers. For .npy files see `listed`.
+    labels : str or sequence of str, default "label"
+        The same for labels; several columns are real targets.
+    label_indices : bool, default False
+        Whether integers are class indices where the spec's labels are texts. Otherwise they are
+        refused there.
+    lost_columns : {"refuse", "accept"}, default "refuse"
+        Whether a column is refused that is not zero, but rounds to zero on the grid in every shard.
+    on : {"threads", "processes", "ray", "dask"} or dask.distributed.Client, default "threads"
+        What shards are computed on: threads or processes of this machine, the Ray that is running
+        or one started for this call, the current Dask client or a cluster on this machine for this
+        call. Workers elsewhere must see the files under the same paths.
+    workers : int, optional
+        How many; 1 or more. By default one for each core of this machine; on Ray or Dask what the
+        cluster has.
+    progress : callable, optional
+        Called with the number of shards that are done.
 
-    Refuses, by shard and row, what `Statistics.of` refuses; a column is lost only if it lives in no
-    shard.
+    Returns
+    -------
+    Statistics
+        Of all samples.
+
+    Raises
+    ------
+    InputError
+        If a shard has what `Statistics.of` refuses, by the same subclasses; the message names shard
+        and row. Also if an argument is wrong.
+    FormatError
+        If a file is damaged or of another kind.
+    MissingExtraError
+        If pyarrow, Ray or Dask is needed and not installed.
+    ExpungeError
+        If a worker was lost.
+
+    Notes
+    -----
+    Each worker holds one block of rows (8 MB of features) and its own sums. Sums are added up as a
+    tree while they come in.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import expunge
+    >>> from expunge.data import shard_statistics
+    >>> spec = expunge.Spec(dim=2, labels=("cat", "dog"))
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.5], [3.0, 2.0], [4.0, 2.5]])
+    >>> y = np.array(["cat", "cat", "dog", "dog"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for part in range(2):
+    ...         np.savez(f"{folder}/{part}.npz", features=X[part::2], labels=y[part::2])
+    ...     statistics = shard_statistics(spec, f"{folder}/*.npz", workers=1)
+    >>> statistics.digest == expunge.Statistics.of(spec, X, y).digest
+    True
     """
     if not isinstance(spec, Spec):
         raise InputError(
@@ -293,10 +397,10 @@ def shard_statistics(
     check_lost_columns(lost_columns)
     if workers is not None and workers < 1:
         raise InputError(f"workers={workers} must be at least 1")
-    found = listed(shards, features=features, labels=labels)
-    task = Task(spec, Names(features, labels), label_indices)
+    listing = listed(shards, features=features, labels=labels)
+    task = Task(spec, ColumnNames(features, labels), label_indices)
     with engine_of(on, workers) as engine:
-        total = _added_up(engine, task, found, progress)
+        total = _added_up(engine, task, listing, progress)
     if lost_columns == "refuse":
         total.watch.require_none_lost()
     return total.statistics

@@ -65,7 +65,53 @@ def result_content(
 
 @dataclass(frozen=True)
 class Result:
-    """A result whose signature, inclusion proof and parts have been found to hold together."""
+    """A verified result: the server's signed answer to a command or question of an office.
+
+    `Office.do` and `Office.ask` verify results themselves and return their values.
+
+    Attributes
+    ----------
+    federation : str
+        The federation's id.
+    server : str
+        The id of the key that signed it.
+    actor : str
+        The name of the operator or officer who asked.
+    sequence : int
+        The number of the command; 0 for a question.
+    action : str
+        What was asked for, such as `"order"` or `"status"`.
+    result : object
+        `{"nonce": ..., "value": ...}`; the nonce of a question, empty for a command.
+    time : str
+        When it was answered, in UTC.
+    logged : Logged or None
+        The `commanded` entry in the audit log; None for a question.
+    checkpoint : Checkpoint or None
+        The state of the log that the inclusion proof is for; None for a question.
+
+    Examples
+    --------
+    >>> from expunge.crypto import Envelope, SigningKey
+    >>> from expunge.evidence import Result
+    >>> server = SigningKey(bytes(32))
+    >>> content = {
+    ...     "version": 1,
+    ...     "federation": "0" * 32,
+    ...     "server": server.public.id,
+    ...     "actor": "operator",
+    ...     "sequence": 0,
+    ...     "action": "status",
+    ...     "result": {"nonce": "1" * 64, "value": {"samples": 12}},
+    ...     "time": "2026-11-15T09:30:00Z",
+    ...     "entry": None,
+    ...     "log": None,
+    ...     "checkpoint": None,
+    ... }
+    >>> envelope = Envelope.signed("result", content, server)  # the server does this
+    >>> Result.read(envelope, server.public).result["value"]
+    {'samples': 12}
+    """
 
     federation: str
     server: str
@@ -79,8 +125,27 @@ class Result:
 
     @classmethod
     def read(cls, envelope: Envelope, keys: KeyChain | PublicKey) -> Result:
-        """The result, if it is signed by the server's key and everything in it holds; otherwise
-        EvidenceError or FormatError.
+        """The result, if the server signed it, a command's entry is in the log, and its parts
+        agree.
+
+        Parameters
+        ----------
+        envelope : Envelope
+            The envelope of kind `result`.
+        keys : KeyChain or PublicKey
+            The server's key, or the keys that rotations link to it.
+
+        Returns
+        -------
+        Result
+            The verified result.
+
+        Raises
+        ------
+        EvidenceError
+            The signature or the inclusion proof does not hold, or parts contradict one another.
+        FormatError
+            The content is not a result.
         """
         chain = keys if isinstance(keys, KeyChain) else KeyChain(keys)
         parts = chain.verify(envelope, lambda content: _claims(_CHECK(content, "a result")))

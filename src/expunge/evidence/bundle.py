@@ -1,12 +1,12 @@
 """Bundle: all the evidence of one erasure order, under one signature.
 
-Law: `Bundle.read` takes a bundle only if every signature and every inclusion proof in it holds, and
-what it says of the order is what the log says.
+Law: `Bundle.read` accepts a bundle only if every signature and every inclusion proof in it holds,
+and what it says of the order is what the log says.
 
-An `Order` is the erasure order as a bundle tells it. All but the subject's names and the reference
-follows from the audit log. A client has settled an order when it answered (found so many samples
-and deleted them, or found none), or when, after the order, it left or was forgotten with all that
-it held. The log may then have an answer of 0 in its place.
+A `BundledOrder` is the erasure order as a bundle tells it. All but the subject's names and the
+reference follows from the audit log. A client has settled an order when it answered (found so many
+samples and deleted them, or found none), or when, after the order, it left or was forgotten with
+all that it held. The log may then have an answer of 0 in its place.
 """
 
 from __future__ import annotations
@@ -58,13 +58,33 @@ _CHECK_ORDER_REFERRED = schema.objects(_FIELDS | {"reference": _reference})
 
 
 @dataclass(frozen=True)
-class Order:
+class BundledOrder:
     """An erasure order at the time of the bundle.
 
-    `subjects` has the names of those clients that know the subject by another.
-
-    `reference` is what officers call the order in their own files; "" if it has none, and then no
-    byte tells of references.
+    Attributes
+    ----------
+    id : str
+        The order's id, 32 hexadecimal digits.
+    subject : str
+        Whom the order is about.
+    subjects : dict of str to str
+        The name of the subject at clients that know it by another one.
+    salt : bytes or None
+        The salt of the subject's digest in the log; None if it is lost.
+    filed : str
+        When it was filed, in UTC.
+    deadline : str
+        By when all clients are to answer, in UTC.
+    completed : str
+        When all clients had answered; empty if they have not.
+    state : {"open", "overdue", "complete"}
+        The state at the time of the bundle.
+    answers : tuple of dict
+        `client`, `found`, `sequence` and `time` of each answer; `found` is -1 if it is not
+        disclosed.
+    reference : str, default ""
+        What officers call the order in their own files. An order without one has the bytes of
+        orders before there were references.
     """
 
     id: str
@@ -89,7 +109,7 @@ class Order:
         entries: Sequence[Logged],
         time: str,
         reference: str = "",
-    ) -> Order:
+    ) -> BundledOrder:
         """The order that these entries of the log tell of; refused where they contradict one
         another.
         """
@@ -153,7 +173,7 @@ class Order:
         }
 
     @classmethod
-    def from_json(cls, value: object) -> Order:
+    def from_json(cls, value: object) -> BundledOrder:
         """The inverse of `to_json`."""
         check = (
             _CHECK_ORDER_REFERRED
@@ -180,13 +200,13 @@ def settled(ordered: Logged, entries: Sequence[Logged]) -> set[str]:
 
 
 def _only(kind: EntryKind, order: str, entries: Sequence[Logged]) -> Logged | None:
-    found = [logged for logged in entries if logged.entry["kind"] == kind]
-    if len(found) > 1:
+    matches = [logged for logged in entries if logged.entry["kind"] == kind]
+    if len(matches) > 1:
         raise EvidenceError(
             f"the bundle of order {order} must have one log entry of kind {kind!r}, got "
-            f"{len(found)}"
+            f"{len(matches)}"
         )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def _check_answers(
@@ -220,15 +240,16 @@ def _check_answers(
                 f"the answer of {entry['client']} to order {order} has no log entry of its request"
             )
         if request is None or (request["leave"] and not lists_order(request, order)):
-            said = entry["found"] == 0  # the client is gone: the server closed the question for it
+            # the client is gone: the server closed the question for it
+            agrees = entry["found"] == 0
         else:
             enough = (
                 entry["found"] <= request["deleted"]
                 or request["reset"]
                 or request["message"] == "group"
             )
-            said = enough and {"order": order, "found": entry["found"]} in request["orders"]
-        if not said:
+            agrees = enough and {"order": order, "found": entry["found"]} in request["orders"]
+        if not agrees:
             raise EvidenceError(
                 f"the log says that {entry['client']} found {entry['found']} samples for order "
                 f"{order}; its request does not"
@@ -261,7 +282,7 @@ _CHECK_BUNDLE = schema.objects(
         "server": schema.digest,
         "time": schema.time,
         "template": _template,
-        "order": lambda value, _: Order.from_json(value),
+        "order": lambda value, _: BundledOrder.from_json(value),
         "receipts": schema.lists(schema.envelope_json),
         "erased": schema.lists(lambda value, _: Logged.from_json(value)),
         "entries": schema.lists(lambda value, _: Logged.from_json(value)),
@@ -303,7 +324,7 @@ def bundle_content(
         "server": server,
         "time": time,
         "template": 2 if reference else 1,
-        "order": Order.of(
+        "order": BundledOrder.of(
             order, subject, subjects, salt, entries=in_order, time=time, reference=reference
         ).to_json(),
         "receipts": [envelope.to_json() for envelope in receipts],
@@ -317,12 +338,68 @@ def bundle_content(
 
 @dataclass(frozen=True)
 class Bundle:
-    """The parts of a bundle."""
+    """The evidence of one erasure order: the order, the answers of all clients with their receipts,
+    the log entries with proofs, and the certificate of the current head.
+
+    Attributes
+    ----------
+    federation : str
+        The federation's id.
+    server : str
+        The id of the key that signed the bundle.
+    time : str
+        When it was made, in UTC.
+    order : BundledOrder
+        The order and its answers, as the log entries tell them.
+    receipts : tuple of Envelope
+        The receipts of the requests that answered.
+    erased : tuple of Logged
+        Entries that say which journal generations were destroyed.
+    entries : tuple of Logged
+        All other entries of the log that concern the order.
+    certificate : Envelope or None
+        The certificate of the head at that time; None if no head could be published.
+    rotations : tuple of Envelope
+        The rotations of the server's key.
+    checkpoint : Checkpoint
+        The state of the log that all proofs are for.
+
+    Notes
+    -----
+    Everything in a bundle is signed by the server alone. That the clients deleted what they found,
+    and that they found all of it, rests on what they told the server; that the head belongs to the
+    ledger, on the operator. The names of the subject are in the clear.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec
+    >>> from expunge.evidence import Bundle, read_bundle
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> client = federation.client("north")
+    >>> features, labels = [[1.0, 0.5], [0.0, 1.0]], ["cat", "dog"]
+    >>> receipts = client.add(["a", "b"], features, labels, subjects=["ann", "bob"])
+    >>> order = federation.order("ann")
+    >>> synced = federation.sync()
+    >>> page = federation.bundle(order)
+    >>> bundle = Bundle.read(read_bundle(page), federation.office.server)
+    >>> bundle.order.state
+    'complete'
+    >>> [(answer["client"], answer["found"]) for answer in bundle.answers()]
+    [('north', 1)]
+    >>> len(bundle.receipts), bundle.departures()
+    (1, [])
+    >>> federation.close()
+    >>> folder.cleanup()
+    """
 
     federation: str
     server: str
     time: str
-    order: Order
+    order: BundledOrder
     receipts: tuple[Envelope, ...]
     erased: tuple[Logged, ...]
     entries: tuple[Logged, ...]
@@ -332,8 +409,29 @@ class Bundle:
 
     @classmethod
     def read(cls, envelope: Envelope, key: PublicKey, rotations: Sequence[Envelope] = ()) -> Bundle:
-        """The bundle, if every signature and proof in it holds, and all of it tells one story;
-        otherwise EvidenceError.
+        """The bundle, if every signature and proof in it holds and its parts agree.
+
+        Parameters
+        ----------
+        envelope : Envelope
+            The envelope of kind `bundle` (`read_bundle`).
+        key : PublicKey
+            The server's public key.
+        rotations : sequence of Envelope, default ()
+            Further rotations that link `key` to the keys that signed; the bundle's own are used as
+            well.
+
+        Returns
+        -------
+        Bundle
+            The verified parts.
+
+        Raises
+        ------
+        EvidenceError
+            A signature or a proof does not hold, or parts contradict one another.
+        FormatError
+            The content is not a bundle.
         """
         bundle = cls.unverified(envelope)
         chain = KeyChain(key, [*rotations, *bundle.rotations])
@@ -351,15 +449,31 @@ class Bundle:
 
     @classmethod
     def unverified(cls, envelope: Envelope) -> Bundle:
-        """The bundle with nothing said about signatures and proofs: to be shown, not to be
-        believed.
+        """The bundle without checking signatures and proofs: to display it, not to rely on it.
+
+        Parameters
+        ----------
+        envelope : Envelope
+            The envelope of kind `bundle`.
+
+        Returns
+        -------
+        Bundle
+            The parts, which agree with one another.
+
+        Raises
+        ------
+        EvidenceError
+            Parts contradict one another.
+        FormatError
+            The content is not a bundle.
         """
         parts = _CHECK_BUNDLE(envelope.unverified(), "a bundle")
         bundle = cls(
             parts["federation"],
             parts["server"],
             parts["time"],
-            Order.from_json(parts["order"]),
+            BundledOrder.from_json(parts["order"]),
             tuple(Envelope.from_json(value, "receipt") for value in parts["receipts"]),
             tuple(Logged.from_json(value) for value in parts["erased"]),
             tuple(Logged.from_json(value) for value in parts["entries"]),
@@ -379,22 +493,49 @@ class Bundle:
 
     @property
     def ordered(self) -> Logged:
-        """The entry that filed the order."""
+        """The log entry that filed the order."""
         return self.found("ordered")[0]
 
     def found(self, kind: EntryKind) -> list[Logged]:
-        """The entries of one kind, in the order of the log."""
+        """The entries of one kind, in the order of the log.
+
+        Parameters
+        ----------
+        kind : str
+            `"ordered"`, `"answered"`, `"completed"`, `"changed"`, `"forgotten"` or `"audited"`.
+
+        Returns
+        -------
+        list of Logged
+            The entries.
+        """
         return [logged for logged in self.entries if logged.entry["kind"] == kind]
 
     def change(self, client: str, sequence: int) -> Logged | None:
-        """The `changed` entry of a client's request, if the bundle has it."""
+        """The `changed` entry of a client's request, if the bundle holds it.
+
+        Parameters
+        ----------
+        client : str
+            The client's name.
+        sequence : int
+            The number of the request.
+
+        Returns
+        -------
+        Logged or None
+            The entry.
+        """
         changes = (logged for logged in self.found("changed") if logged.entry["client"] == client)
         return next((logged for logged in changes if logged.entry["sequence"] == sequence), None)
 
     def answers(self) -> list[dict[str, Any]]:
-        """The answers that clients gave themselves.
+        """The answers that clients gave themselves; `departures` tells of the others.
 
-        Others stand for clients that are gone, and are told as departures.
+        Returns
+        -------
+        list of dict
+            `client`, `found` (-1 if not disclosed), `sequence` and `time` of each.
         """
         given = (
             (answer, self.change(answer["client"], answer["sequence"]))
@@ -407,7 +548,13 @@ class Bundle:
         ]
 
     def departures(self) -> list[Logged]:
-        """The entries by which clients that gave no answer left or were forgotten."""
+        """The entries by which clients that gave no answer left or were forgotten.
+
+        Returns
+        -------
+        list of Logged
+            Entries of kind `changed` with `leave`, or of kind `forgotten`.
+        """
         answered = {answer["client"] for answer in self.answers()}
         gone = (
             logged
@@ -417,11 +564,24 @@ class Bundle:
         return [logged for logged in gone if logged.entry["client"] not in answered]
 
     def shredding(self, change: Logged) -> Logged | None:
-        """The first entry that says that the journal generation of this change is shredded."""
+        """The first entry that says that the journal which held a change was destroyed.
+
+        Parameters
+        ----------
+        change : Logged
+            A `changed` entry of this bundle.
+
+        Returns
+        -------
+        Logged or None
+            An entry of kind `erased`; None if the bundle holds none yet.
+        """
         generation = change.entry["generation"]
         later = (logged for logged in self.erased if logged.index > change.index)
         fitting = (
-            one for one in later if one.entry["first"] <= generation <= one.entry["generation"]
+            logged
+            for logged in later
+            if logged.entry["first"] <= generation <= logged.entry["generation"]
         )
         return next(fitting, None)
 
@@ -441,7 +601,7 @@ class Bundle:
                     f"a log entry of kind {strange[0]!r} has no place there in a bundle"
                 )
         order = self.order
-        told = Order.of(
+        expected = BundledOrder.of(
             order.id,
             order.subject,
             order.subjects,
@@ -450,7 +610,7 @@ class Bundle:
             time=self.time,
             reference=order.reference,
         )
-        if order != told:
+        if order != expected:
             raise EvidenceError(
                 f"what the bundle says of order {order.id} is not what the log entries in it say"
             )
@@ -466,19 +626,19 @@ class Bundle:
 
     def _verify_receipts(self, receipts: Sequence[Receipt]) -> None:
         """Every receipt's entry is in the bundle's log too, and every answer has its receipt."""
-        places = {logged.index: logged.entry for logged in self.found("changed")}
+        changes = {logged.index: logged.entry for logged in self.found("changed")}
         for receipt in receipts:
             if receipt.federation != self.federation:
                 raise EvidenceError("the bundle has a receipt of another federation")
-            if places.pop(receipt.logged.index, None) != receipt.logged.entry:
+            if changes.pop(receipt.logged.index, None) != receipt.logged.entry:
                 raise EvidenceError(
                     f"the receipt for request {receipt.sequence} of {receipt.client} stands at "
                     f"place {receipt.logged.index} of the log, but the bundle does not prove the "
                     "same entry there: it is missing, or the receipt is of another log"
                 )
-        if places:
+        if changes:
             raise EvidenceError(
-                f"the bundle has no receipt for the change at place {min(places)} of the log"
+                f"the bundle has no receipt for the change at place {min(changes)} of the log"
             )
 
     def _verify_certificate(self, certificate: Certificate) -> None:
@@ -488,11 +648,11 @@ class Bundle:
                 "the certificate in the bundle is of another state of the log than the bundle is"
             )
         for logged in self.found("audited"):
-            told = {
+            expected = {
                 "index": logged.index,
                 **{name: logged.entry[name] for name in ("audit", "time", "result")},
             }
-            if certificate.audit != told:
+            if certificate.audit != expected:
                 raise EvidenceError(
                     "the audit that the bundle proves is not the one that the certificate names"
                 )

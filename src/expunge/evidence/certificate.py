@@ -1,8 +1,8 @@
-"""Certificates: what the current head promises, signed by the server.
+"""Certificates: the server's signed statement about the current head.
 
 Law: `Certificate.read(Envelope.signed("certificate", certificate_content(...), key), key.public)`
-has the parts it was made of; anything in it that contradicts the rest is refused, however it is
-signed.
+has the parts it was made of; a certificate that contradicts itself is refused, no matter who signed
+it.
 """
 
 from __future__ import annotations
@@ -164,7 +164,67 @@ def certificate_content(
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate whose signature and parts have been found to hold together."""
+    """A certificate whose signature has been verified and whose parts agree: the server's signed
+    statement about one head.
+
+    Attributes
+    ----------
+    federation : str
+        The federation's id.
+    server : str
+        The id of the key that signed it.
+    time : str
+        When it was made, in UTC.
+    spec : Spec
+        The whole spec that the head was solved under.
+    head : str
+        The digest of the head (`Head.digest`).
+    bound : float or None
+        The proven error bound of the solution before rounding (`Head.error_bound`); None in float64
+        federations.
+    solver : str
+        `"woodbury"` or `"cholesky"`.
+    count : int
+        How many samples the ledger retains.
+    clients : int
+        How many clients are active.
+    ledger : str
+        The salted digest of the ledger.
+    checkpoint : Checkpoint
+        The state of the audit log.
+    audit : dict or None
+        The last finished audit: `audit` (its id), `time`, `result` (`"equal"` or `"different"`) and
+        `index` (of its log entry).
+    deviation : str
+        Empty if the head is exact; otherwise how far from exact it is, in words.
+
+    Notes
+    -----
+    The server signs that the head is the one of its ledger; no certificate proves it against an
+    operator who runs other software. An audit compares the ledger with what the clients say that
+    they hold.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec, Statistics, solve
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> features, labels = [[1.0, 0.5], [0.0, 1.0]], ["cat", "dog"]
+    >>> receipts = federation.client("north").add(["a", "b"], features, labels)
+    >>> head, certificate = federation.published()
+    >>> certificate.exact, certificate.count, certificate.clients
+    (True, 2, 1)
+    >>> certificate.verify_head(solve(Statistics.of(spec, features, labels)))
+    >>> certificate.verify_head(solve(Statistics.of(spec, features[:1], labels[:1])))
+    Traceback (most recent call last):
+    ...
+    expunge.errors.EvidenceError: the certificate is of the head with digest ...
+    >>> federation.close()
+    >>> folder.cleanup()
+    """
 
     federation: str
     server: str
@@ -182,13 +242,31 @@ class Certificate:
 
     @property
     def exact(self) -> bool:
-        """Whether the head is bit for bit that of retraining."""
+        """Whether the certificate says that the head is, bit for bit, that of retraining."""
         return self.bound is not None
 
     @classmethod
     def read(cls, envelope: Envelope, keys: KeyChain | PublicKey) -> Certificate:
-        """The certificate, if it is signed by the server's key and nothing in it contradicts the
-        rest.
+        """The certificate, if the server signed it and its parts agree.
+
+        Parameters
+        ----------
+        envelope : Envelope
+            The envelope of kind `certificate`.
+        keys : KeyChain or PublicKey
+            The server's key, or the keys that rotations link to it.
+
+        Returns
+        -------
+        Certificate
+            The verified certificate.
+
+        Raises
+        ------
+        EvidenceError
+            The signature does not hold, or parts contradict one another.
+        FormatError
+            The content is not a certificate.
         """
         chain = keys if isinstance(keys, KeyChain) else KeyChain(keys)
         parts = chain.verify(envelope, lambda content: _claims(_CHECK(content, "a certificate")))
@@ -200,8 +278,24 @@ class Certificate:
 
     @classmethod
     def unverified(cls, envelope: Envelope) -> Certificate:
-        """The certificate with nothing said about its signature: to be shown, not to be
-        believed.
+        """The certificate without checking its signature: to display it, not to rely on it.
+
+        Parameters
+        ----------
+        envelope : Envelope
+            The envelope of kind `certificate`.
+
+        Returns
+        -------
+        Certificate
+            The certificate, whose parts agree.
+
+        Raises
+        ------
+        EvidenceError
+            Parts contradict one another.
+        FormatError
+            The content is not a certificate.
         """
         return cls._of(_CHECK(envelope.unverified(), "a certificate"))
 
@@ -248,7 +342,18 @@ class Certificate:
         return certificate
 
     def verify_head(self, head: Head) -> None:
-        """Raise EvidenceError unless the certificate is of this head, weight for weight."""
+        """Return if the certificate is of this head, weight for weight; raise otherwise.
+
+        Parameters
+        ----------
+        head : Head
+            The head to compare, by its digest.
+
+        Raises
+        ------
+        EvidenceError
+            The certificate is of another head.
+        """
         if head.digest != self.head:
             raise EvidenceError(
                 f"the certificate is of the head with digest {self.head}, but this head has digest "

@@ -1,9 +1,9 @@
 """Digests for logs and receipts: salted, so that they say nothing about what was deleted once the
 salt is erased.
 
-With the current ledger at hand, a plain digest of an earlier one picks the deleted sample out of
-candidates. A salted digest does so only for those who hold its salt, which is 32 random bytes and
-erased when the digest is superseded.
+Anybody with the current ledger could use a plain digest of an earlier one to pick the deleted
+sample out of candidates. A salted digest allows that only with its salt, which is 32 random bytes
+and erased when the digest is superseded.
 """
 
 from __future__ import annotations

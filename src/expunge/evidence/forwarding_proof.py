@@ -2,9 +2,9 @@
 above.
 
 An aggregator's request names its group's log, by size and root, and the server above logs that
-("forwarded"). So a passage holds the entry of the client's request with its proof in the group's
-log, the `forwarded` entry with its proof in the log above, and that log's signed checkpoint. The
-key of the server above is all that is needed to check it.
+("forwarded"). A passage therefore holds the entry of the client's request with its proof in the
+group's log, the `forwarded` entry with its proof in the log above, and that log's signed
+checkpoint. Checking it needs only the key of the server above.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from expunge.evidence.log import Checkpoint, Logged
 from expunge.evidence.merkle import leaf_hash, verify_inclusion
 from expunge.evidence.receipt import request_in
 from expunge.evidence.rotation import KeyChain
-from expunge.evidence.wording import STANDS, Finding, moment, samples
+from expunge.evidence.wording import STANDS, VerifiedFile, moment, samples
 from expunge.wire import schema
 
 _CHECK = schema.objects(
@@ -56,7 +56,7 @@ def is_passage(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage whose proofs and signature have been found to hold."""
+    """A verified passage: its proofs and its signature hold."""
 
     client: str
     sequence: int
@@ -71,7 +71,7 @@ class Passage:
         parts = _CHECK(value["passage"], "a passage")
         envelope = Envelope.from_json(parts["checkpoint"], "checkpoint")
         checkpoint = Checkpoint.from_json(
-            chain.verify(envelope, lambda said: (said["federation"], said["time"]))
+            chain.verify(envelope, lambda content: (content["federation"], content["time"]))
         )
         within, above = Logged.from_json(parts["within"]), Logged.from_json(parts["above"])
         above.verify(checkpoint)
@@ -97,7 +97,7 @@ class Passage:
         if (member["client"], member["sequence"]) != (self.client, self.sequence):
             raise EvidenceError(f"the passage is not for request {self.sequence} of {self.client}")
 
-    def finding(self) -> Finding:
+    def finding(self) -> VerifiedFile:
         """What it shows."""
         entry, above = self.within.entry, self.above.entry
         together = " by all clients of its round" if entry["kind"] == "aggregated" else ""
@@ -127,7 +127,7 @@ class Passage:
             "group's audit compares them "
             "with what its clients hold, and the audit above with what was forwarded."
         )
-        return Finding(
+        return VerifiedFile(
             "passage",
             f"Passage of request {self.sequence} of {self.client} through {above['client']}",
             facts,

@@ -1,13 +1,13 @@
-"""The audit log as evidence: entries, checkpoints, and the proof that an entry is there.
+"""The audit log as evidence: entries, checkpoints, and proofs that an entry is in the log.
 
 An entry is a canonical JSON object of a kind that has exactly its own fields. Entries hold digests,
 counts, names of institutions and times; never statistics, features, subjects or samples' ids. Law:
-`make_entry(**read_entry(data)) == data` for every `data` that `read_entry` takes.
+`make_entry(**read_entry(data)) == data` for every `data` that `read_entry` accepts.
 
-A `Checkpoint` is what the log is, at one moment, in 32 bytes. `Logged` is an entry together with
-the proof that it is there. A `Frontier` is the roots of a log's complete subtrees, which is all
-that is needed to append and to know the root. Law: `Frontier().extended(entries)` has the root of
-RFC 9162 over those entries, in however many steps they were appended.
+A `Checkpoint` is the state of the log at one moment, in 32 bytes. `Logged` is an entry together
+with the proof that it is in the log. A `Frontier` is the roots of a log's complete subtrees, which
+is all that is needed to append and to know the root. Law: `Frontier().extended(entries)` has the
+root of RFC 9162 over those entries, in however many steps they were appended.
 """
 
 from __future__ import annotations
@@ -36,9 +36,38 @@ _CHECK_CHECKPOINT = schema.objects(
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The Merkle root of the first `size` entries of a federation's log.
+    """The Merkle root of the first entries of a federation's audit log, at one time.
 
-    Law: `from_json(c.to_json()) == c`.
+    Two checkpoints of the same size and federation with different roots show that the server keeps
+    two logs. Law: `from_json(c.to_json()) == c`.
+
+    Attributes
+    ----------
+    federation : str
+        The federation's id, 32 hexadecimal digits.
+    size : int
+        How many entries the log has.
+    root : bytes
+        The Merkle root of RFC 9162 over these entries, 32 bytes.
+    time : str
+        When the checkpoint was made, in UTC.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec
+    >>> from expunge.crypto import Envelope
+    >>> from expunge.evidence import Checkpoint
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> envelope = Envelope.from_bytes(federation.carrier.checkpoint(), "checkpoint")
+    >>> checkpoint = Checkpoint.from_json(envelope.verify(federation.office.server))
+    >>> checkpoint.size, len(checkpoint.root)
+    (2, 32)
+    >>> federation.close()
+    >>> folder.cleanup()
     """
 
     federation: str
@@ -47,8 +76,13 @@ class Checkpoint:
     time: str
 
     def to_json(self) -> dict[str, Any]:
-        """The checkpoint as a JSON value: alone the payload of an envelope of kind "checkpoint", or
-        a part of another.
+        """The checkpoint as a JSON value; `from_json` is the inverse.
+
+        Returns
+        -------
+        dict
+            `federation`, `root` (hexadecimal), `size` and `time`: the payload of an envelope of
+            kind `checkpoint`, or a part of other evidence.
         """
         return {
             "federation": self.federation,
@@ -59,7 +93,23 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, value: object) -> Checkpoint:
-        """The inverse of `to_json`."""
+        """The checkpoint of a JSON value.
+
+        Parameters
+        ----------
+        value : object
+            What `to_json` returned.
+
+        Returns
+        -------
+        Checkpoint
+            The checkpoint; who signed it is for the caller to verify.
+
+        Raises
+        ------
+        FormatError
+            The value is not a checkpoint.
+        """
         parts = _CHECK_CHECKPOINT(value, "a checkpoint")
         return cls(parts["federation"], parts["size"], bytes.fromhex(parts["root"]), parts["time"])
 
@@ -86,9 +136,9 @@ class Frontier:
         """The frontier with these entries appended."""
         size, hashes = self.size, list(self.hashes)
         for entry in entries:
-            current, place = leaf_hash(entry), size
-            while place % 2:
-                current, place = node_hash(hashes.pop(), current), place // 2
+            current, position = leaf_hash(entry), size
+            while position % 2:
+                current, position = node_hash(hashes.pop(), current), position // 2
             hashes.append(current)
             size += 1
         return Frontier(size, tuple(hashes))
@@ -104,13 +154,13 @@ class Frontier:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value; `from_json` is its inverse."""
-        return {"hashes": [one.hex() for one in self.hashes], "size": self.size}
+        return {"hashes": [digest.hex() for digest in self.hashes], "size": self.size}
 
     @classmethod
     def from_json(cls, value: object) -> Frontier:
         """The inverse of `to_json`."""
         parts = _CHECK_FRONTIER(value, "the frontier of a log")
-        return cls(parts["size"], tuple(bytes.fromhex(one) for one in parts["hashes"]))
+        return cls(parts["size"], tuple(bytes.fromhex(text) for text in parts["hashes"]))
 
 
 _PUBLISHED = schema.or_empty(schema.digest)  # "" where no head can be published
@@ -285,7 +335,38 @@ _CHECK_LOGGED = schema.objects({**_POSITION, "entry": lambda value, _: check_ent
 
 @dataclass(frozen=True)
 class Logged:
-    """Entry number `index` of a log, with its inclusion proof in some checkpoint of it."""
+    """An entry of the audit log with its position and an inclusion proof.
+
+    Attributes
+    ----------
+    entry : dict
+        The entry: its `kind` and `time`, and the fields of that kind (docs/protocol.md).
+    index : int
+        Its position in the log, counted from 0.
+    proof : tuple of bytes
+        The inclusion proof of RFC 9162 for some checkpoint of the log, hashes of 32 bytes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec
+    >>> from expunge.crypto import Envelope
+    >>> from expunge.evidence import Checkpoint, Logged
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> carrier = federation.carrier
+    >>> envelope = Envelope.from_bytes(carrier.checkpoint(), "checkpoint")
+    >>> checkpoint = Checkpoint.from_json(envelope.verify(federation.office.server))
+    >>> (entry,) = carrier.entries(0, 1)
+    >>> logged = Logged.of(entry, 0, carrier.inclusion(0, checkpoint.size))
+    >>> logged.verify(checkpoint)
+    >>> logged.entry["kind"]
+    'founded'
+    >>> federation.close()
+    >>> folder.cleanup()
+    """
 
     entry: dict[str, Any]
     index: int
@@ -293,35 +374,111 @@ class Logged:
 
     @classmethod
     def of(cls, entry: bytes, index: int, proof: Sequence[bytes]) -> Logged:
-        """From the entry's bytes as the log has them."""
+        """Combine an entry, as the log holds it, with its position and proof.
+
+        Parameters
+        ----------
+        entry : bytes
+            The entry in canonical JSON.
+        index : int
+            Its position in the log.
+        proof : sequence of bytes
+            Its inclusion proof.
+
+        Returns
+        -------
+        Logged
+            The parts, which are not verified yet.
+
+        Raises
+        ------
+        FormatError
+            The bytes are not an entry of a known kind.
+        """
         return cls(read_entry(entry), index, tuple(proof))
 
     @classmethod
     def at(cls, entry: object, position: object) -> Logged:
-        """From an entry's object and the position {"index", "proof"} that stands beside it."""
+        """Combine an entry's JSON object with the position that stands beside it in other evidence.
+
+        Parameters
+        ----------
+        entry : object
+            The entry as a JSON object.
+        position : object
+            `{"index": ..., "proof": [...]}`, with the hashes in hexadecimal.
+
+        Returns
+        -------
+        Logged
+            The parts, which are not verified yet.
+
+        Raises
+        ------
+        FormatError
+            Either is of another form.
+        """
         parts = check_position(position, "a position in the log")
         proof = tuple(bytes.fromhex(text) for text in parts["proof"])
         return cls(check_entry(entry), parts["index"], proof)
 
     def position(self) -> dict[str, Any]:
-        """Index and proof as a JSON value."""
+        """The index and proof as a JSON value.
+
+        Returns
+        -------
+        dict
+            `index` and `proof` (hexadecimal).
+        """
         return {"index": self.index, "proof": [sibling.hex() for sibling in self.proof]}
 
     def to_json(self) -> dict[str, Any]:
-        """The three parts as one JSON value."""
+        """The three parts as one JSON value; `from_json` is the inverse.
+
+        Returns
+        -------
+        dict
+            `entry`, `index` and `proof` (hexadecimal).
+        """
         return {"entry": self.entry, **self.position()}
 
     @classmethod
     def from_json(cls, value: object) -> Logged:
-        """The inverse of `to_json`."""
+        """The three parts of a JSON value.
+
+        Parameters
+        ----------
+        value : object
+            What `to_json` returned.
+
+        Returns
+        -------
+        Logged
+            The parts, which are not verified yet.
+
+        Raises
+        ------
+        FormatError
+            The value is of another form.
+        """
         parts = _CHECK_LOGGED(value, "an entry with its proof")
         return cls(
             parts["entry"], parts["index"], tuple(bytes.fromhex(text) for text in parts["proof"])
         )
 
     def verify(self, checkpoint: Checkpoint) -> None:
-        """Raise EvidenceError unless exactly this entry stands at this place of the checkpoint's
-        log.
+        """Return if exactly this entry is at this position of the checkpoint's log; raise
+        otherwise.
+
+        Parameters
+        ----------
+        checkpoint : Checkpoint
+            The state of the log that the proof is for.
+
+        Raises
+        ------
+        EvidenceError
+            The proof does not lead to the checkpoint's root.
         """
         leaf = merkle.leaf_hash(canonical.encode(self.entry))
         try:

@@ -23,7 +23,7 @@ EMPTY_ROOT = hashlib.sha256(b"").digest()
 
 
 class Nodes(Protocol):
-    """Where complete subtrees are kept."""
+    """Storage of complete subtrees."""
 
     def node(self, level: int, index: int) -> bytes:
         """The hash of the complete subtree of 2^level leaves that begins at leaf index *
@@ -107,7 +107,7 @@ def consistency_proof(first: int, second: int, nodes: Nodes) -> list[bytes]:
         )
     if first in (0, second):
         return []
-    start, end, known, path = 0, second, True, []
+    start, end, is_known, path = 0, second, True, []
     while first != end:
         middle = start + _split(end - start)
         if first <= middle:
@@ -115,8 +115,8 @@ def consistency_proof(first: int, second: int, nodes: Nodes) -> list[bytes]:
             end = middle
         else:
             path.append(_range_hash(start, middle, nodes))
-            start, known = middle, False
-    if not known:
+            start, is_known = middle, False
+    if not is_known:
         path.append(_range_hash(start, end, nodes))
     return path[::-1]
 
@@ -135,15 +135,15 @@ def verify_inclusion(
             f"the inclusion proof of entry {index} in a log of {size} entries must have "
             f"{_inclusion_length(index, size)} hashes, got {len(proof)}"
         )
-    current, place, last = leaf, index, size - 1
+    current, position, last = leaf, index, size - 1
     for sibling in proof:
-        if place % 2 or place == last:
+        if position % 2 or position == last:
             current = node_hash(sibling, current)
-            while not place % 2 and place:
-                place, last = place >> 1, last >> 1
+            while not position % 2 and position:
+                position, last = position >> 1, last >> 1
         else:
             current = node_hash(current, sibling)
-        place, last = place >> 1, last >> 1
+        position, last = position >> 1, last >> 1
     if last or current != root:
         raise EvidenceError(
             f"the inclusion proof of entry {index} does not lead to the root of the log of {size} "
@@ -164,22 +164,22 @@ def verify_consistency(
         _verify_trivial(first, first_root, second, second_root, proof)
         return
     path = [first_root, *proof] if first & (first - 1) == 0 else list(proof)
-    place, last = first - 1, second - 1
-    while place % 2:
-        place, last = place >> 1, last >> 1
+    position, last = first - 1, second - 1
+    while position % 2:
+        position, last = position >> 1, last >> 1
     old = new = path[0] if path else b""
     for sibling in path[1:]:
         if not last:
             raise EvidenceError(
                 f"the consistency proof from {first} to {second} entries is too long"
             )
-        if place % 2 or place == last:
+        if position % 2 or position == last:
             old, new = node_hash(sibling, old), node_hash(sibling, new)
-            while not place % 2 and place:
-                place, last = place >> 1, last >> 1
+            while not position % 2 and position:
+                position, last = position >> 1, last >> 1
         else:
             new = node_hash(new, sibling)
-        place, last = place >> 1, last >> 1
+        position, last = position >> 1, last >> 1
     if last or old != first_root or new != second_root:
         raise EvidenceError(
             f"the log of {second} entries does not continue the log of {first} entries: one of the "

@@ -240,12 +240,12 @@ def _answer(bundle: Bundle, client: str) -> str:
     gone = next(
         (logged for logged in bundle.departures() if logged.entry["client"] == client), None
     )
-    time, deleted, request, place, erased = "not yet", "", "", "", ""
+    time, deleted, request, position, erased = "not yet", "", "", "", ""
     if answer is not None:
         deleted = "not disclosed" if answer["found"] == UNDISCLOSED else str(answer["found"])
         time, request = moment(answer["time"]), str(answer["sequence"])
         change = bundle.change(client, answer["sequence"])
-        place, erased = (
+        position, erased = (
             ("", "") if change is None else (str(change.index), _erasure(bundle, change))
         )
     elif gone is not None:
@@ -254,8 +254,8 @@ def _answer(bundle: Bundle, client: str) -> str:
             f"{'forgotten' if vanished else 'left'} on {moment(gone.entry['time'])}",
             "all",
         )
-        place, erased = str(gone.index), "" if vanished else _erasure(bundle, gone)
-    numbers = "".join(f'<td class="number">{value}</td>' for value in (deleted, request, place))
+        position, erased = str(gone.index), "" if vanished else _erasure(bundle, gone)
+    numbers = "".join(f'<td class="number">{value}</td>' for value in (deleted, request, position))
     return f"<tr><td>{_text(client)}</td><td>{time}</td>{numbers}<td>{erased}</td></tr>\n"
 
 
@@ -376,14 +376,14 @@ def _text(value: str) -> str:
 
 def summary(bundle: Bundle) -> str:
     """The order and what came of it, in a few sentences."""
-    order, asked = bundle.order, bundle.ordered
-    clients = asked.entry["clients"]
+    order, ordered = bundle.order, bundle.ordered
+    clients = ordered.entry["clients"]
     asked_of = number(len(clients), "client").capitalize()
     parts = [
         f"Erasure order {order.id} was filed on {moment(order.filed)}.",
         f"{asked_of} had to answer it by {moment(order.deadline)}.",
     ]
-    waiting = sorted(set(clients) - settled(asked, bundle.entries))
+    waiting = sorted(set(clients) - settled(ordered, bundle.entries))
     if waiting:
         parts.append(f"Not answered yet: {listed(waiting)}.")
     elif clients:
@@ -414,10 +414,10 @@ def proved(bundle: Bundle) -> list[str]:
     """What the server has signed and logged, beyond taking back."""
     order, size = bundle.order, bundle.checkpoint.size
     whom = "about this subject" if order.salt is not None else "(the log does not show about whom)"
-    place = bundle.ordered.index
+    position = bundle.ordered.index
     sentences = [
         (
-            f"Erasure order {order.id} {whom} is entry {place} of the federation's audit log of "
+            f"Erasure order {order.id} {whom} is entry {position} of the federation's audit log of "
             f"{number(size, 'entry')}."
         )
     ]
@@ -485,12 +485,12 @@ def _answer_sentences(bundle: Bundle) -> list[str]:
     """What the clients found and deleted, which hold nothing, and what became of the journal that
     carried it.
     """
-    found = [answer for answer in bundle.answers() if answer["found"] > 0]
+    deletions = [answer for answer in bundle.answers() if answer["found"] > 0]
     hidden = [answer["client"] for answer in bundle.answers() if answer["found"] == UNDISCLOSED]
     nothing = [answer["client"] for answer in bundle.answers() if not answer["found"]]
     sentences = []
-    if found:
-        each = listed([f"{samples(answer['found'])} by {answer['client']}" for answer in found])
+    if deletions:
+        each = listed([f"{samples(answer['found'])} by {answer['client']}" for answer in deletions])
         sentences.append(f"Samples of the subject were found and deleted: {each}.")
     if hidden:
         sentences.append(
@@ -507,7 +507,7 @@ def _answer_sentences(bundle: Bundle) -> list[str]:
         )
     changes = [
         change
-        for answer in found
+        for answer in deletions
         if (change := bundle.change(answer["client"], answer["sequence"])) is not None
     ]
     last = [shredding for change in changes if (shredding := bundle.shredding(change)) is not None]
@@ -522,7 +522,7 @@ def _answer_sentences(bundle: Bundle) -> list[str]:
 
 
 def _departure(logged: Logged) -> str:
-    entry, place = logged.entry, f"(entry {logged.index})"
+    entry, citation = logged.entry, f"(entry {logged.index})"
     if entry["kind"] == "forgotten":
         all_of_it = (
             "its samples, whose number is not known"
@@ -531,11 +531,11 @@ def _departure(logged: Logged) -> str:
         )
         return (
             f"The client {entry['client']} vanished, and the server subtracted all that it had "
-            f"contributed: {all_of_it} {place}."
+            f"contributed: {all_of_it} {citation}."
         )
     return (
         f"The client {entry['client']} left with all that it had contributed: "
-        f"{samples(entry['deleted'])} {place}."
+        f"{samples(entry['deleted'])} {citation}."
     )
 
 
@@ -557,14 +557,82 @@ def _audit(bundle: Bundle, logged: Logged) -> str:
 
 
 def render_bundle(envelope: Envelope) -> bytes:
-    """The file: the page of the envelope's content, with the envelope inside."""
+    """Render the HTML page of a bundle, with the envelope inside; the same envelope gives the same
+    bytes in every version.
+
+    `Federation.bundle` and `expunge order bundle` call this. The page names the subject: it is
+    personal data in the clear.
+
+    Parameters
+    ----------
+    envelope : Envelope
+        The envelope of kind `bundle`, as the question `bundle` of an office is answered.
+
+    Returns
+    -------
+    bytes
+        A self-contained HTML file (ASCII) that `verify` checks.
+
+    Raises
+    ------
+    EvidenceError, FormatError
+        The content is not a bundle, or contradicts itself. Signatures and proofs are not checked.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec
+    >>> from expunge.crypto import Envelope
+    >>> from expunge.evidence import read_bundle, render_bundle
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> order = federation.order("patient 12")
+    >>> answer = federation.office.ask("bundle", {"order": order})
+    >>> envelope = Envelope.from_json(answer, "bundle")
+    >>> page = render_bundle(envelope)
+    >>> page[:15]
+    b'<!DOCTYPE html>'
+    >>> read_bundle(page) == envelope
+    True
+    >>> federation.close()
+    >>> folder.cleanup()
+    """
     return page(Bundle.unverified(envelope), envelope.to_bytes())
 
 
 def read_bundle(data: bytes) -> Envelope:
-    """The envelope, if every byte of the page follows from it.
+    """The envelope in a bundle's HTML page, if every byte of the page follows from it.
 
-    Signatures and proofs are for `Bundle.read`.
+    Signatures and proofs are not checked: `Bundle.read` and `verify` do that.
+
+    Parameters
+    ----------
+    data : bytes
+        The content of the HTML file.
+
+    Returns
+    -------
+    Envelope
+        The envelope of kind `bundle`.
+
+    Raises
+    ------
+    FormatError
+        The file is not a bundle, or is truncated.
+    EvidenceError
+        The page is not the one that `render_bundle` makes of the envelope: it was altered.
+
+    Examples
+    --------
+    >>> from expunge.evidence import read_bundle
+    >>> read_bundle(b"<!DOCTYPE html><title>Another page</title>")
+    Traceback (most recent call last):
+    ...
+    expunge.errors.FormatError: this HTML file has no evidence inside: ...
+
+    `render_bundle` has an example with a real bundle.
     """
     if data.count(BEFORE) != 1:
         raise FormatError(

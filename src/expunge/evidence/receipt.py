@@ -1,5 +1,5 @@
-"""Receipts: the server's signed word that a client's request took effect, with its place in the
-audit log.
+"""Receipts: the server's signed statement that a client's request took effect, with its place in
+the audit log.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def member_of(entry: Mapping[str, Any], client: str) -> dict[str, Any]:
     """What an `aggregated` entry says of one client: its sequence number and the digest of its
     request.
     """
-    found: list[dict[str, Any]] = [
+    matches: list[dict[str, Any]] = [
         member for member in entry["clients"] if member["client"] == client
     ]
-    if len(found) != 1:
+    if len(matches) != 1:
         raise EvidenceError(
-            f"the round of secure aggregation has {len(found)} entries of {client}, not one"
+            f"the round of secure aggregation has {len(matches)} entries of {client}, not one"
         )
-    return found[0]
+    return matches[0]
 
 
 def request_in(entry: Mapping[str, Any], client: str, what: str) -> Mapping[str, Any]:
@@ -88,11 +88,56 @@ def request_in(entry: Mapping[str, Any], client: str, what: str) -> Mapping[str,
 
 @dataclass(frozen=True)
 class Receipt:
-    """A receipt whose signature, inclusion proof and parts have been found to hold together.
+    """A verified receipt: the server's signed statement that one request of a client took effect.
 
-    `logged.entry` is the `changed` entry: counts, orders answered, salted digests, and by when the
-    request is erased at rest. Or it is the `aggregated` entry of a round of secure aggregation,
-    whose counts are of all clients in it together.
+    Attributes
+    ----------
+    federation : str
+        The federation's id.
+    server : str
+        The id of the key that signed it.
+    client : str
+        Whose request it was.
+    sequence : int
+        The number of the request, counted from 1 for each client.
+    logged : Logged
+        The entry in the audit log. For a request of its own it is of kind `changed`: counts, orders
+        answered, salted digests, and by when the request is erased at rest (`erased_by`). For a
+        round of secure aggregation it is of kind `aggregated`, whose counts are of all its clients
+        together.
+    checkpoint : Checkpoint
+        The state of the log that the inclusion proof is for.
+    spec : dict of str to str
+        The digests of the spec: `data`, `labels`, `head` and `policy`.
+
+    Notes
+    -----
+    A receipt proves, to anybody who has the server's public key, that the server signed and logged
+    this. It does not prove that the published head belongs to the ledger, nor that no copy was
+    kept: both rest on the operator's word.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec
+    >>> from expunge.crypto import Envelope
+    >>> from expunge.evidence import Receipt
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> client = federation.client("north")
+    >>> (receipt,) = client.add(["a"], [[1.0, 0.5]], ["cat"])
+    >>> receipt.sequence, receipt.logged.entry["added"], receipt.logged.entry["deleted"]
+    (1, 1, 0)
+
+    The store keeps the file, which others can read with the server's public key:
+
+    >>> data = client.store.documents("receipt")[1]
+    >>> Receipt.read(Envelope.from_bytes(data, "receipt"), federation.office.server) == receipt
+    True
+    >>> federation.close()
+    >>> folder.cleanup()
     """
 
     federation: str
@@ -105,8 +150,26 @@ class Receipt:
 
     @classmethod
     def read(cls, envelope: Envelope, keys: KeyChain | PublicKey) -> Receipt:
-        """The receipt, if it is signed by the server's key and everything in it holds; otherwise
-        EvidenceError or FormatError.
+        """The receipt, if the server signed it, its entry is in the log, and its parts agree.
+
+        Parameters
+        ----------
+        envelope : Envelope
+            The envelope of kind `receipt`.
+        keys : KeyChain or PublicKey
+            The server's key, or the keys that rotations link to it.
+
+        Returns
+        -------
+        Receipt
+            The verified receipt.
+
+        Raises
+        ------
+        EvidenceError
+            The signature or the inclusion proof does not hold, or parts contradict one another.
+        FormatError
+            The content is not a receipt.
         """
         chain = keys if isinstance(keys, KeyChain) else KeyChain(keys)
         parts = chain.verify(envelope, lambda content: _claims(_CHECK(content, "a receipt")))
@@ -124,7 +187,7 @@ class Receipt:
 
     @property
     def is_of_round(self) -> bool:
-        """Whether this is the receipt of a round of secure aggregation."""
+        """Whether the request took effect in a round of secure aggregation."""
         return bool(self.logged.entry["kind"] == "aggregated")
 
     def _verify(self, signer: str) -> None:

@@ -1,8 +1,8 @@
 """Key rotation: which key may have signed what, and when.
 
-A rotation is an envelope signed by the old key and by the new one: the old one names its heir, the
-new one accepts. Trust flows both ways from the key that a reader has pinned. A retired key is
-believed only for times not after its rotation, a newer key only for times not before it.
+A rotation is an envelope signed by the old key and by the new one: the old key names its successor,
+the new key accepts. Trust extends both ways from the key that a reader has pinned. A retired key is
+accepted only for times up to its rotation, a newer key only for times from it on.
 """
 
 from __future__ import annotations
@@ -30,8 +30,38 @@ _CHECK = schema.objects(
 
 @dataclass(frozen=True)
 class Rotation:
-    """From one key of a federation's server to the next; `index` is the position of its entry in
-    the log.
+    """The change from one key of a server to the next, signed by both.
+
+    Attributes
+    ----------
+    federation : str
+        The federation's id.
+    old : PublicKey
+        The key that was retired.
+    new : PublicKey
+        The key that took its place.
+    time : str
+        When it changed, in UTC.
+    index : int
+        The position of the `rotated` entry in the audit log.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec
+    >>> from expunge.crypto import Envelope
+    >>> from expunge.evidence import Rotation
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> pinned = federation.office.server
+    >>> rotated = federation.office.do("rotate-key", {})
+    >>> rotation = Rotation.read(Envelope.from_json(rotated["rotation"], "rotation"))
+    >>> rotation.old == pinned, rotation.new.text == rotated["key"]
+    (True, True)
+    >>> federation.close()
+    >>> folder.cleanup()
     """
 
     federation: str
@@ -42,9 +72,24 @@ class Rotation:
 
     @classmethod
     def read(cls, envelope: Envelope) -> Rotation:
-        """The rotation, if both of the keys that it names signed it.
+        """The rotation, if both keys that it names signed it.
 
-        That either of them is the server's is not said by this.
+        Parameters
+        ----------
+        envelope : Envelope
+            The envelope of kind `rotation`.
+
+        Returns
+        -------
+        Rotation
+            The rotation. That either key is the server's follows only from a `KeyChain`.
+
+        Raises
+        ------
+        EvidenceError
+            A signature does not hold, or both keys are the same.
+        FormatError
+            The content is not a rotation.
         """
         parts = _CHECK(envelope.unverified(), "a rotation")
         old, new = PublicKey.from_text(parts["old"]), PublicKey.from_text(parts["new"])
@@ -74,8 +119,54 @@ class _Trusted:
 
 
 class KeyChain:
-    """The keys of one server, as far as they follow from a pinned one by rotations, which may be
-    given in any order.
+    """The keys of one server: a pinned key, and those that rotations link to it.
+
+    Parameters
+    ----------
+    pinned : PublicKey
+        A key of the server that is trusted already.
+    rotations : sequence of Envelope, default ()
+        Rotations in any order; together they must be one line through the pinned key.
+
+    Attributes
+    ----------
+    pinned : PublicKey
+        The pinned key.
+    envelopes : tuple of Envelope
+        The rotations as they were given.
+    rotations : tuple of Rotation
+        The rotations, the oldest first.
+
+    Raises
+    ------
+    EvidenceError
+        A rotation is not signed by both of its keys, or they are not one line through the pinned
+        key, in time, in one federation.
+    FormatError
+        An envelope is not a rotation.
+
+    Examples
+    --------
+    >>> from expunge.crypto import Envelope, SigningKey
+    >>> from expunge.evidence import KeyChain
+    >>> old, new = SigningKey(bytes(32)), SigningKey(bytes(31) + b"!")
+    >>> content = {
+    ...     "federation": "0" * 32,
+    ...     "old": old.public.text,
+    ...     "new": new.public.text,
+    ...     "time": "2026-11-15T09:30:00Z",
+    ...     "index": 7,
+    ... }
+    >>> rotation = Envelope.signed("rotation", content, old, new)  # the server does this
+    >>> chain = KeyChain(old.public, [rotation])
+    >>> chain.newest == new.public
+    True
+    >>> chain.key(old.public.id, "2026-11-14T00:00:00Z") == old.public
+    True
+    >>> chain.key(old.public.id, "2026-11-16T00:00:00Z")
+    Traceback (most recent call last):
+    ...
+    expunge.errors.EvidenceError: the signature of 2026-11-16T00:00:00Z is signed by key ...
     """
 
     def __init__(self, pinned: PublicKey, rotations: Sequence[Envelope] = ()) -> None:
@@ -95,14 +186,31 @@ class KeyChain:
 
     @property
     def newest(self) -> PublicKey:
-        """The key that the server signs with, as far as this chain knows."""
+        """The key that the server signs with now, as far as this chain knows."""
         return self.rotations[-1].new if self.rotations else self.pinned
 
     def verify(self, envelope: Envelope, claims: Callable[[Any], tuple[str, str]]) -> Any:
-        """The content, if one key of the chain signed it at a time when it might; otherwise
-        EvidenceError.
+        """The content of an envelope, if a key of the chain signed it at a time when that key was
+        in use.
 
-        `claims` reads federation and time off the content, and refuses content of another form.
+        Parameters
+        ----------
+        envelope : Envelope
+            An envelope with one signature.
+        claims : callable
+            Takes the content and returns the federation and the time that it claims; it must refuse
+            content of another form.
+
+        Returns
+        -------
+        object
+            The content as a JSON value.
+
+        Raises
+        ------
+        EvidenceError
+            Another key signed it, the key was not in use at that time, or the federation is
+            another.
         """
         if len(envelope.signatures) != 1:
             raise EvidenceError(
@@ -116,17 +224,59 @@ class KeyChain:
         return content
 
     def knows(self, key_id: str) -> bool:
-        """Whether a key is the pinned one or linked to it, at whatever time."""
+        """Whether a key belongs to the chain, at whatever time.
+
+        Parameters
+        ----------
+        key_id : str
+            The id of the key (`PublicKey.id`).
+
+        Returns
+        -------
+        bool
+            True if it is the pinned key or linked to it.
+        """
         return key_id in self._trusted
 
     def key(self, key_id: str, time: str) -> PublicKey:
-        """The key with this id, if it may have signed something at this time."""
+        """The key with an id, if it was in use at a time.
+
+        Parameters
+        ----------
+        key_id : str
+            The id of the key (`PublicKey.id`).
+        time : str
+            A time in UTC, such as `"2026-11-15T09:30:00Z"`.
+
+        Returns
+        -------
+        PublicKey
+            The key.
+
+        Raises
+        ------
+        EvidenceError
+            The key is not of this chain, or was not in use at that time.
+        """
         trusted = self._find(key_id, "signature")
         _require_timely(trusted, time, "signature")
         return trusted.key
 
     def require_federation(self, federation: str, what: str) -> None:
-        """Raise EvidenceError if the chain's rotations are of another federation."""
+        """Return unless the chain's rotations are of another federation.
+
+        Parameters
+        ----------
+        federation : str
+            The id of the federation that a file claims.
+        what : str
+            What the file is, for the error's text.
+
+        Raises
+        ------
+        EvidenceError
+            The rotations are of another federation.
+        """
         if self.rotations and self.rotations[0].federation != federation:
             raise EvidenceError(
                 f"the {what} is of federation {federation}, but the rotations of its keys are of "
@@ -135,11 +285,11 @@ class KeyChain:
 
     def _find(self, key_id: str, what: str) -> _Trusted:
         if key_id not in self._trusted:
-            known = ", ".join(f"{key_id[:16]}…" for key_id in self._trusted)
+            key_ids = ", ".join(f"{key_id[:16]}…" for key_id in self._trusted)
             raise EvidenceError(
                 f"the {what} is signed by key {short_id(key_id)}, which is not the given key nor "
-                f"linked to it by a rotation (known: {known}). Check that it is from this server, "
-                "or add the rotation that leads to its key"
+                f"linked to it by a rotation (known: {key_ids}). Check that it is from this "
+                "server, or add the rotation that leads to its key"
             )
         return self._trusted[key_id]
 
@@ -204,14 +354,15 @@ def _in_line(pinned: PublicKey, rotations: Sequence[Rotation]) -> tuple[Rotation
             f"the rotation from key {strangers[0].old.id[:16]}… to {strangers[0].new.id[:16]}… is "
             f"not linked to the given key {pinned.id[:16]}…"
         )
-    for one, next_one in pairwise(line):
+    for rotation, successor in pairwise(line):
         if (
-            one.time > next_one.time
-            or one.index >= next_one.index
-            or one.federation != next_one.federation
+            rotation.time > successor.time
+            or rotation.index >= successor.index
+            or rotation.federation != successor.federation
         ):
             raise EvidenceError(
-                f"the rotations of {one.time} (entry {one.index}) and {next_one.time} (entry "
-                f"{next_one.index}) are not one after the other in the log of one federation"
+                f"the rotations of {rotation.time} (entry {rotation.index}) and {successor.time} "
+                f"(entry {successor.index}) are not one after the other in the log of one "
+                "federation"
             )
     return tuple(line)

@@ -1,8 +1,8 @@
-"""Offline verification: a file of evidence and the server's public key in, a finding in plain words
-out.
+"""Offline verification: takes a file of evidence and the server's public key, and says in plain
+words what the file shows.
 
-Law: any byte of the file altered, or another key, and `verify` raises EvidenceError or FormatError.
-It never returns a doubt.
+Law: if any byte of the file is altered, or the key is another one, `verify` raises EvidenceError or
+FormatError. It never returns a doubtful result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from expunge.evidence.receipt import Receipt
 from expunge.evidence.rotation import KeyChain, Rotation
 from expunge.evidence.wording import (
     STANDS,
-    Finding,
+    VerifiedFile,
     listed,
     moment,
     number,
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 _PAGE = b"<!DOCTYPE html>"
 _KINDS = ("receipt", "certificate", "rotation", "result", "checkpoint")
 _ONLY_SUMS = (
-    "The server learnt the sums over these clients and nothing of any single one, if it and those "
-    "that collude with it follow the protocol and are no more than the spec's rules allow."
+    "The server saw sums over these clients, and no client's own message, if it follows the "
+    "protocol and no more clients collude with it than the spec's rules allow. A sum over few "
+    "samples can still reveal them."
 )
 _WHOSE = (
     "How many samples this client itself added or deleted: nobody but the client can tell. Its own "
@@ -56,13 +57,74 @@ def verify(
     head: Head | None = None,
     now: str | None = None,
     rotations: Sequence[Envelope] = (),
-) -> Finding:
-    """What this file proves under the server's public key; EvidenceError or FormatError if any part
-    of it does not hold.
+) -> VerifiedFile:
+    """Verify a file of evidence under the server's public key, and say what it shows.
 
-    `head` is compared with what a certificate or a bundle says of it. `now` (a time such as
-    2026-11-15T09:30:00Z) lets promises be told from what is due. `rotations` link the key to the
-    one that signed, where the two differ.
+    The file may be a bundle (HTML), a published head, a passage, or the JSON of a receipt,
+    certificate, rotation, result or checkpoint; JSON may end with one newline. Nothing is read but
+    the arguments: no network, no clock.
+
+    Parameters
+    ----------
+    data : bytes
+        The content of the file.
+    key : PublicKey
+        The server's public key, obtained by a trusted way (`server.pub`, `Office.server`).
+    head : Head or None, default None
+        A head to compare with the one that a certificate, bundle or published head names.
+    now : str or None, default None
+        The time, such as `"2026-11-15T09:30:00Z"`; with it, a receipt's promise to erase is told as
+        pending or due.
+    rotations : sequence of Envelope, default ()
+        Rotations that link `key` to the key that signed, if the two differ. A bundle holds its own.
+
+    Returns
+    -------
+    VerifiedFile
+        Title, facts, what is proved, what that rests on, and what is not proved.
+
+    Raises
+    ------
+    EvidenceError
+        A signature, proof, digest or statement does not hold; `head` is another head, or the file
+        does not name one.
+    FormatError
+        The data is not a file of evidence, or is truncated or malformed.
+
+    Notes
+    -----
+    Evidence is signed by the server alone. It is proof against everybody who does not hold the
+    server's key. Against the operator it is weaker: anybody who holds that key can sign evidence
+    about requests and orders that nobody made, and nothing here proves that the published head
+    belongs to the ledger, or that no copy was kept. `VerifiedFile.assumptions` and
+    `VerifiedFile.not_proved` list what each file rests on and leaves open; docs/privacy.md says
+    what holds against whom.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec
+    >>> from expunge.crypto import SigningKey
+    >>> from expunge.evidence import verify
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), gamma=1.0)
+    >>> federation = Federation.found(f"{folder.name}/federation", spec)
+    >>> client = federation.client("north")
+    >>> receipts = client.add(["a", "b"], [[1.0, 0.5], [0.0, 1.0]], ["cat", "dog"])
+    >>> data = client.store.documents("receipt")[1]  # the bytes of the file, by request number
+    >>> key = federation.office.server
+    >>> finding = verify(data, key)
+    >>> finding.title
+    'Receipt for request 1 of north'
+    >>> finding.facts[3]
+    ('Added', '2 samples')
+    >>> verify(data, SigningKey(bytes(32)).public)
+    Traceback (most recent call last):
+    ...
+    expunge.errors.EvidenceError: the receipt is signed by key ..., which is not the given key ...
+    >>> federation.close()
+    >>> folder.cleanup()
     """
     certificate: Certificate | None
     if data.startswith(_PAGE):
@@ -100,7 +162,7 @@ def _envelope(value: object) -> Envelope:
 
 def _signed(
     envelope: Envelope, chain: KeyChain, now: str | None
-) -> tuple[Finding, Certificate | None]:
+) -> tuple[VerifiedFile, Certificate | None]:
     if envelope.kind == "receipt":
         receipt = Receipt.read(envelope, chain)
         return (
@@ -116,7 +178,7 @@ def _signed(
     return _checkpoint(envelope, chain), None
 
 
-def _receipt(receipt: Receipt, now: str | None) -> Finding:
+def _receipt(receipt: Receipt, now: str | None) -> VerifiedFile:
     entry, index = receipt.logged.entry, receipt.logged.index
     facts = [
         ("Client", receipt.client),
@@ -147,7 +209,7 @@ def _receipt(receipt: Receipt, now: str | None) -> Finding:
         proved.append(
             f"All that the server held of {receipt.client} was replaced by what this request added."
         )
-    return Finding(
+    return VerifiedFile(
         "receipt",
         f"Receipt for request {receipt.sequence} of {receipt.client}",
         facts,
@@ -172,7 +234,7 @@ def _effects(receipt: Receipt) -> list[tuple[str, str]]:
     ]
 
 
-def _round_receipt(receipt: Receipt, now: str | None) -> Finding:
+def _round_receipt(receipt: Receipt, now: str | None) -> VerifiedFile:
     """What a receipt of a round shows, what that rests on, and what it does not show."""
     entry, index = receipt.logged.entry, receipt.logged.index
     clients = [member["client"] for member in entry["clients"]]
@@ -196,7 +258,7 @@ def _round_receipt(receipt: Receipt, now: str | None) -> Finding:
         f"This is entry {index} of the federation's audit log. {STANDS}",
         promise_of("The sum of the round", entry["erased_by"], now),
     ]
-    return Finding(
+    return VerifiedFile(
         "receipt",
         (
             f"Receipt for request {receipt.sequence} of {receipt.client}, in a round of "
@@ -222,7 +284,7 @@ def _found(number_found: int) -> str:
     return f"found and deleted {samples(number_found)}"
 
 
-def _certificate(certificate: Certificate) -> Finding:
+def _certificate(certificate: Certificate) -> VerifiedFile:
     audit = certificate.audit
     audited = (
         "none yet"
@@ -260,7 +322,7 @@ def _certificate(certificate: Certificate) -> Finding:
         proved.append(
             f"On {moment(audit['time'])} all clients had recomputed their statistics from their "
             "own stores, and the server "
-            f"{how}: retraining from what the clients held would have given the same head."
+            f"{how}."
         )
     current = "That this head is still the current one now."
     not_proved = [
@@ -270,7 +332,7 @@ def _certificate(certificate: Certificate) -> Finding:
         current,
         *unaudited(certificate),
     ]
-    return Finding(
+    return VerifiedFile(
         "certificate",
         f"Certificate of the head {certificate.head[:16]}…",
         facts,
@@ -280,7 +342,7 @@ def _certificate(certificate: Certificate) -> Finding:
     )
 
 
-def _published(finding: Finding, head: Head) -> Finding:
+def _published(finding: VerifiedFile, head: Head) -> VerifiedFile:
     """A published head is its certificate and its weights in one file; that they belong together
     has been seen.
     """
@@ -293,7 +355,7 @@ def _published(finding: Finding, head: Head) -> Finding:
     )
 
 
-def _bundle(evidence: Bundle) -> tuple[Finding, Certificate | None]:
+def _bundle(evidence: Bundle) -> tuple[VerifiedFile, Certificate | None]:
     order = evidence.order
     certificate = (
         None if evidence.certificate is None else Certificate.unverified(evidence.certificate)
@@ -328,7 +390,7 @@ def _bundle(evidence: Bundle) -> tuple[Finding, Certificate | None]:
     ]
     title = f"Evidence of erasure order {order.id}, {order.state}"
     rests_on = wording.assumptions(masked=page.is_masked(evidence))
-    finding = Finding(
+    finding = VerifiedFile(
         "bundle", title, facts, page.proved(evidence), rests_on, page.not_proved(evidence)
     )
     return finding, certificate
@@ -342,7 +404,7 @@ def _found_and_deleted(evidence: Bundle) -> str:
     return f"{samples(total)}; {hidden}" if total else hidden
 
 
-def _rotation(envelope: Envelope, chain: KeyChain) -> Finding:
+def _rotation(envelope: Envelope, chain: KeyChain) -> VerifiedFile:
     """A rotation in a file of its own is a link of the chain, whichever of its two keys was
     given.
     """
@@ -369,7 +431,7 @@ def _rotation(envelope: Envelope, chain: KeyChain) -> Finding:
     unknown = [
         f"That the change stands in the log at entry {step.index}: the file holds no proof of it."
     ]
-    return Finding(
+    return VerifiedFile(
         "rotation",
         "Rotation of the server's key",
         facts,
@@ -379,7 +441,7 @@ def _rotation(envelope: Envelope, chain: KeyChain) -> Finding:
     )
 
 
-def _result(result: Result) -> Finding:
+def _result(result: Result) -> VerifiedFile:
     facts = [
         ("Actor", result.actor),
         ("Action", result.action),
@@ -405,7 +467,7 @@ def _result(result: Result) -> Finding:
             ),
             f"The command is entry {result.logged.index} of the federation's audit log. {STANDS}",
         ]
-    return Finding(
+    return VerifiedFile(
         "result",
         f"Result of {result.action}",
         facts,
@@ -415,7 +477,7 @@ def _result(result: Result) -> Finding:
     )
 
 
-def _checkpoint(envelope: Envelope, chain: KeyChain) -> Finding:
+def _checkpoint(envelope: Envelope, chain: KeyChain) -> VerifiedFile:
     checkpoint = Checkpoint.from_json(chain.verify(envelope, _checkpoint_claims))
     facts = [
         ("Entries", str(checkpoint.size)),
@@ -424,7 +486,7 @@ def _checkpoint(envelope: Envelope, chain: KeyChain) -> Finding:
         ("Federation", checkpoint.federation),
         ("Signed by key", envelope.signatures[0][0]),
     ]
-    return Finding(
+    return VerifiedFile(
         "checkpoint",
         f"Checkpoint of the audit log at {number(checkpoint.size, 'entry')}",
         facts,

@@ -1,8 +1,9 @@
-"""Words and sentences that several kinds of evidence share; a `Finding` is what a file of it says.
+"""Words and sentences that several kinds of evidence share; a `VerifiedFile` is what one file
+shows.
 
 Bundles use them, and the page of a bundle must not change: see `page` before changing one. Text of
-unknown origin is made harmless before it is shown (`shown`). Light, since every command that shows
-anything imports it.
+unknown origin is made harmless before it is shown (`shown`). The module is light, because every
+command that shows anything imports it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def shown(text: str) -> str:
     """`text` with every character that has no honest picture of its own written out as its
     number.
     """
-    return _HARMFUL.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text)
+    return _HARMFUL.sub(lambda match: f"\\u{{{ord(match[0]):x}}}", text)
 
 
 def samples(count: int) -> str:
@@ -72,8 +73,40 @@ STANDS = (
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What a file of evidence that holds says, in plain words. Every string is safe to print."""
+class VerifiedFile:
+    """The result of `verify`: what a file of evidence shows, in plain words. Every string is safe
+    to print.
+
+    Attributes
+    ----------
+    kind : str
+        `"receipt"`, `"certificate"`, `"head"`, `"bundle"`, `"passage"`, `"result"`, `"rotation"` or
+        `"checkpoint"`.
+    title : str
+        One line that names the file's subject.
+    facts : list of (str, str)
+        Names and values that the file holds, such as `("Added", "2 samples")`.
+    proved : list of str
+        What the server has signed, in sentences; each holds under the assumptions.
+    assumptions : list of str
+        What the proved sentences rest on, such as that the key is the server's own.
+    not_proved : list of str
+        What the file does not show, such as that no copy was kept.
+
+    Examples
+    --------
+    >>> from expunge.crypto import Envelope, SigningKey
+    >>> from expunge.evidence import Checkpoint, verify
+    >>> server = SigningKey(bytes(32))
+    >>> checkpoint = Checkpoint("0" * 32, 7, bytes(32), "2026-11-15T09:30:00Z")
+    >>> file = Envelope.signed("checkpoint", checkpoint.to_json(), server).to_bytes()
+    >>> finding = verify(file, server.public)
+    >>> finding.kind, finding.title
+    ('checkpoint', 'Checkpoint of the audit log at 7 entries')
+    >>> print(finding.proved[0])
+    On 15 November 2026, 09:30:00 UTC the server signed that its audit log had this root at this
+    size.
+    """
 
     kind: str
     title: str

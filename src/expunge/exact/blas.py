@@ -3,7 +3,7 @@
 numpy and scipy each bring an OpenBLAS with a thread pool of its own, and the pools fight over the
 cores. The core uses scipy's, and every product that must be exact is made here. A symmetric matrix
 is held as its upper triangle in row-major order (which the library sees as a lower triangle in
-column-major order); what stands below the diagonal is never read.
+column-major order); entries below the diagonal are never read.
 
 `require_exact` is the start-up self-test: exactness rests on sums of integer products below 2^53
 being error-free, which holds for any plain BLAS in any order of summation, with or without FMA, on
@@ -157,7 +157,7 @@ def packed_from_upper(upper: Float) -> Float:
 
 
 def upper_from_packed(size: int, packed: Float) -> Float:
-    """The inverse of `packed_from_upper`; below the diagonal anything may stand."""
+    """The inverse of `packed_from_upper`; entries below the diagonal are arbitrary."""
     upper: Float = _lapack.dtpttr(size, packed, uplo="L")[0].T
     return upper
 
@@ -169,7 +169,7 @@ def packed_length(size: int) -> int:
 
 @cache
 def packed_diagonal(size: int) -> NDArray[np.int64]:
-    """Where the diagonal entries stand in a packed upper triangle. Not to be written to."""
+    """Indices of the diagonal entries in a packed upper triangle. Cached: do not modify."""
     index = np.arange(size, dtype=np.int64)
     return index * size - index * (index - 1) // 2
 
@@ -216,7 +216,7 @@ def require_exact() -> None:
     if not (
         np.array_equal(gram[upper], expected[upper])
         and np.array_equal(general, expected)
-        and all(np.array_equal(found, answer) for found in (product, single, plain))
+        and all(np.array_equal(result, answer) for result in (product, single, plain))
     ):
         raise PlatformError(
             "this machine's BLAS does not multiply small integers exactly in float64, so no exact "

@@ -99,7 +99,7 @@ class GramSum:
             Float
         ] = []  # the same of single rows, packed: for a few rows half the memory to go through
         self._touched: list[list[Float]] = []  # which of the two are not zero
-        self._budget = 0.0  # the largest sum of absolute products that may stand in any of them
+        self._budget = 0.0  # the largest sum of absolute products that any of them may hold
         self._both = np.empty((0, width))  # scratch
 
     def add(self, rows: Digits, target: wide.Wide, sign: int = 1) -> None:
@@ -222,10 +222,10 @@ class CrossSum:
             if count * worst > blas.EXACT_LIMIT - self._budget:
                 self.drain(target)
             self._budget += count * worst
-            for i, one in enumerate(left.parts):
-                for j, other in enumerate(right.parts):
+            for i, left_part in enumerate(left.parts):
+                for j, right_part in enumerate(right.parts):
                     product = self._products.setdefault((i, j), np.zeros(self._shape))
-                    blas.add_product(one[block], other[block], product, sign)
+                    blas.add_product(left_part[block], right_part[block], product, sign)
 
     def drain(self, target: wide.Wide) -> None:
         """target += what has been added up so far, which is then zero."""
@@ -241,7 +241,7 @@ MOST_WAITING = 1024  # rows: beyond this their memory would count, and BLAS gets
 
 
 def panels(size: int) -> Iterator[tuple[slice, slice]]:
-    """The rows of each panel of an upper triangle, and where they stand in its packed form."""
+    """The rows of each panel of an upper triangle, and their positions in its packed form."""
     for start in range(0, size, PANEL_ROWS):
         stop = min(start + PANEL_ROWS, size)
         yield slice(start, stop), slice(_place(size, start), _place(size, stop))
@@ -252,7 +252,7 @@ def _place(size: int, row: int) -> int:
 
 
 def unpacked(packed: Float, rows: int) -> Float:
-    """A panel of so many rows as a matrix, zero below the diagonal."""
+    """A panel of `rows` rows as a matrix, zero below the diagonal."""
     length = (len(packed) + rows * (rows - 1) // 2) // rows
     panel = np.zeros((rows, length))
     for row in range(rows):
@@ -326,12 +326,12 @@ class PanelGramSum:
             return
         rows = [array[: self._count] for array in self._waiting]
         signs = self._signs[: self._count, None]
-        for panel, place in panels(self._width):
+        for panel, span in panels(self._width):
             products = [
                 _packed(blas.multiply_panel(part[:, panel] * signs, part[:, panel.start :]))
                 for part in rows
             ]
-            add_digit_products(target[:, place], products)
+            add_digit_products(target[:, span], products)
         self._waiting, self._signs = [], np.zeros(0)
         self._count, self._budget = 0, 0.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, TypeAlias
@@ -21,12 +22,38 @@ _MOST_FRACTION_BITS = 100
 
 @dataclass(frozen=True)
 class Grid:
-    """Multiples of 2^-fraction_bits with an absolute value below 2^(21 * digits - 1 -
-    fraction_bits).
+    """The fixed-point grid on which features and labels become integers.
 
-    `digits` is how many radix-2^21 digits an integer has: 1 (20 bits and a sign; the faster) or 2
-    (41 bits and a sign). The default keeps every float32 from 2^-12 to 64 in magnitude to its last
-    bit.
+    Its points are the multiples of 2^-fraction_bits with a magnitude below
+    2^(21 * digits - 1 - fraction_bits). A value is rounded to the nearest point, halves to even;
+    values beyond the grid are refused, never clipped.
+
+    Parameters
+    ----------
+    digits : {1, 2}, default 2
+        How many radix-2^21 digits an integer has: 1 (20 bits and a sign, the faster) or 2 (41 bits
+        and a sign).
+    fraction_bits : int, default 35
+        The step is 2^-fraction_bits; -100 to 100.
+
+    Raises
+    ------
+    SpecError
+        If `digits` is not 1 or 2, or `fraction_bits` is out of range.
+
+    Notes
+    -----
+    The default covers magnitudes below 64 in steps of 2^-35, and keeps every float32 of magnitude
+    2^-12 or more to its last bit. More digits would not fit 128-bit sums.
+
+    Examples
+    --------
+    >>> import expunge
+    >>> grid = expunge.Grid()
+    >>> grid.limit, grid.step == 2.0**-35
+    (64.0, True)
+    >>> expunge.Grid.covering(1000.0)
+    Grid(digits=2, fraction_bits=28)
     """
 
     digits: int = 2
@@ -51,31 +78,62 @@ class Grid:
 
     @property
     def bits(self) -> int:
-        """Bits of magnitude: every integer q of this grid has |q| < 2^bits."""
+        """Bits of magnitude: every integer q of this grid has abs(q) < 2^bits."""
         return DIGIT_BITS * self.digits - 1
 
     @property
     def limit(self) -> float:
-        """Values must be smaller than this in magnitude."""
+        """The magnitude that every value must stay below: 2^(bits - fraction_bits)."""
         return 2.0 ** (self.bits - self.fraction_bits)
 
     @property
     def step(self) -> float:
-        """The distance between neighbouring points."""
+        """The distance between neighbouring points: 2^-fraction_bits."""
         return 2.0**-self.fraction_bits
 
     @property
     def holds_one(self) -> bool:
-        """Whether the value 1 is a point of the grid, as a constant feature and a hard label
-        need.
-        """
+        """Whether 1 is a point of the grid, as a constant feature and a hard label need."""
         return 0 <= self.fraction_bits < self.bits
 
     @classmethod
     def covering(
         cls, largest: float, *, digits: int = 2, headroom_bits: int = 3, holding_one: bool = True
     ) -> Grid:
-        """The finest grid with room for `headroom_bits` doublings of the magnitude `largest`."""
+        """The finest grid with room for `headroom_bits` doublings of a magnitude.
+
+        Parameters
+        ----------
+        largest : float
+            The largest magnitude that was seen. Zero and negative numbers count as 1/2.
+        digits : {1, 2}, default 2
+            As for `Grid`.
+        headroom_bits : int, default 3
+            How often later values may be twice as large.
+        holding_one : bool, default True
+            Whether 1 must be a point, for an intercept or hard labels. A very large or very small
+            magnitude then has less room, or a coarser grid.
+
+        Returns
+        -------
+        Grid
+            With `fraction_bits` kept between -100 and 100.
+
+        Raises
+        ------
+        SpecError
+            If `digits` is not 1 or 2, or `largest` is not finite.
+
+        Examples
+        --------
+        >>> import expunge
+        >>> expunge.Grid.covering(5.0).limit
+        64.0
+        >>> expunge.Grid.covering(5.0, digits=1, headroom_bits=0).limit
+        8.0
+        """
+        if not math.isfinite(largest):
+            raise SpecError(f"largest={largest} must be finite: drop or mend that value first")
         mantissa, whole = math.frexp(largest) if largest > 0 else (0.5, 0)
         whole += mantissa >= 1 - 2.0 ** -(DIGIT_BITS * digits)  # would round up to the limit
         fraction = DIGIT_BITS * digits - 1 - whole - headroom_bits
@@ -91,13 +149,36 @@ class Grid:
         what: str = "features",
         first_row: int = 0,
         holding_one: bool = False,
+        column: Callable[[int], str] = "column {}".format,
     ) -> float:
-        """Write the integers rint(values * 2^fraction_bits) into `out`, as float64; return the
-        largest magnitude.
+        """Write the integers rint(values * 2^fraction_bits); return the largest magnitude.
 
-        Refuses NaN, infinities and values beyond the grid, naming row and column; `out` then holds
-        nothing of use. A grid named as the remedy holds the value, and 1 too where `holding_one`
-        says that it must.
+        Parameters
+        ----------
+        values : ndarray of shape (n, k)
+            Real numbers.
+        out : float64 ndarray of shape (n, k)
+            Where the integers go, as float64, which holds them exactly.
+        what : str, default "features"
+            What the values are, for messages; "labels" names `label_grid` in the remedy.
+        first_row : int, default 0
+            The number that messages give to the first row.
+        holding_one : bool, default False
+            Whether a grid named as the remedy must hold 1 too.
+        column : callable, default "column {}".format
+            What messages call the column of a number.
+
+        Returns
+        -------
+        float
+            The largest magnitude of the integers; 0.0 if there are none.
+
+        Raises
+        ------
+        NotFiniteError
+            If a value is NaN or infinite; row and column are named, and `out` holds nothing of use.
+        GridRangeError
+            If a value is beyond the grid; the message names row, column and a grid that would do.
         """
         import numpy as np  # noqa: PLC0415 - a grid is part of every spec, and most are only read
 
@@ -116,18 +197,18 @@ class Grid:
                 # unlike max(), keeps a NaN
                 largest = np.maximum(largest, np.maximum(block.max(), -block.min()))
             if not largest < 2.0**self.bits:
-                self._refuse(values[part], block, what, first_row + part.start, holding_one)
+                bad = ~(np.abs(block) < 2.0**self.bits)
+                row, number = (int(index) for index in np.argwhere(bad)[0])
+                where = f"row {first_row + part.start + row}, {column(number)} of the {what}"
+                self._refuse(where, values[part], float(values[part][row, number]), holding_one)
         return float(largest)
 
     def _refuse(
-        self, values: NDArray[np.generic], out: Float, what: str, first_row: int, holding_one: bool
+        self, where: str, values: NDArray[np.generic], value: float, holding_one: bool
     ) -> None:
         import numpy as np  # noqa: PLC0415 - a grid is part of every spec, and most are only read
 
-        bad = ~(np.abs(out) < 2.0**self.bits)
-        row, column = (int(index) for index in np.argwhere(bad)[0])
-        value = float(values[row, column])
-        where = f"row {first_row + row}, column {column} of the {what}"
+        what = where.rsplit(maxsplit=1)[-1]
         if not math.isfinite(value):
             raise NotFiniteError(
                 f"{where} is {value}: {what} must be finite; drop or mend that sample"

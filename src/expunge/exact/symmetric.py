@@ -51,8 +51,8 @@ class SymmetricWords:
             int(np.log2(blas.EXACT_LIMIT)) - _WORD_BITS - int(size - 1).bit_length() + 1
         )
 
-    def _word(self, index: int, place: slice) -> Float:
-        limb = self._limbs[index // 2][place]
+    def _word(self, index: int, span: slice) -> Float:
+        limb = self._limbs[index // 2][span]
         shifted = limb >> np.uint64(_WORD_BITS) if index % 2 else limb
         word = shifted.astype(np.uint32)
         signed = index + 1 == self._words
@@ -65,8 +65,8 @@ class SymmetricWords:
         if self._kept is not None:
             return blas.symmetric_multiply(self._kept[index], right)
         total = np.zeros_like(right)
-        for rows, place in panels(self._size):
-            panel = unpacked(self._word(index, place), rows.stop - rows.start)
+        for rows, span in panels(self._size):
+            panel = unpacked(self._word(index, span), rows.stop - rows.start)
             total[rows] += blas.multiply(panel, right[rows.start :])
             panel.flat[:: panel.shape[1] + 1] = (
                 0.0  # the diagonal has been counted; the rest counts for the columns as well
@@ -82,9 +82,11 @@ class SymmetricWords:
         stacked = np.ascontiguousarray(np.concatenate(digits, axis=1))
         for index in range(self._words):
             product = self._times(index, stacked).astype(np.int64)
-            for place in range(len(digits)):
-                part = np.negative(product[:, place * columns : (place + 1) * columns])
-                wide.add_shifted(target, part, shift + _WORD_BITS * index + self.digit_bits * place)
+            for position in range(len(digits)):
+                part = np.negative(product[:, position * columns : (position + 1) * columns])
+                wide.add_shifted(
+                    target, part, shift + _WORD_BITS * index + self.digit_bits * position
+                )
 
 
 def rows_times(rows: Digits, right: wide.Wide, limbs: int) -> wide.Wide:
@@ -92,10 +94,10 @@ def rows_times(rows: Digits, right: wide.Wide, limbs: int) -> wide.Wide:
     size = right.shape[1]
     bits = 53 - DIGIT_BITS - int(size).bit_length()
     result = wide.zeros((len(rows), right.shape[2]), limbs)
-    for place, digit in enumerate(wide.digits(right, bits)):
+    for position, digit in enumerate(wide.digits(right, bits)):
         for index, part in enumerate(rows.parts):
             product = blas.multiply(part, digit).astype(np.int64)
-            wide.add_shifted(result, product, DIGIT_BITS * index + bits * place)
+            wide.add_shifted(result, product, DIGIT_BITS * index + bits * position)
     return result
 
 
@@ -104,9 +106,11 @@ def add_transposed_product(
 ) -> None:
     """target += sign * rows.T @ right * 2^shift, exactly modulo the target's width."""
     bits = 53 - DIGIT_BITS - max(1, len(rows).bit_length())
-    for place, digit in enumerate(wide.digits(right, bits)):
+    for position, digit in enumerate(wide.digits(right, bits)):
         for index, part in enumerate(rows.parts):
             product = blas.multiply_transposed(part, np.ascontiguousarray(digit)).astype(np.int64)
             wide.add_shifted(
-                target, product if sign > 0 else -product, shift + DIGIT_BITS * index + bits * place
+                target,
+                product if sign > 0 else -product,
+                shift + DIGIT_BITS * index + bits * position,
             )

@@ -67,7 +67,7 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def limit_blas_threads(most: int) -> None:
-    """Let BLAS use at most so many threads from now on: a server has other work for its cores."""
+    """Let BLAS use at most `most` threads from now on: a server has other work for its cores."""
     with _lock:
         _release()
         _controller().limit(limits=most, user_api="blas")

@@ -1,6 +1,6 @@
 """Arrays of wide integers: the group Z/2^(64 L), vectorised.
 
-A wide array has shape (L, *shape) and dtype uint64; limb 0 is the least significant. It stands for
+A wide array has shape (L, *shape) and dtype uint64; limb 0 is the least significant. It represents
 an array of `shape` of integers modulo 2^(64 L), read as signed (two's complement) whenever a sign
 is needed. L = 2 is the 128-bit form in which statistics are kept; residuals use as many limbs as
 their bound asks for.
@@ -103,9 +103,9 @@ def shifted_left(value: Wide, bits: int, limbs: int | None = None) -> Wide:
     result = extended(value, limbs if limbs is not None else len(value)).copy()
     whole, part = divmod(bits, _LIMB)
     if whole:
-        kept = max(len(result) - whole, 0)
-        result[len(result) - kept :] = result[:kept].copy()
-        result[: len(result) - kept] = 0
+        remaining = max(len(result) - whole, 0)
+        result[len(result) - remaining :] = result[:remaining].copy()
+        result[: len(result) - remaining] = 0
     if part:
         for limb in range(len(result) - 1, 0, -1):
             result[limb] = (result[limb] << np.uint64(part)) | (

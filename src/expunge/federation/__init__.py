@@ -1,6 +1,4 @@
-"""A whole federation in one folder and one process: for programs, experiments and the command
-line.
-"""
+"""A whole federation in one folder and one process, for programs and the command line."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A federation's folder, made in one go: server, operator's office, certificates."""
+"""Founding: the folder of a new federation, with server, operator's office and certificates."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from expunge.crypto import Envelope, PublicKey, SigningKey
 from expunge.errors import StoreError
+from expunge.server import DATABASE, KEY
 from expunge.storage.files import write_whole
 
 LOCAL_NAMES = ("localhost", "127.0.0.1")
@@ -35,7 +36,13 @@ def url_of(host: str, port: int) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """The paths of one federation."""
+    """The paths of one federation.
+
+    Attributes
+    ----------
+    path : Path
+        The folder of the federation.
+    """
 
     path: Path
 
@@ -44,7 +51,7 @@ class Layout:
         """The federation in a folder, which may also be given as the `server` folder within it."""
         whole = path.absolute()
         for candidate in (whole, whole.parent):
-            if (candidate / "server" / "server.db").exists():
+            if (candidate / "server" / DATABASE).exists():
                 return cls(candidate)
         raise StoreError(
             f"there is no federation in {path}: found one with expunge init "
@@ -55,7 +62,7 @@ class Layout:
     def is_at(cls, path: Path) -> bool:
         """Whether there is a federation in a folder."""
         return any(
-            (candidate / "server" / "server.db").exists()
+            (candidate / "server" / DATABASE).exists()
             for candidate in (path.absolute(), path.absolute().parent)
         )
 
@@ -89,7 +96,7 @@ class Layout:
 
     def signing_key(self) -> PublicKey:
         """The public half of the key that the server signs with."""
-        file = self.server / "server.key"
+        file = self.server / KEY
         if not file.exists():
             raise StoreError(
                 f"{file} is missing: put the server's signing key back from where you keep its copy"
@@ -100,7 +107,7 @@ class Layout:
         """The rotations of the server's key, the oldest first; also while a server is running."""
         from expunge.server.storage.sqlite import rotations_of  # noqa: PLC0415 - not for clients
 
-        rotations = rotations_of(self.server / "server.db")
+        rotations = rotations_of(self.server / DATABASE)
         return [Envelope.from_bytes(data, "rotation") for data in rotations]
 
     def write_keys(self, newest: PublicKey, rotations: Sequence[Envelope]) -> list[Path]:

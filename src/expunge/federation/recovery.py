@@ -1,8 +1,8 @@
 """A lost server, restored from a backup or rebuilt from its clients.
 
-Either way its ledger is empty at first, and every client is asked to send what it holds now: so
-what was deleted since stays deleted. Without a backup a new federation is founded from the clients'
-spec, and each client at hand enrols its own key there under its own name. Then the new server is
+Either way its ledger is empty at first, and every client is asked to send what it holds now: what
+was deleted since stays deleted. Without a backup a new federation is founded from the clients'
+spec, and each available client enrols its own key there under its own name. Then the new server is
 made one that was restored, by backing it up and restoring it in its own place.
 """
 
@@ -28,6 +28,7 @@ from expunge.federation.founding import found_federation
 from expunge.federation.layout import LOCAL_NAMES, Layout
 from expunge.office import Office
 from expunge.ridge.spec import Spec
+from expunge.server import KEY, VAULT
 from expunge.server.backup import restore
 from expunge.server.http.tls import make_tls
 from expunge.storage.files import FolderLock, make_folder, write_whole
@@ -43,8 +44,8 @@ _FRESH, _OLD = "server.new", "server.old"  # beside a server that is being resto
 
 @dataclass(frozen=True)
 class Restored:
-    """A restored server: the clients that must send what they hold, and whether its authority for
-    TLS is new.
+    """A restored server: the clients that must send what they hold, and whether its certificate
+    authority is new.
     """
 
     layout: Layout
@@ -199,9 +200,9 @@ def _spec(stores: Sequence[ClientStore]) -> Spec:
 def _enrol(
     layout: Layout, office: Office, carrier: LocalCarrier, stores: Sequence[ClientStore]
 ) -> None:
-    known = {client["name"] for client in office.ask("clients", {})}
+    client_names = {client["name"] for client in office.ask("clients", {})}
     for store in stores:
-        if store.federation == office.federation and store.name in known:
+        if store.federation == office.federation and store.name in client_names:
             continue
         token, _ = office.token(store.name, "client", (str(layout.path),))
         rejoin(store, token, carrier, str(layout.path))
@@ -215,8 +216,8 @@ def _restore_in_place(layout: Layout, backup: str) -> None:
     restore(
         fresh,
         layout.server / "backups" / backup,
-        SigningKey.from_pem((layout.server / "server.key").read_bytes()),
-        vault=layout.server / "server.vault",
+        SigningKey.from_pem((layout.server / KEY).read_bytes()),
+        vault=layout.server / VAULT,
         mirrors=layout.mirrors,
     )
     layout.server.rename(old)
@@ -244,7 +245,7 @@ def _shred(folder: Path) -> None:
     """Remove a server's folder; the keys in its vault are overwritten first, for other copies of
     what they seal may linger.
     """
-    vault = folder / "server.vault"
+    vault = folder / VAULT
     if vault.exists():
         with vault.open("r+b") as file:
             file.write(bytes(vault.stat().st_size))

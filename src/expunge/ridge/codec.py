@@ -25,7 +25,7 @@ _FORMAT = Format(
 _WIDE_BYTES = 16
 
 
-class Parts:
+class StatisticsParts:
     """The arrays of statistics on their way into a Statistics."""
 
     gram: wide.Wide
@@ -64,7 +64,7 @@ def write(sums: Any) -> bytes:
     return with_checksum(_pieces(sums))
 
 
-def read(spec: Spec, data: bytes) -> Parts:
+def read(spec: Spec, data: bytes) -> StatisticsParts:
     """The inverse of `write`; bytes made before labels were appended to the spec are embedded."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise FormatError(f"statistics are read from bytes, got {type(data).__name__}")
@@ -74,7 +74,7 @@ def read(spec: Spec, data: bytes) -> Parts:
     sizes = [_WIDE_BYTES * math.prod(shape) for shape in shapes]
     reader.require(8 * classes + sum(sizes) + CHECKSUM_BYTES)
     reader.require_checksum()
-    parts = object.__new__(Parts)
+    parts = object.__new__(StatisticsParts)
     parts.class_counts = reader.array("<i8", (classes,), "the class counts").astype(np.int64)
     parts.gram, parts.moment, packed = (
         wide.from_bytes(reader.take(size, "the sums"), shape)
@@ -107,10 +107,10 @@ def _opened(spec: Spec, content: bytes) -> tuple[tuple[int, int, int], Reader]:
             "spec they were made with: dim, intercept, grids and backbone must agree"
         )
     lineage = spec.lineage if spec.is_classification else (spec.labels_digest,)
-    place = columns if spec.is_classification else 0
+    position = columns if spec.is_classification else 0
     if (
-        place >= len(lineage)
-        or lineage[place] != labels.hex()
+        position >= len(lineage)
+        or lineage[position] != labels.hex()
         or (not spec.is_classification and columns != spec.columns)
     ):
         raise SpecMismatchError(

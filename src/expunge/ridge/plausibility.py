@@ -68,8 +68,8 @@ def _label_problem(statistics: Statistics | Sums) -> str | None:
         return None
     spec, counts = statistics.spec, statistics.class_counts.tolist()
     sums = wide.to_ints(statistics.label_gram)
-    for place, total in enumerate(sums):
-        row, column = divmod(place, spec.columns)
+    for index, total in enumerate(sums):
+        row, column = divmod(index, spec.columns)
         expected = counts[row] << (2 * spec.label_grid.fraction_bits) if row == column else 0
         if total != expected:
             return (

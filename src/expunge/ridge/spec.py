@@ -1,8 +1,8 @@
 """Spec: what every party of a federation must agree on, with its digests.
 
 `Aggregation` is the part of it that has the rules of exact secure aggregation. Degree and threshold
-of a round follow from these rules and the number of its clients (expunge.secagg.plan); nobody is
-told them by the server.
+of a round follow from these rules and the number of its clients (expunge.secagg.plan); the server
+does not choose them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,45 @@ _RANGES = {
 
 @dataclass(frozen=True)
 class Aggregation:
-    """The rules of secure aggregation.
+    """The rules by which clients' sums are aggregated under masks.
 
-    - `fewest`: no sum of fewer clients is ever unmasked.
-    - `dropouts`: per cent of a round's clients that may drop out of it.
-    - `colluding`: per cent of a round's clients that may collude with the server.
-    - `security_bits`: with so many colluding and dropping out, more than the sum can be learnt with
-      probability at most 2^-security_bits.
-    - `completion_bits`: with so many dropping out, the round has to be aborted with probability at
-      most 2^-completion_bits.
+    Every party derives degree and threshold of a round from these rules and the number of its
+    clients; the server cannot choose them.
+
+    Parameters
+    ----------
+    fewest : int, default 3
+        A sum over fewer clients is never unmasked; 2 to 2^20.
+    dropouts : int, default 30
+        Per cent of a round's clients that may drop out of it; 0 to 99.
+    colluding : int, default 10
+        Per cent of a round's clients that may collude with the server; 0 to 99.
+    security_bits : int, default 40
+        With that many clients colluding and dropping out, more than the sum is learnt with
+        probability at most 2^-security_bits; 1 to 128.
+    completion_bits : int, default 20
+        With that many clients dropping out, the round is aborted with probability at most
+        2^-completion_bits; 1 to 128.
+
+    Raises
+    ------
+    SpecError
+        If a value is not an integer or outside its range, or if `dropouts` and `colluding` are
+        together 100 or more.
+
+    See Also
+    --------
+    Spec : has these rules as `aggregation`, with messages=("masked",).
+
+    Examples
+    --------
+    >>> import expunge
+    >>> rules = expunge.Aggregation(fewest=5, colluding=20)
+    >>> spec = expunge.Spec(dim=8, outputs=1, messages=("masked",), aggregation=rules)
+    >>> spec.is_masked
+    True
+    >>> expunge.Aggregation.from_dict(rules.to_dict()) == rules
+    True
     """
 
     fewest: int = 3
@@ -70,19 +100,41 @@ class Aggregation:
             )
 
     def to_dict(self) -> dict[str, int]:
-        """A JSON-ready form; `from_dict` is its inverse."""
+        """The rules as a JSON-ready dictionary; `from_dict` is the inverse.
+
+        Returns
+        -------
+        dict of str to int
+            One entry for each parameter.
+        """
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Aggregation:
-        """The inverse of `to_dict`; unknown or missing keys are refused by name."""
+        """The rules that `to_dict` wrote.
+
+        Parameters
+        ----------
+        content : dict of str to int
+            Exactly the keys that `to_dict` writes.
+
+        Returns
+        -------
+        Aggregation
+            Equal to the one that was written.
+
+        Raises
+        ------
+        SpecError
+            If keys are missing or unknown, which are named, or a value is out of range.
+        """
         expected = {field.name for field in fields(cls)}
         if not isinstance(content, dict) or set(content) != expected:
-            found = set(content) if isinstance(content, dict) else set()
+            keys = set(content) if isinstance(content, dict) else set()
             raise SpecError(
                 f"an aggregation must be an object with exactly the keys {sorted(expected)}; "
-                f"missing: {sorted(expected - found)}, unknown: "
-                f"{sorted(map(str, found - expected))}"
+                f"missing: {sorted(expected - keys)}, unknown: "
+                f"{sorted(map(str, keys - expected))}"
             )
         return cls(**content)
 
@@ -122,20 +174,75 @@ def _is_boolean(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What every party of a federation must agree on: an immutable value with four digests.
+    """What every party of a federation must agree on: an immutable value with a digest.
 
-    Exactly one of `labels` (classification) and `outputs` (regression) is given. With `intercept` a
-    constant feature 1 stands after the others, so the last row of the weights is the intercept; it
-    is penalised like the rest.
+    Exactly one of `labels` (classification) and `outputs` (regression) is given.
 
-    - `data_digest`: dim, intercept, both grids, backbone fingerprint.
-    - `labels_digest`: the ordered lineage of labels (or the number of outputs).
-    - `head_digest`: gamma and publication_bits.
-    - `policy_digest`: when heads are published, which kinds of messages clients may send, and the
-      rules of secure aggregation.
+    Parameters
+    ----------
+    dim : int
+        Length of a feature, without the intercept's constant; 1 to 65,536.
+    labels : sequence of str, or of the integers 0, 1, 2, ..., optional
+        The classes, in the order of the weights' columns.
+    outputs : int, optional
+        The number of real targets of a regression; 1 to 65,536.
+    gamma : float, default 1.0
+        The ridge penalty, which is positive: the head is (S + gamma I)^-1 G. 2^-100 to 2^100.
+    intercept : bool, default True
+        Whether a constant feature 1 is appended. The last row of the weights is then the intercept;
+        it is penalised like the rest.
+    grid : Grid, default Grid(digits=2, fraction_bits=35)
+        The fixed-point grid of features.
+    label_grid : Grid, default Grid(digits=2, fraction_bits=35)
+        The fixed-point grid of labels or outputs.
+    publication_bits : int, default 40
+        Published weights are multiples of 2^-publication_bits; -200 to 200.
+    backbone : str, default ""
+        The fingerprint of the backbone that computes the features; "" pins none.
+    publication : {"immediately"}, default "immediately"
+        When heads are published. There is one policy so far.
+    messages : sequence of str, default ("gram", "rows")
+        Kinds of messages that clients may send: "gram" (statistics), "rows" (integers of single
+        samples), "group" (sums of an aggregator's group), "factor" (R factors of thin QR, for a
+        ledger in float64), or "masked" alone. Kept in sorted order.
+    aggregation : Aggregation, optional
+        The rules of secure aggregation: with messages=("masked",) only, where the default is
+        Aggregation().
 
-    Statistics bind to the first two only, so gamma and policy change without touching data, and
-    labels may be appended.
+    Raises
+    ------
+    SpecError
+        If a value cannot be, or values contradict each other. The message names the parameter.
+
+    See Also
+    --------
+    Grid : the range and step of what features and labels become.
+    expunge.backbones.require_fingerprint : compares a backbone with a spec.
+
+    Notes
+    -----
+    `digest` covers four digests, each of what may change separately:
+
+    - `data_digest`: dim, intercept, both grids and the backbone's fingerprint;
+    - `labels_digest`: the ordered labels, or the number of outputs;
+    - `head_digest`: gamma and publication_bits;
+    - `policy_digest`: publication, messages and aggregation.
+
+    Statistics are bound to the first two only. So gamma and policy change without touching data,
+    and labels may be appended.
+
+    Examples
+    --------
+    >>> import expunge
+    >>> spec = expunge.Spec(dim=768, labels=("cat", "dog"), gamma=0.1)
+    >>> spec.width, spec.columns
+    (769, 2)
+    >>> expunge.Spec.from_dict(spec.to_dict()) == spec
+    True
+    >>> expunge.Spec(dim=768)
+    Traceback (most recent call last):
+        ...
+    expunge.errors.SpecError: give either labels=(...) for classification or outputs=n ...
     """
 
     dim: int
@@ -208,7 +315,7 @@ class Spec:
 
     @property
     def width(self) -> int:
-        """Rows of the weights: dim, and one more for the intercept."""
+        """Rows of the weights: `dim`, and one more for the intercept."""
         return self.dim + self.intercept
 
     @property
@@ -223,26 +330,25 @@ class Spec:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the ledger is made of integers: a federation that allows factor messages computes
-        in float64 instead.
+        """Whether the ledger is made of integers.
+
+        A federation that allows factor messages computes in float64 instead.
         """
         return "factor" not in self.messages
 
     @property
     def is_masked(self) -> bool:
-        """Whether clients' changes travel by secure aggregation only: the server sees sums over
-        rounds of clients.
-        """
+        """Whether clients' changes travel by secure aggregation only: the server sees sums."""
         return self.aggregation is not None
 
     @property
     def exact_gamma(self) -> Fraction:
-        """gamma as the rational number that its float is."""
+        """gamma as the rational number that its float64 is."""
         return Fraction(self.gamma)
 
     @cached_property
     def data_digest(self) -> str:
-        """Of what makes two clients' integers comparable."""
+        """SHA-256, in hexadecimal, of what makes two clients' integers comparable."""
         return _digest(
             "data",
             {
@@ -256,8 +362,10 @@ class Spec:
 
     @cached_property
     def lineage(self) -> tuple[str, ...]:
-        """The labels digest after 0, 1, 2, ... labels: a hash chain, so that growth by appending
-        can be recognised.
+        """The labels digests after 0, 1, 2, ... labels, in hexadecimal.
+
+        They are a hash chain, so that growth by appending can be recognised. A regression spec has
+        one entry.
         """
         if self.labels is None:
             return (_digest("outputs", self.outputs),)
@@ -268,19 +376,19 @@ class Spec:
 
     @cached_property
     def labels_digest(self) -> str:
-        """Of the ordered labels, or of the number of outputs."""
+        """SHA-256, in hexadecimal, of the ordered labels, or of the number of outputs."""
         return self.lineage[-1]
 
     @cached_property
     def head_digest(self) -> str:
-        """Of what turns statistics into published weights."""
+        """SHA-256, in hexadecimal, of gamma and publication_bits, which make weights of sums."""
         return _digest(
             "head", {"gamma": self.gamma.hex(), "publication_bits": self.publication_bits}
         )
 
     @cached_property
     def policy_digest(self) -> str:
-        """Of publication, the messages that clients may send, and secure aggregation."""
+        """SHA-256, in hexadecimal, of publication, messages and the rules of secure aggregation."""
         rules = {} if self.aggregation is None else {"aggregation": self.aggregation.to_dict()}
         return _digest(
             "policy", {"messages": list(self.messages), "publication": self.publication, **rules}
@@ -288,30 +396,85 @@ class Spec:
 
     @cached_property
     def digest(self) -> str:
-        """Of the whole spec: covers the four."""
+        """SHA-256, in hexadecimal, of the whole spec: it covers the other four digests."""
         return _digest(
             "spec", [self.data_digest, self.labels_digest, self.head_digest, self.policy_digest]
         )
 
     def with_gamma(self, gamma: float) -> Spec:
-        """The same spec with another gamma; statistics stay valid."""
+        """The same spec with another gamma; statistics stay valid.
+
+        Parameters
+        ----------
+        gamma : float
+            Positive; 2^-100 to 2^100.
+
+        Returns
+        -------
+        Spec
+            With another `head_digest`, and the same data and labels digests.
+
+        Raises
+        ------
+        SpecError
+            If gamma is out of range.
+        """
         return replace(self, gamma=gamma)
 
     def with_publication_bits(self, bits: int) -> Spec:
-        """The same spec with another publication grid; statistics stay valid."""
+        """The same spec with another publication grid; statistics stay valid.
+
+        Parameters
+        ----------
+        bits : int
+            The new `publication_bits`; -200 to 200.
+
+        Returns
+        -------
+        Spec
+            With another `head_digest`, and the same data and labels digests.
+
+        Raises
+        ------
+        SpecError
+            If `bits` is out of range.
+        """
         return replace(self, publication_bits=bits)
 
     def with_labels(self, *more: Label) -> Spec:
-        """The same spec with labels appended; statistics stay valid and are embedded with empty
-        classes.
+        """The same spec with labels appended; statistics stay valid, and the new classes are empty.
+
+        Parameters
+        ----------
+        *more : str or int
+            The labels to append, of the kind that the spec has.
+
+        Returns
+        -------
+        Spec
+            It `grows_from` this one.
+
+        Raises
+        ------
+        SpecError
+            If this is a regression spec, or a label is there already.
         """
         if self.labels is None:
             raise SpecError("a regression spec has outputs, not labels: it cannot grow by labels")
         return replace(self, labels=(*self.labels, *more))
 
     def grows_from(self, other: Spec) -> bool:
-        """Whether statistics of `other` are statistics of this spec, perhaps after appending empty
-        classes.
+        """Whether statistics of `other` are valid under this spec, perhaps with empty classes.
+
+        Parameters
+        ----------
+        other : Spec
+            The spec that statistics were made under.
+
+        Returns
+        -------
+        bool
+            True if the data digests agree and the labels of `other` are the first of this spec's.
         """
         if (
             self.data_digest != other.data_digest
@@ -326,13 +489,37 @@ class Spec:
         )
 
     def require_same_data(self, other: Spec, doing: str) -> None:
-        """Raise SpecMismatchError unless statistics of the two specs are of one kind."""
+        """Raise unless statistics of the two specs can be added.
+
+        Parameters
+        ----------
+        other : Spec
+            The spec to compare with.
+        doing : str
+            What is attempted, for the message "cannot ...".
+
+        Raises
+        ------
+        SpecMismatchError
+            If the data digests or the labels digests differ. The message names the fields.
+        """
         if self.data_digest == other.data_digest and self.labels_digest == other.labels_digest:
             return
         raise SpecMismatchError(f"cannot {doing}: {self.difference(other)}")
 
     def difference(self, other: Spec) -> str:
-        """In words, where two specs differ."""
+        """The fields in which two specs differ, in words.
+
+        Parameters
+        ----------
+        other : Spec
+            The spec to compare with; "there" in the sentence.
+
+        Returns
+        -------
+        str
+            One clause for each field, or "the specs are equal".
+        """
         names = [
             name
             for name in self.__dataclass_fields__
@@ -345,7 +532,14 @@ class Spec:
         return "the specs differ: " + "; ".join(parts) if parts else "the specs are equal"
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form; `from_dict` is its inverse."""
+        """The spec as a JSON-ready dictionary; `from_dict` is the inverse.
+
+        Returns
+        -------
+        dict
+            One entry for each parameter, and the version. gamma is a hexadecimal float, which is
+            exact.
+        """
         return {
             "version": _VERSION,
             "dim": self.dim,
@@ -364,7 +558,23 @@ class Spec:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Spec:
-        """The inverse of `to_dict`; unknown or missing keys are refused by name."""
+        """The spec that `to_dict` wrote.
+
+        Parameters
+        ----------
+        content : dict
+            Exactly the keys that `to_dict` writes.
+
+        Returns
+        -------
+        Spec
+            Equal to the one that was written.
+
+        Raises
+        ------
+        SpecError
+            If the version is another, keys are missing or unknown, or a value cannot be.
+        """
         if not isinstance(content, dict) or content.get("version") != _VERSION:
             raise SpecError(f"not a spec of version {_VERSION}: {content!r:.80}")
         fields = {key: value for key, value in content.items() if key != "version"}
@@ -398,7 +608,23 @@ class Spec:
 
 
 def message_kinds(messages: object) -> tuple[MessageKind, ...]:
-    """Kinds of messages, sorted; SpecError for what a spec cannot allow."""
+    """Kinds of messages, sorted.
+
+    Parameters
+    ----------
+    messages : sequence of str
+        As for `Spec`.
+
+    Returns
+    -------
+    tuple of str
+        Each kind once.
+
+    Raises
+    ------
+    SpecError
+        If a kind is unknown or given twice, there is none, or "masked" is not alone.
+    """
     if isinstance(messages, str) or not isinstance(messages, Iterable):
         raise SpecError(
             f"messages={messages!r} must be a sequence of some of {', '.join(MESSAGES)}"

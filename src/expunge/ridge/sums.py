@@ -7,15 +7,14 @@ leaves no trace. `add_batch` takes samples that come as arrays or in batches, bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.errors import InputError, ShapeError, SpecError
+from expunge.errors import InputError, SpecError
 from expunge.exact import blas, threads, wide
 from expunge.exact.gram import CrossSum, GramSum, PanelGramSum, digits_of
 from expunge.ridge.encoding import (
@@ -26,7 +25,9 @@ from expunge.ridge.encoding import (
     put_features,
     targets_of,
 )
+from expunge.ridge.feature_names import FeatureNames
 from expunge.ridge.spec import Spec
+from expunge.ridge.tables import names_of
 
 Float = NDArray[np.float64]
 
@@ -116,7 +117,6 @@ def embedded(
 
 Progress = Callable[[int], None]
 
-_END = object()
 _BLOCK_ROWS = 512
 WORTH_SHARING = 1 << 21  # entries of a batch below which one thread is faster
 _NARROW = 256  # up to this width more BLAS threads would cost more than they save
@@ -124,45 +124,30 @@ _NARROW = 256  # up to this width more BLAS threads would cost more than they sa
 _SHARED_WIDTH = 2048
 
 
-def batches(features: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
-    """Pairs of features and labels, from two arrays, two iterators, or one iterable of pairs."""
-    if labels is not None and not (isinstance(features, Iterator) and isinstance(labels, Iterator)):
-        yield features, labels
-        return
-    if labels is not None:
-        for index, (one, other) in enumerate(zip_longest(features, labels, fillvalue=_END)):
-            if one is _END or other is _END:
-                missing = "features" if one is _END else "labels"
-                raise ShapeError(
-                    f"batch {index} has no {missing}: features and labels must come in equally "
-                    "many batches"
-                )
-            yield one, other
-        return
-    if isinstance(features, np.ndarray) or not isinstance(features, Iterable):
-        raise ShapeError(
-            "labels are missing: give features and labels, or an iterable of (features, labels) "
-            "batches"
-        )
-    for index, batch in enumerate(features):
-        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            raise ShapeError(f"batch {index} is not a pair (features, labels)")
-        yield batch[0], batch[1]
-
-
 def add_batch(
-    sums: Sums, watch: ColumnWatch, features: Any, labels: Any, progress: Progress | None
+    sums: Sums,
+    watch: ColumnWatch,
+    features: Any,
+    labels: Any,
+    progress: Progress | None,
+    *,
+    names: FeatureNames | None = None,
 ) -> None:
-    """Add one batch, block by block; large ones by one thread a core, each with sums of its own."""
+    """Add one batch, block by block; large ones by one thread a core, each with sums of its own.
+
+    The columns of a table must have these names.
+    """
     spec, before = sums.spec, sums.count
-    array = checked_features(spec, features)
+    array = checked_features(spec, features, names, before)
     checked = checked_labels(spec, labels, len(array), before)
+    watch.names = names_of(array) or watch.names
 
     def on_the_grid(block: slice, buffer: Float, seen: ColumnWatch) -> Rows:
         integers = buffer[: block.stop - block.start]
         first = before + block.start
-        largest = put_features(spec, array[block], integers, first)
-        seen.see(array[block], integers[:, : spec.dim], largest)
+        values = array[block]
+        largest = put_features(spec, values, integers, first, watch.names)
+        seen.see(values, integers[:, : spec.dim], largest)
         return Rows(integers, largest, targets_of(spec, checked[block], first))
 
     _add_blocks(sums, watch, len(array), on_the_grid, progress)

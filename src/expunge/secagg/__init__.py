@@ -1,5 +1,5 @@
-"""Exact secure aggregation: the server learns the sum over a round's clients, to the last bit, and
-nothing of any one of them.
+"""Exact secure aggregation: a server that follows the protocol learns the sum over a round's
+clients, to the last bit, and no client's own part of it.
 
 SecAgg+ (Bell et al., CCS 2020, after Bonawitz et al., CCS 2017) over Z/2^128, for a server that
 follows the protocol but is curious, and clients that drop out at any phase. A client's vector
@@ -20,13 +20,13 @@ rounding and no noise: the sum's digest is that of the plain sum.
 What it does not cover: a server that lies. If it told some neighbours of a client that the client
 survived and others that it did not, and had the threshold of holders on both sides (possible when
 twice the threshold is not more than the number of holders and colluders), it could open that
-client's vector. Each list is signed by whoever carries it, so two of them prove the lie, and no
-client answers a second one. Nor does it cover what the sum itself shows.
+client's vector. Each list is in a signed answer, so two of them prove the lie, and no client
+answers a second one. Nor does it cover what the sum itself shows.
 """
 
 from expunge.secagg.collector import Aborted, Collector
-from expunge.secagg.masks import Contribution, Masked, length
-from expunge.secagg.messages import Preamble, read_preamble
+from expunge.secagg.masks import Contribution, MaskedVector, length
+from expunge.secagg.messages import MessagePreamble, read_preamble
 from expunge.secagg.participant import Participant
 from expunge.secagg.plan import Opening, Plan, plan
 
@@ -34,11 +34,11 @@ __all__ = [
     "Aborted",
     "Collector",
     "Contribution",
-    "Masked",
+    "MaskedVector",
+    "MessagePreamble",
     "Opening",
     "Participant",
     "Plan",
-    "Preamble",
     "length",
     "plan",
     "read_preamble",

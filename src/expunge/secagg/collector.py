@@ -1,8 +1,8 @@
 """Collector: the server's part in one round of secure aggregation, with no I/O and no clock.
 
 Its phases: joining, sharing, masking, revealing, done. In each, `take` hears what clients say,
-`say` tells a client what it must know, and `advance` goes on with those who have answered. When to
-advance is for the caller, who has a clock.
+`say` tells a client what it must know, and `advance` continues with those that have answered. When
+to advance is for the caller, who has a clock.
 
 Laws: a message that is refused changes nothing, and one that was taken before is taken again
 without effect; an `advance` that raises Aborted (the end of a round without a sum) changes nothing
@@ -30,7 +30,7 @@ from expunge.kinds import PHASES, Phase
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import messages, shamir
 from expunge.secagg.keys import Private
-from expunge.secagg.masks import Masked
+from expunge.secagg.masks import MaskedVector
 from expunge.secagg.messages import ClientKind, ClientMessage
 from expunge.secagg.parcels import Dealt, Parcel, parcels, share_digest
 from expunge.secagg.plan import Opening
@@ -39,7 +39,7 @@ from expunge.secagg.shamir import SHARE_BYTES
 
 
 class Aborted(ProtocolError):  # noqa: N818 - the word for it in the protocol
-    """A round that cannot come to its sum: nothing is learnt or applied.
+    """A round that cannot produce its sum: nothing is learnt or applied.
 
     `reason` says who or what was missing.
     """
@@ -54,8 +54,8 @@ _FEW = 5  # names in a list
 
 @dataclass(frozen=True)
 class Hearing:
-    """All that the collector has heard: who dealt what, who survived, and who revealed which share
-    of whom.
+    """All that the collector has received: who dealt what, who survived, and who revealed which
+    share of whom.
     """
 
     roster: Roster
@@ -188,7 +188,7 @@ class Collector:
         self._dealt: dict[str, Dealt] = {}
         self._dealers: frozenset[str] = frozenset()  # whose shares arrived in time
         self._masked: set[str] = set()
-        self._hidden: Masked | None = None
+        self._hidden: MaskedVector | None = None
         self._survivors: frozenset[str] = frozenset()
         self._told_survivors = b""
         self._revealed: dict[str, dict[str, bytes]] = {}
@@ -203,7 +203,7 @@ class Collector:
 
     @property
     def awaited(self) -> frozenset[str]:
-        """Who has not answered in this phase; nobody in particular while joining."""
+        """The clients that have not answered in this phase; empty while joining."""
         answered = {
             "sharing": self._dealt.keys(),
             "masking": self._masked,
@@ -278,10 +278,10 @@ class Collector:
         except FormatError as problem:
             raise RefusedError("malformed", f"{problem}") from problem
         self._require_sender(message)
-        known = self._digests.get((message.kind, message.client))
-        if known == message.signed.digest:
+        earlier_digest = self._digests.get((message.kind, message.client))
+        if earlier_digest == message.signed.digest:
             return message.client
-        if known is not None:
+        if earlier_digest is not None:
             raise RefusedError(
                 "sequence-reused",
                 (
@@ -398,9 +398,9 @@ class Collector:
 
     def _take_shares(self, message: ClientMessage) -> None:
         header, count = message.header, len(self._known().neighbours(message.client))
-        found = parcels(message.body, count, "the parcels of shares")
+        dealt_parcels = parcels(message.body, count, "the parcels of shares")
         self._dealt[message.client] = Dealt(
-            tuple(found), bytes.fromhex(header["seed"]), bytes.fromhex(header["own"])
+            tuple(dealt_parcels), bytes.fromhex(header["seed"]), bytes.fromhex(header["own"])
         )
 
     def _take_masked(self, message: ClientMessage) -> None:
@@ -410,7 +410,7 @@ class Collector:
                 "wrong-round",
                 f"the masks of {client} belong to other deliveries than those it was sent",
             )
-        masked = Masked.from_bytes(message.body)
+        masked = MaskedVector.from_bytes(message.body)
         expected = self._length if self._length is not None else masked.length
         if masked.length != expected or header["length"] != masked.length:
             raise RefusedError(
@@ -432,8 +432,8 @@ class Collector:
                 f"{holder} reveals shares for another list of survivors than the one it was sent",
             )
         dealers = [name for name in roster.holders(holder) if name in self._dealers]
-        found = messages.pieces(message.body, len(dealers), SHARE_BYTES, "revealed shares")
-        shares = {dealer: bytes(share) for dealer, share in zip(dealers, found, strict=True)}
+        pieces = messages.pieces(message.body, len(dealers), SHARE_BYTES, "revealed shares")
+        shares = {dealer: bytes(share) for dealer, share in zip(dealers, pieces, strict=True)}
         for dealer, share in shares.items():
             is_seed = dealer in self._survivors
             if share_digest(roster.context, is_seed, dealer, holder, share) != self._committed(

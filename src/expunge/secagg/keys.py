@@ -59,7 +59,7 @@ class Secrets:
         return secrets
 
     def to_bytes(self) -> bytes:
-        """All of them: to be kept from all others."""
+        """All of them. Keep secret."""
         return self.cipher + self.mask + self.seed + self.dealing
 
 
@@ -126,7 +126,7 @@ class Context:
 
 
 def stream(key: bytes, count: int) -> bytes:
-    """So many bytes of AES-256-CTR from counter 0."""
+    """`count` bytes of AES-256-CTR from counter 0."""
     return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(count))
 
 

@@ -1,9 +1,9 @@
 """Masks: streams of AES-256-CTR read as vectors over Z/2^128, and vectors that are hidden under
 them.
 
-Laws: `Masked.of(v, plus, minus).opened(plus, minus)` is `v`; what is opened from a sum of masked
-vectors is the sum of what each would give. Entry i of a mask is block i of the stream under its
-key, 16 bytes, little-endian, as in exact/wide.py.
+Laws: `MaskedVector.of(v, plus, minus).opened(plus, minus)` is `v`; what is opened from a sum of
+masked vectors is the sum of what each would give. Entry i of a mask is block i of the stream under
+its key, 16 bytes, little-endian, as in exact/wide.py.
 
 The stream takes 2.5 ms for 834,000 entries, and adding it as much again; blocks stay in the cache,
 and nothing is allocated for a mask. Threads do not help: the interpreter's lock is held while the
@@ -11,8 +11,8 @@ stream is made.
 
 Contribution: what one client, or the sum of several, changes, as one vector over Z/2^128.
 
-Laws: `from_vector(spec, c.vector())` is `c`; the vector of a sum is the sum of the vectors. So
-whoever adds up vectors, masked or not, has the contribution of all clients together.
+Laws: `from_vector(spec, c.vector())` is `c`; the vector of a sum is the sum of the vectors. So the
+sum of the vectors, masked or not, is the contribution of all clients together.
 
 Layout, entry by entry: the packed upper triangle of S; G by rows; the packed upper triangle of Y'Y;
 the net count, the number added, the number deleted; then by class the net counts, those added,
@@ -150,10 +150,10 @@ def _require_counts(
         raise FormatError(
             f"{added} samples added and {deleted} deleted contradict a net count of {count}"
         )
-    for place, (change, more, less) in enumerate(zip(net, plus, minus, strict=True)):
+    for index, (change, more, less) in enumerate(zip(net, plus, minus, strict=True)):
         if more < 0 or less < 0 or change != more - less:
             raise FormatError(
-                f"class {place} with {more} samples added and {less} deleted contradicts its net "
+                f"class {index} with {more} samples added and {less} deleted contradicts its net "
                 f"count of {change}"
             )
     for what, number, by_class in (("added", added, plus), ("deleted", deleted, minus)):
@@ -167,10 +167,10 @@ ENTRY_BYTES = 16
 _BLOCK = 1 << 14  # entries made at a time
 
 
-class Masked:
+class MaskedVector:
     """A vector under masks: numbers that mean nothing until all masks are taken off.
 
-    It is no Statistics and adds to none.
+    It cannot be added to Statistics.
     """
 
     __slots__ = ("_limbs",)
@@ -179,7 +179,7 @@ class Masked:
         self._limbs = limbs
 
     @classmethod
-    def of(cls, vector: wide.Wide, plus: Sequence[bytes], minus: Sequence[bytes]) -> Masked:
+    def of(cls, vector: wide.Wide, plus: Sequence[bytes], minus: Sequence[bytes]) -> MaskedVector:
         """The vector plus the masks of some keys minus those of others."""
         if vector.ndim != 2 or len(vector) != 2 or vector.dtype != np.uint64 or not vector.shape[1]:
             raise FormatError(
@@ -191,7 +191,7 @@ class Masked:
         return cls(limbs)
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview) -> Masked:
+    def from_bytes(cls, data: bytes | memoryview) -> MaskedVector:
         """The inverse of `to_bytes`."""
         if not len(data) or len(data) % ENTRY_BYTES:
             raise FormatError(
@@ -211,7 +211,7 @@ class Masked:
         """The number of entries."""
         return int(self._limbs.shape[1])
 
-    def absorb(self, other: Masked) -> None:
+    def absorb(self, other: MaskedVector) -> None:
         """Become the sum of both."""
         if other.length != self.length:
             raise FormatError(

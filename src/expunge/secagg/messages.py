@@ -6,10 +6,10 @@ lower-case hexadecimal.
 *Said* by a client: `expunge`, NUL, `said`, NUL; version 1 (one byte); the length of the header
 (uint32); the header; an Ed25519 signature of 64 bytes over the PAE of
 `application/vnd.expunge.aggregation.v1+json` and the header; the body. *Told* by the server:
-`expunge`, NUL, `told`, NUL, version, length, header, body; whoever carries it signs it as a whole.
-Every header has `kind`, `federation`, `round` and `body` (SHA-256 of the body); the said ones have
-`client` and `sequence`; all but join and roster have `roster`, the SHA-256 of the bytes of the
-roster.
+`expunge`, NUL, `told`, NUL, version, length, header, body; the server signs the answer that
+contains it. Every header has `kind`, `federation`, `round` and `body` (SHA-256 of the body); the
+said ones have `client` and `sequence`; all but join and roster have `roster`, the SHA-256 of the
+bytes of the roster.
 
 - said `join`: `purpose`, `spec` (`data`, `labels`), `rules`, `cipher` and `mask` (public X25519
   keys). No body.
@@ -34,7 +34,7 @@ this parcel alone, with both digests as associated data), and the digests of bot
 
 Keys are HKDF-SHA256 without salt, 32 bytes; digests of secrets are SHA-256. Both are bound by a
 *context*: `expunge`, NUL, `aggregation`, NUL, 0x01 and the canonical JSON of `[use, federation,
-round, roster, names...]`, which is HKDF's info, and stands before the content of a digest. Uses and
+round, roster, names...]`, which is HKDF's info, and precedes the content of a digest. Uses and
 names:
 
 - `parcel`, dealer and holder: key from X25519 of their cipher keys; seals a parcel.
@@ -42,7 +42,7 @@ names:
   second subtracts.
 - `self mask`, client: key from the self seed; the mask that the client adds.
 - `dealing seed`, `dealing mask`, client: keys of the streams from which the coefficients of
-  polynomials are drawn; nobody else can tell how.
+  polynomials are drawn; other parties cannot tell how.
 - `seed`, client: digest that commits a client to its self seed.
 - `seed share`, `mask share`, dealer and holder: digest of a share.
 
@@ -162,19 +162,19 @@ def read_client_message(data: bytes | memoryview) -> ClientMessage:
 
 
 @dataclass(frozen=True)
-class Preamble(request.Preamble):
+class MessagePreamble(request.Preamble):
     """Who claims to say what in which round."""
 
     round: str
     kind: ClientKind
 
 
-def read_preamble(data: Bytes) -> Preamble:
+def read_preamble(data: Bytes) -> MessagePreamble:
     """How a client's message introduces itself, which tells its round; else FormatError."""
     signed, _ = SAID.read_signed(data)
     header = _checked(signed.data, CLIENT_MESSAGES)
     claims = {name: header[name] for name in ("federation", "round", "client", "sequence", "kind")}
-    return Preamble(**claims, signed=signed)
+    return MessagePreamble(**claims, signed=signed)
 
 
 def read_server_message(
@@ -197,7 +197,7 @@ def _checked(head: bytes, kinds: Mapping[Any, schema.Check]) -> dict[str, Any]:
 
 
 def opening_of(header: dict[str, Any]) -> Opening:
-    """The round of which a join or a roster speaks."""
+    """The round that a join or a roster names."""
     spec = canonical.require_keys(
         header["spec"], f"the spec of the {header['kind']}", frozenset({"data", "labels"})
     )
@@ -207,7 +207,7 @@ def opening_of(header: dict[str, Any]) -> Opening:
 
 
 def rules_of(header: dict[str, Any]) -> Aggregation:
-    """The rules of which a join or a roster speaks."""
+    """The rules that a join or a roster names."""
     try:
         return Aggregation.from_dict(header["rules"])
     except SpecError as problem:
@@ -215,7 +215,7 @@ def rules_of(header: dict[str, Any]) -> Aggregation:
 
 
 def about(opening: Opening, rules: Aggregation) -> dict[str, Any]:
-    """What joins and rosters say alike of their round."""
+    """The fields that joins and rosters have in common."""
     return {
         "federation": opening.federation,
         "purpose": opening.purpose,
@@ -226,18 +226,18 @@ def about(opening: Opening, rules: Aggregation) -> dict[str, Any]:
 
 
 def pieces(body: memoryview, count: int, size: int, what: str) -> list[bytes]:
-    """The body cut into so many pieces of this size, and nothing else."""
+    """The body as exactly `count` pieces of `size` bytes."""
     reader = Reader(body, what, "whoever made them must make them anew")
-    found = reader.pieces(count, size, "the body")
+    parts = reader.pieces(count, size, "the body")
     reader.end()
-    return found
+    return parts
 
 
 def names(value: object, what: str) -> tuple[str, ...]:
     """A list of names in order, none twice."""
     if not isinstance(value, list):
         raise FormatError(f"{what} must be a list of names, got {type(value).__name__}")
-    found = tuple(schema.name(name, f"a name in {what}") for name in value)
-    if any(left >= right for left, right in pairwise(found)):
+    checked_names = tuple(schema.name(name, f"a name in {what}") for name in value)
+    if any(left >= right for left, right in pairwise(checked_names)):
         raise FormatError(f"{what} must be sorted by name, and name nobody twice")
-    return found
+    return checked_names

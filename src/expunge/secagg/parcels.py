@@ -2,7 +2,7 @@
 wrong.
 
 A parcel needs no signature of its own: it is sealed under what the cipher keys of dealer and holder
-have in common, which only the two can compute, and both keys stand in signed joins. The message of
+have in common, which only the two can compute, and both keys are in signed joins. The message of
 shares in which it came is signed as a whole, so the server can show who dealt what.
 """
 
@@ -48,7 +48,7 @@ class Parcel:
 
 
 def parcels(body: memoryview, count: int, what: str) -> list[Parcel]:
-    """So many parcels, and nothing else."""
+    """Exactly `count` parcels."""
     return [Parcel.from_bytes(piece) for piece in pieces(body, count, PARCEL_BYTES, what)]
 
 
@@ -65,7 +65,7 @@ class Dealt:
 
 def deal(roster: Roster, secrets: Secrets, name: str) -> Dealt:
     """A client's shares for its neighbours. Law: the same arguments give the same bytes."""
-    context, cipher, found = roster.context, Private(secrets.cipher), []
+    context, cipher, dealt_parcels = roster.context, Private(secrets.cipher), []
     seed_shares, mask_shares = (
         _shares(roster, secrets.seed, secrets, name),
         _shares(roster, secrets.mask, secrets, name),
@@ -75,9 +75,9 @@ def deal(roster: Roster, secrets: Secrets, name: str) -> Dealt:
         seed = share_digest(context, True, name, holder, seed_share)
         mask = share_digest(context, False, name, holder, mask_share)
         key = context.key(cipher.agreed(roster.join(holder).cipher, holder), "parcel", name, holder)
-        found.append(Parcel(seal(key, seed_share + mask_share, seed + mask), seed, mask))
+        dealt_parcels.append(Parcel(seal(key, seed_share + mask_share, seed + mask), seed, mask))
     own = share_digest(context, True, name, name, seed_shares[name])
-    return Dealt(tuple(found), context.digest(secrets.seed, "seed", name), own)
+    return Dealt(tuple(dealt_parcels), context.digest(secrets.seed, "seed", name), own)
 
 
 def own_share(roster: Roster, secrets: Secrets, name: str) -> bytes:

@@ -14,11 +14,11 @@ Its phases: joined, shared, masked, revealed. Laws:
   clients as the rules ask for.
 - For no client does it reveal both a share of the self seed and one of the mask key. Once it has
   revealed shares, its state holds no secrets.
-- What it keeps between messages is a `State`, secret and whole: `State.from_bytes(state.to_bytes())
-  == state`, and any altered byte is refused.
+- What it keeps between messages is a `ParticipantState`, secret and whole:
+  `ParticipantState.from_bytes(state.to_bytes()) == state`, and any altered byte is refused.
 
-What the server told wrongly is an EvidenceError (FormatError where it cannot even be read); a call
-out of turn is a ProtocolError.
+A false statement by the server is an EvidenceError (FormatError where it cannot even be read); a
+call out of turn is a ProtocolError.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from expunge.frame import HeaderFormat, with_checksum
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import messages
 from expunge.secagg.keys import Private, Random, Secrets
-from expunge.secagg.masks import Masked
+from expunge.secagg.masks import MaskedVector
 from expunge.secagg.parcels import deal, own_share, parcels, unpack
 from expunge.secagg.plan import Opening
 from expunge.secagg.roster import Join, Roster
@@ -58,8 +58,8 @@ _KEYS = frozenset(
 
 
 @dataclass(frozen=True, repr=False)
-class State:
-    """A participant's state: what it is, its secrets, and what it has heard and said so far."""
+class ParticipantState:
+    """A participant's state: what it is, its secrets, and what it has received and sent so far."""
 
     opening: Opening
     rules: Aggregation
@@ -96,7 +96,7 @@ class State:
         return with_checksum([_FORMAT.write(canonical.encode(content), *parts)])
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> State:
+    def from_bytes(cls, data: bytes) -> ParticipantState:
         """The inverse of `to_bytes`."""
         header, reader = _FORMAT.read(data)
         reader.require_checksum()
@@ -128,7 +128,7 @@ class Participant:
     Make one with `Participant.join`, or from its stored state with `from_bytes`.
     """
 
-    def __init__(self, state: State, key: SigningKey) -> None:
+    def __init__(self, state: ParticipantState, key: SigningKey) -> None:
         self._state, self._key = state, key
         self._masked = b""  # the masked message is kept in memory only
 
@@ -149,7 +149,10 @@ class Participant:
         schema.name(name, "the name")
         schema.count(sequence, "the sequence number")
         drawn = cls(
-            State(opening, rules, name, sequence, key.public.id, secrets=Secrets.draw(random)), key
+            ParticipantState(
+                opening, rules, name, sequence, key.public.id, secrets=Secrets.draw(random)
+            ),
+            key,
         )
         drawn._state = replace(drawn._state, join=hashlib.sha256(drawn.message).hexdigest())
         return drawn
@@ -161,7 +164,7 @@ class Participant:
     @classmethod
     def from_bytes(cls, data: bytes, key: SigningKey, rules: Aggregation) -> Participant:
         """The participant that `to_bytes` stored, for the same key and rules."""
-        state = State.from_bytes(data)
+        state = ParticipantState.from_bytes(data)
         if state.key != key.public.id:
             raise EvidenceError(
                 f"the round was joined with key {state.key[:16]}…, but {key.public.id[:16]}… was "
@@ -240,15 +243,18 @@ class Participant:
                     "things to be one"
                 )
             return state.shares
-        found = Roster.read(roster)
-        self._check_roster(found)
-        found.verify(pins)
-        dealt = deal(found, own, state.name)
-        header = self._header("shares", found) | {"own": dealt.own.hex(), "seed": dealt.seed.hex()}
+        parsed_roster = Roster.read(roster)
+        self._check_roster(parsed_roster)
+        parsed_roster.verify(pins)
+        dealt = deal(parsed_roster, own, state.name)
+        header = self._header("shares", parsed_roster) | {
+            "own": dealt.own.hex(),
+            "seed": dealt.seed.hex(),
+        }
         message = messages.sign(
             header, b"".join(parcel.to_bytes() for parcel in dealt.parcels), self._key
         )
-        self._state = replace(state, phase="shared", roster=found.data, shares=message)
+        self._state = replace(state, phase="shared", roster=parsed_roster.data, shares=message)
         return message
 
     def _check_roster(self, roster: Roster) -> None:
@@ -346,7 +352,9 @@ class Participant:
             shares += unpack(roster, cipher, parcel, dealer=sender, holder=name)
         return senders, b"".join(shares)
 
-    def _hidden(self, roster: Roster, own: Secrets, peers: tuple[str, ...], vector: Wide) -> Masked:
+    def _hidden(
+        self, roster: Roster, own: Secrets, peers: tuple[str, ...], vector: Wide
+    ) -> MaskedVector:
         """The vector under the self mask and the masks shared with each peer: plus for the first of
         a pair by name.
         """
@@ -356,7 +364,7 @@ class Participant:
             (plus if name < peer else minus).append(
                 context.pair_key(private, roster.join(peer).mask, name, peer)
             )
-        return Masked.of(vector, plus, minus)
+        return MaskedVector.of(vector, plus, minus)
 
     # -- survivors -> reveal -----------------------------------------------------------------------
 
@@ -386,7 +394,7 @@ class Participant:
         message = messages.sign(
             header, b"".join(shares[name] for name in sorted(shares)), self._key
         )
-        self._state = State(
+        self._state = ParticipantState(
             state.opening,
             state.rules,
             state.name,
@@ -407,7 +415,7 @@ class Participant:
         self._require_round(header)
         messages.pieces(body, 0, 1, "the survivors")
         alive = frozenset(messages.names(header["clients"], "the survivors"))
-        unknown = sorted(one for one in alive if one not in roster)
+        unknown = sorted(client for client in alive if client not in roster)
         if unknown:
             raise EvidenceError(
                 f"{', '.join(unknown)} cannot have survived: they are not in the roster"

@@ -5,12 +5,12 @@ Every party computes the plan from the rules and the number n of clients in the 
 = ceil(dropouts% of n) may drop out at any phase, and c = ceil(colluding% of n) may show the server
 all that they know.
 
-Clients stand on a ring in random order (roster.py); the neighbours of a client are the k/2 next to
-it on either side, or all others when k = n - 1. A client's self seed is shared among its k
+Clients are placed on a ring in random order (roster.py); the neighbours of a client are the k/2
+next to it on either side, or all others when k = n - 1. A client's self seed is shared among its k
 neighbours and itself, its mask key among its k neighbours; t shares open either. A share of its own
-seed tells nobody anything before the client itself gives it away among the survivors; it makes a
-survivor as easy to open as a client that dropped out late, so that the complete graph stands d
-drop-outs with t = n - d.
+seed reveals nothing before the client itself gives it away among the survivors; it makes a survivor
+as easy to open as a client that dropped out late, so that the complete graph tolerates d drop-outs
+with t = n - d.
 
 Write X(m) for the number of marked clients among k drawn from n - 1 of which m are marked
 (hypergeometric). A degree k < n - 1 is taken if there is a t such that
@@ -47,7 +47,7 @@ part in any case.
 All probabilities are computed by decimal arithmetic that rounds up, which is the same on every
 machine.
 
-An `Opening` is what a round is before anybody has joined it.
+An `Opening` is what a round is before any client has joined it.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Plan:
 
 @lru_cache(maxsize=256)
 def plan(rules: Aggregation, clients: int) -> Plan:
-    """The plan for a round of so many clients: the same for every party."""
+    """The plan for a round of this many clients: the same for every party."""
     if clients < 2:
         raise InputError(
             f"a round of {clients} clients has nothing to hide among: two at least are needed"
@@ -132,8 +132,8 @@ def plan(rules: Aggregation, clients: int) -> Plan:
     degree = next(filter(enough, range(2, min(clients - 1, _FINE + 1), 2)), 0)
     if not degree:
         coarse = _coarse(clients)
-        place = bisect_left(coarse, True, key=enough)
-        degree = coarse[place] if place < len(coarse) else 0
+        index = bisect_left(coarse, True, key=enough)
+        degree = coarse[index] if index < len(coarse) else 0
     if degree:
         return Plan(degree, _threshold(rules, clients, degree, dropped), survivors, colluding)
     threshold = max(1, min(clients - dropped, clients - 1))
@@ -141,12 +141,12 @@ def plan(rules: Aggregation, clients: int) -> Plan:
 
 
 def share_of(percent: int, clients: int) -> int:
-    """So many per cent of the clients, rounded up."""
+    """`percent` per cent of the clients, rounded up."""
     return -(-percent * clients // 100)
 
 
 def completion_failure(clients: int, degree: int, threshold: int, dropped: int) -> Decimal:
-    """A bound on the chance that some secret cannot be opened when so many drop out."""
+    """A bound on the chance that some secret cannot be opened when `dropped` clients drop out."""
     stays = _UP.multiply(
         Decimal(clients - dropped),
         _at_least(tails(clients - 1, dropped, degree), degree + 2 - threshold),
@@ -177,21 +177,21 @@ def tails(others: int, marked: int, degree: int) -> tuple[Decimal, ...]:
     least, most = max(0, degree - clear), min(degree, marked)
     # P[X = least]: that none of those drawn is marked, or that all the clear ones are drawn
     mass = _ONE
-    for place in range(min(clear, degree)):
+    for index in range(min(clear, degree)):
         mass = _UP.divide(
-            _UP.multiply(mass, Decimal(max(clear, degree) - place)), Decimal(others - place)
+            _UP.multiply(mass, Decimal(max(clear, degree) - index)), Decimal(others - index)
         )
     masses = [mass]
     for x in range(least, most):
         mass = _UP.multiply(mass, Decimal((marked - x) * (degree - x)))
         mass = _UP.divide(mass, Decimal((x + 1) * (clear - degree + x + 1)))
         masses.append(mass)
-    found = [_ZERO] * (degree - most)
+    probabilities = [_ZERO] * (degree - most)
     total = _ZERO
-    for one in reversed(masses):
-        total = min(_ONE, _UP.add(total, one))
-        found.append(total)
-    return (*[_ONE] * least, *reversed(found))
+    for term in reversed(masses):
+        total = min(_ONE, _UP.add(total, term))
+        probabilities.append(total)
+    return (*[_ONE] * least, *reversed(probabilities))
 
 
 def _at_least(chances: tuple[Decimal, ...], x: int) -> Decimal:
@@ -200,17 +200,17 @@ def _at_least(chances: tuple[Decimal, ...], x: int) -> Decimal:
 
 def _disconnected(clients: int, degree: int, gone: int) -> Decimal:
     chance = Decimal(clients * (clients - 1) // 2)
-    for place in range(min(degree, gone + 1)):
-        chance = _UP.divide(_UP.multiply(chance, Decimal(gone - place)), Decimal(clients - place))
+    for index in range(min(degree, gone + 1)):
+        chance = _UP.divide(_UP.multiply(chance, Decimal(gone - index)), Decimal(clients - index))
     return chance
 
 
 def _coarse(clients: int) -> list[int]:
     """Degrees from the fine ones to the complete graph's, each about a hundredth larger."""
-    found, degree = [], _FINE
+    degrees, degree = [], _FINE
     while (degree := degree + 2 * (degree // 256)) < clients - 1:
-        found.append(degree)
-    return found
+        degrees.append(degree)
+    return degrees
 
 
 def _threshold(rules: Aggregation, clients: int, degree: int, dropped: int) -> int:

@@ -47,19 +47,21 @@ class Graph:
         self._order = sorted(
             names, key=lambda name: hashlib.sha256(seed + name.encode("ascii")).digest()
         )
-        self._place = {name: place for place, name in enumerate(self._order)}
+        self._place = {name: position for position, name in enumerate(self._order)}
         self._complete = complete
         self._reach = degree // 2
 
     def neighbours(self, name: str) -> tuple[str, ...]:
         """The neighbours of a client, sorted by name."""
-        place, count = self._place[name], len(self._order)
+        position, count = self._place[name], len(self._order)
         if self._complete:
-            found = self._order[:place] + self._order[place + 1 :]
+            neighbours = self._order[:position] + self._order[position + 1 :]
         else:
             steps = range(1, self._reach + 1)
-            found = [self._order[(place + way * step) % count] for step in steps for way in (1, -1)]
-        return tuple(sorted(found))
+            neighbours = [
+                self._order[(position + way * step) % count] for step in steps for way in (1, -1)
+            ]
+        return tuple(sorted(neighbours))
 
 
 _KEPT = 4  # rosters read lately: in a simulation all clients of a round read the same one
@@ -202,8 +204,8 @@ def _read(data: bytes) -> Roster:
         raise FormatError("the clients of a roster must be a list of names with sequence numbers")
     order = names([name for name, _ in clients], "the clients of a roster")
     joins = []
-    found = pieces(body, len(clients), 2 * KEY_BYTES + SIGNATURE_BYTES, "the keys of a roster")
-    for name, (_, sequence), piece in zip(order, clients, found, strict=True):
+    keys = pieces(body, len(clients), 2 * KEY_BYTES + SIGNATURE_BYTES, "the keys of a roster")
+    for name, (_, sequence), piece in zip(order, clients, keys, strict=True):
         cipher = checked_public(piece[:KEY_BYTES], f"the cipher key of {name}")
         mask = checked_public(piece[KEY_BYTES : 2 * KEY_BYTES], f"the mask key of {name}")
         joins.append(

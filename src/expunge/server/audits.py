@@ -16,7 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from expunge.errors import RefusedError
-from expunge.evidence import read_entry, salted
+from expunge.evidence.digests import salted
+from expunge.evidence.log import read_entry
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
 from expunge.server.state import SALT_BYTES, ServerState
@@ -81,9 +82,7 @@ class Audits:
             self._table.reply(answer.audit, AuditReply(client, equal, answer.count))
 
     def client_joined(self, client: str) -> None:
-        """A client that comes, or comes back, while an audit is under way must answer it as
-        well.
-        """
+        """A client that joins or rejoins while an audit is in progress must answer it as well."""
         for audit in self._table.running():
             self._table.reply(audit.id, AuditReply(client))
 
@@ -135,8 +134,8 @@ class Audits:
         return result
 
     def conclude(self, recomputed: Statistics, clients: Sequence[str]) -> str:
-        """The end of every audit under way in a masked federation: `recomputed` is the sum of what
-        all clients hold.
+        """The end of every audit in progress in a masked federation: `recomputed` is the sum of
+        what all clients hold.
         """
         state = self._state
         ledger, current = state.ledger.exact_statistics(), state.salt()
@@ -163,31 +162,31 @@ class Audits:
         self._table.put(Audit(audit, begun.started, None, None, now, content["result"], index))
 
     def _require(self, audit: str) -> Audit:
-        known = self._table.get(audit)
-        if known is None:
+        record = self._table.get(audit)
+        if record is None:
             raise RefusedError("unknown-audit", f"there is no audit {audit!r:.80}")
-        return known
+        return record
 
     def show(self, audit: str) -> dict[str, Any]:
         """An audit: its result, and which clients agree, differ, or have yet to answer."""
-        known, replies = self._require(audit), self._table.replies(audit)
+        record, replies = self._require(audit), self._table.replies(audit)
         answered: dict[bool | None, list[str]] = {True: [], False: [], None: []}
         for reply in replies:
             answered[reply.equal].append(reply.client)
         return {
             "audit": audit,
-            "started": time_text(known.started),
-            "finished": "" if known.finished is None else time_text(known.finished),
-            "result": known.result or "under way",
-            "index": -1 if known.position is None else known.position,
+            "started": time_text(record.started),
+            "finished": "" if record.finished is None else time_text(record.finished),
+            "result": record.result or "under way",
+            "index": -1 if record.position is None else record.position,
             "clients": [reply.client for reply in replies],
             "equal": answered[True],
-            # Of a sum that differs nobody can tell whose fault it is.
+            # If a sum differs, it does not show which client is at fault.
             "different": [] if self._state.spec.is_masked else answered[False],
             "waiting": answered[None],
             "count": sum(reply.count or 0 for reply in replies)
-            if known.position is None
-            else self._count(known.position),
+            if record.position is None
+            else self._count(record.position),
         }
 
     def _count(self, position: int) -> int:

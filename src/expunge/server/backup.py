@@ -1,4 +1,4 @@
-"""Servers that begin: founded, or restored from backups that hold nothing to forget.
+"""New servers: founded, or restored from backups that hold nothing to forget.
 
 A backup is a copy of the database without ledger, sub-ledgers, journal and commitments: who is
 enrolled, what was answered, the audit log, the orders (whose subjects stay sealed under keys of the
@@ -19,12 +19,13 @@ from expunge.crypto import PublicKey, SigningKey, canonical
 from expunge.crypto.vault import Vault
 from expunge.errors import FormatError, StoreError
 from expunge.ridge.spec import Spec
+from expunge.server import DATABASE, KEY, VAULT
 from expunge.server.ledger import SOLVERS
 from expunge.server.orders import drop_unreadable
 from expunge.server.state import Clock, ServerState, Settings
 from expunge.server.storage.folder import OpenStorage, ServerFolder
 from expunge.server.storage.sqlite import open_storage, signer_of
-from expunge.server.storage.tables import Actor, Erasure, State
+from expunge.server.storage.tables import Actor, Erasure, ServerRecord
 from expunge.storage.files import make_folder, sync_folder, write_whole
 
 
@@ -58,15 +59,15 @@ def restore_files(
             "the signing key given is not the one that the backed-up server signed with"
         )
     if vault is not None:
-        for place in (
-            path / "server.vault",
+        for target in (
+            path / VAULT,
             *(mirror for mirror in mirrors if not mirror.exists()),
         ):
-            write_whole(place, vault.read_bytes())
+            write_whole(target, vault.read_bytes())
     else:
-        Vault.create(path / "server.vault", mirrors).close()
-    write_whole(path / "server.db", backup.read_bytes())
-    write_whole(path / "server.key", key.pem)
+        Vault.create(path / VAULT, mirrors).close()
+    write_whole(path / DATABASE, backup.read_bytes())
+    write_whole(path / KEY, key.pem)
 
 
 def found(
@@ -88,7 +89,7 @@ def found(
     try:
         (slot,) = folder.vault.new()
         now, public = int(clock()), folder.key.public
-        record = State(
+        record = ServerRecord(
             federation=secrets.token_hex(16),
             key=public.id,
             spec=canonical.encode(spec.to_dict()).decode("ascii"),

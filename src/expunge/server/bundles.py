@@ -49,20 +49,20 @@ def bundle(state: ServerState, orders: Orders, audits: Audits, order: str) -> En
         now = state.now()
         checkpoint, content = state.checkpoint(now), orders.content(order)
         shown = orders.show(order, now)
-        receipts, places = [], set(orders.entries(order))
+        receipts, indices = [], set(orders.entries(order))
         for answer in shown["answers"]:
             receipt = _receipt(state, answer["client"], answer["sequence"])
             if receipt is None:
-                places |= _forgotten(state, answer["client"])
+                indices |= _forgotten(state, answer["client"])
                 continue
             receipts.append(receipt)
             logged = receipt.unverified()
-            places.add(logged["log"]["index"])
-            places |= _erasure(state, logged["entry"]["generation"])
+            indices.add(logged["log"]["index"])
+            indices |= _erasure(state, logged["entry"]["generation"])
         signed = certificate(state, audits, checkpoint) if state.head is not None else None
         if signed is not None and signed.unverified()["audit"] is not None:
-            places.add(signed.unverified()["audit"]["index"])
-        entries = [state.logged(index, checkpoint) for index in sorted(places)]
+            indices.add(signed.unverified()["audit"]["index"])
+        entries = [state.logged(index, checkpoint) for index in sorted(indices)]
         return state.sign(
             "bundle",
             bundle_content(
@@ -83,8 +83,8 @@ def bundle(state: ServerState, orders: Orders, audits: Audits, order: str) -> En
 
 
 def _receipt(state: ServerState, client: str, sequence: int) -> Envelope | None:
-    known = state.storage.answers.get(client, sequence)
-    return None if known is None else Envelope.from_bytes(known.answer, "receipt")
+    record = state.storage.answers.get(client, sequence)
+    return None if record is None else Envelope.from_bytes(record.answer, "receipt")
 
 
 def _erasure(state: ServerState, generation: int) -> set[int]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import ExpungeError, FormatError, RefusedError
-from expunge.evidence import rotate
+from expunge.evidence.rotation import rotate
 from expunge.kinds import CLIENT_STATUSES, Role
 from expunge.ridge.spec import Spec
 from expunge.server.audits import Audits
@@ -40,11 +40,11 @@ def enrol(state: ServerState, audits: Audits, content: dict[str, Any], key: Publ
     except FormatError as problem:
         raise RefusedError("bad-token", str(problem)) from problem
     with state.changing() as now:
-        known = state.storage.actors.get(name)
-        if known is not None:
-            if (known.key, known.token) != (key.text, token):
-                raise name_taken(known, "is enrolled already, with another key or token")
-            return _enrolled(state, name, known.role, key)
+        actor = state.storage.actors.get(name)
+        if actor is not None:
+            if (actor.key, actor.token) != (key.text, token):
+                raise name_taken(actor, "is enrolled already, with another key or token")
+            return _enrolled(state, name, actor.role, key)
         issued = state.storage.tokens.get(token)
         if issued is None or issued.name != name or issued.expires < now:
             raise RefusedError(
@@ -75,7 +75,7 @@ def enrol(state: ServerState, audits: Audits, content: dict[str, Any], key: Publ
 
 
 def name_taken(holder: Actor, why: str) -> RefusedError:
-    """The refusal of a name or key that is somebody's, or was a client's that is gone: the log
+    """The refusal of a name or key that is in use, or belonged to a client that is gone: the log
     still speaks of it.
     """
     if holder.status == "gone":
@@ -172,10 +172,10 @@ class Commands:
                 )
             write_backup(self._state.folder, name)
 
-    def do(self, now: int, action: str, arguments: dict[str, Any], asked: Envelope) -> Done:
+    def do(self, now: int, action: str, arguments: dict[str, Any], envelope: Envelope) -> Done:
         """Carry out a command within a transaction."""
         try:
-            return self._commands[action][1](now, arguments, asked)
+            return self._commands[action][1](now, arguments, envelope)
         except FormatError as problem:
             raise RefusedError("malformed", str(problem)) from problem
 
@@ -202,9 +202,9 @@ class Commands:
         )
         if isinstance(days, bool) or not isinstance(days, int) or not 0 < days <= 365:
             raise RefusedError("malformed", f"a token is good for 1 to 365 days, got {days!r:.40}")
-        known, tokens = self._state.storage.actors.get(name), self._state.storage.tokens
-        if known is not None:
-            raise name_taken(known, "is enrolled already: choose another name")
+        actor, tokens = self._state.storage.actors.get(name), self._state.storage.tokens
+        if actor is not None:
+            raise name_taken(actor, "is enrolled already: choose another name")
         tokens.withdraw(name, now)
         if tokens.get(digest) is not None:
             raise RefusedError("name-taken", "that secret is another token's: draw a fresh one")
@@ -212,7 +212,7 @@ class Commands:
         tokens.add(token)
         return {"expires": time_text(token.expires)}, {"name": name, "role": role}
 
-    def _amend(self, now: int, given: dict[str, Any], asked: Envelope) -> Done:
+    def _amend(self, now: int, given: dict[str, Any], envelope: Envelope) -> Done:
         state, before = self._state, self._state.spec
         after = _amended(before, given)
         if after == before:
@@ -230,7 +230,7 @@ class Commands:
         text = canonical.encode(after.to_dict()).decode("ascii")
         state.storage.state.put(replace(state.record, spec=text))
         state.keep_digests(digests)
-        actor = asked.unverified()["actor"]
+        actor = envelope.unverified()["actor"]
         index = state.append(
             "amended",
             now,
@@ -241,7 +241,7 @@ class Commands:
             head=digests.head,
         )
         content = {
-            "command": asked.to_json(),
+            "command": envelope.to_json(),
             "federation": state.federation,
             "index": index,
             "spec": after.to_dict(),
@@ -283,7 +283,7 @@ class Commands:
         return {"client": name, "count": count}, {"client": name, "count": count}
 
     def _await_rebuild(self, name: str, fewest: int) -> Done:
-        """Under secure aggregation nobody knows a single client's share: the others add up theirs
+        """Under secure aggregation no party knows a single client's share: the others add up theirs
         in a round to come.
         """
         left = [client for client in self._state.clients("active") if client != name]
@@ -329,7 +329,7 @@ class Commands:
     # -- questions ---------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Where the federation stands."""
+        """The federation's current state."""
         state, now = self._state, self._state.now()
         return {
             "federation": state.federation,

@@ -75,7 +75,7 @@ class FloatSums:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the bytes: of these very bits, not of what they stand for."""
+        """SHA-256 of the bytes: of these exact bits, not of what they represent."""
         content = hashlib.sha256()
         for piece in self._pieces():
             content.update(piece)
@@ -142,7 +142,7 @@ class FloatLedger:
     def change(self, part: Part | None, sign: int) -> None:
         """Add or delete a part of a message.
 
-        Variant B follows rows and factors, and starts anew after a gram.
+        Variant B follows rows and factors, and starts over after a gram.
         """
         if part is None:
             return
@@ -160,7 +160,7 @@ class FloatLedger:
         self._renew()
 
     def amend(self, spec: Spec) -> None:
-        """Go on under another spec, perhaps with labels appended."""
+        """Continue under another spec, perhaps with labels appended."""
         self._sums = FloatSums.from_bytes(spec, self._sums.to_bytes())
         self._renew()
 

@@ -1,10 +1,11 @@
-"""The ledger: in memory as a solver, at rest as sealed files and a journal.
+"""The ledger: in memory a solver, in the store sealed files and a journal.
 
-At rest the ledger is one sealed file and the journal entries after its position; a client's share
-of it (its sub-ledger) is another and that client's journal entries. A request writes its message to
-the journal, sealed under the key of the current generation. `fold` begins a new generation, writes
-the files anew under new keys, drops the entries and destroys the old keys: from then on no copy of
-a folded message, nor of an earlier ledger, can be read, wherever its bytes linger.
+In the store the ledger is one sealed file and the journal entries after its position; a client's
+share of it (its sub-ledger) is another and that client's journal entries. A request writes its
+message to the journal, sealed under the key of the current generation. `fold` begins a new
+generation, rewrites the files under new keys, drops the entries and destroys the old keys: from
+then on no copy of a folded message, nor of an earlier ledger, can be read, wherever its bytes
+linger.
 
 The solver is a cache: `reload` makes it from the files and the journal, at start and after anything
 unexpected.
@@ -71,7 +72,7 @@ class ServerLedger:
     # -- in memory ---------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Make the solver anew from what is at rest.
+        """Rebuild the solver from the store.
 
         Nothing is judged again: a round may have been possible only as a whole.
         """
@@ -128,8 +129,8 @@ class ServerLedger:
                 )  # which judges what is left: a net may delete more than it adds
         changes = [change for change in changes if change.kind not in _NET]
         for sign, parts in (
-            (1, [one.added for one in changes]),
-            (-1, [one.deleted for one in changes]),
+            (1, [change.added for change in changes]),
+            (-1, [change.deleted for change in changes]),
         ):
             rows = [part.rows for part in parts if isinstance(part, RowsPart)]
             if rows:
@@ -162,7 +163,7 @@ class ServerLedger:
         return (lambda: sums.digest) if isinstance(sums, FloatSums) else (lambda: digest_of(sums))
 
     def amend(self, spec: Spec) -> None:
-        """Go on under another spec; the journal must have been folded if labels were appended."""
+        """Continue under another spec; the journal must be folded first if labels were appended."""
         self.solver.amend(spec)
         self.spec = spec
         self._accounts.clear()
@@ -191,7 +192,7 @@ class ServerLedger:
             self._accounts.popitem(last=False)
 
     def forget_account(self, client: str) -> None:
-        """Nothing is known of a client any more."""
+        """Drop all state of a client."""
         self._accounts.pop(client, None)
 
     def subledger(self, client: str, until: int | None = None) -> Statistics | FloatSums:

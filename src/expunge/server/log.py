@@ -1,19 +1,12 @@
-"""The audit log at rest: entries, and the hashes of complete subtrees, so that proofs read a few
-nodes only.
+"""The audit log in the store: entries, and the hashes of complete subtrees, so that proofs read a
+few nodes only.
 """
 
 from __future__ import annotations
 
 from expunge.errors import RefusedError
-from expunge.evidence import (
-    Checkpoint,
-    Logged,
-    consistency_proof,
-    inclusion_proof,
-    leaf_hash,
-    new_nodes,
-    root,
-)
+from expunge.evidence import Checkpoint, Logged
+from expunge.evidence.merkle import consistency_proof, inclusion_proof, leaf_hash, new_nodes, root
 from expunge.server.storage.tables import Storage
 
 _MOST_ENTRIES = 1000

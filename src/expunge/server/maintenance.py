@@ -2,9 +2,9 @@
 background, one thing at a time.
 
 Law of folding: within `erase_within` seconds of a request, no copy of its message, of the ledger
-before it or of the salts of superseded digests can be read any more, because the keys they were
-sealed under are destroyed. The log says so ("erased"). A crash at any point leaves either the old
-files or the new ones in force; what is not in force is destroyed at the next start.
+before it or of the salts of superseded digests can be read, because the keys they were sealed under
+are destroyed. The log says so ("erased"). A crash at any point leaves either the old files or the
+new ones in force; what is not in force is destroyed at the next start.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class Maintenance:
         self._thread = Thread(target=self._run, name="upkeep", daemon=True)
         with state.lock:
             state.ledger.clean()
-        # When there was first something to fold; how long what an earlier process left has been
-        # there is not known.
+        # When there was first something to fold; unknown for what an earlier process left.
         self._since: float | None = -math.inf if self._pending() else None
 
     def start(self) -> None:
@@ -52,7 +51,7 @@ class Maintenance:
         self._thread.start()
 
     def stop(self) -> None:
-        """Come to an end, after what is being done."""
+        """Stop after the current work."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -78,7 +77,7 @@ class Maintenance:
     def finish_audits(self) -> None:
         """Compare and log, for every audit that all have answered."""
         if self._audits.answered():
-            with self.working:  # and look again: somebody else may have finished them meanwhile
+            with self.working:  # and check again: another thread may have finished them
                 for audit in self._audits.answered():
                     self._report(f"audit finished: {self._audits.finish(audit)}", None)
 
@@ -159,7 +158,7 @@ class Maintenance:
             state.begin_generation(slot, digests)
 
     def _end_generations(self, last: int, number: int) -> None:
-        """Nothing refers to these generations any more: destroy their keys, then say so.
+        """Nothing refers to these generations: destroy their keys, then record that.
 
         They end with round `number`.
         """

@@ -15,12 +15,12 @@ from typing import Any
 
 from expunge.crypto import canonical
 from expunge.errors import RefusedError, StoreError
-from expunge.evidence import subject_digest
+from expunge.evidence.digests import subject_digest
 from expunge.evidence.log import EntryKind
 from expunge.kinds import ORDER_STATES
 from expunge.server.state import SALT_BYTES, ServerState
 from expunge.server.storage.folder import ServerFolder
-from expunge.server.storage.tables import Order, OrderReply
+from expunge.server.storage.tables import OrderRecord, OrderReply
 from expunge.wire.request import OrderAnswer
 from expunge.wire.schema import time_text
 
@@ -52,7 +52,7 @@ class Orders:
         content = canonical.encode({"salt": salt.hex(), "subject": name, "subjects": names})
         (slot,) = self._state.vault.new()
         sealed = self._state.vault.seal(slot, content, _context(order))
-        self._table.add(Order(order, now, deadline, slot, sealed, reference), clients)
+        self._table.add(OrderRecord(order, now, deadline, slot, sealed, reference), clients)
         self._log(
             order,
             "ordered",
@@ -82,8 +82,8 @@ class Orders:
                     "characters, by client"
                 ),
             )
-        known = set(self._state.clients("active", "must-rejoin", "gone"))
-        strangers = sorted(set(subjects) - known)
+        clients = set(self._state.clients("active", "must-rejoin", "gone"))
+        strangers = sorted(set(subjects) - clients)
         if strangers:
             raise RefusedError(
                 "unknown-actor",
@@ -98,12 +98,12 @@ class Orders:
 
     def close(self, order: str, now: int) -> None:
         """Forget who the subject was; the order must be complete. Export its bundle first."""
-        known = self._require(order)
-        if known.completed is None and known.slot is not None:
+        record = self._require(order)
+        if record.completed is None and record.slot is not None:
             raise RefusedError(
                 "not-allowed", f"order {order} is not complete: it cannot be closed yet"
             )
-        self._table.put(replace(known, closed=now, slot=None, sealed=None))
+        self._table.put(replace(record, closed=now, slot=None, sealed=None))
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Orders:
             self._complete(answer.order, now)
 
     def client_is_gone(self, client: str, sequence: int, now: int) -> None:
-        """Nothing of the client remains: whatever it had yet to answer is answered by that."""
+        """Nothing of the client remains, which answers all its open orders."""
         answers = [OrderAnswer(order.id, 0) for order in self._table.unanswered(client)]
         self.answer(client, answers, sequence, now)
 
@@ -163,32 +163,32 @@ class Orders:
 
     def content(self, order: str) -> dict[str, Any]:
         """Subject, its names at clients, and the salt; refused once the order is closed."""
-        known = self._require(order)
-        if known.slot is None or known.sealed is None:
+        record = self._require(order)
+        if record.slot is None or record.sealed is None:
             raise RefusedError(
                 "gone", f"order {order} is closed: who it was about has been forgotten"
             )
         content: dict[str, Any] = canonical.decode(
-            self._state.vault.unseal(known.slot, known.sealed, _context(order))
+            self._state.vault.unseal(record.slot, record.sealed, _context(order))
         )
         return content
 
-    def _require(self, order: str) -> Order:
-        known = self._table.get(order)
-        if known is None:
+    def _require(self, order: str) -> OrderRecord:
+        record = self._table.get(order)
+        if record is None:
             raise RefusedError("unknown-order", f"there is no order {order!r:.80}")
-        return known
+        return record
 
     def show(self, order: str, now: int) -> dict[str, Any]:
         """An order without its subject: reference, state, deadline, and who has answered what."""
-        known, replies = self._require(order), self._table.replies(order)
+        record, replies = self._require(order), self._table.replies(order)
         return {
             "order": order,
-            "reference": known.reference,
-            "state": known.state(now),
-            "filed": time_text(known.filed),
-            "deadline": time_text(known.deadline),
-            "completed": "" if known.completed is None else time_text(known.completed),
+            "reference": record.reference,
+            "state": record.state(now),
+            "filed": time_text(record.filed),
+            "deadline": time_text(record.deadline),
+            "completed": "" if record.completed is None else time_text(record.completed),
             "answers": [
                 {
                     "client": reply.client,
@@ -230,9 +230,7 @@ def _is_subject(value: object) -> bool:
 
 
 def drop_unreadable(folder: ServerFolder) -> None:
-    """Of a restored server: let go of subjects whose keys have been destroyed since the backup was
-    made.
-    """
+    """On a restored server: drop subjects whose keys were destroyed after the backup was made."""
     for order in folder.storage.orders.all():
         if order.slot is None or order.sealed is None:
             continue

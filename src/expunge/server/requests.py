@@ -20,7 +20,9 @@ from expunge.errors import (
     RefusedError,
     StoreError,
 )
-from expunge.evidence import Checkpoint, commitments_root, receipt_content
+from expunge.evidence import Checkpoint
+from expunge.evidence.digests import commitments_root
+from expunge.evidence.receipt import receipt_content
 from expunge.kinds import ClientStatus
 from expunge.ridge.plausibility import problem_with
 from expunge.server.audits import Audits
@@ -28,7 +30,7 @@ from expunge.server.ledger import Recorded
 from expunge.server.orders import Orders
 from expunge.server.rules import Account, judge, require_next, require_spec, require_standing
 from expunge.server.state import Digests, ServerState
-from expunge.server.storage.tables import Answer
+from expunge.server.storage.tables import AnswerRecord
 from expunge.wire import messages, request
 from expunge.wire.messages import Message
 from expunge.wire.refusals import cause_of, malformed
@@ -60,7 +62,7 @@ class Offer:
         return self.request.header.client
 
     def give(self, answer: bytes | ProtocolError) -> None:
-        """Answer it; whoever asked may have given up waiting."""
+        """Answer it; the caller may have given up waiting."""
         with suppress(InvalidStateError):
             if isinstance(answer, bytes):
                 self.answer.set_result(answer)
@@ -97,7 +99,7 @@ class _Judged:
 
 
 @dataclass(frozen=True)
-class _Round:
+class _RoundSummary:
     """What all requests of a round share."""
 
     number: int
@@ -127,18 +129,22 @@ class Requests:
                 f"{state.settings.largest_request} allowed",
             )
         with malformed():
-            asked = request.read(data)
-        header = asked.header
+            client_request = request.read(data)
+        header = client_request.header
         state.require_federation(header.federation)
-        actor = state.signing_client(header.client, asked.signed)
+        actor = state.signing_client(header.client, client_request.signed)
         if header.sequence <= actor.sequence:
-            return Offer(asked, len(data), None, seconds={"checks": time.perf_counter() - begun})
-        require_spec(state.spec, asked)
+            return Offer(
+                client_request, len(data), None, seconds={"checks": time.perf_counter() - begun}
+            )
+        require_spec(state.spec, client_request)
         with malformed():
             message = messages.read(
-                state.spec, header.message, header.added, header.deleted, asked.message
+                state.spec, header.message, header.added, header.deleted, client_request.message
             )
-        return Offer(asked, len(data), message, seconds={"checks": time.perf_counter() - begun})
+        return Offer(
+            client_request, len(data), message, seconds={"checks": time.perf_counter() - begun}
+        )
 
     # -- rounds ------------------------------------------------------------------------------------
 
@@ -174,19 +180,19 @@ class Requests:
             offer.seconds["wait"] = begun - offer.taken
             header = offer.request.header
             try:
-                known = digests.get((offer.client, header.sequence))
-                if known == offer.request.digest:
+                earlier_digest = digests.get((offer.client, header.sequence))
+                if earlier_digest == offer.request.digest:
                     echoes.append(offer)
                     continue
-                if known is None and self._answered(offer):
+                if earlier_digest is None and self._answered(offer):
                     continue
                 judged.append(self._judge(offer, sheets))
                 digests[offer.client, header.sequence] = offer.request.digest
             except RefusedError as refusal:
                 offer.give(refusal)
         checks = time.perf_counter() - begun
-        for one in judged:
-            one.offer.seconds["checks"] += checks
+        for judgement in judged:
+            judgement.offer.seconds["checks"] += checks
         if judged:
             self._apply(judged, sheets)
         for offer in echoes:
@@ -197,14 +203,14 @@ class Requests:
         another request.
         """
         header = offer.request.header
-        known = self._state.storage.answers.get(offer.client, header.sequence)
-        if known is not None and known.request == offer.request.digest:
-            offer.give(known.answer)
+        record = self._state.storage.answers.get(offer.client, header.sequence)
+        if record is not None and record.request == offer.request.digest:
+            offer.give(record.answer)
             return True
         return False
 
     def _judge(self, offer: Offer, sheets: dict[str, _Sheet]) -> _Judged:
-        state, asked, header = self._state, offer.request, offer.request.header
+        state, client_request, header = self._state, offer.request, offer.request.header
         sheet = sheets.get(offer.client) or self._sheet(offer.client)
         require_standing(offer.client, sheet.status, reset=header.reset)
         require_next(
@@ -213,7 +219,7 @@ class Requests:
             else sheet.sequence,
             header.sequence,
         )
-        require_spec(state.spec, asked)  # again: it may have been amended since
+        require_spec(state.spec, client_request)  # again: it may have been amended since
         if offer.message is None:
             raise RefusedError(
                 "sequence-reused",
@@ -229,7 +235,7 @@ class Requests:
         account = judge(
             state.spec,
             sheet.account,
-            asked,
+            client_request,
             offer.message,
             lambda named: self._live(offer.client, sheet, named),
         )
@@ -239,8 +245,8 @@ class Requests:
         sheet.orders |= {answer.order for answer in header.orders}
         sheet.account, sheet.sequence = account, header.sequence
         sheet.status = "gone" if header.leave else "active"
-        sheet.added = (sheet.added | set(asked.added)) - set(asked.deleted)
-        sheet.deleted = (sheet.deleted | set(asked.deleted)) - set(asked.added)
+        sheet.added = (sheet.added | set(client_request.added)) - set(client_request.deleted)
+        sheet.deleted = (sheet.deleted | set(client_request.deleted)) - set(client_request.added)
         sheets[offer.client] = sheet
         return _Judged(offer, offer.message)
 
@@ -267,7 +273,7 @@ class Requests:
     def _apply(self, judged: list[_Judged], sheets: dict[str, _Sheet]) -> None:
         state, begun = self._state, time.perf_counter()
         try:
-            state.ledger.apply([one.message for one in judged])
+            state.ledger.apply([judgement.message for judgement in judged])
             digests = state.solved()
         except StoreError:
             raise
@@ -278,8 +284,8 @@ class Requests:
                     RefusedError("impossible", f"{problem}. Nothing was changed: {_REMEDY}")
                 )
                 return
-            for one in judged:  # find out which of them it is
-                self._run([one.offer])
+            for judgement in judged:  # find out which of them it is
+                self._run([judgement.offer])
             return
         solved = time.perf_counter()
         answers = self._commit(judged, sheets, digests)
@@ -287,9 +293,9 @@ class Requests:
         state.settle_head()
         for client, sheet in sheets.items():
             state.ledger.keep_account(client, sheet.account)
-        for one, answer in zip(judged, answers, strict=True):
-            one.offer.seconds |= {"solve": solved - begun, "write": written - solved}
-            one.offer.give(answer)
+        for judgement, answer in zip(judged, answers, strict=True):
+            judgement.offer.seconds |= {"solve": solved - begun, "write": written - solved}
+            judgement.offer.give(answer)
 
     def _commit(
         self, judged: list[_Judged], sheets: dict[str, _Sheet], digests: Digests
@@ -297,12 +303,16 @@ class Requests:
         state, storage = self._state, self._state.storage
         with state.changing() as now:
             record = state.record
-            this = _Round(record.round + 1, record.generation, record.ledger_digest, digests, now)
-            changes = [one.recorded() for one in judged if one.message.kind != "none"]
+            this = _RoundSummary(
+                record.round + 1, record.generation, record.ledger_digest, digests, now
+            )
+            changes = [
+                judgement.recorded() for judgement in judged if judgement.message.kind != "none"
+            ]
             state.ledger.record(changes, this.generation, now)
             storage.state.put(replace(record, round=this.number))
             state.keep_digests(digests)
-            positions = [self._enter(one, this) for one in judged]
+            positions = [self._enter(judgement, this) for judgement in judged]
             storage.actors.put(
                 *(
                     replace(state.actor(client), sequence=sheet.sequence, status=sheet.status)
@@ -311,8 +321,13 @@ class Requests:
             )
             checkpoint = state.checkpoint(now)
             answers = [
-                Answer(one.offer.client, one.sequence, one.offer.request.digest, receipt)
-                for one, receipt in zip(
+                AnswerRecord(
+                    judgement.offer.client,
+                    judgement.sequence,
+                    judgement.offer.request.digest,
+                    receipt,
+                )
+                for judgement, receipt in zip(
                     judged, (self._receipt(index, checkpoint) for index in positions), strict=True
                 )
             ]
@@ -332,23 +347,27 @@ class Requests:
         )
         return state.sign("receipt", content).to_bytes()
 
-    def _enter(self, one: _Judged, this: _Round) -> int:
+    def _enter(self, judgement: _Judged, this: _RoundSummary) -> int:
         """One request's commitments, log entry and answers to orders and audits."""
-        state, asked, header = self._state, one.offer.request, one.offer.request.header
+        state, client_request, header = (
+            self._state,
+            judgement.offer.request,
+            judgement.offer.request.header,
+        )
         client = header.client
-        state.storage.commitments.remove(client, asked.deleted)
-        state.storage.commitments.add(client, asked.added)
+        state.storage.commitments.remove(client, client_request.deleted)
+        state.storage.commitments.add(client, client_request.added)
         index = state.append(
             "changed",
             this.now,
             client=client,
             sequence=header.sequence,
-            request=asked.digest,
+            request=client_request.digest,
             message=header.message,
             added=header.added,
             deleted=header.deleted,
-            added_commitments=commitments_root(asked.added),
-            deleted_commitments=commitments_root(asked.deleted),
+            added_commitments=commitments_root(client_request.added),
+            deleted_commitments=commitments_root(client_request.deleted),
             leave=header.leave,
             reset=header.reset,
             orders=[{"found": answer.found, "order": answer.order} for answer in header.orders],
@@ -361,8 +380,8 @@ class Requests:
             erased_by=time_text(this.now + state.settings.erase_within),
             generation=this.generation,
         )
-        if one.message.log is not None:
-            size, root = one.message.log
+        if judgement.message.log is not None:
+            size, root = judgement.message.log
             state.append(
                 "forwarded",
                 this.now,
@@ -381,9 +400,7 @@ class Requests:
         return index
 
     def _after(self, problem: Exception, offers: list[Offer]) -> None:
-        """Something failed, before or after it was durable: what is at rest decides what each offer
-        is told.
-        """
+        """Something failed, before or after the commit: the store decides each offer's answer."""
         waiting = [offer for offer in offers if not offer.answer.done()]
         try:
             self._state.recover()

@@ -113,9 +113,7 @@ def require_next(last: int, sequence: int) -> None:
 
 
 def require_standing(client: str, status: ClientStatus, *, reset: bool) -> None:
-    """Refuse a client that is gone, and one that begins anew unasked, or does not though a restored
-    server asks it to.
-    """
+    """Refuse a client that is gone, resets without being asked, or fails to reset when asked."""
     if status == "gone":
         raise RefusedError(
             "gone", f"{client} has left this federation, or was forgotten: enrol under another name"
@@ -183,14 +181,14 @@ def judge(spec: Spec, account: Account, request: Request, message: Message, live
             "wrong-counts",
             "how many samples were found is disclosed, except under secure aggregation",
         )
-    found = 0 if spec.is_masked else sum(answer.found for answer in request.header.orders)
+    deletions = 0 if spec.is_masked else sum(answer.found for answer in request.header.orders)
     if (
-        found > request.header.deleted and message.kind != "group"
+        deletions > request.header.deleted and message.kind != "group"
     ):  # which may answer when all of its clients have
         raise RefusedError(
             "wrong-counts",
             (
-                f"orders are answered by {found} deletions, but the request has "
+                f"orders are answered by {deletions} deletions, but the request has "
                 f"{request.header.deleted}"
             ),
         )
@@ -204,14 +202,14 @@ def _require_commitments(request: Request, live: Live) -> None:
             "wrong-counts",
             "a commitment is named twice in one request; each sample has one of its own",
         )
-    known = live(named) if named else set()
-    again = [one for one in request.added if one in known]
+    live_commitments = live(named) if named else set()
+    again = [commitment for commitment in request.added if commitment in live_commitments]
     if again:
         raise RefusedError(
             "already-live",
             f"{len(again)} of the samples to add are there already: {again[0].hex()[:16]}…",
         )
-    missing = [one for one in request.deleted if one not in known]
+    missing = [commitment for commitment in request.deleted if commitment not in live_commitments]
     if missing:
         raise RefusedError(
             "not-live",

@@ -1,12 +1,12 @@
 """Rounds of secure aggregation, as the server leads them: who takes part, which phase it is, when
 it is over.
 
-Laws: at most one round is under way. It is in memory only: a server that is killed has applied
-nothing of it, and its clients begin anew. A client's message is answered by how the round stands
-for that client; asking again, or sending the same again, changes nothing. A round that cannot take
-effect any more (the labels were amended, a client of an audit came or went) ends before anything is
-revealed. Whatever fails, a round ends and the next one can begin. Nothing here sleeps: deadlines
-are looked at whenever somebody asks, and whoever waits knows how long at most.
+Laws: at most one round is in progress. It is in memory only: a server that is killed has applied
+nothing of it, and its clients start over. A client's message is answered with the state of the
+round for that client; asking again, or sending the same again, changes nothing. A round that can no
+longer take effect (the labels were amended, a client of an audit came or went) ends before anything
+is revealed. After any failure, a round ends and the next one can begin. Nothing here sleeps:
+deadlines are checked on every call, and every wait has a known limit.
 
 Rebuilds and audits come before changes, but need every client. So that one which is away does not
 hold up everybody's changes, they and changes take turns: a rebuild or an audit that not all have
@@ -92,14 +92,14 @@ _UNREVEALED: tuple[Phase, ...] = (
     "joining",
     "sharing",
     "masking",
-)  # phases in which nobody has helped to unmask anything
+)  # phases in which no client has helped to unmask anything
 _UNKNOWN = "the server does not know this round, because it was started anew"
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a round stands for one client; `waiting` if there is nothing for it to do before
-    something changes.
+class RoundStatus:
+    """The state of a round for one client; `waiting` if it has nothing to do before something
+    changes.
     """
 
     data: bytes
@@ -110,12 +110,12 @@ class Standing:
 
 
 @dataclass
-class _Round:
+class _MaskedRound:
     opening: Opening
     collector: Collector
     everyone: (
         frozenset[str] | None
-    )  # an audit or a rebuild needs all of these; a change needs nobody in particular
+    )  # an audit or a rebuild needs all of these; a change needs no particular client
     joined: float  # when the last client joined
     deadline: float
     members: dict[str, Member] = field(default_factory=dict)  # by client; those that have joined
@@ -136,32 +136,32 @@ class SecureAggregation:
         self._conclusions = conclusions
         self._clock = clock
         self._lock = RLock()
-        self._round: _Round | None = None
+        self._round: _MaskedRound | None = None
         self._ended: OrderedDict[str, str] = (
             OrderedDict()
         )  # a cache: rounds that have ended, and why if they were aborted
         self._rejoining: set[str] = (
             set()
-        )  # clients that said that they begin anew, as a restored server asks them to
-        self.aborted = 0  # rounds that came to nothing since the server was started
-        self._changes = 0  # of all kinds, such as that somebody joined
+        )  # clients that said that they start over, as a restored server asks
+        self.aborted = 0  # rounds that were aborted since the server was started
+        self._changes = 0  # of all kinds, such as a join
         self._version = 0  # of changes that those who wait must hear of
         self._changes_until = (
             -math.inf
-        )  # until then changes come first, because an audit or a rebuild lacked somebody
+        )  # until then changes come first, because an audit or a rebuild lacked a client
         self._watching: list[Future[None]] = []
 
     # -- taking turns ------------------------------------------------------------------------------
 
-    def turn(self, data: bytes | memoryview) -> Standing:
-        """Take what a client says, and answer with how the round stands for it."""
-        said = read_turn(self._state, data)
+    def turn(self, data: bytes | memoryview) -> RoundStatus:
+        """Take a client's message, and answer with the state of the round for it."""
+        turn = read_turn(self._state, data)
         with self._lock:
             self._move()
-            if said.message is not None:
-                self._take(said)
+            if turn.message is not None:
+                self._take(turn)
                 self._move()
-            return self._standing(said)
+            return self._standing(turn)
 
     def change_after(self, version: int) -> Future[None]:
         """Done as soon as anything has changed since that version."""
@@ -171,7 +171,7 @@ class SecureAggregation:
                 change.set_result(None)
             else:
                 self._watching = [
-                    one for one in self._watching if not one.done()
+                    future for future in self._watching if not future.done()
                 ]  # some have stopped waiting
                 self._watching.append(change)
         return change
@@ -188,31 +188,31 @@ class SecureAggregation:
         with self._lock:
             return self._changes, self._due(self._round)
 
-    def _take(self, said: Turn) -> None:
+    def _take(self, turn: Turn) -> None:
         """A message of a phase.
 
-        One that is late is no mistake: its sender learns how the round ended.
+        One that is late is not an error: its sender learns how the round ended.
         """
         current = self._round
-        if current is None or said.aggregation != current.opening.round or said.message is None:
+        if current is None or turn.aggregation != current.opening.round or turn.message is None:
             return
         before = self._heard(current)
         if current.collector.phase == "joining":
-            member = Member(said.client, said.sequence, said.digest, said.client in self._rejoining)
+            member = Member(turn.client, turn.sequence, turn.digest, turn.client in self._rejoining)
             self._conclusions.require_member(member, current.opening.purpose)
-            current.collector.take(said.message)
-            if said.client not in current.members:
-                current.members[said.client], current.joined = member, self._clock()
+            current.collector.take(turn.message)
+            if turn.client not in current.members:
+                current.members[turn.client], current.joined = member, self._clock()
         else:
-            current.collector.take(said.message)
+            current.collector.take(turn.message)
         if self._heard(current) != before:
             is_enough = (
                 current.collector.phase == "joining" and len(current.members) == self._rules.fewest
             )
-            self._changed(wake=is_enough)  # from now on the round may go on by itself
+            self._changed(wake=is_enough)  # from now on the round may advance by itself
 
     @staticmethod
-    def _heard(current: _Round) -> tuple[int, int]:
+    def _heard(current: _MaskedRound) -> tuple[int, int]:
         return len(current.members), len(current.collector.awaited)
 
     # -- moving on ---------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class SecureAggregation:
             current.deadline = self._clock() + self._state.settings.phase_for
             self._changed()
 
-    def _is_complete(self, current: _Round) -> bool:
+    def _is_complete(self, current: _MaskedRound) -> bool:
         """Whether the phase is over: all have answered, or its time is up."""
         collector, now = current.collector, self._clock()
         if collector.phase != "joining":
@@ -261,14 +261,14 @@ class SecureAggregation:
             self._state.clients("active", "must-rejoin")
         )
 
-    def _repeat(self, current: _Round) -> None:
-        """Leave out whoever would make this round differ by little from one that was aborted when
-        it was to be unmasked.
+    def _repeat(self, current: _MaskedRound) -> None:
+        """Leave out clients that would make this round differ by little from one that was aborted
+        when it was to be unmasked.
 
         Clients that have helped to unmask a sum refuse one which differs from it by few clients,
-        and so shows those. The very same sum shows nothing new.
+        and so shows those. The same sum shows nothing new.
         """
-        joined = {(one.client, one.sequence) for one in current.members.values()}
+        joined = {(member.client, member.sequence) for member in current.members.values()}
         for attempt in self._conclusions.attempted():
             if attempt <= joined:
                 others = {client for client, _ in joined - attempt}
@@ -277,7 +277,7 @@ class SecureAggregation:
                     del current.members[client]
                 return
 
-    def _require_current(self, current: _Round) -> None:
+    def _require_current(self, current: _MaskedRound) -> None:
         """Before anything is revealed: the round is still about what it was opened for."""
         opening, spec, now = current.opening, self._state.spec, self._clock()
         if (opening.data_digest, opening.labels_digest) != (spec.data_digest, spec.labels_digest):
@@ -298,9 +298,9 @@ class SecureAggregation:
                 "it is tried again later"
             )
 
-    def _require_members(self, current: _Round) -> None:
-        """Before anything is revealed: the sum lacks nobody that it needs, and the requests in it
-        can still be applied.
+    def _require_members(self, current: _MaskedRound) -> None:
+        """Before anything is revealed: the sum has every client that it needs, and the requests in
+        it can still be applied.
 
         A sum of an audit or a rebuild that lacks a client would show that client, as what the
         ledger has more.
@@ -324,7 +324,7 @@ class SecureAggregation:
                 "client"
             )
 
-    def _conclude(self, current: _Round) -> None:
+    def _conclude(self, current: _MaskedRound) -> None:
         members = [current.members[client] for client, _ in current.collector.included]
         try:
             sum_of = Contribution.from_vector(self._state.spec, current.collector.sum())
@@ -340,15 +340,15 @@ class SecureAggregation:
             raise
         except Exception as problem:
             first = members[0]
-            told = self._conclusions.applied(first.client, first.sequence, current.opening.round)
-            if current.opening.purpose != "change" or told is None:
+            receipt = self._conclusions.applied(first.client, first.sequence, current.opening.round)
+            if current.opening.purpose != "change" or receipt is None:
                 raise Aborted(
                     f"the server could not store the round ({cause_of(problem)}): "
                     "nothing was changed"
                 ) from problem
         self._end(current, "")
 
-    def _end(self, current: _Round, reason: str) -> None:
+    def _end(self, current: _MaskedRound, reason: str) -> None:
         self._round = None
         self.aborted += bool(reason)
         self._rejoining -= set(current.members) if not reason else set()
@@ -375,9 +375,9 @@ class SecureAggregation:
             raise RefusedError("not-allowed", "this federation does not use secure aggregation")
         return rules
 
-    def _opened(self) -> _Round:
-        """The round that is under way, or a new one: a rebuild or an audit if one is wanted,
-        otherwise a change.
+    def _opened(self) -> _MaskedRound:
+        """The round in progress, or a new one: a rebuild or an audit if one is wanted, otherwise a
+        change.
         """
         purpose = self.wanted()
         if (
@@ -403,7 +403,9 @@ class SecureAggregation:
                 lambda name: state.actor(name, "client").public_key,
                 length=length(spec),
             )
-            self._round = _Round(opening, collector, everyone, now, now + state.settings.phase_for)
+            self._round = _MaskedRound(
+                opening, collector, everyone, now, now + state.settings.phase_for
+            )
             self._changed()
         return self._round
 
@@ -425,40 +427,40 @@ class SecureAggregation:
 
     # -- answering ---------------------------------------------------------------------------------
 
-    def _standing(self, said: Turn) -> Standing:
-        aggregation = said.aggregation
+    def _standing(self, turn: Turn) -> RoundStatus:
+        aggregation = turn.aggregation
         if not aggregation:
-            (self._rejoining.add if said.reset else self._rejoining.discard)(said.client)
+            (self._rejoining.add if turn.reset else self._rejoining.discard)(turn.client)
             current = self._opened()
             if current.collector.phase == "joining":
-                return self._answer(said, current, "joining", opening=current.opening.to_json())
-            return self._answer(said, current, "closed")
+                return self._answer(turn, current, "joining", opening=current.opening.to_json())
+            return self._answer(turn, current, "closed")
         current_or_none = self._round
         if current_or_none is not None and current_or_none.opening.round == aggregation:
             collector = current_or_none.collector
-            content = collector.say(said.client) if said.client in collector.awaited else None
-            return self._answer(said, current_or_none, collector.phase, content=content)
-        receipt = self._conclusions.applied(said.client, said.sequence, aggregation)
+            content = collector.say(turn.client) if turn.client in collector.awaited else None
+            return self._answer(turn, current_or_none, collector.phase, content=content)
+        receipt = self._conclusions.applied(turn.client, turn.sequence, aggregation)
         if receipt is not None:
-            return self._answer(said, None, "done", receipt=canonical.decode(receipt))
+            return self._answer(turn, None, "done", receipt=canonical.decode(receipt))
         reason = self._ended.get(aggregation, _UNKNOWN)
-        return self._answer(said, None, "aborted" if reason else "done", reason=reason)
+        return self._answer(turn, None, "aborted" if reason else "done", reason=reason)
 
     def _answer(
         self,
-        said: Turn,
-        current: _Round | None,
+        turn: Turn,
+        current: _MaskedRound | None,
         phase: AnsweredPhase,
         *,
         content: bytes | None = None,
         opening: dict[str, Any] | None = None,
         receipt: object = None,
         reason: str = "",
-    ) -> Standing:
+    ) -> RoundStatus:
         state = self._state
         answer = {
-            "actor": said.client,
-            "aggregation": said.aggregation,
+            "actor": turn.client,
+            "aggregation": turn.aggregation,
             "content": base64.b64encode(content or b"").decode("ascii"),
             "federation": state.federation,
             "fewest": self._rules.fewest,
@@ -469,19 +471,19 @@ class SecureAggregation:
             "reason": reason,
             "receipt": receipt,
             "time": time_text(state.now()),
-            "to": said.digest,
+            "to": turn.digest,
         }
         waiting = current is not None and not content and opening is None
         data = payloads.sign("standing", answer, state.folder.key)
-        return Standing(data, waiting, self._version, self._due(current), said.wait)
+        return RoundStatus(data, waiting, self._version, self._due(current), turn.wait)
 
-    def _due(self, current: _Round | None) -> float:
+    def _due(self, current: _MaskedRound | None) -> float:
         if current is None:
             return 0.0
         end = current.deadline
         if current.collector.phase == "joining":
             if current.everyone is not None or len(current.members) < self._rules.fewest:
-                return math.inf  # whoever joins changes it, and nothing else does
+                return math.inf  # only a join changes it
             end = current.joined + self._state.settings.gather_for
         return max(0.0, end - self._clock())
 

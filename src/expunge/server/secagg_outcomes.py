@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from expunge.crypto import canonical
 from expunge.errors import ExpungeError, RefusedError
-from expunge.evidence import read_entry, receipt_content
+from expunge.evidence.log import read_entry
+from expunge.evidence.receipt import receipt_content
 from expunge.kinds import Purpose
 from expunge.ridge.plausibility import problem_with
 from expunge.ridge.spec import Spec
@@ -38,7 +39,7 @@ _BLAME = (
 @dataclass(frozen=True)
 class Member:
     """A client in a round: the number of its request, the digest of the message it joined by, and
-    whether it begins anew.
+    whether it starts over.
     """
 
     client: str
@@ -156,8 +157,12 @@ class Outcomes:
                     now,
                     aggregation=opening.round,
                     clients=[
-                        {"client": one.client, "sequence": one.sequence, "request": one.request}
-                        for one in members
+                        {
+                            "client": member.client,
+                            "sequence": member.sequence,
+                            "request": member.request,
+                        }
+                        for member in members
                     ],
                     added=sum_of.added,
                     deleted=sum_of.deleted,
@@ -193,7 +198,7 @@ class Outcomes:
         waits for them; log the result.
         """
         with self._upkeep.working, self._ending(opening):
-            return self._audits.conclude(sum_of.statistics, [one.client for one in members])
+            return self._audits.conclude(sum_of.statistics, [member.client for member in members])
 
     def rebuild(self, opening: Opening, sum_of: Contribution, _: Sequence[Member]) -> None:
         """Put the sum of what the remaining clients hold in the ledger's place; the old ledger is

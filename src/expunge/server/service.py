@@ -1,7 +1,7 @@
-"""The service: everything that can be said to the server, whoever carries it.
+"""The service: every call that the server answers, over any carrier.
 
 Bytes in, bytes out; each answer is signed, each refusal a RefusedError that changed nothing. It is
-a carrier (`expunge.wire.carrier`) for whoever is in its process; every other carrier calls it.
+a carrier (`expunge.wire.carrier`) for code in its process; every other carrier calls it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import EvidenceError, RefusedError, StoreError
-from expunge.evidence import published_head, result_content
+from expunge.evidence import published_head
+from expunge.evidence.audit_result import result_content
 from expunge.server.audits import Audits
 from expunge.server.bundles import certificate
 from expunge.server.commands import Commands, enrol
@@ -26,7 +27,7 @@ from expunge.server.requests import Offer, Requests
 from expunge.server.state import Clock, ServerState, Settings
 from expunge.server.storage.folder import OpenStorage, ServerFolder
 from expunge.server.storage.sqlite import open_storage
-from expunge.server.storage.tables import Answer
+from expunge.server.storage.tables import AnswerRecord
 from expunge.server.writer import Writer
 from expunge.storage.sqlite import Hook, no_hook
 from expunge.wire import payloads
@@ -35,13 +36,13 @@ from expunge.wire.refusals import cause_of, malformed
 from expunge.wire.schema import time_text
 
 if TYPE_CHECKING:
-    from expunge.server.secagg import SecureAggregation, Standing
+    from expunge.server.secagg import RoundStatus, SecureAggregation
 
 Report = Callable[[str, BaseException | None], None]
 
 
 def no_report(_: str, __: BaseException | None) -> None:
-    """Nobody is told."""
+    """Default hook: does nothing."""
 
 
 class Service:
@@ -113,11 +114,11 @@ class Service:
 
     @property
     def state(self) -> ServerState:
-        """For carriers that show how things stand; what changes goes through the methods here."""
+        """For carriers that show the state; changes go through the methods here."""
         return self._state
 
     def status(self) -> dict[str, Any]:
-        """Where the federation stands; nothing in it is personal."""
+        """The federation's current state; nothing in it is personal."""
         return self._commands.status() | {"waiting": len(self._queue)}
 
     def federation(self) -> bytes:
@@ -179,20 +180,20 @@ class Service:
         return self.offer(data).result()
 
     def aggregate(self, data: bytes) -> bytes:
-        """A client's turn in a round of secure aggregation, answered by how the round stands for
-        it; one that only asks may wait until something has changed.
+        """A client's turn in a round of secure aggregation, answered with the state of the round
+        for it; one that only asks may wait until something has changed.
         """
-        standing = self.turn(data)
-        end = time.monotonic() + standing.wait
-        while standing.waiting and (left := end - time.monotonic()) > 0.0:
-            change = self.change_after(standing.version)
-            wait([change], timeout=min(left, standing.due))
+        answer = self.turn(data)
+        end = time.monotonic() + answer.wait
+        while answer.waiting and (left := end - time.monotonic()) > 0.0:
+            change = self.change_after(answer.version)
+            wait([change], timeout=min(left, answer.due))
             change.cancel()
-            standing = self.turn(data)
-        return standing.data
+            answer = self.turn(data)
+        return answer.data
 
     @answers_bytes
-    def turn(self, data: bytes | memoryview) -> Standing:
+    def turn(self, data: bytes | memoryview) -> RoundStatus:
         """The same, answered at once."""
         return self._require_rounds().turn(data)
 
@@ -224,7 +225,9 @@ class Service:
                 "amendments": [canonical.decode(data) for data in state.storage.amendments.all()],
                 "audits": self._audits.waiting(name) if is_client else [],
                 "checkpoint": checkpoint.to_json(),
-                "consistency": [one.hex() for one in state.log.consistency(seen, checkpoint.size)],
+                "consistency": [
+                    digest.hex() for digest in state.log.consistency(seen, checkpoint.size)
+                ],
                 "federation": state.federation,
                 "head": state.head.digest if state.head else "",
                 "nonce": content["nonce"],
@@ -232,7 +235,7 @@ class Service:
                 "rebuild": is_client
                 and self.rounds is not None
                 and self.rounds.wanted() == "rebuild",
-                "rotations": [one.to_json() for one in state.rotations()],
+                "rotations": [rotation.to_json() for rotation in state.rotations()],
                 "sequence": actor.sequence,
                 "spec": state.spec.to_dict(),
                 "status": actor.status,
@@ -242,8 +245,8 @@ class Service:
             return payloads.sign("answer", answer, state.folder.key)
 
     def _note_seen(self, name: str) -> None:
-        """Remember that an actor has synced; if that cannot be written, whoever asks is answered
-        all the same.
+        """Remember that an actor has synced; if that cannot be written, the caller is answered all
+        the same.
         """
         try:
             with self._state.changing() as now:
@@ -272,9 +275,9 @@ class Service:
     def _command(self, data: bytes, envelope: Envelope, content: dict[str, Any]) -> bytes:
         state, name, sequence = self._state, content["actor"], content["sequence"]
         digest = hashlib.sha256(data).hexdigest()
-        known = state.storage.answers.get(name, sequence)
-        if known is not None and known.request == digest:
-            return known.answer
+        record = state.storage.answers.get(name, sequence)
+        if record is not None and record.request == digest:
+            return record.answer
         actor = state.actor(name)
         if sequence != actor.sequence + 1:
             reason = (
@@ -291,9 +294,9 @@ class Service:
         except RefusedError:
             raise
         except Exception as problem:
-            known = state.storage.answers.get(name, sequence)
-            if known is not None:
-                return known.answer
+            record = state.storage.answers.get(name, sequence)
+            if record is not None:
+                return record.answer
             raise RefusedError(
                 "storage",
                 f"the command could not be carried out ({cause_of(problem)}): nothing was changed",
@@ -313,7 +316,7 @@ class Service:
                     index = state.append("commanded", now, **entry, action=action, summary=summary)
                     answer = self._result(content, value, index, now)
                     state.storage.actors.put(replace(state.actor(name), sequence=sequence))
-                    state.storage.answers.add(Answer(name, sequence, digest, answer))
+                    state.storage.answers.add(AnswerRecord(name, sequence, digest, answer))
                 state.settle_head()
             self._commands.finish(action)
         return answer
@@ -322,7 +325,7 @@ class Service:
         state = self._state
         checkpoint = None if index is None else state.checkpoint(now)
         logged = None if index is None or checkpoint is None else state.logged(index, checkpoint)
-        told = result_content(
+        answer = result_content(
             federation=state.federation,
             server=state.server_id,
             actor=content["actor"],
@@ -335,7 +338,7 @@ class Service:
             logged=logged,
             checkpoint=checkpoint,
         )
-        return state.sign("result", told).to_bytes()
+        return state.sign("result", answer).to_bytes()
 
     # -- evidence ----------------------------------------------------------------------------------
 
@@ -375,7 +378,7 @@ class Service:
         return self._state.log.consistency(first, second)
 
     def close(self, *, fold: bool = False) -> None:
-        """Finish what has begun and let go of the folder; with `fold`, erase at rest first."""
+        """Finish what has begun and release the folder; with `fold`, erase at rest first."""
         self._queue.close()
         self.upkeep.stop()
         try:

@@ -15,15 +15,16 @@ from typing import Any
 from expunge.crypto import Envelope, canonical
 from expunge.crypto.envelope import SignedHeader
 from expunge.errors import EvidenceError, NotAGramError, RefusedError, SolveError, StoreError
-from expunge.evidence import Checkpoint, Logged, make_entry, read_entry, salted
-from expunge.evidence.log import EntryKind
+from expunge.evidence import Checkpoint, Logged
+from expunge.evidence.digests import salted
+from expunge.evidence.log import EntryKind, make_entry, read_entry
 from expunge.kinds import ClientStatus, Role
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.server.ledger import ServerLedger
 from expunge.server.log import AuditLog
 from expunge.server.storage.folder import ServerFolder
-from expunge.server.storage.tables import Actor, State
+from expunge.server.storage.tables import Actor, ServerRecord
 from expunge.wire.schema import time_seconds, time_text
 
 SALT_BYTES = 32
@@ -79,7 +80,7 @@ class ServerState:
         self.ledger = ServerLedger(folder, self._recorded_spec(), self.solver_name)
         self.head: Head | None = None
         self.headless = ""  # why there is no head, if there is none
-        self._sound = True  # whether memory is what is at rest
+        self._sound = True  # whether memory matches the store
         self.version = 0  # counts changes of what certificates say
         self.find_head()
         self.settle_head()
@@ -90,8 +91,8 @@ class ServerState:
         return self.ledger.spec
 
     @property
-    def record(self) -> State:
-        """Where the server stands, as the store has it."""
+    def record(self) -> ServerRecord:
+        """The server's recorded state."""
         record = self.storage.state.get()
         if record is None:
             raise StoreError(
@@ -106,7 +107,7 @@ class ServerState:
     # -- time --------------------------------------------------------------------------------------
 
     def now(self) -> int:
-        """The time in whole seconds; never earlier than what was stamped before, whatever the clock
+        """The time in whole seconds; never earlier than what was stamped before, even if the clock
         does.
         """
         return max(int(self._clock()), self.record.time)
@@ -158,7 +159,7 @@ class ServerState:
     def find_head(self) -> None:
         """Solve for the head of the ledger in memory.
 
-        Statistics of no samples are refused; a head may also not be had.
+        Statistics of no samples are refused; there may also be no head.
         """
         try:
             self.head, self.headless = self.ledger.solver.head(), ""
@@ -215,7 +216,7 @@ class ServerState:
         return self.vault.unseal(self.ledger.slot_of(record.generation), record.salt, b"salt")
 
     def recover(self) -> None:
-        """After anything unexpected: make the memory what is at rest."""
+        """After anything unexpected: reload memory from the store."""
         self._sound = False
         self.storage.make_room()
         self.folder.adopt_key()
@@ -228,9 +229,7 @@ class ServerState:
 
     @contextmanager
     def mending(self) -> Iterator[None]:
-        """Whatever fails inside, memory is made what is at rest again before anybody else sees
-        it.
-        """
+        """On failure, reload memory from the store before anyone reads it."""
         with self.lock:
             try:
                 yield
@@ -239,7 +238,7 @@ class ServerState:
                 raise
 
     def require_sound(self) -> None:
-        """If memory could not be made what is at rest, try again before anything else is done."""
+        """If the reload failed, retry it first."""
         if not self._sound:
             self.recover()
 
@@ -296,6 +295,6 @@ class ServerState:
         return actor
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self._hashing.shutdown()
         self.folder.close()

@@ -1,5 +1,5 @@
-"""The one thread that changes things: it takes what has come in meanwhile and does it together
-(group commit).
+"""The one thread that changes things: it takes what has come in and does it together (group
+commit).
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Writer:
                 result.set_result(value)
 
     def _run_together(self, offers: list[Offer]) -> None:
-        """Nothing that goes wrong in a round ends this thread; whoever still waits is told that the
-        outcome is open.
+        """Nothing that goes wrong in a round ends this thread; callers still waiting learn that the
+        outcome is unknown.
         """
         try:
             self._run_round(offers)

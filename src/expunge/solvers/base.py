@@ -35,15 +35,18 @@ from expunge.ridge.encoding import (
     integer_rows,
     seen_columns,
 )
+from expunge.ridge.feature_names import FeatureNames
 from expunge.ridge.head import Head
+from expunge.ridge.inputs import single_batch
 from expunge.ridge.plausibility import count_problem, problem_with
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums, require_room
+from expunge.ridge.tables import Matrix, readable_again
 from expunge.solvers.certify import Preconditioner, certified, require_possible, with_diagnostics
 from expunge.solvers.factor import Downdate, Proof, downdate, minors_are_safe, proven_floor
 from expunge.solvers.refinement import Refinement
-from expunge.solvers.system import System, is_well_conditioned, require_well_conditioned
+from expunge.solvers.system import RidgeSystem, is_well_conditioned, require_well_conditioned
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -103,7 +106,14 @@ class ExactSolver(ABC):
 
     The truth is the sums (exact integers); the system's float copy, the preconditioner and the
     iterate are caches, which can be thrown away at any time. Threads may share a solver: calls take
-    turns. A pickle holds spec and statistics alone.
+    turns. A pickle holds spec, statistics and feature names alone.
+
+    Parameters
+    ----------
+    spec : Spec
+        What the head is solved under.
+    statistics : Statistics, optional
+        What is retained at the beginning; nothing if it is left out.
     """
 
     method: str
@@ -119,18 +129,21 @@ class ExactSolver(ABC):
         self._sums = Sums(spec)
         self._by_construction = True  # only ever added to: then S is a Gram, and no proof is needed
         self._trace = 0  # of S, in units of 2^(-2 fraction_bits); part of the truth
-        self._system: System | None = None
+        self._system: RidgeSystem | None = None
         self._refinement: Refinement | None = None
         self._floor: float | None = None  # proven lower bound on the smallest eigenvalue of H
         self._head: Head | None = None
         self._statistics: Statistics | None = None
+        self._feature_names: tuple[str, ...] | None = None
         self.factorisations = 0
         self.resets = 0
         if statistics is not None:
             self.add_statistics(statistics)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.spec, self.statistics)
+        made = type(self), (self.spec, self.statistics)
+        names = self._feature_names
+        return made if names is None else (*made, {"_feature_names": names})
 
     def __repr__(self) -> str:
         return (
@@ -140,18 +153,27 @@ class ExactSolver(ABC):
 
     @property
     def spec(self) -> Spec:
-        """What the head is solved under; `amend` changes it."""
+        """The Spec that the head is solved under; only `amend` changes it."""
         return self._sums.spec
 
     @property
     def count(self) -> int:
-        """The number of retained samples."""
+        """The number of retained samples: those added less those deleted."""
         return self._sums.count
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """The names of the columns of the first table; None as long as there were arrays only.
+
+        Every later table must have the same columns in the same order, and arrays go by position.
+        Names are not part of statistics, digests and heads.
+        """
+        return self._feature_names
 
     @property
     @exclusive
     def statistics(self) -> Statistics:
-        """The exact statistics of what is retained."""
+        """The Statistics of what is retained: those of retraining, bit for bit."""
         if self._statistics is None:
             self._statistics = Statistics.snapshot(
                 self._sums, by_construction=self._by_construction
@@ -160,8 +182,12 @@ class ExactSolver(ABC):
 
     @exclusive
     def settled(self) -> Sums:
-        """The sums themselves, to be read and not changed, and only until the next change: for a
-        digest without a copy.
+        """The sums themselves, for a digest without a copy.
+
+        Returns
+        -------
+        Sums
+            To be read and not changed, and only until the next change.
         """
         self._sums.settle()
         return self._sums
@@ -169,32 +195,71 @@ class ExactSolver(ABC):
     # -- changes -----------------------------------------------------------------------------------
 
     @exclusive
-    def add(self, features: Any, labels: Any, *, lost_columns: str = "refuse") -> None:
-        """Add samples; features and labels as for Statistics.of.
+    def add(self, features: Any, labels: Any = None, *, lost_columns: str = "refuse") -> None:
+        """Add samples; `delete` of the same samples is the exact inverse.
 
-        A column counts as lost only if it is zero in everything retained as well.
+        Parameters
+        ----------
+        features, labels
+            Samples in any form that `Statistics.of` takes, in one batch or in several. All of them
+            are added, or none.
+        lost_columns : {"refuse", "accept"}, default="refuse"
+            What to do with a column that is not zero but rounds to zero throughout. It counts as
+            lost only if it is zero in everything retained as well.
+
+        Raises
+        ------
+        InputError
+            If features or labels cannot be taken, or a table has other columns than the first one:
+            the message names the column, and nothing was added.
+
+        Examples
+        --------
+        >>> from expunge import CholeskySolver, Spec
+        >>> solver = CholeskySolver(Spec(dim=2, labels=("cat", "dog")))
+        >>> solver.add({"age": [0.5, 2.0], "dose": [1.0, 0.0], "label": ["cat", "dog"]})
+        >>> solver.count, solver.feature_names
+        (2, ('age', 'dose'))
+        >>> solver.add({"dose": [1.0], "age": [0.5], "label": ["cat"]})
+        Traceback (most recent call last):
+        expunge.errors.ShapeError: the columns are in another order than in the first table: ...
         """
         check_lost_columns(lost_columns)
-        array = checked_features(self.spec, features)
-        if len(array) > self._most_rows:
+        features = readable_again(features)
+        names = FeatureNames(self._feature_names)
+        batch = self._small_batch(features, labels, names)
+        if batch is None:
             living = self._living if lost_columns == "refuse" else None
             self.add_statistics(
-                Statistics.of(self.spec, array, labels, lost_columns=lost_columns, living=living)
+                Statistics.of_named(
+                    self.spec, features, labels, names, lost_columns=lost_columns, living=living
+                )
             )
-            return
-        rows = integer_rows(self.spec, array, labels)
-        if lost_columns == "refuse":
-            watch = seen_columns(self.spec, array, rows)
-            if watch.any_lost:
-                watch.require_none_lost(self._living)
-        self.add_rows(rows)
+        else:
+            array, rows = batch
+            if lost_columns == "refuse":
+                watch = seen_columns(self.spec, array, rows)
+                if watch.any_lost:
+                    watch.require_none_lost(self._living)
+            self.add_rows(rows)
+        self._feature_names = names.names
 
     @exclusive
     def add_rows(self, rows: Rows) -> None:
         """Add samples that are integers already, as `integer_rows` or a message gives them.
 
-        Law: `add` of the same samples, without a look at lost columns: integers have lost what
+        The same as `add` of the samples, without a look at lost columns: integers have lost what
         they have.
+
+        Parameters
+        ----------
+        rows : Rows
+            Integer features and targets of the samples.
+
+        Raises
+        ------
+        ShapeError
+            If they are of another spec; nothing has changed.
         """
         self._require_rows(rows)
         if len(rows) > self._most_rows:
@@ -210,17 +275,78 @@ class ExactSolver(ABC):
             self._follow(change, 1)
 
     @exclusive
-    def delete(self, features: Any, labels: Any) -> None:
-        """Delete samples that were added, given by the same features and labels."""
-        array = checked_features(self.spec, features)
-        if len(array) > self._most_rows or not is_well_conditioned(self.spec, self._trace):
-            self.delete_statistics(Statistics.of(self.spec, array, labels, lost_columns="accept"))
-            return
-        self.delete_rows(integer_rows(self.spec, array, labels))
+    def delete(self, features: Any, labels: Any = None) -> None:
+        """Delete samples that were added; what is left is what retraining without them gives.
+
+        Parameters
+        ----------
+        features, labels
+            The same features and labels that the samples were added with, in any form that
+            `Statistics.of` takes. All of them are deleted, or none.
+
+        Raises
+        ------
+        ImpossibleDeletionError
+            If these samples provably were not added; nothing was deleted. Arithmetic cannot see
+            every such mistake.
+        InputError
+            If features or labels cannot be taken, or a table has other columns than the first one.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from expunge import CholeskySolver, Spec, WoodburySolver
+        >>> spec = Spec(dim=2, labels=("cat", "dog"))
+        >>> features, labels = np.array([[0.5, 1.0], [2.0, 0.0]]), ["cat", "dog"]
+        >>> solver, retrained = WoodburySolver(spec), CholeskySolver(spec)
+        >>> solver.add(features, labels)
+        >>> solver.delete(features[:1], labels[:1])
+        >>> retrained.add(features[1:], labels[1:])
+        >>> solver.head().digest == retrained.head().digest
+        True
+        """
+        features = readable_again(features)
+        names = FeatureNames(self._feature_names)
+        is_followed = is_well_conditioned(self.spec, self._trace)
+        batch = self._small_batch(features, labels, names) if is_followed else None
+        if batch is None:
+            self.delete_statistics(
+                Statistics.of_named(self.spec, features, labels, names, lost_columns="accept")
+            )
+        else:
+            self.delete_rows(batch[1])
+        self._feature_names = names.names
+
+    def _small_batch(
+        self, features: Any, labels: Any, names: FeatureNames
+    ) -> tuple[Matrix, Rows] | None:
+        """Features and integers of a batch whose rows are worth following; None if there are too
+        many, or several batches.
+        """
+        batch = single_batch(features, labels)
+        if batch is None:
+            return None
+        array = checked_features(self.spec, batch[0], names)
+        if len(array) > self._most_rows:
+            return None
+        return array, integer_rows(self.spec, array, batch[1])
 
     @exclusive
     def delete_rows(self, rows: Rows) -> None:
-        """Delete samples that are integers already. Law: `delete` of the same samples."""
+        """Delete samples that are integers already; the same as `delete` of the samples.
+
+        Parameters
+        ----------
+        rows : Rows
+            Integer features and targets of the samples.
+
+        Raises
+        ------
+        ShapeError
+            If they are of another spec; nothing has changed.
+        ImpossibleDeletionError
+            If these samples provably were not added; nothing has changed.
+        """
         self._require_rows(rows)
         if len(rows) > self._most_rows or not is_well_conditioned(self.spec, self._trace):
             self.delete_statistics(Statistics.of_rows(self.spec, rows))
@@ -235,8 +361,28 @@ class ExactSolver(ABC):
 
     @exclusive
     def add_statistics(self, statistics: Statistics) -> None:
-        """Add samples by their statistics (a gram message); there are no rows to follow, so caches
-        go stale.
+        """Add samples by their statistics; the same as `add` of the samples behind them.
+
+        There are no rows to follow, so the next head costs a factorisation.
+
+        Parameters
+        ----------
+        statistics : Statistics
+            Made under the solver's spec, or under one that it grew from.
+
+        Raises
+        ------
+        SpecMismatchError
+            If they belong to another spec; nothing was added.
+
+        Examples
+        --------
+        >>> from expunge import CholeskySolver, Spec, Statistics
+        >>> spec = Spec(dim=1, outputs=1)
+        >>> solver = CholeskySolver(spec)
+        >>> solver.add_statistics(Statistics.of(spec, [[0.5], [1.5]], [2.0, 3.0]))
+        >>> solver.count
+        2
         """
         self._require_spec(statistics)
         require_room(self.count + statistics.count)
@@ -249,7 +395,29 @@ class ExactSolver(ABC):
 
     @exclusive
     def delete_statistics(self, statistics: Statistics) -> None:
-        """Delete samples by their statistics (a gram message)."""
+        """Delete samples by their statistics; the same as `delete` of the samples behind them.
+
+        Parameters
+        ----------
+        statistics : Statistics
+            Those of samples that were added, under the solver's spec or one that it grew from.
+
+        Raises
+        ------
+        ImpossibleDeletionError
+            If what is left would provably be no samples' statistics; nothing was deleted.
+        SpecMismatchError
+            If they belong to another spec.
+
+        Examples
+        --------
+        >>> from expunge import CholeskySolver, Spec, Statistics
+        >>> spec = Spec(dim=1, outputs=1)
+        >>> solver = CholeskySolver(spec, Statistics.of(spec, [[0.5], [1.5]], [2.0, 3.0]))
+        >>> solver.delete_statistics(Statistics.of(spec, [[0.5]], [2.0]))
+        >>> solver.statistics == Statistics.of(spec, [[1.5]], [3.0])
+        True
+        """
         self._require_spec(statistics)
         gone = statistics.under(self.spec)
         require_room(self.count - gone.count)
@@ -272,8 +440,27 @@ class ExactSolver(ABC):
 
     @exclusive
     def amend(self, spec: Spec) -> None:
-        """Go on under another head spec (gamma, publication) or with labels appended; statistics
-        are kept.
+        """Continue under another spec; the head becomes that of retraining under it.
+
+        Parameters
+        ----------
+        spec : Spec
+            One that differs in gamma, publication or policy, or has labels appended. Statistics and
+            feature names are kept.
+
+        Raises
+        ------
+        SpecMismatchError
+            If the samples would be other integers under `spec`; nothing was changed.
+
+        Examples
+        --------
+        >>> from expunge import CholeskySolver, Spec, Statistics, solve
+        >>> spec = Spec(dim=1, outputs=1)
+        >>> solver = CholeskySolver(spec, Statistics.of(spec, [[0.5], [1.5]], [2.0, 3.0]))
+        >>> solver.amend(spec.with_gamma(0.25))
+        >>> solver.head().digest == solve(solver.statistics).digest
+        True
         """
         if not spec.grows_from(self.spec):
             raise SpecMismatchError(
@@ -294,14 +481,37 @@ class ExactSolver(ABC):
 
     @exclusive
     def head(self) -> Head:
-        """The certified head of what is retained: bit for bit that of `solve(statistics)`."""
+        """The certified head of what is retained: bit for bit that of `solve(statistics)`.
+
+        Returns
+        -------
+        Head
+            Published weights with digest, error bound and diagnostics. The same object until the
+            next change.
+
+        Raises
+        ------
+        SolveError
+            If no head can be published, for example because the system is too ill-conditioned to
+            certify; nothing was changed.
+
+        Examples
+        --------
+        >>> from expunge import CholeskySolver, Spec, WoodburySolver
+        >>> spec = Spec(dim=1, labels=("cat", "dog"))
+        >>> solver, other = CholeskySolver(spec), WoodburySolver(spec)
+        >>> solver.add([[0.5], [2.0]], ["cat", "dog"])
+        >>> other.add([[2.0], [0.5]], ["dog", "cat"])
+        >>> solver.head().digest == other.head().digest
+        True
+        """
         if self._head is None:
             if not is_well_conditioned(self.spec, self._trace):
                 self._require_possible()  # first, as `solve` does
                 require_well_conditioned(self.spec, self._trace)
             try:
                 preconditioner, floor = self._preconditioner(), self._ready_floor()
-                head, found = certified(self._ready_refinement(), preconditioner, floor)
+                head, diagnostics = certified(self._ready_refinement(), preconditioner, floor)
             except ExpungeError:
                 raise
             except BaseException:  # an interrupt may have torn iterate and residual apart
@@ -309,7 +519,7 @@ class ExactSolver(ABC):
                 raise
             self.resets += preconditioner.renewals
             self._head = with_diagnostics(
-                head, found, self.method, self.factorisations, self.resets
+                head, diagnostics, self.method, self.factorisations, self.resets
             )
         return self._head
 
@@ -318,7 +528,7 @@ class ExactSolver(ABC):
     @property
     def _most_rows(self) -> int:
         """Batches larger than this are changed by their statistics: following rows would cost more
-        than starting anew.
+        than starting over.
         """
         return max(16, self.spec.width // 4)
 
@@ -352,7 +562,7 @@ class ExactSolver(ABC):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Around every change: whatever interrupts it, other than a refusal that put all back,
+        """Around every change: any interruption, other than a refusal that restored everything,
         makes the solver unusable.
         """
         try:
@@ -373,13 +583,13 @@ class ExactSolver(ABC):
         self._statistics = None
 
     def _rebuilt(self) -> None:
-        """The sums changed by something else than rows: what follows rows must be made anew."""
+        """The sums changed other than by rows: what follows rows must be rebuilt."""
         self._changed()
         self._system = None
         self._refinement = None
         self._trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
 
-    def _ready_system(self) -> System:
+    def _ready_system(self) -> RidgeSystem:
         system = self._system
         if (
             system is None
@@ -389,20 +599,20 @@ class ExactSolver(ABC):
             return self._fresh_system()
         return system
 
-    def _float_copy_is_lost(self, system: System) -> bool:
+    def _float_copy_is_lost(self, system: RidgeSystem) -> bool:
         """Whether changes since the float copy of S was made have cost it too many of its bits."""
         return system.pending_rows > 0 and system.gram_error > 2.0**-10 * self.spec.gamma
 
-    def _fresh_system(self) -> System:
-        """The system made anew from the sums, unless it is."""
+    def _fresh_system(self) -> RidgeSystem:
+        """The system, rebuilt from the sums unless it is current."""
         if self._system is None or self._system.pending_rows:
             self._sums.settle()
             refinement, self._refinement, self._system = self._refinement, None, None
             if refinement is None:
-                self._system = System(self.spec, self._sums.gram)
+                self._system = RidgeSystem(self.spec, self._sums.gram)
                 return self._system
-            del refinement.system  # the old one goes first: there is not always room for two
-            self._system = refinement.system = System(self.spec, self._sums.gram)
+            del refinement.system  # free the old one first: memory may not hold two
+            self._system = refinement.system = RidgeSystem(self.spec, self._sums.gram)
             self._refinement = refinement
         return self._system
 
@@ -429,7 +639,7 @@ class ExactSolver(ABC):
             )
         return self._floor
 
-    def _proof_after_deletion(self) -> tuple[System | None, float | None]:
+    def _proof_after_deletion(self) -> tuple[RidgeSystem | None, float | None]:
         """The system after a deletion by statistics, and the proof that it is positive definite.
 
         There is neither where the conditioning rule says that float64 could not tell; `head`
@@ -438,7 +648,7 @@ class ExactSolver(ABC):
         trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
         if not is_well_conditioned(self.spec, trace):
             return None, None
-        system = System(self.spec, self._sums.gram)
+        system = RidgeSystem(self.spec, self._sums.gram)
         try:
             return system, proven_floor(system)
         except NotAGramError as refusal:
@@ -451,24 +661,24 @@ class ExactSolver(ABC):
         impossible.
         """
         change = Change(self.spec, rows)
-        found = self._judged(change.values)
-        if found is Downdate.IMPOSSIBLE:
+        verdict = self._judged(change.values)
+        if verdict is Downdate.IMPOSSIBLE:
             raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}")
         with self._changing():
-            self._delete_judged(rows, change, found)
+            self._delete_judged(rows, change, verdict)
 
     def _judged(self, values: Float) -> float | Downdate:
         """What the downdate lemma says of deleting these rows; a stale preconditioner that leaves
-        it open is made anew.
+        it open is rebuilt.
         """
         floor, system = self._ready_floor(), self._ready_system()
         preconditioner, least = self._preconditioner(), Proof.of(system).accepted
-        found = downdate(system, preconditioner.solve, floor, values, least)
-        if found is Downdate.UNDECIDED and not preconditioner.fresh:
-            found = downdate(system, preconditioner.renew(), floor, values, least)
-        return found
+        verdict = downdate(system, preconditioner.solve, floor, values, least)
+        if verdict is Downdate.UNDECIDED and not preconditioner.fresh:
+            verdict = downdate(system, preconditioner.renew(), floor, values, least)
+        return verdict
 
-    def _delete_judged(self, rows: Rows, change: Change, found: float | Downdate) -> None:
+    def _delete_judged(self, rows: Rows, change: Change, verdict: float | Downdate) -> None:
         """Take the rows out, unless integers or a proof object; then nothing has changed."""
         system = self._ready_system()
         self._sums.change(rows, -1)
@@ -479,11 +689,13 @@ class ExactSolver(ABC):
                 problem = problem_with(self._sums)
                 if problem is not None:
                     raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
-            del system  # it is made anew for a proof, and there is not always room for two
-            self._floor = found if isinstance(found, float) else proven_floor(self._fresh_system())
+            del system  # it is rebuilt for a proof, and memory may not hold two
+            self._floor = (
+                verdict if isinstance(verdict, float) else proven_floor(self._fresh_system())
+            )
         except ExpungeError as refusal:
             self._sums.change(rows, 1)
-            # Made anew when needed: taking the rows out of float64 and putting them back costs bits
+            # Rebuilt when needed: taking the rows out of float64 and putting them back costs bits
             self._system = None
             if isinstance(refusal, NotAGramError):
                 raise ImpossibleDeletionError(
@@ -495,7 +707,7 @@ class ExactSolver(ABC):
         self._changed()
         self._follow(change, -1, system_changed=True)
 
-    def _integers_must_decide(self, rows: Rows, system: System) -> bool:
+    def _integers_must_decide(self, rows: Rows, system: RidgeSystem) -> bool:
         """Whether a deletion just made needs the exact checks: float64 is in doubt, or the last
         sample of a kind is gone.
         """

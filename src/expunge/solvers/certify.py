@@ -18,9 +18,9 @@ from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
 from expunge.solvers.factor import CholeskyFactor, proven_floor
 from expunge.solvers.refinement import Propose, Refinement
-from expunge.solvers.system import System, require_well_conditioned
+from expunge.solvers.system import RidgeSystem, require_well_conditioned
 
-STALE_LIMIT = 2.0**-8  # a tracked or stale preconditioner that contracts less is made anew
+STALE_LIMIT = 2.0**-8  # a tracked or stale preconditioner that contracts less is rebuilt
 _MOST_STALLS = 3  # steps after which the bound was not even halved
 _FRESH_LIMIT = 2.0**-1  # a fresh one that contracts less cannot be
 
@@ -78,10 +78,52 @@ def certified(
 
 
 def solve(statistics: Statistics) -> Head:
-    """Retraining: the certified head of these statistics from scratch (Variant A, cold).
+    """The certified head of these statistics, from scratch: this is what retraining means.
 
-    Law: `weights` is (S + gamma I)^-1 G, correctly rounded to multiples of 2^-publication_bits; no
-    path, thread count or BLAS changes one byte of it.
+    `weights` is (S + gamma I)^-1 G, correctly rounded to multiples of 2^-publication_bits. No path,
+    number of threads or BLAS changes one byte of it.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Of the retained samples. They may be the result of subtractions.
+
+    Returns
+    -------
+    Head
+        With a proven error bound, and diagnostics whose method is "retrain".
+
+    Raises
+    ------
+    InputError
+        If `statistics` is something else.
+    NotAGramError
+        If integers prove that no set of samples has these statistics, or if no lower bound on the
+        smallest eigenvalue can be proven.
+    IllConditionedError
+        If width * 2^-53 * trace(H) / gamma > 2^-6. The message has the smallest gamma that will do.
+    UndecidableTieError
+        If a weight lies within 2^-(publication_bits + 128) of the middle of two grid points.
+    PublicationRangeError
+        If a weight is too large to be an exact float64 on the publication grid.
+
+    See Also
+    --------
+    CholeskySolver, WoodburySolver : the same heads, kept up to date under changes.
+
+    Examples
+    --------
+    Deleting gives the head of retraining, bit for bit:
+
+    >>> import expunge
+    >>> spec = expunge.Spec(dim=2, labels=("cat", "dog"))
+    >>> X, y = [[0.0, 1.0], [1.0, 0.5], [3.0, 2.0], [4.0, 2.5]], ["cat", "cat", "dog", "dog"]
+    >>> everything = expunge.Statistics.of(spec, X, y)
+    >>> gone = expunge.Statistics.of(spec, X[3:], y[3:])
+    >>> unlearned = expunge.solve(everything - gone)
+    >>> retrained = expunge.solve(expunge.Statistics.of(spec, X[:3], y[:3]))
+    >>> unlearned.digest == retrained.digest
+    True
     """
     if not isinstance(statistics, Statistics):
         raise InputError(
@@ -89,16 +131,16 @@ def solve(statistics: Statistics) -> Head:
             "are Statistics.zero(spec)"
         )
     spec = statistics.spec
-    known = statistics.gram_by_construction
-    if not known:
+    by_construction = statistics.gram_by_construction
+    if not by_construction:
         require_possible(statistics)
     require_well_conditioned(spec, sum(statistics.diagonal()))
-    system = System(spec, statistics.gram, once=True)
-    floor = spec.gamma if known else proven_floor(system)
+    system = RidgeSystem(spec, statistics.gram, once=True)
+    floor = spec.gamma if by_construction else proven_floor(system)
     factor = CholeskyFactor(system)
     preconditioner = Preconditioner(factor.solve, fresh=True, renew=lambda: factor.solve)
-    head, found = certified(Refinement(system, statistics.moment), preconditioner, floor)
-    return with_diagnostics(head, found, "retrain", 1, 0)
+    head, diagnostics = certified(Refinement(system, statistics.moment), preconditioner, floor)
+    return with_diagnostics(head, diagnostics, "retrain", 1, 0)
 
 
 def require_possible(statistics: Statistics | Sums) -> None:
@@ -109,8 +151,10 @@ def require_possible(statistics: Statistics | Sums) -> None:
 
 
 def with_diagnostics(
-    head: Head, found: Diagnostics, method: str, factorisations: int, resets: int
+    head: Head, diagnostics: Diagnostics, method: str, factorisations: int, resets: int
 ) -> Head:
     """The same head, telling how it was reached."""
-    told = replace(found, method=method, factorisations=factorisations, resets=resets)
-    return replace(head, diagnostics=told)
+    head_diagnostics = replace(
+        diagnostics, method=method, factorisations=factorisations, resets=resets
+    )
+    return replace(head, diagnostics=head_diagnostics)

@@ -22,7 +22,7 @@ from scipy.linalg import lapack
 from expunge.errors import NotAGramError
 from expunge.exact import blas
 from expunge.solvers.refinement import Propose
-from expunge.solvers.system import UNIT, System
+from expunge.solvers.system import UNIT, RidgeSystem
 
 Float = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class CholeskyFactor:
     L')^-1 U'.
     """
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: RidgeSystem) -> None:
         self._factor = _cholesky(system.gram, system.gamma)
         width = system.spec.width
         self._rows, self._columns, self._signs = (
@@ -122,7 +122,7 @@ class Proof:
     lost: float
 
     @classmethod
-    def of(cls, system: System) -> Proof:
+    def of(cls, system: RidgeSystem) -> Proof:
         """The proof that this system's float copy allows."""
         width = system.spec.width
         trace = float(np.abs(system.gram.diagonal()).sum()) + width * system.gamma
@@ -142,7 +142,7 @@ class Proof:
         return self.rungs[-1] + self.guard + self.lost + _LEAST * self.gamma
 
 
-def proven_floor(system: System) -> float:
+def proven_floor(system: RidgeSystem) -> float:
     """A proven lower bound on the smallest eigenvalue of H; refuses an S for which there is none.
 
     Every Gram has one, under the conditioning rule. The system must be fresh.
@@ -171,7 +171,7 @@ class Downdate(Enum):
 
 
 def downdate(
-    system: System, precondition: Propose, floor: float, rows: Float, least: float
+    system: RidgeSystem, precondition: Propose, floor: float, rows: Float, least: float
 ) -> float | Downdate:
     """A proven lower bound on the smallest eigenvalue of H - rows.T @ rows, given one (`floor`) for
     H.
@@ -204,7 +204,7 @@ def downdate(
     return carried if carried >= least else Downdate.UNDECIDED
 
 
-def minors_are_safe(system: System) -> bool:
+def minors_are_safe(system: RidgeSystem) -> bool:
     """Whether float64 shows that no diagonal entry and no 2x2 minor of S is negative.
 
     False means that integers must decide. Features that are zero throughout are left out: nothing
@@ -223,7 +223,7 @@ def minors_are_safe(system: System) -> bool:
         allowed = np.multiply.outer(roots[start : start + rows], roots[start:])
         allowed -= error
         close = np.abs(system.gram[start : start + rows, start:]) >= allowed
-        close[:, :rows] &= above[:rows, :rows]  # anything may stand below the diagonal
+        close[:, :rows] &= above[:rows, :rows]  # entries below the diagonal are arbitrary
         if close.any():
             return False
     return True

@@ -137,7 +137,7 @@ class FloatWoodburySolver(FloatSolver):
     factors.
 
     The sums are kept as well (the paper's algorithm keeps only G, which would make its own reset
-    impossible); when a downdate is infeasible, inverse and head are solved from them anew, and
+    impossible); when a downdate is infeasible, inverse and head are solved from them again, and
     `resets` counts it.
     """
 

@@ -36,7 +36,7 @@ class TrackedInverse:
 
     @property
     def upper(self) -> Array:
-        """The upper triangle of T, row-major; what stands below is not meaningful."""
+        """The upper triangle of T, row-major; entries below the diagonal are not meaningful."""
         return self._inverse.T
 
     def solve(self, right: Array) -> Array:

@@ -20,7 +20,7 @@ from expunge.exact import blas, wide
 from expunge.exact.gram import Digits
 from expunge.exact.symmetric import add_transposed_product, rows_times
 from expunge.ridge.spec import Spec
-from expunge.solvers.system import System
+from expunge.solvers.system import RidgeSystem
 
 Float = NDArray[np.float64]
 Propose = Callable[[Float], Float]
@@ -51,7 +51,7 @@ class Refinement:
     times.
     """
 
-    def __init__(self, system: System, moment: wide.Wide) -> None:
+    def __init__(self, system: RidgeSystem, moment: wide.Wide) -> None:
         spec = system.spec
         self.system = system
         self.bits = max(

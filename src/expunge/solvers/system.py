@@ -22,14 +22,14 @@ from expunge.ridge.spec import MOST_GAMMA, Spec
 Float = NDArray[np.float64]
 
 UNIT = 2.0**-53
-# Beyond this the words of S, three times the memory of S itself, are made anew for each product:
-# time for memory.
+# Beyond this the words of S, three times the memory of S itself, are rebuilt for each product: time
+# for memory.
 KEPT_WIDTH = 4097
 KEPT_ONCE = 2048  # the same for a system used once, which would not gain by keeping them
 _HALF = 26  # gamma's mantissa is cut into two parts, so that each times a digit fits 64 bits
 
 
-class System:
+class RidgeSystem:
     """H = S + gamma I, exactly; made from the packed 128-bit upper triangle of S.
 
     Residuals and products are integers in units of 2^-(2 fraction_bits + guard_bits + b) for an
@@ -39,8 +39,8 @@ class System:
 
     def __init__(self, spec: Spec, gram: wide.Wide, *, once: bool = False) -> None:
         self.spec = spec
-        kept = spec.width <= (KEPT_ONCE if once else KEPT_WIDTH)
-        self._words = SymmetricWords(gram, spec.width, keep=kept, copied=not (once or kept))
+        keep = spec.width <= (KEPT_ONCE if once else KEPT_WIDTH)
+        self._words = SymmetricWords(gram, spec.width, keep=keep, copied=not (once or keep))
         self._rows = _ChangedRows(spec.width)
         self.digit_bits = self._words.digit_bits
         packed = wide.to_float(gram, -2 * spec.grid.fraction_bits)
@@ -86,12 +86,12 @@ class System:
         digits = wide.balanced_digits(step.view(np.uint64)[None], self.digit_bits)
         self._words.subtract_product(residual, digits, shift + self.guard_bits)
         low, high = self._mantissa & ((1 << _HALF) - 1), self._mantissa >> _HALF
-        for place, digit in enumerate(digits):
+        for position, digit in enumerate(digits):
             integers = digit.astype(np.int64)
             for part, offset in ((low, 0), (high, _HALF)):
                 if part:
-                    place_shift = shift + self._gamma_shift + offset + self.digit_bits * place
-                    wide.add_shifted(residual, integers * np.int64(-part), place_shift)
+                    digit_shift = shift + self._gamma_shift + offset + self.digit_bits * position
+                    wide.add_shifted(residual, integers * np.int64(-part), digit_shift)
         if self._rows.count:
             rows, deleted = self._rows.stacked()
             product = rows_times(rows, step.view(np.uint64)[None], 2)

@@ -17,10 +17,56 @@ from expunge.solvers.refinement import Propose
 
 
 class CholeskySolver(ExactSolver):
-    """Variant A: factors S + gamma I and refines against the exact ledger.
+    """Variant A: factors S + gamma I by Cholesky and refines against the exact ledger.
 
-    After a few changed rows the factor still serves, corrected for them; after more, or when
-    refinement with it becomes slow (which is measured, not guessed), it is made anew.
+    After any stream of adds and deletes, `head()` is, bit for bit, the head of retraining on the
+    retained samples, and that of `WoodburySolver`.
+
+    Parameters
+    ----------
+    spec : Spec
+        What heads are solved under; `amend` changes it.
+    statistics : Statistics, optional
+        What the ledger begins with; by default no samples.
+
+    Attributes
+    ----------
+    method : str
+        "cholesky".
+    factorisations : int
+        Factors made so far.
+    resets : int
+        Factors that were made because refinement with the old one had become slow.
+
+    Raises
+    ------
+    InputError
+        If `spec` is something else.
+    SpecMismatchError
+        If the statistics are of another spec.
+
+    See Also
+    --------
+    WoodburySolver : faster for streams of single changes to wide features.
+    solve : the same head from statistics, once.
+
+    Notes
+    -----
+    After a few changed rows (at most a 32nd of the width, or 4) the factor still serves, corrected
+    for them. After more, or when refinement with it becomes slow, which is measured, it is rebuilt.
+
+    Examples
+    --------
+    >>> import expunge
+    >>> spec = expunge.Spec(dim=2, labels=("cat", "dog"))
+    >>> X, y = [[0.0, 1.0], [1.0, 0.5], [3.0, 2.0], [4.0, 2.5]], ["cat", "cat", "dog", "dog"]
+    >>> solver = expunge.CholeskySolver(spec)
+    >>> solver.add(X, y)
+    >>> solver.delete(X[3:], y[3:])
+    >>> solver.count
+    3
+    >>> solver.head() == expunge.solve(expunge.Statistics.of(spec, X[:3], y[:3]))
+    True
     """
 
     method = "cholesky"
@@ -55,11 +101,55 @@ class CholeskySolver(ExactSolver):
 
 
 class WoodburySolver(ExactSolver):
-    """Variant B: tracks T = (S + gamma I)^-1 row by row and refines against the exact ledger.
+    """Variant B: tracks (S + gamma I)^-1 row by row and refines against the exact ledger.
 
-    T is reset from the ledger when a downdate is numerically infeasible or when refinement with it
-    becomes slow. A change by statistics has no rows to update T by: it then serves as a stale
-    preconditioner.
+    After any stream of adds and deletes, `head()` is, bit for bit, the head of retraining on the
+    retained samples, and that of `CholeskySolver`.
+
+    Parameters
+    ----------
+    spec : Spec
+        What heads are solved under; `amend` changes it.
+    statistics : Statistics, optional
+        What the ledger begins with; by default no samples.
+
+    Attributes
+    ----------
+    method : str
+        "woodbury".
+    factorisations : int
+        Inverses made from the ledger so far.
+    resets : int
+        Inverses that were given up because a downdate was numerically infeasible or refinement had
+        become slow.
+
+    Raises
+    ------
+    InputError
+        If `spec` is something else.
+    SpecMismatchError
+        If the statistics are of another spec.
+
+    See Also
+    --------
+    CholeskySolver : the same methods and the same heads, by a Cholesky factor.
+    solve : the same head from statistics, once.
+
+    Notes
+    -----
+    The tracked inverse is a cache, which only proposes corrections. A change by statistics has no
+    rows to update it by: it then serves as a stale preconditioner.
+
+    Examples
+    --------
+    >>> import expunge
+    >>> spec = expunge.Spec(dim=2, labels=("cat", "dog"))
+    >>> X, y = [[0.0, 1.0], [1.0, 0.5], [3.0, 2.0], [4.0, 2.5]], ["cat", "cat", "dog", "dog"]
+    >>> solver = expunge.WoodburySolver(spec, expunge.Statistics.of(spec, X, y))
+    >>> solver.delete(X[:1], y[:1])
+    >>> retrained = expunge.solve(expunge.Statistics.of(spec, X[1:], y[1:]))
+    >>> solver.head().digest == retrained.digest
+    True
     """
 
     method = "woodbury"

@@ -12,7 +12,7 @@ from pathlib import Path
 from expunge.errors import StoreBusyError, StoreError
 
 _DRAFT = ".part"
-_OTHERS = 0o077  # the modes of whoever is not the owner
+_OTHERS = 0o077  # permission bits of everyone but the owner
 
 
 def sync_folder(folder: Path) -> None:
@@ -78,9 +78,9 @@ def erase(path: Path) -> None:
 
 
 def erase_drafts(folder: Path) -> None:
-    """Remove what `write_whole` leaves in a folder if the process is killed in its middle.
+    """Remove what `write_whole` leaves in a folder if the process is killed midway.
 
-    Whoever calls holds the folder.
+    The caller holds the folder.
     """
     for draft in sorted(folder.glob(f"*{_DRAFT}")):
         erase(draft)

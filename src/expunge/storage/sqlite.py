@@ -31,7 +31,7 @@ Hook = Callable[[str], None]
 
 
 def no_hook(_: str) -> None:
-    """Nothing happens."""
+    """No-op hook."""
 
 
 class Database:
@@ -139,7 +139,7 @@ class Database:
     # -- the file ----------------------------------------------------------------------------------
 
     def truncate_log(self) -> None:
-        """Bring the write-ahead log into the database and cut it to nothing."""
+        """Bring the write-ahead log into the database and truncate it."""
         with self._lock:
             try:
                 busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
@@ -159,7 +159,7 @@ class Database:
             self.truncate_log()
 
     def copy_to(self, path: Path, emptying: Sequence[str] = ()) -> None:
-        """A consistent copy in one file, made while others go on; `emptying` are statements that
+        """A consistent copy in one file, made while others continue; `emptying` are statements that
         take out of it what is not to be copied, to the last byte.
         """
         make_file(path)

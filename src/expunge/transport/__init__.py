@@ -1,1 +1,1 @@
-"""Carriers: the ways from clients to the server. All carry the same bytes."""
+"""Carriers: the ways from clients and offices to the server. All carry the same bytes."""

@@ -1,9 +1,9 @@
-"""The HTTP carrier: the routes of docs/protocol.md over TLS, on connections that are kept.
+"""The HTTP carrier: the routes of docs/protocol.md over TLS, on persistent connections.
 
-Law: every call ends in the server's bytes, in RefusedError if the server said no, or in
+Law: every call ends in the server's bytes, in RefusedError if the server refused, or in
 CarrierError if it is not known what the server did. Nothing is tried twice at one address; with
-several, the next one is tried when one gives no answer, which is safe because whatever changes
-something is applied once. The server's certificate is always verified.
+several, the next one is tried when one gives no answer, which is safe because every change is
+applied once. The server's certificate is always verified.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ except ImportError as _problem:
         f"{_problem}. The HTTP carrier needs it: pip install 'expunge[http]'"
     ) from _problem
 
+__all__ = ["HttpCarrier"]
+
 _JSON = "application/json"
 _BINARY = "application/octet-stream"
 _HEAD = "application/vnd.expunge.published.v1"
@@ -51,13 +53,53 @@ class _Answer:
 
 
 class HttpCarrier:
-    """Carries to a server by its addresses.
+    """A carrier to a server by HTTP over TLS; safe to use from several threads.
 
-    `ca` is the PEM of a private authority; without it, the system's are trusted.
+    The methods are those of `expunge.wire.carrier.Carrier`. Each returns the server's bytes, or
+    raises `RefusedError` (the server refused; this attempt changed nothing) or `CarrierError` (no
+    whole answer came: offer the same bytes again). The module needs the extra `http`.
 
-    `timeout` is how long to wait for a piece of an answer, or for a piece of what is sent to be
-    taken: requests may have to wait for a round. `timing` is told, for each request that was
-    answered, the seconds of each phase at the server. Safe in threads.
+    Parameters
+    ----------
+    urls : str or sequence of str
+        The addresses of one server, such as `https://expunge.example.org:8443`. If one gives no
+        answer, the next is tried; the one that answered last is tried first. Plain `http` is
+        accepted for loopback addresses only.
+    ca : str, default ""
+        The PEM of a private certificate authority (`Token.ca`); empty to trust the system's.
+    timeout : float, default 90.0
+        Seconds to wait for each part of an answer to arrive, or of a request to be taken. A request
+        may have to wait for a round of secure aggregation.
+    connect_timeout : float, default 10.0
+        Seconds to wait for a connection.
+    timing : callable or None, default None
+        Called with a dict of the server's seconds by phase, for each request that got its receipt.
+
+    Raises
+    ------
+    FormatError
+        No address is given, one is malformed or not protected by TLS, or `ca` is not in PEM.
+
+    Examples
+    --------
+    >>> import socket
+    >>> from expunge.transport.http import HttpCarrier
+    >>> HttpCarrier("http://expunge.example.org")
+    Traceback (most recent call last):
+    ...
+    expunge.errors.FormatError: the address ... is not protected on its way: use https. ...
+
+    A server that cannot be reached is a `CarrierError`; nothing was sent:
+
+    >>> unused = socket.socket()  # bound and not listening: nobody else gets the port
+    >>> unused.bind(("127.0.0.1", 0))
+    >>> carrier = HttpCarrier(f"http://127.0.0.1:{unused.getsockname()[1]}")
+    >>> carrier.checkpoint()
+    Traceback (most recent call last):
+    ...
+    expunge.errors.CarrierError: http://127.0.0.1:... refuses connections: ... Nothing was sent
+    >>> carrier.close()
+    >>> unused.close()
     """
 
     def __init__(
@@ -91,38 +133,110 @@ class HttpCarrier:
     # -- actors ------------------------------------------------------------------------------------
 
     def federation(self) -> bytes:
-        """The envelope `federation`."""
+        """Fetch the envelope `federation` (`GET /v1/federation`).
+
+        Returns
+        -------
+        bytes
+            The envelope.
+        """
         return self._envelope("GET", "/v1/federation")
 
     def enrol(self, data: bytes) -> bytes:
-        """Offer an enrolment."""
+        """Offer an enrolment (`POST /v1/enrolments`).
+
+        Parameters
+        ----------
+        data : bytes
+            An envelope of kind `enrolment`.
+
+        Returns
+        -------
+        bytes
+            An envelope of kind `enrolled`.
+        """
         return self._envelope("POST", "/v1/enrolments", data)
 
     def request(self, data: bytes) -> bytes:
-        """Offer a client's request."""
+        """Offer a client's request (`POST /v1/requests`).
+
+        Parameters
+        ----------
+        data : bytes
+            The signed request.
+
+        Returns
+        -------
+        bytes
+            An envelope of kind `receipt`.
+        """
         answer = self._ask("POST", "/v1/requests", data, {"content-type": _BINARY})
         if self._timing is not None:
             self._timing(_phases(answer.timing))
         return _content(answer, _JSON)
 
     def sync(self, data: bytes) -> bytes:
-        """Ask what is new."""
+        """Ask what is new (`POST /v1/sync`).
+
+        Parameters
+        ----------
+        data : bytes
+            An envelope of kind `question`.
+
+        Returns
+        -------
+        bytes
+            An envelope of kind `answer`.
+        """
         return self._envelope("POST", "/v1/sync", data)
 
     def aggregate(self, data: bytes) -> bytes:
-        """Take a turn in a round of secure aggregation."""
+        """Take a turn in a round of secure aggregation (`POST /v1/aggregations`).
+
+        Parameters
+        ----------
+        data : bytes
+            An envelope of kind `turn`, or the binary message of a phase.
+
+        Returns
+        -------
+        bytes
+            An envelope of kind `standing`.
+        """
         return self._envelope(
             "POST", "/v1/aggregations", data, _JSON if data[:1] == b"{" else _BINARY
         )
 
     def command(self, data: bytes) -> bytes:
-        """Offer a command, or ask."""
+        """Offer a command, or ask a question (`POST /v1/commands`).
+
+        Parameters
+        ----------
+        data : bytes
+            An envelope of kind `command`.
+
+        Returns
+        -------
+        bytes
+            An envelope of kind `result`.
+        """
         return self._envelope("POST", "/v1/commands", data)
 
     # -- evidence ----------------------------------------------------------------------------------
 
     def head(self, known: str | None = None) -> bytes | None:
-        """The published head, unless it is known."""
+        """Fetch the published head with its certificate (`GET /v1/head`).
+
+        Parameters
+        ----------
+        known : str or None, default None
+            The digest of a head that the caller holds.
+
+        Returns
+        -------
+        bytes or None
+            The file of the head; None if the current head is the known one.
+        """
         headers = {"if-none-match": f'"{known}"'} if known else {}
         answer = self._ask("GET", "/v1/head", headers=headers)
         if answer.status == 304 and known:
@@ -130,11 +244,30 @@ class HttpCarrier:
         return _content(answer, _HEAD)
 
     def checkpoint(self) -> bytes:
-        """The envelope `checkpoint`."""
+        """Fetch the envelope `checkpoint` (`GET /v1/checkpoint`).
+
+        Returns
+        -------
+        bytes
+            The envelope.
+        """
         return self._envelope("GET", "/v1/checkpoint")
 
     def entries(self, start: int, end: int) -> list[bytes]:
-        """Entries of the audit log."""
+        """Fetch consecutive entries of the audit log (`GET /v1/log/entries`).
+
+        Parameters
+        ----------
+        start : int
+            The index of the first entry, counted from 0.
+        end : int
+            The index after the last entry.
+
+        Returns
+        -------
+        list of bytes
+            Entries from `start` on; the server may answer with fewer.
+        """
         texts = self._texts("/v1/log/entries", start=start, end=end)
         try:
             return [base64.b64decode(text, validate=True) for text in texts]
@@ -144,15 +277,41 @@ class HttpCarrier:
             ) from problem
 
     def inclusion(self, index: int, size: int) -> list[bytes]:
-        """An inclusion proof."""
+        """Fetch an inclusion proof (`GET /v1/log/inclusion`).
+
+        Parameters
+        ----------
+        index : int
+            The index of the entry, counted from 0.
+        size : int
+            The size of the log that the proof is for.
+
+        Returns
+        -------
+        list of bytes
+            Hashes of 32 bytes each.
+        """
         return _hashes(self._texts("/v1/log/inclusion", index=index, size=size))
 
     def consistency(self, first: int, second: int) -> list[bytes]:
-        """A consistency proof."""
+        """Fetch a consistency proof (`GET /v1/log/consistency`).
+
+        Parameters
+        ----------
+        first : int
+            The smaller size of the log.
+        second : int
+            The larger size of the log.
+
+        Returns
+        -------
+        list of bytes
+            Hashes of 32 bytes each.
+        """
         return _hashes(self._texts("/v1/log/consistency", first=first, second=second))
 
     def close(self) -> None:
-        """Let go of connections; a later call opens them anew."""
+        """Close the connections; a later call opens new ones."""
         for key in self._pools.pools.keys():  # noqa: SIM118 - no dictionary
             pool = self._pools.pools.get(key)
             if pool is not None:
@@ -188,13 +347,13 @@ class HttpCarrier:
         """The answer of the first address that gives one."""
         troubles = []
         for step in range(len(self._bases)):
-            place = (self._last + step) % len(self._bases)
+            index = (self._last + step) % len(self._bases)
             try:
-                answer = self._ask_one(self._bases[place], method, path, body, headers or {})
+                answer = self._ask_one(self._bases[index], method, path, body, headers or {})
             except CarrierError as trouble:
                 troubles.append(trouble)
                 continue
-            self._last = place
+            self._last = index
             return answer
         if len(troubles) == 1:
             raise troubles[0]
@@ -244,7 +403,7 @@ def _content(answer: _Answer, kind: str) -> bytes:
 
 
 def _refusal(answer: _Answer, base: str, location: str) -> Exception:
-    """What a status other than 200 means: the server's own refusal, or somebody else's."""
+    """What a status other than 200 means: the server's own refusal, or another party's."""
     if 300 <= answer.status < 400:
         return CarrierError(
             f"{base} sends us elsewhere ({location!r:.200}): give that address instead"
@@ -252,13 +411,13 @@ def _refusal(answer: _Answer, base: str, location: str) -> Exception:
     if answer.kind == _JSON:
         with suppress(ValueError):
             return from_json(json.loads(answer.data))
-    said = (
+    reason = (
         "is overloaded or not running behind its proxy"
         if answer.status in (502, 503, 504)
         else "does not say why"
     )
     return CarrierError(
-        f"{base} answers with status {answer.status} and {said}: offer the same again later"
+        f"{base} answers with status {answer.status} and {reason}: offer the same again later"
     )
 
 
@@ -369,8 +528,8 @@ def _context(ca: str) -> ssl.SSLContext:
 
 def _phases(text: str) -> dict[str, float]:
     """The seconds by phase of a `Server-Timing` header; what is not understood is left out."""
-    found = (_PHASE.fullmatch(piece.strip()) for piece in text.split(","))
-    return {piece[1]: float(piece[2]) / 1000.0 for piece in found if piece}
+    matches = (_PHASE.fullmatch(piece.strip()) for piece in text.split(","))
+    return {piece[1]: float(piece[2]) / 1000.0 for piece in matches if piece}
 
 
 def _hashes(texts: list[str]) -> list[bytes]:

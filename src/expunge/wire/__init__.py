@@ -1,3 +1,3 @@
-"""What clients, officers, operators and the server say to one another, byte for byte:
+"""What clients, officers, operators and the server send to one another, byte for byte:
 docs/protocol.md in code.
 """

@@ -47,8 +47,8 @@ def _target_bytes(spec: Spec, target: Float) -> bytes:
     labels change neither.
     """
     used = np.flatnonzero(target)
-    one = 2.0**spec.label_grid.fraction_bits
-    if spec.is_classification and len(used) == 1 and target[used[0]] == one:
+    unit = 2.0**spec.label_grid.fraction_bits
+    if spec.is_classification and len(used) == 1 and target[used[0]] == unit:
         return _HARD + pack("I", int(used[0]))
-    kept = int(used[-1]) + 1 if len(used) else 0
-    return _REAL + pack("I", kept) + target[:kept].astype("<i8").tobytes()
+    length = int(used[-1]) + 1 if len(used) else 0
+    return _REAL + pack("I", length) + target[:length].astype("<i8").tobytes()

@@ -1,11 +1,11 @@
-"""Messages: what changes in a request, as bytes; of the kinds gram, rows, factor and group.
+"""Messages: the changes of a request as bytes, of the kinds gram, rows, factor and group.
 
 A group message is an aggregator's: what its whole group adds minus what it deletes. A net message
-is the sum of a round of masked ones, and travels nowhere.
+is the sum of a round of masked ones, and is never sent.
 
-Laws: `read(spec, kind, added, deleted, write(...))` gives back what was written; what is left over,
-missing, or not what the numbers say is refused. `request_bytes`, the size of a request before it is
-made, is never less than what the request turns out to be.
+Laws: `read(spec, kind, added, deleted, write(...))` gives back what was written; bytes that are
+left over, missing, or not what the numbers say are refused. `request_bytes`, the size of a request
+before it is made, is never less than what the request turns out to be.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RowsPart:
         for part, shift in (((high * high), 42), ((high * low), 22), ((low * low), 0)):
             for start in range(
                 0, len(part), 1 << 18
-            ):  # each term is below 2^43, so that so many fit 63 bits
+            ):  # each term is below 2^43, so that 2^18 of them fit 63 bits
                 wide.add_shifted(total, part[start : start + (1 << 18)].sum(axis=0), shift)
         return total
 
@@ -99,7 +99,7 @@ Part = RowsPart | GramPart | FactorPart
 
 @dataclass(frozen=True)
 class Message:
-    """What a request adds and what it deletes; None where there is nothing."""
+    """What a request adds and what it deletes; None for no samples."""
 
     kind: ChangeKind
     added: Part | None = None
@@ -147,7 +147,9 @@ def _factor_bytes(spec: Spec, part: Part | None) -> bytes:
 def read(
     spec: Spec, kind: ChangeKind, added: int, deleted: int, data: bytes | memoryview
 ) -> Message:
-    """The message of these bytes, which must be of exactly so many samples added and deleted."""
+    """The message of these bytes, which must have exactly these counts of samples added and
+    deleted.
+    """
     reader = Reader(data, "the message", "offer it again")
     if kind == "none":
         message = Message(kind)
@@ -262,9 +264,7 @@ _NUMBER_BYTES = 8
 
 
 def request_bytes(spec: Spec, kind: MessageKind, added: int, deleted: int, orders: int = 0) -> int:
-    """An upper bound for a request that adds and deletes so many samples, by a message of this
-    kind.
-    """
+    """An upper bound for a request with these counts of samples, by a message of this kind."""
     samples, parts = added + deleted, (added > 0) + (deleted > 0)
     if kind == "rows":
         message = parts + samples * (SALT_BYTES + _NUMBER_BYTES * (spec.dim + spec.columns))
@@ -287,14 +287,14 @@ def fitting(
     """The kind of message by which such a request is within `largest` bytes: this one, or else
     gram; None if neither is.
 
-    Rows may go as gram where the spec allows that, which shows the server less.
+    Rows may go as gram where the spec allows that.
     """
     kinds: list[MessageKind] = [kind]
     if kind == "rows" and "gram" in spec.messages:
         kinds.append("gram")
-    for one in kinds:
-        if largest is None or request_bytes(spec, one, added, deleted, orders) <= largest:
-            return one
+    for candidate in kinds:
+        if largest is None or request_bytes(spec, candidate, added, deleted, orders) <= largest:
+            return candidate
     return None
 
 

@@ -1,7 +1,7 @@
-"""What is said in envelopes: enrolments, questions, commands, and the server's answers.
+"""The payloads of envelopes: enrolments, questions, commands, and the server's answers.
 
-Each function makes or reads one kind of payload with exactly the keys of docs/protocol.md; who
-signed it is for the caller to verify.
+Each function makes or reads one kind of payload with exactly the keys of docs/protocol.md; the
+caller verifies who signed it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Refusals: the table of their codes, and how they are told in JSON and over HTTP.
+"""Refusals: the table of their codes, and their forms in JSON and HTTP.
 
-A refusal says that this attempt changed nothing. Whether an earlier one did, whose answer was lost,
-it says only if it was given after the number of the request was looked up: an applied request would
-have been answered by its receipt.
+A refusal says that this attempt changed nothing. It says the same of an earlier attempt, whose
+answer was lost, only if it was given after the number of the request was looked up: an applied
+request would have been answered by its receipt.
 
 Law: every code that a server, gateway, aggregator or Flower app answers with is in `REFUSALS`, and
 in the table of docs/protocol.md.
@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from expunge.errors import ExpungeError, FormatError, RefusalCode, RefusedError
 
-# Whether it helps to ask again: the same bytes, later; something else, made anew by what the
-# refusal and a sync tell; or not before a person has done something.
+# Whether it helps to ask again: the same bytes, later; something else, composed again from what the
+# refusal and a sync say; or not before a person has done something.
 Retry = Literal["later", "anew", "no"]
 # The earliest moment at which a code is given: as the bytes arrive; once they can be read; once it
 # is known who signed them; once the number of the request was looked up and found to be new.
@@ -28,8 +28,8 @@ Moment = Literal["arrived", "read", "proven", "judged"]
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """What a code means: to HTTP, to a retry, and to people."""
+class RefusalMeaning:
+    """What a code means: for HTTP, for a retry, and for people."""
 
     status: int
     moment: Moment
@@ -37,57 +37,65 @@ class Refusal:
     meaning: str
 
 
-REFUSALS: dict[RefusalCode, Refusal] = {
-    "malformed": Refusal(400, "read", "no", "not what this page describes, truncated, altered"),
-    "bad-signature": Refusal(403, "read", "no", "not signed by the enrolled key"),
-    "unknown-actor": Refusal(403, "read", "no", "nobody of that name is enrolled"),
-    "bad-token": Refusal(403, "proven", "no", "a token that is used, expired or another's"),
-    "not-allowed": Refusal(
+REFUSALS: dict[RefusalCode, RefusalMeaning] = {
+    "malformed": RefusalMeaning(
+        400, "read", "no", "not what this page describes, truncated, altered"
+    ),
+    "bad-signature": RefusalMeaning(403, "read", "no", "not signed by the enrolled key"),
+    "unknown-actor": RefusalMeaning(403, "read", "no", "nobody of that name is enrolled"),
+    "bad-token": RefusalMeaning(403, "proven", "no", "a token that is used, expired or another's"),
+    "not-allowed": RefusalMeaning(
         403, "read", "anew", "not for this role, or not by the spec as it is now"
     ),
-    "not-found": Refusal(404, "proven", "no", "no such entry, proof or page"),
-    "sequence-gap": Refusal(
+    "not-found": RefusalMeaning(404, "proven", "no", "no such entry, proof or page"),
+    "sequence-gap": RefusalMeaning(
         409, "proven", "anew", "beyond the next number, which is `details.expected`"
     ),
-    "sequence-reused": Refusal(409, "proven", "anew", "the number was used for another request"),
-    "name-taken": Refusal(
+    "sequence-reused": RefusalMeaning(
+        409, "proven", "anew", "the number was used for another request"
+    ),
+    "name-taken": RefusalMeaning(
         409,
         "proven",
         "no",
         "name or key of somebody who is enrolled, or of a client that is gone",
     ),
-    "must-rejoin": Refusal(409, "judged", "anew", "the server was restored, see below"),
-    "gone": Refusal(
+    "must-rejoin": RefusalMeaning(409, "judged", "anew", "the server was restored, see below"),
+    "gone": RefusalMeaning(
         410, "proven", "no", "the client has left or was forgotten; the order is closed"
     ),
-    "too-large": Refusal(413, "arrived", "anew", "more bytes than the server takes"),
-    "too-many": Refusal(
+    "too-large": RefusalMeaning(413, "arrived", "anew", "more bytes than the server takes"),
+    "too-many": RefusalMeaning(
         429, "arrived", "later", "asked too often, or no room for the body at present"
     ),
-    "wrong-federation": Refusal(422, "read", "no", "of another federation"),
-    "wrong-spec": Refusal(
+    "wrong-federation": RefusalMeaning(422, "read", "no", "of another federation"),
+    "wrong-spec": RefusalMeaning(
         422, "proven", "anew", "of another data spec, or made before labels were amended"
     ),
-    "wrong-counts": Refusal(422, "judged", "no", "numbers that contradict each other"),
-    "wrong-round": Refusal(422, "proven", "anew", "of another round, roster or list of survivors"),
-    "wrong-phase": Refusal(422, "proven", "anew", "not what this phase of the round expects"),
-    "wrong-share": Refusal(
+    "wrong-counts": RefusalMeaning(422, "judged", "no", "numbers that contradict each other"),
+    "wrong-round": RefusalMeaning(
+        422, "proven", "anew", "of another round, roster or list of survivors"
+    ),
+    "wrong-phase": RefusalMeaning(
+        422, "proven", "anew", "not what this phase of the round expects"
+    ),
+    "wrong-share": RefusalMeaning(
         422,
         "proven",
         "no",
         "a share that is not the one dealt (`details.holder`, `details.dealer`)",
     ),
-    "already-live": Refusal(422, "judged", "no", "a commitment that is added twice"),
-    "not-live": Refusal(422, "judged", "no", "a commitment deleted that is not there"),
-    "not-opened": Refusal(422, "judged", "no", "a row that is not the one committed to"),
-    "impossible": Refusal(
+    "already-live": RefusalMeaning(422, "judged", "no", "a commitment that is added twice"),
+    "not-live": RefusalMeaning(422, "judged", "no", "a commitment deleted that is not there"),
+    "not-opened": RefusalMeaning(422, "judged", "no", "a row that is not the one committed to"),
+    "impossible": RefusalMeaning(
         422, "judged", "no", "what would be left is the statistics of no set of samples"
     ),
-    "unsolvable": Refusal(422, "proven", "anew", "no head can be published"),
-    "unknown-order": Refusal(422, "judged", "anew", "no such order waits for an answer"),
-    "unknown-audit": Refusal(422, "judged", "anew", "no such audit waits for an answer"),
-    "unknown-action": Refusal(422, "read", "no", "no such action"),
-    "storage": Refusal(
+    "unsolvable": RefusalMeaning(422, "proven", "anew", "no head can be published"),
+    "unknown-order": RefusalMeaning(422, "judged", "anew", "no such order waits for an answer"),
+    "unknown-audit": RefusalMeaning(422, "judged", "anew", "no such audit waits for an answer"),
+    "unknown-action": RefusalMeaning(422, "read", "no", "no such action"),
+    "storage": RefusalMeaning(
         503,
         "arrived",
         "later",
@@ -108,11 +116,11 @@ def _codes(**wanted: str) -> frozenset[RefusalCode]:
 PASSING = _codes(retry="later")
 JUDGED = _codes(moment="judged")  # so no earlier attempt took effect
 UNREAD = frozenset[RefusalCode]({"malformed", "too-large"})  # nothing was looked up
-# Given before a signature has been checked, too: whoever gets one is not known to be who it says.
+# Given before a signature has been checked, too: the receiver's identity is not verified.
 UNPROVEN = _codes(moment="read")
 ANYBODY = UNPROVEN | _codes(moment="arrived")
 OUT_OF_STEP = frozenset[RefusalCode]({"sequence-gap", "sequence-reused"})
-# Of a request in which nothing could be mended: it is kept as it is.
+# Of a request in which nothing could be fixed: it is kept as it is.
 KEPT = OUT_OF_STEP | {"unknown-actor", "bad-signature", "wrong-federation", "gone"}
 # Given before the number is looked up too, but from then on no attempt can take effect.
 BY_SPEC = frozenset[RefusalCode]({"wrong-spec", "not-allowed"})
@@ -143,10 +151,10 @@ def status_of(code: RefusalCode) -> int:
 
 def codes_by_status(codes: Iterable[RefusalCode]) -> dict[int, list[RefusalCode]]:
     """Codes gathered by their status, for descriptions."""
-    found: dict[int, list[RefusalCode]] = {}
+    by_status: dict[int, list[RefusalCode]] = {}
     for code in sorted(codes):
-        found.setdefault(status_of(code), []).append(code)
-    return dict(sorted(found.items()))
+        by_status.setdefault(status_of(code), []).append(code)
+    return dict(sorted(by_status.items()))
 
 
 def to_json(refusal: RefusedError) -> dict[str, Any]:
@@ -182,7 +190,7 @@ def headers_of(refusal: RefusedError) -> dict[str, str]:
 
 @contextmanager
 def malformed() -> Iterator[None]:
-    """Whatever cannot be read within is refused as malformed."""
+    """Anything unreadable inside is refused as malformed."""
     try:
         yield
     except RefusedError:

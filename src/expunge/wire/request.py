@@ -41,8 +41,8 @@ _CHECK = schema.objects(
 
 @dataclass(frozen=True)
 class OrderAnswer:
-    """What a client found for an erasure order, and deletes by this request: perhaps nothing;
-    perhaps not disclosed.
+    """How many samples a client found for an erasure order, and deletes by this request; perhaps
+    none, perhaps not disclosed (-1).
     """
 
     order: str
@@ -51,8 +51,8 @@ class OrderAnswer:
 
 @dataclass(frozen=True)
 class AuditAnswer:
-    """What a client's store says of itself: a salted digest of statistics recomputed from its
-    samples, and their number.
+    """A client's answer to an audit: a salted digest of the statistics recomputed from its samples,
+    and their number.
     """
 
     audit: str
@@ -62,9 +62,9 @@ class AuditAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a client asks, without the samples themselves.
+    """What a client asks for, without the samples themselves.
 
-    `nonce` keeps the request's digest from saying anything.
+    `nonce` is random, so that the request's digest says nothing about its content.
     """
 
     federation: str
@@ -91,8 +91,8 @@ class Header:
         return {
             "added": self.added,
             "audits": [
-                {"audit": one.audit, "count": one.count, "digest": one.digest}
-                for one in self.audits
+                {"audit": answer.audit, "count": answer.count, "digest": answer.digest}
+                for answer in self.audits
             ],
             "client": self.client,
             "deleted": self.deleted,
@@ -100,7 +100,7 @@ class Header:
             "leave": self.leave,
             "message": self.message,
             "nonce": self.nonce,
-            "orders": [{"found": one.found, "order": one.order} for one in self.orders],
+            "orders": [{"found": answer.found, "order": answer.order} for answer in self.orders],
             "reset": self.reset,
             "sequence": self.sequence,
             "spec": {"data": self.data_digest, "labels": self.labels_digest},
@@ -109,9 +109,9 @@ class Header:
 
 @dataclass(frozen=True)
 class Preamble:
-    """Who claims to send something under which number; `signed` says whether it is true.
+    """The claimed sender of a message and its number; `signed` verifies the claim.
 
-    Whether the body is the one that was signed is open.
+    Whether the body is the one that was signed is not checked yet.
     """
 
     federation: str
@@ -122,8 +122,8 @@ class Preamble:
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it was received: header, commitments and message bytes; `signed` says who signed
-    it.
+    """A request as it was received: header, commitments and message bytes; `signed` verifies the
+    sender.
     """
 
     header: Header
@@ -182,8 +182,9 @@ def _header(content: dict[str, Any]) -> Header:
         **{name: content[name] for name in (*same, "reset")},
         data_digest=content["spec"]["data"],
         labels_digest=content["spec"]["labels"],
-        orders=tuple(OrderAnswer(one["order"], one["found"]) for one in content["orders"]),
+        orders=tuple(OrderAnswer(answer["order"], answer["found"]) for answer in content["orders"]),
         audits=tuple(
-            AuditAnswer(one["audit"], one["digest"], one["count"]) for one in content["audits"]
+            AuditAnswer(answer["audit"], answer["digest"], answer["count"])
+            for answer in content["audits"]
         ),
     )

@@ -1,8 +1,8 @@
 """Checks of fields: names, times, nonces, digests, and objects made of them.
 
-A check takes a value and what it is, and returns the value or raises FormatError naming the field.
-What is signed has one form only, so these checks are the same for what parties send, for evidence
-and for what is kept in files.
+A check takes a value and its description, and returns the value or raises FormatError naming the
+field. Signed data has one form only, so these checks are the same for messages, for evidence and
+for stored files.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def key_text(value: Any, what: str) -> str:
 
 
 def anything(value: Any, what: str) -> Any:  # noqa: ARG001 - as every check
-    """Whatever it is: checked by whoever reads it."""
+    """Any value: checked by its reader."""
     return value
 
 
@@ -157,8 +157,8 @@ def lists(check: Check) -> Check:
     def check_all(value: Any, what: str) -> Any:
         if not isinstance(value, list):
             raise FormatError(f"{what} must be a list, got {value!r:.80}")
-        for place, item in enumerate(value):
-            check(item, f"item {place} of {what}")
+        for index, item in enumerate(value):
+            check(item, f"item {index} of {what}")
         return value
 
     return check_all
@@ -171,8 +171,8 @@ def objects(checks: dict[str, Check]) -> Object:
     def check(value: Any, what: str) -> dict[str, Any]:
         for key, item in canonical.require_keys(value, what, keys).items():
             checks[key](item, f"{key!r} of {what}")
-        found: dict[str, Any] = value
-        return found
+        content: dict[str, Any] = value
+        return content
 
     return check
 
@@ -192,7 +192,7 @@ def mapping(check_key: Check, check_value: Check) -> Check:
 
 
 def envelope_json(value: Any, what: str) -> Any:
-    """The JSON value of an envelope; its kind and signatures are for whoever reads it."""
+    """The JSON value of an envelope; its kind and signatures are checked by the reader."""
     return canonical.require_keys(value, what, frozenset({"payload", "payloadType", "signatures"}))
 
 

@@ -1,9 +1,9 @@
 """Enrolment tokens: one line of text that an operator passes to a new client, officer or operator.
 
 A token says where the server is and which key it signs with, so that nothing has to be trusted on
-first use, and carries a secret that enrols once. The server keeps the secret's SHA-256 only.
+first use, and carries a secret that enrols once. The server stores only the secret's SHA-256.
 
-`Token.redeem` is the one way to enrol: for clients, officers and operators, and for the clients of
+`Token.redeem` is the only way to enrol: for clients, officers and operators, and for the clients of
 a server that was rebuilt.
 """
 
@@ -13,7 +13,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
@@ -22,6 +22,8 @@ from expunge.kinds import Role
 from expunge.wire import payloads, schema
 from expunge.wire.carrier import Carrier
 from expunge.wire.refusals import NOT_ENROLLED
+
+__all__ = ["Token"]
 
 _PREFIX = "expunge-token-1."
 _CHECK = schema.objects(
@@ -39,22 +41,63 @@ _CHECK = schema.objects(
 
 @dataclass(frozen=True)
 class Token:
-    """Who may enrol, at which server.
+    r"""A one-time right to enrol under one name, at one server.
 
-    `ca` is the PEM of a private certificate authority, or empty.
+    An operator makes tokens (`Office.token`, `Federation.token`, `expunge server token`);
+    `expunge.client.enrol` and `Office.enrol` redeem them. Pass a token on confidentially: until it
+    is used or expires, its holder can enrol in its name.
+
+    Attributes
+    ----------
+    federation : str
+        The federation's id, 32 hexadecimal digits.
+    name : str
+        The name to enrol under: 1 to 64 of `a-z 0-9 - _ .`, beginning with a letter or digit.
+    role : {"client", "officer", "operator"}
+        What the holder may do.
+    secret : str
+        64 hexadecimal digits; the server stores only their digest.
+    server : PublicKey
+        The key that the server signs with.
+    urls : tuple of str
+        Where the server is: https URLs, or the folder of a server on this machine.
+    ca : str, default ""
+        The PEM of a private certificate authority; empty if the system's are to be trusted.
+
+    Examples
+    --------
+    >>> from expunge.crypto import SigningKey
+    >>> from expunge.wire.token import Token
+    >>> token = Token(
+    ...     federation="0123456789abcdef" * 2,
+    ...     name="hospital-a",
+    ...     role="client",
+    ...     secret="0123456789abcdef" * 4,
+    ...     server=SigningKey(bytes(32)).public,
+    ...     urls=("https://expunge.example.org:8443",),
+    ... )
+    >>> text = token.to_text()
+    >>> text[:16]
+    'expunge-token-1.'
+    >>> Token.from_text(text + "\n") == token
+    True
+    >>> Token.from_text(text[:-8])
+    Traceback (most recent call last):
+    ...
+    expunge.errors.FormatError: the enrolment token is damaged: copy it again, whole (...)
     """
 
     federation: str
     name: str
     role: Role
-    secret: str
+    secret: str = field(repr=False)
     server: PublicKey
     urls: tuple[str, ...]
     ca: str = ""
 
     @property
     def secret_digest(self) -> str:
-        """What the server keeps of the secret."""
+        """The digest of the secret, which is all that the server stores of it."""
         return secret_digest(self.secret)
 
     def redeem(
@@ -66,33 +109,39 @@ class Token:
         signer: Callable[[Envelope], PublicKey],
         undo: Callable[[], None] | None,
     ) -> dict[str, Any]:
-        """Enrol a key; after a lost answer, the same call again finishes it.
+        """Enrol a key; after a lost answer, the same call again finishes the enrolment.
+
+        `expunge.client.enrol` and `Office.enrol` call this, with a folder to keep the key in.
 
         Parameters
         ----------
         key : SigningKey
-            The key to enrol, durable already: the server may take it in though no answer comes.
+            The key to enrol. It must be stored durably before: the server may take it in though no
+            answer comes.
         carrier : Carrier
             The way to the server.
         spec : str
             The data digest of a client's spec; empty for an office.
         signer : callable
-            The server's key that must have signed this answer.
-        undo : callable, optional
-            Called if this attempt was refused for good; None where an earlier one may have
-            arrived.
+            Takes the envelope of the answer, and returns the server's key that must have signed it.
+        undo : callable or None
+            Called without arguments if this attempt was refused for good; None if an earlier
+            attempt may have arrived.
 
         Returns
         -------
         dict
-            The server's answer, signed and about this key.
+            The server's answer, signed and about this key: `federation`, `name`, `role`, `key`,
+            `server`, `spec`, `sequence` and `log`.
 
         Raises
         ------
         RefusedError
             The server does not take the key in.
+        CarrierError
+            No answer came: call again with the same key.
         EvidenceError
-            The answer is another server's, or about somebody else.
+            The answer is another server's, or about another name, role or key.
         """
         content = {
             "federation": self.federation,
@@ -125,7 +174,13 @@ class Token:
         return answer
 
     def to_text(self) -> str:
-        """The line of text."""
+        """The token as one line of text; `from_text` is the inverse.
+
+        Returns
+        -------
+        str
+            `expunge-token-1.` and base64url.
+        """
         content = {
             "ca": self.ca,
             "federation": self.federation,
@@ -141,7 +196,23 @@ class Token:
 
     @classmethod
     def from_text(cls, text: str) -> Token:
-        """The inverse of `to_text`; white space around it does no harm."""
+        """The token in a line of text; white space around it is ignored.
+
+        Parameters
+        ----------
+        text : str
+            What `to_text` returned.
+
+        Returns
+        -------
+        Token
+            The token.
+
+        Raises
+        ------
+        FormatError
+            The text is not a token, or is incomplete.
+        """
         stripped = text.strip()
         if not stripped.startswith(_PREFIX):
             raise FormatError(

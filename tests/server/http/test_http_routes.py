@@ -14,15 +14,9 @@ import pytest
 
 from expunge.crypto import Envelope, SigningKey
 from expunge.errors import RefusedError
-from expunge.evidence import (
-    Receipt,
-    published_head,
-    read_entry,
-    verify_consistency,
-    verify_inclusion,
-)
-from expunge.evidence.log import Checkpoint
-from expunge.evidence.merkle import leaf_hash
+from expunge.evidence import Receipt, published_head
+from expunge.evidence.log import Checkpoint, read_entry
+from expunge.evidence.merkle import leaf_hash, verify_consistency, verify_inclusion
 from expunge.wire import payloads
 from expunge.wire.refusals import body_of, headers_of, status_of
 from support.https_server import HandClient, Served, asked, served

@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from expunge.errors import StoreError
-from expunge.evidence import leaf_hash, new_nodes
+from expunge.evidence.merkle import leaf_hash, new_nodes
 from expunge.server.storage import tables
 from expunge.server.storage.folder import OpenStorage
 from expunge.server.storage.sqlite import SqliteStorage
 from support.memory_storage import Content, MemoryDisk, MemoryStorage
 
-STATE = tables.State("f", "k", "{}", "woodbury", 0, 5, 1, b"salt", "", "")
+STATE = tables.ServerRecord("f", "k", "{}", "woodbury", 0, 5, 1, b"salt", "", "")
 
 names = st.sampled_from(["ada", "bob", "eve"])
 ids = st.sampled_from(["0a", "0b", "0c"])
@@ -42,7 +42,9 @@ entries = st.builds(
     names,
     ids,
 )
-orders = st.builds(tables.Order, ids, small, small, maybe, st.none() | blobs, names, maybe, maybe)
+orders = st.builds(
+    tables.OrderRecord, ids, small, small, maybe, st.none() | blobs, names, maybe, maybe
+)
 order_replies = st.builds(tables.OrderReply, names, maybe, maybe, maybe)
 audits = st.builds(
     tables.Audit,
@@ -112,7 +114,7 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
     "tokens.withdraw": (lambda s, *v: s.tokens.withdraw(*v), (names, small)),
     "answers.add": (
         lambda s, v: s.answers.add(*v),
-        (st.lists(st.builds(tables.Answer, names, small, ids, blobs), max_size=3),),
+        (st.lists(st.builds(tables.AnswerRecord, names, small, ids, blobs), max_size=3),),
     ),
     "commitments.add": (lambda s, *v: s.commitments.add(*v), (names, blob_lists)),
     "commitments.remove": (lambda s, *v: s.commitments.remove(*v), (names, blob_lists)),
@@ -175,7 +177,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {  # one call of each method that changes 
     "tokens.add": (tables.EnrolmentToken("0a", "ada", "client", 9),),
     "tokens.remove": ("0a",),
     "tokens.withdraw": ("ada", 3),
-    "answers.add": (tables.Answer("ada", 1, "r", b"a"),),
+    "answers.add": (tables.AnswerRecord("ada", 1, "r", b"a"),),
     "commitments.add": ("ada", [b"c"]),
     "commitments.remove": ("ada", [b"c"]),
     "commitments.remove_all": ("ada",),
@@ -190,8 +192,8 @@ SAMPLES: dict[str, tuple[Any, ...]] = {  # one call of each method that changes 
     "log.append": (b"{}", [(0, 0, b"h")]),
     "amendments.add": (b"e",),
     "rotations.add": (b"e",),
-    "orders.add": (tables.Order("0a", 1, 2, None, None), ["ada"]),
-    "orders.put": (tables.Order("0a", 1, 2, None, None),),
+    "orders.add": (tables.OrderRecord("0a", 1, 2, None, None), ["ada"]),
+    "orders.put": (tables.OrderRecord("0a", 1, 2, None, None),),
     "orders.reply": ("0a", tables.OrderReply("ada", 1, 1, 1)),
     "orders.mention": ("0a", 3),
     "audits.put": (tables.Audit("0a", 1, None, None),),
@@ -469,14 +471,14 @@ def test_a_closed_store_says_so(opening: OpenStorage, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("order", "state"),
     [
-        (tables.Order("o", 1, 10, 1, b"s"), "open"),
-        (tables.Order("o", 1, 9, 1, b"s"), "overdue"),
-        (tables.Order("o", 1, 9, None, None), "lost"),
-        (tables.Order("o", 1, 9, 1, b"s", completed=5), "complete"),
-        (tables.Order("o", 1, 9, None, None, completed=5), "complete"),
-        (tables.Order("o", 1, 9, None, None, completed=5, closed=6), "closed"),
-        (tables.Order("o", 1, 9, None, None, closed=6), "closed"),
+        (tables.OrderRecord("o", 1, 10, 1, b"s"), "open"),
+        (tables.OrderRecord("o", 1, 9, 1, b"s"), "overdue"),
+        (tables.OrderRecord("o", 1, 9, None, None), "lost"),
+        (tables.OrderRecord("o", 1, 9, 1, b"s", completed=5), "complete"),
+        (tables.OrderRecord("o", 1, 9, None, None, completed=5), "complete"),
+        (tables.OrderRecord("o", 1, 9, None, None, completed=5, closed=6), "closed"),
+        (tables.OrderRecord("o", 1, 9, None, None, closed=6), "closed"),
     ],
 )
-def test_the_state_of_an_order(order: tables.Order, state: str) -> None:
+def test_the_state_of_an_order(order: tables.OrderRecord, state: str) -> None:
     assert order.state(10) == state

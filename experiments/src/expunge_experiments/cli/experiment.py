@@ -45,7 +45,7 @@ from expunge_experiments.runner import (
     ENGINES,
     FLOWER,
     FLOWER_NEEDS,
-    Outcome,
+    ExperimentOutcome,
     Runner,
     available_engines,
 )
@@ -70,11 +70,11 @@ class Experiments(Group):
             return _experiment_command((cmd_name,), cmd_name, ABOUT[cmd_name])
         if cmd_name == ALL:
             return _experiment_command(
-                tuple(ABOUT), ALL, "Run all experiments, and write one page about them."
+                tuple(ABOUT), ALL, "Run all experiments and write one page with the results."
             )
         if cmd_name == "features":
-            found = import_module("expunge_experiments.cli.features").features
-            return found if isinstance(found, click.Command) else None
+            command = import_module("expunge_experiments.cli.features").features
+            return command if isinstance(command, click.Command) else None
         return super().get_command(ctx, cmd_name)
 
 
@@ -82,9 +82,9 @@ class Experiments(Group):
 def experiment() -> None:
     """Run the paper's experiments: every baseline, table and figure, and the appendix.
 
-    Each experiment is cut into cells whose results are kept one by one in OUTPUT/NAME, so an
-    interrupted run goes on where it was and nothing is measured twice. Data are looked for in the
-    folder that EXPUNGE_DATA names.
+    Each experiment consists of cells whose results are saved one by one in OUTPUT/NAME: an
+    interrupted run resumes, and nothing is measured twice. EXPUNGE_DATA names the folder with the
+    data.
 
     Example:
       expunge experiment list
@@ -102,19 +102,19 @@ _OPTIONS: Sequence[Callable[..., Any]] = (
         "config_file",
         type=PATH,
         metavar="FILE",
-        help="TOML with a table for each experiment.",
+        help="A TOML file with a table for each experiment.",
     ),
     click.option(
         "--show-config",
         is_flag=True,
-        help="Print the complete config that would be run, and run nothing.",
+        help="Print the complete config; run nothing.",
     ),
     click.option(
         "--dataset",
         "datasets",
         multiple=True,
         metavar="NAME",
-        help="Run on this instead: a name, or a path. Repeatable.",
+        help="Run on this dataset instead: a name or a path. Repeatable.",
     ),
     click.option(
         "-o",
@@ -130,12 +130,12 @@ _OPTIONS: Sequence[Callable[..., Any]] = (
         help="The folder with data. [default: EXPUNGE_DATA, or the user's data folder]",
     ),
     click.option(
-        "--fresh", is_flag=True, help="Forget earlier results of these cells, and measure anew."
+        "--fresh", is_flag=True, help="Discard earlier results of these cells and measure again."
     ),
     click.option(
         "--only",
         metavar="PATTERN",
-        help="Measure only cells with this in their name, as in 'system=fats'.",
+        help="Measure only cells whose name contains this, as in 'system=fats'.",
     ),
     click.option(
         "--engine",
@@ -148,8 +148,7 @@ _OPTIONS: Sequence[Callable[..., Any]] = (
         envvar="EXPUNGE_FLOWER_PYTHON",
         show_envvar=True,
         help=(
-            "The Python of an environment with Flower, for cells that run on it. [default: this "
-            "one]"
+            "The Python of an environment with Flower, for cells that need it. [default: this one]"
         ),
     ),
     click.option(
@@ -168,10 +167,10 @@ def _experiment_command(names: tuple[str, ...], called: str, about: str) -> Comm
         _run(names, called == ALL, **given)
 
     more = (
-        "The page is OUTPUT/README.md; results of each experiment are in a folder beside it."
+        "Writes the page OUTPUT/README.md, and a folder beside it for each experiment."
         if called == ALL
         else (
-            "Results (results.json), tables (table.md) and figures (PNG, SVG) are in "
+            "Writes results (results.json), tables (table.md) and figures (PNG, SVG) to "
             f"OUTPUT/{called}."
         )
     )
@@ -273,18 +272,19 @@ def _engines(
 
     Refuses one that was asked for by name, and of which nothing would be run.
     """
-    asked, here = given["engine"], available_engines()
-    if asked is None:
+    engine, here = given["engine"], available_engines()
+    if engine is None:
         return here
     if len(names) == 1 and not any(
-        cell.engine == asked for cell in EXPERIMENTS[names[0]].cells(settings[names[0]])
+        cell.engine == engine for cell in EXPERIMENTS[names[0]].cells(settings[names[0]])
     ):
         raise InputError(
-            f"{names[0]} has no cells of the engine {asked} with these settings; leave --engine out"
+            f"{names[0]} has no cells of the engine {engine} with these settings; leave "
+            "--engine out"
         )
-    if asked not in here and given["flower_python"] is None:
-        raise MissingExtraError(f"cells of the engine {asked} need {FLOWER_NEEDS}")
-    return tuple(one for one in here if one == asked)
+    if engine not in here and given["flower_python"] is None:
+        raise MissingExtraError(f"cells of the engine {engine} need {FLOWER_NEEDS}")
+    return tuple(name for name in here if name == engine)
 
 
 @contextmanager
@@ -308,7 +308,9 @@ def _watched(screen: Screen) -> Iterator[Callable[[str, int, int | None], None]]
 # -- what is shown ---------------------------------------------------------------------------------
 
 
-def _show(screen: Screen, outcomes: Sequence[Outcome], out: Path, page: Path | None) -> None:
+def _show(
+    screen: Screen, outcomes: Sequence[ExperimentOutcome], out: Path, page: Path | None
+) -> None:
     value = {
         "experiments": [_value(outcome, out) for outcome in outcomes],
         "page": None if page is None else str(page),
@@ -318,11 +320,11 @@ def _show(screen: Screen, outcomes: Sequence[Outcome], out: Path, page: Path | N
         shown += _shown(outcome)
         shown.append(unwrapped(f"Written to {short_path(out / outcome.experiment.name)}.", QUIET))
     if page is not None:
-        shown.append(unwrapped(f"The page about all is {short_path(page)}.", "bold"))
+        shown.append(unwrapped(f"The page with all results is {short_path(page)}.", "bold"))
     screen.result(value, *shown)
 
 
-def _value(outcome: Outcome, out: Path) -> dict[str, Any]:
+def _value(outcome: ExperimentOutcome, out: Path) -> dict[str, Any]:
     return {
         "name": outcome.experiment.name,
         "folder": str(out / outcome.experiment.name),
@@ -330,13 +332,15 @@ def _value(outcome: Outcome, out: Path) -> dict[str, Any]:
         "done": len(outcome.results),
         "measured": outcome.measured,
         "seconds": outcome.seconds,
-        "findings": [{"text": one.text, "holds": one.holds} for one in findings(outcome)],
-        "failed": [{"cell": one.cell, "error": one.error} for one in outcome.failures],
-        "not_run": [{"cell": one.cell, "reason": one.error} for one in outcome.not_run],
+        "findings": [
+            {"text": finding.text, "holds": finding.holds} for finding in findings(outcome)
+        ],
+        "failed": [{"cell": failure.cell, "error": failure.error} for failure in outcome.failures],
+        "not_run": [{"cell": failure.cell, "reason": failure.error} for failure in outcome.not_run],
     }
 
 
-def _shown(outcome: Outcome) -> Iterator[RenderableType]:
+def _shown(outcome: ExperimentOutcome) -> Iterator[RenderableType]:
     done = (
         f"{count(len(outcome.results), 'cell')} of {outcome.wanted}, {outcome.measured} "
         "measured now"
@@ -357,12 +361,12 @@ def _shown(outcome: Outcome) -> Iterator[RenderableType]:
         yield bullets([f"{kind}: {reason}"], mark, style)
 
 
-def _table(one: Table) -> Iterator[RenderableType]:
+def _table(content: Table) -> Iterator[RenderableType]:
     yield line()
-    yield line(one.title, "bold")
-    yield _Fitting(one)
-    if one.note:
-        yield line(one.note, QUIET, indent=2)
+    yield line(content.title, "bold")
+    yield _Fitting(content)
+    if content.note:
+        yield line(content.note, QUIET, indent=2)
 
 
 @dataclass(frozen=True)
@@ -381,7 +385,7 @@ class _Fitting:
             [word for cell in column for word in cell.split()]
             for column in zip(columns, *rows, strict=True)
         ]
-        if 2 + sum(2 + max(map(len, one), default=0) for one in words) <= options.max_width:
+        if 2 + sum(2 + max(map(len, column), default=0) for column in words) <= options.max_width:
             yield table(columns, rows, right=tuple(self.content.right))
             return
         for row in rows:

@@ -15,7 +15,7 @@ from expunge.cli._command import command
 from expunge.cli._options import FOLDER
 from expunge.cli._output import Screen, count, facts, next_steps, short_path, title, unwrapped
 from expunge_experiments.datasets.extract import extract
-from expunge_experiments.datasets.originals import ORIGINALS, Choice, read_original
+from expunge_experiments.datasets.originals import ORIGINALS, Subset, read_original
 from expunge_experiments.datasets.places import data_folder
 
 
@@ -26,7 +26,7 @@ from expunge_experiments.datasets.places import data_folder
     required=True,
     metavar="FOLDER|DESCRIPTION",
     help=(
-        "A Hugging Face model's folder, or any backbone, such as hf:FOLDER?pooling=cls, "
+        "The folder of a Hugging Face model, or any backbone, such as hf:FOLDER?pooling=cls, "
         "timm:FOLDER or onnx:MODEL?size=224."
     ),
 )
@@ -37,7 +37,7 @@ from expunge_experiments.datasets.places import data_folder
     help="The folder with data. [default: EXPUNGE_DATA, or the user's data folder]",
 )
 @click.option(
-    "--writers", type=click.IntRange(min=1), help="femnist: how many writers. [default: 100]"
+    "--writers", type=click.IntRange(min=1), help="femnist: number of writers. [default: 100]"
 )
 @click.option(
     "--hold-out",
@@ -48,22 +48,24 @@ from expunge_experiments.datasets.places import data_folder
     ),
 )
 @click.option(
-    "--samples", type=click.IntRange(min=1), help="Draw so many training samples. [default: all]"
+    "--samples",
+    type=click.IntRange(min=1),
+    help="Number of training samples to draw. [default: all]",
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of every choice above.",
+    help="The seed of all random choices above.",
 )
 def features(*, dataset: str, backbone: str, folder: Path | None, **given: Any) -> None:
-    """Turn the originals of DATASET into features, which experiments then use by that name.
+    """Turn the original files of DATASET into features, which experiments use by that name.
 
-    The original files are looked for in the folder of data, as they are distributed:
-    cifar-10-python.tar.gz (cifar10_raw), cifar-100-python.tar.gz, LEAF's json files in femnist/,
-    and trainingandtestdata.zip (sentiment140), or what is in these archives. Features are kept
-    beside them, in features/. Interrupted, the same command again goes on where it was.
+    Reads the original files in the data folder, as they are distributed: cifar-10-python.tar.gz
+    (cifar10_raw), cifar-100-python.tar.gz, LEAF's json files in femnist/, and
+    trainingandtestdata.zip (sentiment140), or the unpacked archives. Writes the features to
+    features/ in the same folder. If interrupted, run the same command again to resume.
 
     Example:
       export EXPUNGE_DATA=~/data
@@ -73,7 +75,7 @@ def features(*, dataset: str, backbone: str, folder: Path | None, **given: Any) 
       expunge experiment accuracy --config my.toml
     """
     where = data_folder() if folder is None else folder
-    raw = read_original(dataset, where, Choice(**given))
+    raw = read_original(dataset, where, Subset(**given))
     opened = backbone_from(written("hf", backbone, {}, {}) if Path(backbone).is_dir() else backbone)
     screen = Screen.current()
     with screen.bars() as report:

@@ -1,8 +1,8 @@
 """Library: every dataset by its name, each loaded once.
 
 Shared features lie in the folder of data as they were handed out. Features of originals lie in its
-folder `features`, where `expunge experiment features` puts them; the originals themselves are not
-needed any more then.
+folder `features`, where `expunge experiment features` puts them; after that, the originals are no
+longer needed.
 """
 
 from __future__ import annotations

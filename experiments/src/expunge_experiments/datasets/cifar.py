@@ -19,7 +19,7 @@ from expunge.errors import FormatError
 from expunge_experiments.datasets.dataset import Integers
 from expunge_experiments.datasets.pickles import read_pickle
 from expunge_experiments.datasets.places import found
-from expunge_experiments.datasets.raw import Raw
+from expunge_experiments.datasets.raw import RawDataset
 
 _PIXELS = (3, 32, 32)  # an image's row: all red pixels, then green, then blue
 _LARGEST = 1 << 29  # bytes; the largest of the official files has 155 MB
@@ -62,9 +62,9 @@ CIFAR100 = Form(
 )
 
 
-def read_cifar(form: Form, folder: Path) -> Raw:
+def read_cifar(form: Form, folder: Path) -> RawDataset:
     """All images as uint8 arrays (n, 32, 32, 3), in the order of the files."""
-    place = found(
+    path = found(
         folder,
         [form.folder, form.archive],
         what=f"{form.title} (the folder {form.folder} or the archive {form.archive})",
@@ -74,11 +74,9 @@ def read_cifar(form: Form, folder: Path) -> Raw:
         ),
     )
     names = [*form.train, form.test]
-    files = (
-        _from_folder(place, names) if place.is_dir() else _from_archive(place, form.folder, names)
-    )
-    batches = [_batch(form, place, name, files[name]) for name in names]
-    return Raw(
+    files = _from_folder(path, names) if path.is_dir() else _from_archive(path, form.folder, names)
+    batches = [_batch(form, path, name, files[name]) for name in names]
+    return RawDataset(
         name=form.name,
         source=f"{form.title}, images of 32 x 32 pixels",
         modality="image",
@@ -130,8 +128,8 @@ def _from_archive(archive: Path, folder: str, names: Sequence[str]) -> dict[str,
     return files
 
 
-def _batch(form: Form, place: Path, name: str, data: bytes) -> tuple[NDArray[np.uint8], Integers]:
-    where = f"{place / name}"
+def _batch(form: Form, path: Path, name: str, data: bytes) -> tuple[NDArray[np.uint8], Integers]:
+    where = f"{path / name}"
     batch: Any = read_pickle(data, where)
     if not isinstance(batch, Mapping):
         raise FormatError(
@@ -153,7 +151,7 @@ def _batch(form: Form, place: Path, name: str, data: bytes) -> tuple[NDArray[np.
     if (
         not isinstance(labels, list)
         or len(labels) != len(rows)
-        or not all(type(one) is int for one in labels)
+        or not all(type(label) is int for label in labels)
     ):
         raise FormatError(
             f"{where} has no list {form.labels.decode()!r} with one class number an image; get "

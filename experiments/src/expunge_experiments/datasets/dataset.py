@@ -76,16 +76,16 @@ class Dataset:
             raise InputError(f"the fraction held out must be between 0 and 1, not {fraction}")
         order = np.random.default_rng([seed, 0x7661_6C]).permutation(len(self.train_labels))
         cut = max(1, round(fraction * len(order)))
-        held, kept = np.sort(order[:cut]), np.sort(order[cut:])
+        held, training = np.sort(order[:cut]), np.sort(order[cut:])
         return Dataset(
             self.name,
             self.source,
             self.classes,
-            self.train_features[kept],
-            self.train_labels[kept],
+            self.train_features[training],
+            self.train_labels[training],
             self.train_features[held],
             self.train_labels[held],
-            None if self.groups is None else self.groups[kept],
+            None if self.groups is None else self.groups[training],
         )
 
     def described(self) -> dict[str, Any]:

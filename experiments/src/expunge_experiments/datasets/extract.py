@@ -20,14 +20,16 @@ from expunge.backbones import Backbone
 from expunge.backbones.base import parsed
 from expunge.errors import BackboneError, InputError
 from expunge.storage.files import FolderLock, erase_drafts, sync_folder, write_whole
-from expunge_experiments.datasets.raw import Raw, Samples
+from expunge_experiments.datasets.raw import RawDataset, Samples
 
 FOLDER = "features"  # within the folder of data
 BLOCK = 1024  # samples whose features are kept together
 Report = Callable[[str, int, int | None], None]  # what is being done, how much so far, of how much
 
 
-def extract(raw: Raw, backbone: Backbone, folder: Path, *, report: Report | None = None) -> Path:
+def extract(
+    raw: RawDataset, backbone: Backbone, folder: Path, *, report: Report | None = None
+) -> Path:
     """The file with the features of these samples in the folder of data, made now if it is not
     there.
     """
@@ -59,7 +61,7 @@ def extract(raw: Raw, backbone: Backbone, folder: Path, *, report: Report | None
     return path
 
 
-def require_fit(raw: Raw, backbone: Backbone) -> None:
+def require_fit(raw: RawDataset, backbone: Backbone) -> None:
     """Raise BackboneError if the backbone takes other samples than these, as far as its description
     says.
     """
@@ -89,7 +91,7 @@ def named(backbone: Backbone) -> str:
 
 
 def _blocks(
-    raw: Raw, part: str, backbone: Backbone, parts: Path, report: Report | None
+    raw: RawDataset, part: str, backbone: Backbone, parts: Path, report: Report | None
 ) -> list[Path]:
     """The files of a part's blocks, of which those that are not there yet are made."""
     samples: Samples = getattr(raw, part)
@@ -125,13 +127,15 @@ def _computed(block: Samples, start: int, part: str, backbone: Backbone) -> byte
 
 
 def _is_whole(file: Path, shape: tuple[int, int]) -> bool:
-    """Blocks are written whole or not at all; one of another size is of another program, and made
-    anew.
+    """Blocks are written whole or not at all; one of another size was written by another program
+    and is recomputed.
     """
     return file.is_file() and file.stat().st_size == 4 * shape[0] * shape[1]
 
 
-def _assemble(raw: Raw, backbone: Backbone, files: dict[str, list[Path]], path: Path) -> None:
+def _assemble(
+    raw: RawDataset, backbone: Backbone, files: dict[str, list[Path]], path: Path
+) -> None:
     """One .npz file, written block by block, so that features need not fit into memory."""
     small = {
         "train_labels": raw.train_labels,

@@ -182,7 +182,7 @@ def _from_arrays(file: DataFile, name: str | None, source: str | None) -> Datase
     scale = _array(file, "scale") if "scale" in file.names else None
     labels = {part: _array(file, f"{part}_labels") for part in ("train", "test")}
     features = {part: _features(file, part, scale) for part in ("train", "test")}
-    whose = next((one for one in GROUPS if one in file.names), None)
+    whose = next((key for key in GROUPS if key in file.names), None)
     groups = None if whose is None else _array(file, whose)
     for part in ("train", "test"):
         parts = {f"{part}_features": features[part].shape, f"{part}_labels": labels[part].shape}
@@ -205,10 +205,10 @@ def _from_arrays(file: DataFile, name: str | None, source: str | None) -> Datase
 def _classes(file: DataFile) -> int | None:
     if "classes" not in file.names:
         return None
-    said = _array(file, "classes")
-    if said.shape != () or said.dtype.kind not in "iu" or said < 1:
+    classes = _array(file, "classes")
+    if classes.shape != () or classes.dtype.kind not in "iu" or classes < 1:
         raise InputError(f"{file.path}: 'classes' must be one integer of at least 1")
-    return int(said)
+    return int(classes)
 
 
 def _from_tables(folder: Path, name: str | None, source: str | None) -> Dataset:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from expunge.errors import FormatError, InputError
 from expunge_experiments.datasets.dataset import Integers
 from expunge_experiments.datasets.places import found
-from expunge_experiments.datasets.raw import Raw
+from expunge_experiments.datasets.raw import RawDataset
 
 NAME, CLASSES = "femnist", 62
 WRITERS = 100  # the paper's pool
@@ -36,7 +36,7 @@ _CANDIDATES = [
 Drawings = tuple[NDArray[np.uint8], Integers]  # images (n, 28, 28) and labels of one writer
 
 
-def read_femnist(folder: Path, *, writers: int = WRITERS, seed: int = 0) -> Raw:
+def read_femnist(folder: Path, *, writers: int = WRITERS, seed: int = 0) -> RawDataset:
     """The drawings of this many writers, who are the groups.
 
     Writers are chosen by the hash of seed and name, so the choice depends neither on files nor on
@@ -47,7 +47,7 @@ def read_femnist(folder: Path, *, writers: int = WRITERS, seed: int = 0) -> Raw:
     """
     if writers < 1:
         raise InputError(f"writers={writers} must be at least 1")
-    place = found(
+    path = found(
         folder,
         _CANDIDATES,
         what="FeMNIST as LEAF writes it (json files with users, num_samples and user_data)",
@@ -55,24 +55,24 @@ def read_femnist(folder: Path, *, writers: int = WRITERS, seed: int = 0) -> Raw:
         "sample in its data/femnist, and put "
         f"what it makes in its data folder there as {_ROOTS[0]}.",
     )
-    if place.name != "train":
-        drawings = _chosen(place, writers, seed)
-        parts = {name: _split(name, one, seed) for name, one in drawings.items()}
+    if path.name != "train":
+        drawings = _chosen(path, writers, seed)
+        parts = {name: _split(name, samples, seed) for name, samples in drawings.items()}
         train, test = ({name: pair[side] for name, pair in parts.items()} for side in (0, 1))
         how = f"a tenth of each writer's drawings is the test set, drawn with seed {seed}"
     else:
-        train = _chosen(place, writers, seed)
-        test = _chosen(place.parent / "test", writers, seed, among=frozenset(train))
+        train = _chosen(path, writers, seed)
+        test = _chosen(path.parent / "test", writers, seed, among=frozenset(train))
         how = "train and test as LEAF has split each writer's drawings"
         if not test:
-            test = _chosen(place.parent / "test", writers, seed)
+            test = _chosen(path.parent / "test", writers, seed)
             how = f"tested on {len(test)} other writers, as LEAF has split by writer"
     return _raw(train, test, f"FeMNIST, {len(train)} writers chosen with seed {seed}; {how}")
 
 
-def _raw(train: Mapping[str, Drawings], test: Mapping[str, Drawings], source: str) -> Raw:
+def _raw(train: Mapping[str, Drawings], test: Mapping[str, Drawings], source: str) -> RawDataset:
     names = sorted(train)
-    return Raw(
+    return RawDataset(
         name=NAME,
         source=source,
         modality="image",
@@ -88,40 +88,40 @@ def _raw(train: Mapping[str, Drawings], test: Mapping[str, Drawings], source: st
 
 
 def _chosen(
-    place: Path, writers: int, seed: int, among: frozenset[str] | None = None
+    folder: Path, writers: int, seed: int, among: frozenset[str] | None = None
 ) -> dict[str, Drawings]:
     """The writers of lowest rank in a folder's files, of which only one is in memory at a time."""
-    kept: dict[str, Drawings] = {}
-    files = sorted(place.glob("*.json"))
+    chosen: dict[str, Drawings] = {}
+    files = sorted(folder.glob("*.json"))
     if not files:
-        raise FormatError(f"{place} has no json files; let LEAF's preprocess.sh come to its end")
+        raise FormatError(f"{folder} has no json files; let LEAF's preprocess.sh come to its end")
     for file in files:
         for name, entry in _entries(file):
             if among is not None and name not in among:
                 continue
-            if name in kept:
+            if name in chosen:
                 raise FormatError(
                     f"{file}: the writer {name!r} is in another file as well; let LEAF make the "
                     "files again"
                 )
             if (
                 among is None
-                and len(kept) >= writers
-                and _rank(name, seed) > max(_rank(one, seed) for one in kept)
+                and len(chosen) >= writers
+                and _rank(name, seed) > max(_rank(writer, seed) for writer in chosen)
             ):
                 continue
             drawings = _drawings(file, name, entry)
             if not len(drawings[1]):
                 continue
-            kept[name] = drawings
-            if among is None and len(kept) > writers:
-                del kept[max(kept, key=lambda one: _rank(one, seed))]
-    if among is None and len(kept) < writers and place.name != "test":
+            chosen[name] = drawings
+            if among is None and len(chosen) > writers:
+                del chosen[max(chosen, key=lambda writer: _rank(writer, seed))]
+    if among is None and len(chosen) < writers and folder.name != "test":
         raise InputError(
-            f"{place} has {len(kept)} writers, fewer than the {writers} wanted; take fewer, or "
+            f"{folder} has {len(chosen)} writers, fewer than the {writers} wanted; take fewer, or "
             "let LEAF make all"
         )
-    return kept
+    return chosen
 
 
 def _rank(name: str, seed: int) -> str:

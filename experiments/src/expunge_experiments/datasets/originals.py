@@ -9,16 +9,16 @@ from pathlib import Path
 from expunge.errors import InputError
 from expunge_experiments.datasets.cifar import CIFAR10, CIFAR100, read_cifar
 from expunge_experiments.datasets.leaf import WRITERS, read_femnist
-from expunge_experiments.datasets.raw import Raw
+from expunge_experiments.datasets.raw import RawDataset
 from expunge_experiments.datasets.sentiment140 import ARCHIVE, read_sentiment140
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What to take of an original; what is None is as the original has it.
+class Subset:
+    """What to take of an original; None means as in the original.
 
-    So many writers (FeMNIST), a fraction of users held out for the test (Sentiment140), and in the
-    end so many training samples.
+    A number of writers (FeMNIST), a fraction of users held out for the test (Sentiment140), and
+    finally a number of training samples.
     """
 
     writers: int | None = None
@@ -35,7 +35,7 @@ class Original:
 
     title: str
     files: str
-    read: Callable[[Path, Choice], Raw]
+    read: Callable[[Path, Subset], RawDataset]
     options: frozenset[str] = frozenset()
 
 
@@ -65,9 +65,9 @@ ORIGINALS: Mapping[str, Original] = {
 }
 
 
-def read_original(name: str, folder: Path, choice: Choice | None = None) -> Raw:
+def read_original(name: str, folder: Path, choice: Subset | None = None) -> RawDataset:
     """The raw samples of an original in a folder of data."""
-    wanted = choice or Choice()
+    wanted = choice or Subset()
     original = ORIGINALS.get(name)
     if original is None:
         raise InputError(

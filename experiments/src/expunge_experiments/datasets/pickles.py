@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from expunge.errors import FormatError
 
-_NDARRAY = object()  # stands for the class numpy.ndarray, and can be neither called nor changed
+_NDARRAY = object()  # placeholder for the class numpy.ndarray; cannot be called or changed
 _REMEMBERS = ("PUT", "BINPUT", "LONG_BINPUT")
 _BROKEN = (
     pickle.UnpicklingError,
@@ -97,12 +97,12 @@ class _Kind:
     @property
     def dtype(self) -> np.dtype[Any]:
         """In numpy's terms; numbers only."""
-        found = np.dtype(self._name)
-        if found.kind not in "biuf" or self._order not in ("|", "=", "<", ">"):
+        dtype = np.dtype(self._name)
+        if dtype.kind not in "biuf" or self._order not in ("|", "=", "<", ">"):
             raise pickle.UnpicklingError(
-                f"it has an array of {found} in the byte order {self._order!r:.9}"
+                f"it has an array of {dtype} in the byte order {self._order!r:.9}"
             )
-        return found if self._order == "|" else found.newbyteorder(self._order)  # type: ignore[arg-type]  # checked above
+        return dtype if self._order == "|" else dtype.newbyteorder(self._order)  # type: ignore[arg-type]  # checked above
 
 
 class _Array:
@@ -168,9 +168,9 @@ def _text(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays in the place of what stands for them, one level into dictionaries and lists."""
+    """Replace placeholders by arrays, one level into dictionaries and lists."""
     if isinstance(value, dict):
-        return {key: _plain_array(one) for key, one in value.items()}
+        return {key: _plain_array(item) for key, item in value.items()}
     return _plain_array(value)
 
 

@@ -22,12 +22,12 @@ def data_folder(environment: Mapping[str, str] | None = None) -> Path:
     """The one folder with data: $EXPUNGE_DATA if it is set, else $XDG_DATA_HOME/expunge, else
     ~/.local/share/expunge.
 
-    As the XDG specification has it, an XDG_DATA_HOME that is no absolute path counts as unset.
+    As in the XDG specification, an XDG_DATA_HOME that is not absolute counts as unset.
     """
-    known = os.environ if environment is None else environment
-    if known.get(VARIABLE):
-        return Path(known[VARIABLE])
-    base = Path(known.get("XDG_DATA_HOME") or "")
+    variables = os.environ if environment is None else environment
+    if variables.get(VARIABLE):
+        return Path(variables[VARIABLE])
+    base = Path(variables.get("XDG_DATA_HOME") or "")
     return (base if base.is_absolute() else Path.home() / ".local" / "share") / "expunge"
 
 
@@ -35,7 +35,7 @@ def found(folder: Path, candidates: Sequence[str], *, what: str, remedy: str) ->
     """The first of these names (files, folders or patterns) that is in the folder, or
     MissingDataError.
 
-    A pattern stands for the folder that holds what it matches.
+    A pattern means the folder that holds its matches.
     """
     for name in candidates:
         if any(mark in name for mark in "*?["):
@@ -50,8 +50,8 @@ def missing(folder: Path, candidates: Sequence[str], *, what: str, remedy: str) 
     """The error that says what is missing, everywhere it was looked for, and how to get or make
     it.
     """
-    places = ", ".join(str(folder / name) for name in candidates)
+    paths = ", ".join(str(folder / name) for name in candidates)
     return MissingDataError(
-        f"{what} cannot be found. It was looked for at {places}. {remedy} To look in another "
+        f"{what} cannot be found. It was looked for at {paths}. {remedy} To look in another "
         f"folder, set {VARIABLE} to it"
     )

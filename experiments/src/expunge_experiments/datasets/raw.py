@@ -18,7 +18,7 @@ Samples = NDArray[np.uint8] | list[str]
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawDataset:
     """Training and test samples with labels 0 to classes - 1, and whose each training sample is,
     where that is known.
 
@@ -60,18 +60,18 @@ class Raw:
         """SHA-256 over name, samples, labels and groups, in their order: other samples have another
         digest.
         """
-        found = hashlib.sha256(f"{self.name} {self.modality} {self.classes}\n".encode())
+        hasher = hashlib.sha256(f"{self.name} {self.modality} {self.classes}\n".encode())
         for samples in (self.train, self.test):
-            _add(found, samples)
+            _add(hasher, samples)
         for numbers in (self.train_labels, self.test_labels, self.groups):
-            found.update(
+            hasher.update(
                 b"none\n"
                 if numbers is None
                 else f"{len(numbers)}\n".encode() + numbers.astype("<i8").tobytes()
             )
-        return found.hexdigest()
+        return hasher.hexdigest()
 
-    def drawn(self, count: int, seed: int) -> Raw:
+    def drawn(self, count: int, seed: int) -> RawDataset:
         """The same with this many training samples, drawn at random and left in their order."""
         if not 0 < count <= len(self.train_labels):
             raise InputError(
@@ -100,11 +100,11 @@ def taken(samples: Samples, numbers: Sequence[int] | NDArray[Any]) -> Samples:
     return samples[np.asarray(numbers, dtype=np.int64)]
 
 
-def _add(found: Any, samples: Samples) -> None:
+def _add(hasher: Any, samples: Samples) -> None:
     if isinstance(samples, list):
         for text in samples:
             data = text.encode("utf-8", "surrogatepass")
-            found.update(f"{len(data)}\n".encode() + data)
+            hasher.update(f"{len(data)}\n".encode() + data)
         return
-    found.update(f"{samples.shape}\n".encode())
-    found.update(np.ascontiguousarray(samples).data)
+    hasher.update(f"{samples.shape}\n".encode())
+    hasher.update(np.ascontiguousarray(samples).data)

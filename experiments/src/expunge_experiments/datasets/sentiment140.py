@@ -23,7 +23,7 @@ import numpy as np
 from expunge.errors import FormatError, InputError
 from expunge_experiments.datasets.dataset import Integers
 from expunge_experiments.datasets.places import found
-from expunge_experiments.datasets.raw import Raw
+from expunge_experiments.datasets.raw import RawDataset
 
 NAME = "sentiment140"
 TRAIN, TEST = "training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv"
@@ -42,7 +42,7 @@ class _Tweets:
     neutral: int
 
 
-def read_sentiment140(folder: Path, *, hold_out: float | None = None, seed: int = 0) -> Raw:
+def read_sentiment140(folder: Path, *, hold_out: float | None = None, seed: int = 0) -> RawDataset:
     """All tweets with a polarity. Training samples have their users as groups.
 
     The test set is the official one; with `hold_out`, it is this fraction of the training file's
@@ -55,7 +55,7 @@ def read_sentiment140(folder: Path, *, hold_out: float | None = None, seed: int 
         train, test = _by_user(train, hold_out, seed)
         how = f"tested on the tweets of {hold_out:g} of the users, drawn with seed {seed}"
     left = f"; {test.neutral} neutral tweets left out" if test.neutral else ""
-    return Raw(
+    return RawDataset(
         name=NAME,
         source=f"Sentiment140, {how}{left}",
         modality="text",
@@ -76,15 +76,15 @@ def _read(folder: Path, name: str) -> _Tweets:
     if name == TEST:
         remedy += " Or test on users who are held out of the training tweets (--hold-out 0.2)."
     what = f"the {'test' if name == TEST else 'training'} tweets of Sentiment140 ({name})"
-    place = found(
+    path = found(
         folder, [f"{NAME}/{name}", name, f"{NAME}/{ARCHIVE}", ARCHIVE], what=what, remedy=remedy
     )
-    where = place if place.suffix == ".csv" else place / name
+    where = path if path.suffix == ".csv" else path / name
     try:
-        with _opened(place, name) as file:
+        with _opened(path, name) as file:
             return _tweets(where, file)
     except KeyError as problem:
-        raise FormatError(f"{place} lacks {name}; get the official archive again") from problem
+        raise FormatError(f"{path} lacks {name}; get the official archive again") from problem
     except csv.Error as problem:
         raise FormatError(f"{where} is not the official csv: {problem}; get it again") from problem
     except _DAMAGED as problem:
@@ -94,12 +94,12 @@ def _read(folder: Path, name: str) -> _Tweets:
 
 
 @contextmanager
-def _opened(place: Path, name: str) -> Iterator[IO[str]]:
-    if place.suffix == ".csv":
-        with place.open(encoding="latin-1", newline="") as file:
+def _opened(path: Path, name: str) -> Iterator[IO[str]]:
+    if path.suffix == ".csv":
+        with path.open(encoding="latin-1", newline="") as file:
             yield file
         return
-    with zipfile.ZipFile(place) as archive, archive.open(name) as member:
+    with zipfile.ZipFile(path) as archive, archive.open(name) as member:
         yield io.TextIOWrapper(member, encoding="latin-1", newline="")
 
 

@@ -4,7 +4,7 @@ read from a file.
 Importing this needs no Flower: only `apps` does, through `expunge.transport.flower`.
 """
 
-from expunge_experiments.flower.job import Job, Outcome, Request, SharedPool
+from expunge_experiments.flower.job import Job, JobOutcome, JobRequest, SharedPool
 from expunge_experiments.flower.measuring import measure
 
-__all__ = ["Job", "Outcome", "Request", "SharedPool", "measure"]
+__all__ = ["Job", "JobOutcome", "JobRequest", "SharedPool", "measure"]

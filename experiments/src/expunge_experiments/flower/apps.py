@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from expunge.errors import ExpungeError, InputError
-from expunge.transport.flower.messages import Parcel
+from expunge.transport.flower.messages import Payload
 from expunge_experiments.flower.engine import FlowerEngine
 from expunge_experiments.flower.exchange import Exchange, NodeContext, client_app, server_app
-from expunge_experiments.flower.job import Diary, Job, Request, SharedPool
+from expunge_experiments.flower.job import Diary, Job, JobRequest, SharedPool
 from expunge_experiments.flower.node import FOLDER, Run, client_of, respond
 from expunge_experiments.systems.base import Cost, System
 from expunge_experiments.systems.catalogue import build
@@ -23,7 +23,7 @@ ACTION = "experiment"
 ACTORS = "experiment-actors"  # how many clients work at the same time, in a run's config
 
 
-def answer_parcel(parcel: Parcel, context: NodeContext) -> Parcel:
+def answer_parcel(parcel: Payload, context: NodeContext) -> Payload:
     """What a node answers."""
     return respond(parcel, Run.of(_folder(context.run_config)), client_of(context.node_config))
 
@@ -50,7 +50,7 @@ def lead(exchange: Exchange, config: Mapping[str, Any]) -> None:
         diary.write()
 
 
-def _performed(system: System, request: Request) -> Cost:
+def _performed(system: System, request: JobRequest) -> Cost:
     if request.operation == "delete_client":
         return system.delete_client(request.numbers[0])
     numbers = np.array(request.numbers, dtype=np.int64)

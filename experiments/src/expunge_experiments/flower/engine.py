@@ -1,7 +1,7 @@
 """FlowerEngine: messages travel in Flower's own to the nodes of a grid, each of which is one
 client.
 
-Law: a system on this engine comes to the same head as in one process, bit for bit if the arithmetic
+Law: a system on this engine reaches the same head as in one process, bit for bit if the arithmetic
 of its clients is the same.
 """
 
@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from expunge.crypto import canonical
 from expunge.errors import FormatError, InputError
-from expunge.transport.flower.messages import Parcel
-from expunge_experiments.engine import Engine, State
+from expunge.transport.flower.messages import Payload
+from expunge_experiments.engine import MessageEngine, State
 from expunge_experiments.flower.node import packed, unpacked
 
 _NANO = 1e-9
@@ -23,13 +23,13 @@ class ParcelExchange(Protocol):
     """What is needed of `flower.exchange.Exchange`."""
 
     def nodes(self, count: int) -> list[int]:
-        """All nodes, as soon as there are so many."""
+        """All nodes, once there are at least `count`."""
 
-    def ask(self, parcels: Sequence[tuple[int, Parcel]]) -> list[Parcel]:
+    def ask(self, parcels: Sequence[tuple[int, Payload]]) -> list[Payload]:
         """One parcel to each node, and its answer."""
 
 
-class FlowerEngine(Engine):
+class FlowerEngine(MessageEngine):
     """`parallel` clients work at the same time.
 
     Messages to one client in one exchange share one of Flower's, in their order.
@@ -45,16 +45,16 @@ class FlowerEngine(Engine):
         self.loading_seconds = 0.0  # of all clients together
         self._exchange_of_parcels = exchange
         nodes = exchange.nodes(clients)
-        told = [
+        notes = [
             _note(parcel)
             for parcel in exchange.ask([(node, _question("client")) for node in nodes])
         ]
         self._nodes: dict[int, int] = {
-            note["client"]: node for node, note in zip(nodes, told, strict=True)
+            note["client"]: node for node, note in zip(nodes, notes, strict=True)
         }
         self._kept: dict[int, int] = {
-            note["client"]: note["kept"] for note in told
-        }  # the size of a state, as it was last told
+            note["client"]: note["kept"] for note in notes
+        }  # the size of a state, as last reported
         if len(nodes) != clients or sorted(self._nodes) != list(range(clients)):
             raise InputError(
                 f"{len(nodes)} nodes are {len(self._nodes)} clients, and there must be one node "
@@ -62,25 +62,25 @@ class FlowerEngine(Engine):
             )
 
     def _exchange(self, messages: Sequence[tuple[int, bytes]]) -> list[bytes]:
-        mine: dict[int, list[int]] = {}  # places in `messages` of each client's
-        for place, (client, _) in enumerate(messages):
-            mine.setdefault(client, []).append(place)
-        told = self._ask(
+        mine: dict[int, list[int]] = {}  # positions in `messages` of each client's
+        for position, (client, _) in enumerate(messages):
+            mine.setdefault(client, []).append(position)
+        parcels = self._ask(
             {
-                client: _question("messages", *(messages[one][1] for one in places))
-                for client, places in mine.items()
+                client: _question("messages", *(messages[position][1] for position in positions))
+                for client, positions in mine.items()
             }
         )
         answers, busiest = [b""] * len(messages), 0.0
-        for client, places in mine.items():
-            note, parts = _note(told[client]), told[client].parts
-            if len(parts) != len(places):
+        for client, positions in mine.items():
+            note, parts = _note(parcels[client]), parcels[client].parts
+            if len(parts) != len(positions):
                 raise FormatError(
-                    f"client {client} has answered {len(places)} messages with {len(parts)}"
+                    f"client {client} has answered {len(positions)} messages with {len(parts)}"
                 )
-            for place, answer, worked in zip(places, parts, note["worked"], strict=True):
-                self._count(len(messages[place][1]), len(answer), worked * _NANO)
-                answers[place] = answer
+            for position, answer, worked in zip(positions, parts, note["worked"], strict=True):
+                self._count(len(messages[position][1]), len(answer), worked * _NANO)
+                answers[position] = answer
             busiest = max(busiest, sum(note["worked"]) * _NANO)
             self.loading_seconds += note["loaded"] * _NANO
             self._kept[client] = note["kept"]
@@ -89,34 +89,32 @@ class FlowerEngine(Engine):
 
     def states(self) -> dict[int, State]:
         """What each client remembers: every client is asked."""
-        told = self._ask(dict.fromkeys(sorted(self._nodes), _question("state")))
-        return {client: unpacked(parcel.parts[0]) for client, parcel in told.items()}
+        parcels = self._ask(dict.fromkeys(sorted(self._nodes), _question("state")))
+        return {client: unpacked(parcel.parts[0]) for client, parcel in parcels.items()}
 
     def restore(self, states: Mapping[int, State]) -> None:
         """Give each client its state."""
-        told = self._ask(
+        parcels = self._ask(
             {client: _question("restore", packed(state)) for client, state in states.items()}
         )
-        self._kept |= {client: _note(parcel)["kept"] for client, parcel in told.items()}
+        self._kept |= {client: _note(parcel)["kept"] for client, parcel in parcels.items()}
 
     def state_bytes(self) -> int:
-        """The size of what all clients remember, as they have told with their answers: nobody is
-        asked for it.
-        """
+        """The size of all clients' states, as reported with their answers; no client is queried."""
         return sum(self._kept.values())
 
-    def _ask(self, parcels: Mapping[int, Parcel]) -> dict[int, Parcel]:
+    def _ask(self, parcels: Mapping[int, Payload]) -> dict[int, Payload]:
         answers = self._exchange_of_parcels.ask(
             [(self._nodes[client], parcel) for client, parcel in parcels.items()]
         )
         return dict(zip(parcels, answers, strict=True))
 
 
-def _question(ask: str, *parts: bytes) -> Parcel:
-    return Parcel(canonical.encode({"ask": ask}), parts)
+def _question(ask: str, *parts: bytes) -> Payload:
+    return Payload(canonical.encode({"ask": ask}), parts)
 
 
-def _note(parcel: Parcel) -> dict[str, Any]:
+def _note(parcel: Payload) -> dict[str, Any]:
     note = canonical.decode(parcel.note, "a node's answer")
     if not isinstance(note, dict):
         raise FormatError(

@@ -2,8 +2,8 @@
 beside whatever else the apps do.
 
 Laws: an answer belongs to the parcel at its place; every parcel has its answer, or the exchange
-raises and says which node is at fault. Nothing is asked twice, for not every question may be:
-whoever knows better asks again.
+raises and says which node is at fault. Nothing is retried, because not every message is safe to
+repeat: retries are up to the caller.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from expunge.errors import CarrierError, ExpungeError, InputError, ProtocolError
-from expunge.transport.flower.messages import Parcel
+from expunge.transport.flower.messages import Payload
 from expunge.transport.flower.records import from_records, to_records
 from expunge.transport.flower.server_app import Backoff, Clock, Sleep, connected
 
@@ -36,7 +36,7 @@ class NodeContext:
     run_config: Mapping[str, Any]
 
 
-Handle = Callable[[Parcel, NodeContext], Parcel]
+Handle = Callable[[Payload, NodeContext], Payload]
 Lead = Callable[["Exchange", Mapping[str, Any]], None]
 
 
@@ -61,7 +61,7 @@ def server_app(action: str, lead: Lead) -> ServerApp:
 def register(app: ClientApp, action: str, handle: Handle) -> None:
     """Let a ClientApp answer the parcels of an `Exchange` of the same action.
 
-    An error of ours is told to the server.
+    An ExpungeError is reported to the server.
     """
 
     def reply(message: Message, context: Context) -> Message:
@@ -73,7 +73,7 @@ def register(app: ClientApp, action: str, handle: Handle) -> None:
                 )
             )
         except ExpungeError as problem:
-            records = to_records(Parcel(b"{}"))
+            records = to_records(Payload(b"{}"))
             records[_PROBLEM] = ConfigRecord(
                 {"kind": type(problem).__name__, "text": str(problem)[:_LONGEST_PROBLEM]}
             )
@@ -104,16 +104,16 @@ class Exchange:
         self._sleep = sleep
 
     def nodes(self, count: int, seconds: float = 120.0) -> list[int]:
-        """All nodes, as soon as there are so many."""
-        found = connected(self._grid, count, seconds, self._clock, self._sleep)
-        if len(found) < count:
+        """All nodes, once there are at least `count`."""
+        nodes = connected(self._grid, count, seconds, self._clock, self._sleep)
+        if len(nodes) < count:
             raise CarrierError(
-                f"{len(found)} nodes are connected, and {count} are needed: start the others, and "
+                f"{len(nodes)} nodes are connected, and {count} are needed: start the others, and "
                 "run this again"
             )
-        return found
+        return nodes
 
-    def ask(self, parcels: Sequence[tuple[int, Parcel]]) -> list[Parcel]:
+    def ask(self, parcels: Sequence[tuple[int, Payload]]) -> list[Payload]:
         """Ask nodes, each of them once; their answers, in the same order."""
         if len({node for node, _ in parcels}) != len(parcels):
             raise InputError(
@@ -122,16 +122,16 @@ class Exchange:
             )
         end = self._clock() + self._seconds
         waiting = {self._pushed(node, parcel): node for node, parcel in parcels}
-        answers: dict[int, Parcel] = {}
+        answers: dict[int, Payload] = {}
         backoff = Backoff(self._sleep, _LONGEST_PAUSE)
         while waiting:
-            heard = self._pulled(list(waiting))
-            for reply in heard:
+            replies = self._pulled(list(waiting))
+            for reply in replies:
                 node = waiting.pop(
                     reply.metadata.reply_to_message_id
                 )  # only what is waited for is pulled
                 answers[node] = _content(node, reply)
-            if heard:
+            if replies:
                 backoff.reset()
             elif self._clock() >= end:
                 raise CarrierError(
@@ -141,7 +141,7 @@ class Exchange:
                 backoff.wait()
         return [answers[node] for node, _ in parcels]
 
-    def _pushed(self, node: int, parcel: Parcel) -> str:
+    def _pushed(self, node: int, parcel: Payload) -> str:
         """Send a parcel; the identity of its message."""
         message = Message(to_records(parcel), node, self._type, ttl=self._seconds)
         for identity in self._grid.push_messages([message]):
@@ -151,18 +151,20 @@ class Exchange:
 
     def _pulled(self, identities: list[str]) -> list[Message]:
         parts = (
-            identities[place : place + _MOST_AT_ONCE]
-            for place in range(0, len(identities), _MOST_AT_ONCE)
+            identities[start : start + _MOST_AT_ONCE]
+            for start in range(0, len(identities), _MOST_AT_ONCE)
         )
         return [reply for part in parts for reply in self._grid.pull_messages(part)]
 
 
-def _content(node: int, reply: Message) -> Parcel:
+def _content(node: int, reply: Message) -> Payload:
     if reply.has_error():
         raise CarrierError(f"node {node} did not answer: {reply.error.reason}")
     if _PROBLEM in reply.content:
-        told = reply.content[_PROBLEM]
-        raise ProtocolError(f"node {node} could not answer: {told.get('kind')}: {told.get('text')}")
+        record = reply.content[_PROBLEM]
+        raise ProtocolError(
+            f"node {node} could not answer: {record.get('kind')}: {record.get('text')}"
+        )
     try:
         return from_records(reply.content)
     except ExpungeError as problem:

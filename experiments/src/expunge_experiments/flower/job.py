@@ -26,7 +26,7 @@ _JOB, _OUTCOME = "job.json", "outcome.json"
 
 
 @dataclass(frozen=True)
-class Request:
+class JobRequest:
     """One operation of a system: "delete" or "add" samples by their numbers, or "delete_client"
     with the client's.
     """
@@ -66,7 +66,7 @@ class Job:
     system: str
     settings: Any = None
     seed: int = 0
-    requests: tuple[Request, ...] = ()
+    requests: tuple[JobRequest, ...] = ()
     training: tuple[int, ...] | None = None
 
     def write(self, folder: Path) -> None:
@@ -88,7 +88,8 @@ class Job:
                 "Flower's environment has another one than yours; install the same in both"
             )
         requests = tuple(
-            Request(one["operation"], tuple(one["numbers"])) for one in content.pop("requests")
+            JobRequest(entry["operation"], tuple(entry["numbers"]))
+            for entry in content.pop("requests")
         )
         system, training, settings = content["system"], content["training"], content["settings"]
         return cls(
@@ -101,7 +102,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """What came of a job: costs of training and of each request; accuracy and the head's digest
     after each of them.
 
@@ -135,7 +136,7 @@ class Outcome:
 
 @dataclass
 class Diary:
-    """What a job has come to so far, in a file of its folder, so that whoever waits can see it."""
+    """A job's progress so far, in a file of its folder, visible to those who wait."""
 
     folder: Path
     costs: list[Cost]
@@ -160,14 +161,14 @@ class Diary:
             return cls.begin(folder)
         content = _read(folder / _OUTCOME)
         return cls(
-            **(content | {"folder": folder, "costs": [Cost(**one) for one in content["costs"]]})
+            **(content | {"folder": folder, "costs": [Cost(**cost) for cost in content["costs"]]})
         )
 
-    def outcome(self, whole_seconds: float) -> Outcome:
+    def outcome(self, whole_seconds: float) -> JobOutcome:
         """What came of it all."""
         training, *requests = self.costs
         accuracies, digests = tuple(self.accuracies), tuple(self.digests)
-        return Outcome(
+        return JobOutcome(
             training, tuple(requests), accuracies, digests, self.loading_seconds, whole_seconds
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from expunge.errors import InputError, MissingExtraError, ProtocolError
-from expunge_experiments.flower.job import Diary, Job, Outcome, SharedPool
+from expunge_experiments.flower.job import Diary, Job, JobOutcome, SharedPool
 from expunge_experiments.flower.runtime import simulate
 from expunge_experiments.systems.base import UnsupportedError
 from expunge_experiments.systems.catalogue import entry_of
@@ -55,7 +55,7 @@ def measure(
     simulated: bool = True,
     seconds: float = 3600.0,
     report: Report = lambda *_: None,
-) -> Outcome:
+) -> JobOutcome:
     """Train a system on Flower and ask of it what the job says, on the shared pool that is laid out
     in `folder`.
 
@@ -67,8 +67,8 @@ def measure(
     _require_possible(job, folder, clients, actors)
     began = time.perf_counter()
     total = len(job.requests) + 1
-    with TemporaryDirectory(prefix="job-", dir=folder) as place:
-        here = Path(place).resolve()  # the apps run elsewhere
+    with TemporaryDirectory(prefix="job-", dir=folder) as directory:
+        here = Path(directory).resolve()  # the apps run elsewhere
         (here / "shared-pool").symlink_to(
             (folder / "shared-pool").resolve(), target_is_directory=True
         )
@@ -92,7 +92,9 @@ def _require_possible(job: Job, folder: Path, clients: int, actors: int) -> None
             f"{entry.title} is centralized: it has no clients, and nothing of it would run on "
             "Flower"
         )
-    missing = sorted({one.operation for one in job.requests} - entry.find("system").supports)
+    missing = sorted(
+        {request.operation for request in job.requests} - entry.find("system").supports
+    )
     if missing:
         raise UnsupportedError(f"{entry.title} has no operation {', '.join(missing)}")
     if actors < 1:
@@ -116,14 +118,14 @@ def _simulated(
     (app / "LICENSE").write_text("Apache-2.0\n", encoding="utf-8")
     (app / "expunge_experiment" / "__init__.py").write_text('"""Apps."""\n', encoding="utf-8")
     (app / "expunge_experiment" / "apps.py").write_text(_APPS, encoding="utf-8")
-    said = simulate(
+    output = simulate(
         app, _config(here, actors), nodes=clients, actors=actors, seconds=seconds, watch=watch
     )
     if (
         not (diary := Diary.read(here)).problem
         and len(diary.costs) != len(Job.read(here).requests) + 1
     ):
-        last = "\n".join(said.splitlines()[-25:])
+        last = "\n".join(output.splitlines()[-25:])
         raise ProtocolError(f"the run on Flower has ended early; it said last:\n{last}")
 
 

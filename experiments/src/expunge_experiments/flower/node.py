@@ -1,5 +1,5 @@
-"""A node's side: the worker of its client is made anew for each message, answers, and leaves its
-state in a file.
+"""A node's side: the worker of its client is created for each message, answers, and saves its state
+in a file.
 
 Law: the answers, and the state in the end, are those of a worker that lives on. Nodes know of a run
 what is in its folder: a job, the shared pool, and a file for each client's state.
@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from expunge.crypto import canonical
 from expunge.errors import FormatError, InputError
-from expunge.transport.flower.messages import Parcel
+from expunge.transport.flower.messages import Payload
 from expunge_experiments.engine import Employ, State, Worker
 from expunge_experiments.flower.job import Job, SharedPool
 from expunge_experiments.message import ArrayMessage
@@ -57,7 +57,7 @@ def client_of(node_config: Mapping[str, Any]) -> int:
     return client
 
 
-def respond(parcel: Parcel, run: Run, client: int) -> Parcel:
+def respond(parcel: Payload, run: Run, client: int) -> Payload:
     """The answer to a parcel of `FlowerEngine`."""
     match canonical.decode(parcel.note, "a question of the engine"):
         case {"ask": "client"}:
@@ -78,7 +78,7 @@ def respond(parcel: Parcel, run: Run, client: int) -> Parcel:
     )
 
 
-def _messages(messages: tuple[bytes, ...], run: Run, client: int) -> Parcel:
+def _messages(messages: tuple[bytes, ...], run: Run, client: int) -> Payload:
     """Answer messages one after another.
 
     The worker's own time is measured as in one process: reading, answering, writing.
@@ -90,9 +90,9 @@ def _messages(messages: tuple[bytes, ...], run: Run, client: int) -> Parcel:
         since = time.perf_counter_ns()
         answers.append(opened.worker.respond(ArrayMessage.from_bytes(data)).to_bytes())
         worked.append(time.perf_counter_ns() - since)
-    kept = opened.close()
+    state_bytes = opened.close()
     loaded = time.perf_counter_ns() - began - sum(worked)
-    return _answer({"kept": kept, "loaded": loaded, "worked": worked}, *answers)
+    return _answer({"kept": state_bytes, "loaded": loaded, "worked": worked}, *answers)
 
 
 @dataclass
@@ -149,5 +149,5 @@ def size_of(state: State) -> int:
     return sum(array.nbytes for array in state.values())
 
 
-def _answer(note: Mapping[str, Any], *parts: bytes) -> Parcel:
-    return Parcel(canonical.encode(dict(note)), parts)
+def _answer(note: Mapping[str, Any], *parts: bytes) -> Payload:
+    return Payload(canonical.encode(dict(note)), parts)

@@ -44,14 +44,14 @@ def programs() -> Path:
     this one, or on the path.
     """
     named, on_path = os.environ.get(VARIABLE), shutil.which("flower-superlink")
-    places = [Path(named).parent] if named else [Path(sysconfig.get_path("scripts"))]
+    folders = [Path(named).parent] if named else [Path(sysconfig.get_path("scripts"))]
     if on_path and not named:
-        places.append(Path(on_path).parent)
-    for place in places:
-        if (place / "flower-superlink").is_file() and (place / "flwr").is_file():
-            return place
+        folders.append(Path(on_path).parent)
+    for folder in folders:
+        if (folder / "flower-superlink").is_file() and (folder / "flwr").is_file():
+            return folder
     raise MissingExtraError(
-        f"Flower was not found in {', '.join(map(str, places))}: install expunge[flower] here, or "
+        f"Flower was not found in {', '.join(map(str, folders))}: install expunge[flower] here, or "
         "in an environment of its own (constraints-flower.txt has versions that are tested), and "
         f"name that environment's Python in {VARIABLE}"
     )
@@ -66,10 +66,9 @@ def simulate(
     seconds: float,
     watch: Callable[[], None] = lambda: None,
 ) -> str:
-    """Run the app in this folder on so many simulated nodes, of which `actors` work at the same
-    time; what was logged.
+    """Run the app in this folder on simulated `nodes`, `actors` of them at a time; returns the log.
 
-    `watch` is called again and again while it runs. After so many seconds the run is ended, and
+    `watch` is called repeatedly during the run. After `seconds` the run is stopped and
     ProtocolError raised.
     """
     with _home() as home, home.superlink() as port:
@@ -195,12 +194,12 @@ class _Home:
         """What lives on of all that comes from here: Flower starts processes of its own, and Ray
         does. Known where /proc is.
         """
-        found = []
-        for place in Path("/proc").glob("[0-9]*"):
+        processes = []
+        for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if f"{_MARK}={self._mark}".encode() in (place / "environ").read_bytes():
-                    found.append(int(place.name))
-        return found
+                if f"{_MARK}={self._mark}".encode() in (entry / "environ").read_bytes():
+                    processes.append(int(entry.name))
+        return processes
 
 
 @contextmanager

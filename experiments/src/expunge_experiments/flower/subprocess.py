@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.errors import InputError
-from expunge_experiments.runner import FLOWER, Failure, Outcome, Runner, cell_name
+from expunge_experiments.runner import FLOWER, ExperimentOutcome, Failure, Runner, cell_name
 
 
 def require_python(path: Path) -> None:
@@ -24,7 +24,9 @@ def require_python(path: Path) -> None:
         )
 
 
-def finished(runner: Runner, outcome: Outcome, given: Mapping[str, Any]) -> Outcome:
+def finished(
+    runner: Runner, outcome: ExperimentOutcome, given: Mapping[str, Any]
+) -> ExperimentOutcome:
     """The outcome after the cells of Flower have been measured by the Python that has it."""
     names = {
         cell_name(cell.key)
@@ -35,13 +37,15 @@ def finished(runner: Runner, outcome: Outcome, given: Mapping[str, Any]) -> Outc
         return outcome
     failed, problem = _measured(outcome.experiment.name, given)
     after = runner.gather(outcome.experiment, outcome.settings, quick=outcome.quick)
-    reasons = {one.cell: one.error for one in outcome.failures} | failed
+    reasons = {failure.cell: failure.error for failure in outcome.failures} | failed
     if problem:
         reasons = dict.fromkeys(names, problem) | reasons
     after.failures = [
-        Failure(one.cell, reasons[one.cell]) for one in after.not_run if one.cell in reasons
+        Failure(failure.cell, reasons[failure.cell])
+        for failure in after.not_run
+        if failure.cell in reasons
     ]
-    after.not_run = [one for one in after.not_run if one.cell not in reasons]
+    after.not_run = [failure for failure in after.not_run if failure.cell not in reasons]
     after.measured = outcome.measured + len(after.results) - len(outcome.results)
     return after
 
@@ -70,14 +74,16 @@ def _measured(experiment: str, given: Mapping[str, Any]) -> tuple[dict[str, str]
     command = [python, "-m", "expunge", "experiment", experiment, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603 - the Python that the user has named
     try:
-        told = json.loads(done.stdout)
-        return {one["cell"]: one["error"] for one in told["experiments"][0]["failed"]}, ""
+        report = json.loads(done.stdout)
+        return {
+            failure["cell"]: failure["error"] for failure in report["experiments"][0]["failed"]
+        }, ""
     except (ValueError, KeyError, IndexError):
-        said = done.stdout.strip()[-300:] or f"it ended with {done.returncode}"
+        output = done.stdout.strip()[-300:] or f"it ended with {done.returncode}"
         return (
             {},
             (
-                f"{python} could not measure it: {said}. It must have this version of "
+                f"{python} could not measure it: {output}. It must have this version of "
                 "expunge[flower] and expunge-experiments"
             ),
         )

@@ -118,12 +118,12 @@ def seeds_line(
     Places without any value are left out. `style` is as for `Axes.errorbar`, for instance
     `**look(name).line()`.
     """
-    summaries = [(place, over_seeds(found)) for place, found in zip(x, values, strict=True)]
-    places = [place for place, summary in summaries if summary is not None]
-    found = [summary for _, summary in summaries if summary is not None]
-    means, spread = [one.mean for one in found], [one.deviation for one in found]
+    summaries = [(position, over_seeds(group)) for position, group in zip(x, values, strict=True)]
+    positions = [position for position, summary in summaries if summary is not None]
+    points = [summary for _, summary in summaries if summary is not None]
+    means, spread = [summary.mean for summary in points], [summary.deviation for summary in points]
     axes.errorbar(
-        places,
+        positions,
         means,
         yerr=spread if any(spread) else None,
         label=label,
@@ -140,8 +140,8 @@ def log_axis(axes: Axes, which: str = "y", *, zero: float | None = None) -> None
     """
     from matplotlib.ticker import SymmetricalLogLocator  # noqa: PLC0415 - slow to import
 
-    for one in which:
-        setter, axis = getattr(axes, f"set_{one}scale"), getattr(axes, f"{one}axis")
+    for letter in which:
+        setter, axis = getattr(axes, f"set_{letter}scale"), getattr(axes, f"{letter}axis")
         if zero is None:
             setter("log")
             continue
@@ -202,7 +202,7 @@ def _widen(axes: Axes, room: float) -> None:
     """Let the x axis end later, so that this share of the panel is empty on the right."""
     low, high = axes.get_xlim()
     scale = axes.get_xaxis().get_transform()
-    start, end = (float(scale.transform(np.array([one]))[0]) for one in (low, high))
+    start, end = (float(scale.transform(np.array([limit]))[0]) for limit in (low, high))
     wider = end + (end - start) * room / (1 - room)
     axes.set_xlim(low, float(scale.inverted().transform(np.array([wider]))[0]))
     axes.autoscale_view(scalex=False)
@@ -212,7 +212,11 @@ def _labelled(axes: Axes) -> Iterator[tuple[Any, str]]:
     """Lines with their labels; an error bar's line carries none of its own, but its container
     does.
     """
-    barred = [(one.lines[0], one.get_label()) for one in axes.containers if hasattr(one, "lines")]
+    barred = [
+        (container.lines[0], container.get_label())
+        for container in axes.containers
+        if hasattr(container, "lines")
+    ]
     plain = [(line, line.get_label()) for line in axes.lines]
     for line, label in [*barred, *plain]:
         if label and not str(label).startswith("_"):
@@ -223,17 +227,17 @@ def _spread(heights: Sequence[float], gap: float) -> list[float]:
     """Ascending heights, moved apart as little as needed to be `gap` apart, within 0 and 1 where
     there is room.
     """
-    placed = [float(one) for one in heights]
+    placed = [float(height) for height in heights]
     for _ in range(200):
         moved = False
-        for one in range(len(placed) - 1):
-            overlap = gap - (placed[one + 1] - placed[one])
+        for index in range(len(placed) - 1):
+            overlap = gap - (placed[index + 1] - placed[index])
             if overlap > 1e-6:
-                placed[one] -= overlap / 2
-                placed[one + 1] += overlap / 2
+                placed[index] -= overlap / 2
+                placed[index + 1] += overlap / 2
                 moved = True
         shift = max(0.0, 0.01 - placed[0]) - max(0.0, placed[-1] - 0.99)
-        placed = [one + shift for one in placed]
+        placed = [height + shift for height in placed]
         if not moved:
             break
     return placed

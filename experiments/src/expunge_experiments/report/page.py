@@ -17,7 +17,7 @@ from expunge_experiments import config, machine
 from expunge_experiments.datasets.dataset import USUAL
 from expunge_experiments.report import figures, paper
 from expunge_experiments.report.tables import seconds_text, table_text
-from expunge_experiments.runner import Outcome
+from expunge_experiments.runner import ExperimentOutcome
 from expunge_experiments.runs.base import Drawing, Finding, Table
 from expunge_experiments.store import FORMAT, plain
 
@@ -25,7 +25,7 @@ PAGE, CONFIG = "README.md", "config.toml"
 _NAMED = 3  # cells that are named for a reason
 
 
-def write_outcome(outcome: Outcome, folder: Path) -> None:
+def write_outcome(outcome: ExperimentOutcome, folder: Path) -> None:
     """Write results, config, tables and figures into the experiment's folder."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "results.json", json.dumps(as_json(outcome), indent=1, allow_nan=False) + "\n")
@@ -35,7 +35,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
     _write(folder / "table.md", section(outcome, folder, seen_from=folder, level=1))
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
+def as_json(outcome: ExperimentOutcome) -> dict[str, Any]:
     """An outcome with everything that it depends on."""
     experiment = outcome.experiment
     return {
@@ -48,32 +48,34 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "data": plain(outcome.data),
         "environments": plain(outcome.environments),
         "seconds": outcome.seconds,
-        "findings": [{"text": one.text, "holds": one.holds} for one in findings(outcome)],
-        "results": [
-            {"key": plain(one.key), "seconds": one.seconds, "result": plain(one.result)}
-            for one in outcome.results
+        "findings": [
+            {"text": finding.text, "holds": finding.holds} for finding in findings(outcome)
         ],
-        "failed": [{"cell": one.cell, "error": one.error} for one in outcome.failures],
-        "not_run": [{"cell": one.cell, "reason": one.error} for one in outcome.not_run],
+        "results": [
+            {"key": plain(done.key), "seconds": done.seconds, "result": plain(done.result)}
+            for done in outcome.results
+        ],
+        "failed": [{"cell": failure.cell, "error": failure.error} for failure in outcome.failures],
+        "not_run": [{"cell": failure.cell, "reason": failure.error} for failure in outcome.not_run],
     }
 
 
-def tables(outcome: Outcome) -> list[Table]:
+def tables(outcome: ExperimentOutcome) -> list[Table]:
     """The tables of what has been measured; none of nothing."""
     return outcome.experiment.tables(outcome.settings, outcome.results) if outcome.results else []
 
 
-def drawings(outcome: Outcome) -> list[Drawing]:
+def drawings(outcome: ExperimentOutcome) -> list[Drawing]:
     """The figures of what has been measured; none of nothing."""
     return outcome.experiment.drawings(outcome.settings, outcome.results) if outcome.results else []
 
 
-def findings(outcome: Outcome) -> list[Finding]:
+def findings(outcome: ExperimentOutcome) -> list[Finding]:
     """What follows from what has been measured; nothing from nothing."""
     return outcome.experiment.findings(outcome.settings, outcome.results) if outcome.results else []
 
 
-def section(outcome: Outcome, folder: Path, *, seen_from: Path, level: int) -> str:
+def section(outcome: ExperimentOutcome, folder: Path, *, seen_from: Path, level: int) -> str:
     """One experiment: question, tables, figures, findings, command and time, for a page in the
     folder `seen_from`.
     """
@@ -87,9 +89,9 @@ def section(outcome: Outcome, folder: Path, *, seen_from: Path, level: int) -> s
         if (folder / f"{drawing.name}.png").exists():  # drawn already
             name = f"{prefix}{drawing.name}"
             parts.append(f"[![{experiment.title}]({name}.png)]({name}.svg)\n\n*{drawing.caption}*")
-    found = [f"- {_marked(one)}" for one in findings(outcome)]
-    if found:
-        parts.append("\n".join(found))
+    lines = [f"- {_marked(finding)}" for finding in findings(outcome)]
+    if lines:
+        parts.append("\n".join(lines))
     parts += [*_coarser_grids(outcome), *_unfinished(outcome)]
     parts.append(
         f"Command: `{command(outcome)}`, with the settings in [{CONFIG}]({prefix}{CONFIG}). "
@@ -99,7 +101,7 @@ def section(outcome: Outcome, folder: Path, *, seen_from: Path, level: int) -> s
     return "\n\n".join(parts) + "\n"
 
 
-def command(outcome: Outcome) -> str:
+def command(outcome: ExperimentOutcome) -> str:
     """What to type to get these results: with a config, where settings are not those of the full or
     the quick run.
     """
@@ -112,15 +114,15 @@ def command(outcome: Outcome) -> str:
     )
 
 
-def _coarser_grids(outcome: Outcome) -> list[str]:
+def _coarser_grids(outcome: ExperimentOutcome) -> list[str]:
     """What is to be said of data that the usual grid cannot hold."""
     return [
-        f"Features of `{name}` reach {one['largest']:.4g} in magnitude, and the usual grid holds "
-        f"what is below {USUAL.limit:g}. Exact variants take them on the finest grid that holds "
-        f"them, of {one['fraction_bits']} fraction bits, whatever is said of {USUAL.fraction_bits} "
-        "above."
-        for name, one in outcome.data.items()
-        if "fraction_bits" in one
+        f"Features of `{name}` reach {identity['largest']:.4g} in magnitude, and the usual grid "
+        f"holds what is below {USUAL.limit:g}. Exact variants take them on the finest grid that "
+        f"holds them, of {identity['fraction_bits']} fraction bits, whatever is said of "
+        f"{USUAL.fraction_bits} above."
+        for name, identity in outcome.data.items()
+        if "fraction_bits" in identity
     ]
 
 
@@ -132,18 +134,18 @@ def _verdict(finding: Finding) -> str:
     return "Holds" if finding.holds else "Does not hold"
 
 
-def missing(outcome: Outcome) -> list[tuple[str, str]]:
+def missing(outcome: ExperimentOutcome) -> list[tuple[str, str]]:
     """What is missing: "failed" or "not run", and the reason with the first few of its cells;
     results.json has them all.
     """
-    found = []
+    entries = []
     for kind, cells in (("failed", outcome.failures), ("not run", outcome.not_run)):
         reasons: dict[str, list[str]] = {}
-        for one in cells:
-            reasons.setdefault(one.error, []).append(one.cell)
+        for failure in cells:
+            reasons.setdefault(failure.error, []).append(failure.cell)
         for reason, names in reasons.items():
             more = f"; and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            found.append(
+            entries.append(
                 (
                     kind,
                     (
@@ -152,10 +154,10 @@ def missing(outcome: Outcome) -> list[tuple[str, str]]:
                     ),
                 )
             )
-    return found
+    return entries
 
 
-def _unfinished(outcome: Outcome) -> list[str]:
+def _unfinished(outcome: ExperimentOutcome) -> list[str]:
     lines = [f"- {kind}: {reason}" for kind, reason in missing(outcome)]
     return ["Not complete:\n\n" + "\n".join(lines)] if lines else []
 
@@ -163,13 +165,13 @@ def _unfinished(outcome: Outcome) -> list[str]:
 # -- the page about all ----------------------------------------------------------------------------
 
 
-def write_page(outcomes: Sequence[Outcome], out: Path) -> Path:
+def write_page(outcomes: Sequence[ExperimentOutcome], out: Path) -> Path:
     """Write the page about all experiments."""
     _write(out / PAGE, page(outcomes, out))
     return out / PAGE
 
 
-def page(outcomes: Sequence[Outcome], out: Path) -> str:
+def page(outcomes: Sequence[ExperimentOutcome], out: Path) -> str:
     """The page: the claims, what was run on what, then one section for each experiment, whose files
     are below `out`.
     """
@@ -192,35 +194,38 @@ def page(outcomes: Sequence[Outcome], out: Path) -> str:
         )
     parts += [_contents(outcomes), _claims(outcomes), _data(outcomes), _machines(outcomes)]
     parts += [
-        section(one, out / one.experiment.name, seen_from=out, level=2).rstrip("\n")
-        for one in outcomes
+        section(outcome, out / outcome.experiment.name, seen_from=out, level=2).rstrip("\n")
+        for outcome in outcomes
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _contents(outcomes: Sequence[Outcome]) -> str:
+def _contents(outcomes: Sequence[ExperimentOutcome]) -> str:
     return "Sections: " + " · ".join(map(_link, outcomes)) + "." if len(outcomes) > 1 else ""
 
 
-def _link(outcome: Outcome) -> str:
+def _link(outcome: ExperimentOutcome) -> str:
     return f"[{outcome.experiment.name}](#{_anchor(outcome.experiment.title)})"
 
 
-def _claims(outcomes: Sequence[Outcome]) -> str:
+def _claims(outcomes: Sequence[ExperimentOutcome]) -> str:
     """All claims, those first that do not hold."""
     claims = [
-        (outcome, one) for outcome in outcomes for one in findings(outcome) if one.holds is not None
+        (outcome, finding)
+        for outcome in outcomes
+        for finding in findings(outcome)
+        if finding.holds is not None
     ]
     if not claims:
         return ""
     rows = [
         (
-            f"| {'holds' if one.holds else '**does not hold**'} | "
-            f"{one.text.replace('|', chr(92) + '|')} | {_link(outcome)} |"
+            f"| {'holds' if finding.holds else '**does not hold**'} | "
+            f"{finding.text.replace('|', chr(92) + '|')} | {_link(outcome)} |"
         )
-        for outcome, one in sorted(claims, key=lambda claim: bool(claim[1].holds))
+        for outcome, finding in sorted(claims, key=lambda claim: bool(claim[1].holds))
     ]
-    hold = sum(bool(one.holds) for _, one in claims)
+    hold = sum(bool(finding.holds) for _, finding in claims)
     count = (
         f"Of {len(rows)} claims that these results could refute, {hold} "
         f"{'holds' if hold == 1 else 'hold'}."
@@ -232,25 +237,31 @@ def _claims(outcomes: Sequence[Outcome]) -> str:
 
 def _anchor(title: str) -> str:
     """A heading's anchor, as GitHub makes it."""
-    kept = (one for one in title.lower() if one.isalnum() or one in " -_")
-    return "".join(kept).replace(" ", "-")
+    characters = (
+        character for character in title.lower() if character.isalnum() or character in " -_"
+    )
+    return "".join(characters).replace(" ", "-")
 
 
-def _data(outcomes: Sequence[Outcome]) -> str:
+def _data(outcomes: Sequence[ExperimentOutcome]) -> str:
     used: dict[str, Mapping[str, Any]] = {}
     for outcome in outcomes:
         used.update(outcome.data)
     if not used:
         return ""
     rows = []
-    for name, one in used.items():
+    for name, identity in used.items():
         theirs = paper.DATASETS.get(name)
         instead = (
             f"{theirs} by {paper.BACKBONES[theirs]}" if theirs is not None else "not in the paper"
         )
-        shape = f"{one['train']:,} + {one['test']:,} | {one['dim']} | {one['classes']}"
+        shape = (
+            f"{identity['train']:,} + {identity['test']:,} | {identity['dim']} | "
+            f"{identity['classes']}"
+        )
         rows.append(
-            f"| `{name}` | {one['source']} | {shape} | {instead} | `{one['digest'][:12]}` |"
+            f"| `{name}` | {identity['source']} | {shape} | {instead} | "
+            f"`{identity['digest'][:12]}` |"
         )
     head = "| name | features | samples, train + test | dim | classes | in the paper | digest |"
     why = (
@@ -264,17 +275,21 @@ def _data(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def _machines(outcomes: Sequence[Outcome]) -> str:
-    found: list[Mapping[str, Any]] = []
+def _machines(outcomes: Sequence[ExperimentOutcome]) -> str:
+    environments: list[Mapping[str, Any]] = []
     for outcome in outcomes:
-        found += [one for one in outcome.environments if one not in found]
-    if not found:
+        environments += [
+            environment for environment in outcome.environments if environment not in environments
+        ]
+    if not environments:
         return ""
     total = seconds_text(sum(outcome.seconds for outcome in outcomes))
     each = ", ".join(
-        f"{one.experiment.name} {seconds_text(one.seconds)}" for one in outcomes if one.results
+        f"{outcome.experiment.name} {seconds_text(outcome.seconds)}"
+        for outcome in outcomes
+        if outcome.results
     )
-    lines = [f"- {machine.in_words(dict(one))}" for one in found]
+    lines = [f"- {machine.in_words(dict(environment))}" for environment in environments]
     theirs = (
         f"The paper used {paper.MACHINE}: times are to be compared between systems, not with "
         "the paper's."

@@ -1,5 +1,5 @@
-"""The paper's numbers, typed once, each with where it stands; to be put next to ours, and never to
-be copied as ours.
+"""The paper's numbers, typed once, each with its place in the paper; shown next to ours, and never
+copied as ours.
 """
 
 from __future__ import annotations

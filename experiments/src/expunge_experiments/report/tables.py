@@ -6,7 +6,7 @@ import math
 
 from expunge_experiments.runs.base import Summary, Table
 
-MISSING = "–"  # noqa: RUF001 - an en dash stands for what is not there
+MISSING = "–"  # noqa: RUF001 - an en dash marks a missing value
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 

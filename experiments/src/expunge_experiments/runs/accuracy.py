@@ -22,7 +22,7 @@ from expunge_experiments.report.tables import (
     with_deviation,
 )
 from expunge_experiments.runs import base
-from expunge_experiments.runs.streams import Federation, check_datasets, check_federation
+from expunge_experiments.runs.streams import PartitionedDataset, check_datasets, check_federation
 from expunge_experiments.systems.catalogue import (
     NAMES,
     build,
@@ -145,8 +145,8 @@ class Accuracy(base.Experiment[AccuracySettings]):
         return [
             _accuracies(settings, results),
             *(
-                _costs(settings, results.where(dataset=one), one)
-                for one in results.values("dataset")
+                _costs(settings, results.where(dataset=dataset), dataset)
+                for dataset in results.values("dataset")
             ),
             _settings(results),
         ]
@@ -154,7 +154,11 @@ class Accuracy(base.Experiment[AccuracySettings]):
     def drawings(self, settings: AccuracySettings, results: base.Results) -> list[base.Drawing]:
         """How far each system is from central ridge, here and in the paper."""
         results = _main(results)
-        shown = [one for one in settings.datasets if _mean(results, one, "central") is not None]
+        shown = [
+            dataset
+            for dataset in settings.datasets
+            if _mean(results, dataset, "central") is not None
+        ]
         if not shown:
             return []
         caption = (
@@ -173,12 +177,12 @@ class Accuracy(base.Experiment[AccuracySettings]):
         for name in ITERATIVE:
             made += _near_central(results, name)
         made += [*_more_rounds(results, longer), *_stable(results)]
-        differences = [one for one in settings.datasets if one in paper.DATASETS]
+        differences = [dataset for dataset in settings.datasets if dataset in paper.DATASETS]
         if differences:
             others = [
-                f"{one} instead of {paper.DATASETS[one]}"
-                for one in differences
-                if one not in _NAMED_ALIKE
+                f"{dataset} instead of {paper.DATASETS[dataset]}"
+                for dataset in differences
+                if dataset not in _NAMED_ALIKE
             ]
             made.append(
                 base.Finding(
@@ -192,7 +196,7 @@ class Accuracy(base.Experiment[AccuracySettings]):
 
 
 def _measure(key: base.Key, library: Library, report: base.Report) -> Mapping[str, Any]:
-    federation = Federation.of(library, key["dataset"], key["clients"], key["seed"])
+    federation = PartitionedDataset.of(library, key["dataset"], key["clients"], key["seed"])
     report("building", 0, None)
     chosen = settings_from(key["system"], key["settings"])
     system = build(key["system"], federation.pool, settings=chosen, seed=key["seed"])
@@ -224,9 +228,9 @@ def _accuracies(settings: AccuracySettings, results: base.Results) -> base.Table
     for name in results.values("system"):
         row = [entry_of(name).title]
         for dataset in results.values("dataset"):
-            found = results.where(dataset=dataset, system=name)
+            runs = results.where(dataset=dataset, system=name)
             row += [
-                with_deviation(base.over_seeds(_each(found, "accuracy"))),
+                with_deviation(base.over_seeds(_each(runs, "accuracy"))),
                 fixed(paper.accuracy(dataset, name)),
             ]
         rows.append(row)
@@ -252,7 +256,7 @@ def _costs(settings: AccuracySettings, results: base.Results, dataset: str) -> b
     )
     rows = []
     for name in results.values("system"):
-        costs = [one.result["cost"] for one in results.where(system=name)]
+        costs = [done.result["cost"] for done in results.where(system=name)]
         mean = {part: float(np.mean([cost[part] for cost in costs])) for part in costs[0]}
         central = entry_of(name).centralized
         rows.append(
@@ -281,11 +285,11 @@ def _settings(results: base.Results) -> base.Table:
     datasets = results.values("dataset")
     rows = []
     for name in results.values("system"):
-        found = [results.where(dataset=dataset, system=name) for dataset in datasets]
+        groups = [results.where(dataset=dataset, system=name) for dataset in datasets]
         rows.append(
             [
                 entry_of(name).title,
-                *(_told(one[0].key["settings"]) if one else MISSING for one in found),
+                *(_told(group[0].key["settings"]) if group else MISSING for group in groups),
             ]
         )
     note = (
@@ -306,11 +310,11 @@ def _told(settings: Mapping[str, Any]) -> str:
 
 def _main(results: base.Results) -> base.Results:
     """All but FATS with more rounds."""
-    return base.Results(one for one in results if "part" not in one.key)
+    return base.Results(done for done in results if "part" not in done.key)
 
 
 def _each(results: Sequence[base.Done], name: str) -> list[Any]:
-    return [one.result[name] for one in results]
+    return [done.result[name] for done in results]
 
 
 def _mean(results: base.Results, dataset: str, system: str) -> float | None:
@@ -323,13 +327,13 @@ def _mean(results: base.Results, dataset: str, system: str) -> float | None:
 
 def _equal_to_central(results: base.Results, dataset: str) -> list[base.Finding]:
     """Both exact variants against central ridge, and against themselves on other partitions."""
-    exact = [one for name in EXACT for one in results.where(system=name)]
+    exact = [done for name in EXACT for done in results.where(system=name)]
     central = results.where(system="central")
     made = []
     if exact and central:
         right = central[0].result["correct"]
-        most = max(abs(one.result["correct"] - right) for one in exact)
-        same = sum(one.result["predictions"] == central[0].result["predictions"] for one in exact)
+        most = max(abs(done.result["correct"] - right) for done in exact)
+        same = sum(done.result["predictions"] == central[0].result["predictions"] for done in exact)
         made.append(
             base.Finding(
                 f"{dataset}: exact variants and central ridge differ by {most} in {right:,} "
@@ -339,8 +343,8 @@ def _equal_to_central(results: base.Results, dataset: str) -> list[base.Finding]
             )
         )
     if exact:
-        digests = {one.result["head"] for one in exact}
-        partitions = counted(len({one.key["seed"] for one in exact}), "partition")
+        digests = {done.result["head"] for done in exact}
+        partitions = counted(len({done.key["seed"] for done in exact}), "partition")
         heads = "one head" if len(digests) == 1 else f"{len(digests)} different heads"
         text = f"{dataset}: both exact variants on {partitions} have {heads}, by digest."
         made.append(base.Finding(text, len(digests) == 1))
@@ -391,14 +395,15 @@ def _stable(results: base.Results) -> list[base.Finding]:
     """What FATS promises with its sizes."""
     made = []
     for dataset in results.values("dataset"):
-        found = [
-            one.result["stability"]
-            for one in results.where(dataset=dataset, system="fats")
-            if one.result.get("stability")
+        stabilities = [
+            done.result["stability"]
+            for done in results.where(dataset=dataset, system="fats")
+            if done.result.get("stability")
         ]
-        if found:
+        if stabilities:
             clients, samples, drawn = (
-                float(np.mean([one[name] for one in found])) for name in ("rho_C", "rho_S", "b")
+                float(np.mean([stability[name] for stability in stabilities]))
+                for name in ("rho_C", "rho_S", "b")
             )
             text = (
                 f"{dataset}: FATS draws b = {drawn:.1f} samples a step on average (all that a "
@@ -438,12 +443,12 @@ def _draw_panel(axes: Axes, results: base.Results, dataset: str, names: Sequence
     central = _mean(results, dataset, "central") or 0.0
     top = paper.accuracy(dataset, "central")
     axes.axvline(0.0, color=figures.BLACK, linewidth=0.8, linestyle="--")
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         theirs = paper.accuracy(dataset, name)
         if theirs is not None and top is not None:
             axes.plot(
                 100 * (theirs - top),
-                place + 0.22,
+                position + 0.22,
                 "D",
                 color=figures.GREY,
                 markerfacecolor="white",
@@ -455,7 +460,7 @@ def _draw_panel(axes: Axes, results: base.Results, dataset: str, names: Sequence
             spread = 100 * summary.deviation if summary.count > 1 else None
             axes.errorbar(
                 100 * (summary.mean - central),
-                place,
+                position,
                 xerr=spread,
                 capsize=2.0,
                 elinewidth=0.8,

@@ -100,13 +100,13 @@ class Alpha(base.Experiment[AlphaSettings]):
         """Means over seeds."""
         rows = []
         for slower, alpha in product(settings.slower, settings.alphas):
-            found = results.where(slower=slower, alpha=alpha)
-            if found:
+            runs = results.where(slower=slower, alpha=alpha)
+            if runs:
                 names = ("accuracy", "triggered", "nonzero", "recomputed", "trainings")
                 accuracy, triggered, nonzero, recomputed, trainings = (
-                    _mean(found, name) for name in names
+                    _mean(runs, name) for name in names
                 )
-                rate = f"{found[0].key['settings']['rate']:g}"
+                rate = f"{runs[0].key['settings']['rate']:g}"
                 rows.append(
                     (
                         rate,
@@ -146,7 +146,7 @@ class Alpha(base.Experiment[AlphaSettings]):
 
     def findings(self, settings: AlphaSettings, results: base.Results) -> list[base.Finding]:
         """At the paper's step, and how both move with it."""
-        found = []
+        findings = []
         for slower in settings.slower:
             here = results.where(slower=slower)
             alphas = here.values("alpha")
@@ -158,7 +158,7 @@ class Alpha(base.Experiment[AlphaSettings]):
                 f"{_mean(here.where(alpha=alpha), 'triggered'):.0%} triggered"
                 for alpha in (min(alphas), *([_PAPER] if _PAPER in alphas else []), max(alphas))
             ]
-            found.append(base.Finding(f"Learning rate {rate:g}. {'; '.join(parts)}."))
+            findings.append(base.Finding(f"Learning rate {rate:g}. {'; '.join(parts)}."))
             low, high = (
                 _mean(here.where(alpha=alpha), "triggered") for alpha in (min(alphas), max(alphas))
             )
@@ -166,8 +166,8 @@ class Alpha(base.Experiment[AlphaSettings]):
                 f"Learning rate {rate:g}: the finest step triggers at least as often as the "
                 f"coarsest ({low:.0%} and {high:.0%})."
             )
-            found.append(base.Finding(text, low >= high))
-        return found + _price(results)
+            findings.append(base.Finding(text, low >= high))
+        return findings + _price(results)
 
 
 def _price(results: base.Results) -> list[base.Finding]:
@@ -205,14 +205,14 @@ def _measured(
     system = cast("ExactFun", catalogue.build("exactfun", pool, settings=chosen, seed=seed))
     report(f"trains at alpha {chosen.alpha:g}", 0, None)
     cost = system.train()
-    asked = np.random.default_rng([seed, _DELETIONS]).permutation(pool.size)[: settings.deletions]
+    samples = np.random.default_rng([seed, _DELETIONS]).permutation(pool.size)[: settings.deletions]
     first, trainings = [], []
-    for number, sample in enumerate(asked):
-        report(f"single deletions at alpha {chosen.alpha:g}", number, len(asked))
+    for number, sample in enumerate(samples):
+        report(f"single deletions at alpha {chosen.alpha:g}", number, len(samples))
         before = system.engine.usage.exchanges
         first.append(system.first_change(np.array([sample])))
         trainings.append(system.engine.usage.exchanges - before)
-    changed = [chosen.rounds - one for one in first if one is not None]
+    changed = [chosen.rounds - round_ for round_ in first if round_ is not None]
     return {
         "accuracy": system.accuracy(data.test_features, data.test_labels),
         "triggered": len(changed) / len(first),
@@ -224,23 +224,23 @@ def _measured(
     }
 
 
-def _mean(found: base.Results, name: str) -> float:
-    summary = base.over_seeds(one.result[name] for one in found)
+def _mean(results: base.Results, name: str) -> float:
+    summary = base.over_seeds(done.result[name] for done in results)
     return summary.mean if summary is not None else float("nan")
 
 
-def _values(found: base.Results, name: str, alphas: Sequence[float]) -> list[list[float]]:
-    return [[one.result[name] for one in found.where(alpha=alpha)] for alpha in alphas]
+def _values(results: base.Results, name: str, alphas: Sequence[float]) -> list[list[float]]:
+    return [[done.result[name] for done in results.where(alpha=alpha)] for alpha in alphas]
 
 
 def _drawn(settings: AlphaSettings, results: base.Results) -> Figure:
     figure, axes = panels(2)
-    for place, slower in enumerate(settings.slower):
+    for index, slower in enumerate(settings.slower):
         here = results.where(slower=slower)
         if not here:
             continue
         label = f"rate {here[0].key['settings']['rate']:g}"
-        style = {"color": COLOURS[place], "marker": "o"}
+        style = {"color": COLOURS[index], "marker": "o"}
         for panel, name in zip(axes, ("accuracy", "triggered"), strict=True):
             seeds_line(
                 panel, settings.alphas, _values(here, name, settings.alphas), label=label, **style

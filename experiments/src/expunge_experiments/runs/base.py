@@ -3,10 +3,10 @@
 Its work is cut into cells, each of which is done once and kept.
 
 A cell has a key, which says all that its result depends on besides data and code, and a function
-that measures. A key that has "dataset" (a name, or a list of names) binds its cell to these very
-data: if they change, it is measured anew. Results are values of JSON, in which there is no NaN and
-no infinity. Tables, figures and findings are made from results alone, so they can be made again
-without measuring anew.
+that measures. A key that has "dataset" (a name, or a list of names) binds its cell to these data:
+if they change, it is measured again. Results are values of JSON, in which there is no NaN and no
+infinity. Tables, figures and findings are made from results alone, so they can be regenerated
+without measuring again.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ class Results(list[Done]):
     def where(self, **wanted: Any) -> Results:
         """Those whose key has these values."""
         return Results(
-            one for one in self if all(one.key.get(name) == value for name, value in wanted.items())
+            done
+            for done in self
+            if all(done.key.get(name) == value for name, value in wanted.items())
         )
 
     def values(self, name: str) -> list[Any]:
         """A key's different values, in order of appearance."""
-        return list(dict.fromkeys(one.key[name] for one in self if name in one.key))
+        return list(dict.fromkeys(done.key[name] for done in self if name in done.key))
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, drawn when it is wanted: `name` becomes part of its file's name, `caption` stands
-    below it.
+    """A figure, drawn when it is wanted: `name` becomes part of its file's name, `caption` is
+    printed below it.
     """
 
     name: str
@@ -108,7 +110,7 @@ class Experiment(ABC, Generic[S]):
     question: ClassVar[str]  # what is to be found out, in a sentence or two
     paper: ClassVar[str] = ""  # the paper's table or figure, and what it says
     version: ClassVar[int] = (
-        1  # raised when what a cell measures changes: results of another version are measured anew
+        1  # raised when what a cell measures changes: results of another version are measured again
     )
     full: S
     quick: S
@@ -141,9 +143,11 @@ class Summary:
 
 def over_seeds(values: Iterable[float]) -> Summary | None:
     """The summary of some values; None if there are none, as for cells that are not done yet."""
-    found = [float(value) for value in values]
-    if not found:
+    numbers = [float(value) for value in values]
+    if not numbers:
         return None
     return Summary(
-        float(np.mean(found)), float(np.std(found, ddof=1)) if len(found) > 1 else 0.0, len(found)
+        float(np.mean(numbers)),
+        float(np.std(numbers, ddof=1)) if len(numbers) > 1 else 0.0,
+        len(numbers),
     )

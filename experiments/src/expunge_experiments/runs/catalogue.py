@@ -57,9 +57,11 @@ class _Experiments(Mapping[str, Experiment[Any]]):
                 module = import_module(f"{module.__name__}.run")
             content = vars(module).values()
             kinds = [
-                one for one in content if isinstance(one, type) and issubclass(one, Experiment)
+                value
+                for value in content
+                if isinstance(value, type) and issubclass(value, Experiment)
             ]
-            self._made[name] = next(one() for one in kinds if getattr(one, "name", None) == name)
+            self._made[name] = next(kind() for kind in kinds if getattr(kind, "name", None) == name)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:

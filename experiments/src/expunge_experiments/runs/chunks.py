@@ -25,7 +25,7 @@ from expunge_experiments.report.tables import (
 )
 from expunge_experiments.runs import base
 from expunge_experiments.runs.retraining import EXACT, Retraining
-from expunge_experiments.runs.streams import Federation, check_federation, chunks_of, listed
+from expunge_experiments.runs.streams import PartitionedDataset, check_federation, chunks_of, listed
 from expunge_experiments.systems.catalogue import entry_of, settings_dict
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Chunks(base.Experiment[ChunkSettings]):
     def _measure(
         self, settings: ChunkSettings, name: str, seed: int, library: Library, report: base.Report
     ) -> Mapping[str, Any]:
-        federation = Federation.of(
+        federation = PartitionedDataset.of(
             library, settings.dataset, settings.clients, seed, settings.samples
         )
         system = federation.system(name, seed)
@@ -147,7 +147,9 @@ class Chunks(base.Experiment[ChunkSettings]):
         for step, chunk in enumerate(chunks, start=1):
             report(f"{system.title} deletes {len(chunk)} samples", step - 1, steps)
             cost = system.delete(chunk)
-            found = references[step].distance(system).as_dict() if references is not None else None
+            distance = (
+                references[step].distance(system).as_dict() if references is not None else None
+            )
             accuracy = federation.accuracy(system)
             retained = int(system.retained.sum())
             result["steps"].append(
@@ -155,7 +157,7 @@ class Chunks(base.Experiment[ChunkSettings]):
                     "retained": retained,
                     "accuracy": accuracy,
                     "cost": cost.as_dict(),
-                    "retraining": found,
+                    "retraining": distance,
                 }
             )
         report(f"{system.title} is done", steps, steps)
@@ -175,10 +177,10 @@ class Chunks(base.Experiment[ChunkSettings]):
     def _accuracies(self, settings: ChunkSettings, results: base.Results) -> base.Table:
         steps = _step_names(settings)
 
-        def row(found: Sequence[base.Done]) -> list[str]:
-            trained = with_deviation(base.over_seeds(one.result["accuracy"] for one in found))
+        def row(dones: Sequence[base.Done]) -> list[str]:
+            trained = with_deviation(base.over_seeds(done.result["accuracy"] for done in dones))
             after = [
-                with_deviation(base.over_seeds(_step(one, i)["accuracy"] for one in found))
+                with_deviation(base.over_seeds(_step(done, i)["accuracy"] for done in dones))
                 for i in range(len(steps))
             ]
             return [trained, *after]
@@ -195,15 +197,17 @@ class Chunks(base.Experiment[ChunkSettings]):
         steps = _step_names(settings)
         parts = ("client", "server", "orchestration")
 
-        def row(found: Sequence[base.Done]) -> list[str]:
-            summed = [cumulative(one, "seconds") for one in found]
-            after = [_seconds(base.over_seeds(one[i] for one in summed)) for i in range(len(steps))]
+        def row(dones: Sequence[base.Done]) -> list[str]:
+            summed = [cumulative(done, "seconds") for done in dones]
+            after = [
+                _seconds(base.over_seeds(times[i] for times in summed)) for i in range(len(steps))
+            ]
             split = [
-                _seconds(base.over_seeds(cumulative(one, f"{part}_seconds")[-1] for one in found))
+                _seconds(base.over_seeds(cumulative(done, f"{part}_seconds")[-1] for done in dones))
                 for part in parts
             ]
             return [
-                _seconds(base.over_seeds(one.result["training"]["seconds"] for one in found)),
+                _seconds(base.over_seeds(done.result["training"]["seconds"] for done in dones)),
                 *after,
                 *split,
             ]
@@ -223,23 +227,23 @@ class Chunks(base.Experiment[ChunkSettings]):
     def _distances(self, settings: ChunkSettings, results: base.Results) -> base.Table:
         steps = _step_names(settings)
 
-        def text(found: Sequence[base.Done], step: int) -> str:
-            distances = [_step(one, step)["retraining"] for one in found]
-            if all(one["equal"] for one in distances):
+        def text(dones: Sequence[base.Done], step: int) -> str:
+            distances = [_step(done, step)["retraining"] for done in dones]
+            if all(distance["equal"] for distance in distances):
                 return "0 (same digest)"
-            if any(one["deviation"] is None for one in distances):
+            if any(distance["deviation"] is None for distance in distances):
                 return (
                     "0"
-                    if all(one["norm"] == 0 for one in distances)
-                    else f"norm {max(one['norm'] for one in distances):.1e}"
+                    if all(distance["norm"] == 0 for distance in distances)
+                    else f"norm {max(distance['norm'] for distance in distances):.1e}"
                 )
-            return scientific(max(one["deviation"] for one in distances))
+            return scientific(max(distance["deviation"] for distance in distances))
 
         columns = ("System", *steps)
         rows = [
-            [entry_of(name).title, *(text(found, i) for i in range(len(steps)))]
-            for name, found in _supported(results)
-            if all(_step(one, 0)["retraining"] is not None for one in found)
+            [entry_of(name).title, *(text(dones, i) for i in range(len(steps)))]
+            for name, dones in _supported(results)
+            if all(_step(done, 0)["retraining"] is not None for done in dones)
         ]
         note = (
             "Same digest: bit for bit the head that expunge.solve gives of the retained samples. "
@@ -249,21 +253,21 @@ class Chunks(base.Experiment[ChunkSettings]):
         return base.Table("Deviation from retraining", columns, rows, frozenset(columns[1:]), note)
 
     def _counts(self, results: base.Results) -> base.Table:
-        def row(found: Sequence[base.Done]) -> list[str]:
-            costs = [step["cost"] for one in found for step in one.result["steps"]]
+        def row(dones: Sequence[base.Done]) -> list[str]:
+            costs = [step["cost"] for done in dones for step in done.result["steps"]]
             mean = {
                 name: sum(cost[name] for cost in costs) / len(costs)
                 for name in ("rounds", "bytes_up", "bytes_down", "recomputed")
             }
             skipped = f"{sum(cost['skipped'] for cost in costs)} of {len(costs)}"
-            kept = max(cost["checkpoint_bytes"] for cost in costs)
+            checkpoint_bytes = max(cost["checkpoint_bytes"] for cost in costs)
             return [
                 f"{mean['rounds']:.4g}",
                 bytes_text(mean["bytes_up"]),
                 bytes_text(mean["bytes_down"]),
                 skipped,
                 f"{mean['recomputed']:.4g}",
-                bytes_text(kept),
+                bytes_text(checkpoint_bytes),
             ]
 
         columns = ("System", "rounds", "up", "down", "skipped", "repeated", "kept")
@@ -298,9 +302,11 @@ class Chunks(base.Experiment[ChunkSettings]):
 
     def findings(self, settings: ChunkSettings, results: base.Results) -> list[base.Finding]:
         """What follows from the steps that were measured."""
-        found = dict(_supported(results))
-        made = findings_of(settings.deleted, settings.clients, found)
-        lacking = [entry_of(name).title for name in results.values("system") if name not in found]
+        by_system = dict(_supported(results))
+        made = findings_of(settings.deleted, settings.clients, by_system)
+        lacking = [
+            entry_of(name).title for name in results.values("system") if name not in by_system
+        ]
         if lacking:
             made.append(
                 base.Finding(
@@ -316,15 +322,15 @@ class Chunks(base.Experiment[ChunkSettings]):
 def _supported(results: base.Results) -> list[tuple[str, list[base.Done]]]:
     """The systems that delete, with their results over seeds."""
     named = [
-        (name, [one for one in results.where(system=name) if "steps" in one.result])
+        (name, [done for done in results.where(system=name) if "steps" in done.result])
         for name in results.values("system")
     ]
-    return [(name, found) for name, found in named if found]
+    return [(name, dones) for name, dones in named if dones]
 
 
 def _step(done: base.Done, step: int) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = done.result["steps"][step]
-    return found
+    entry: Mapping[str, Any] = done.result["steps"][step]
+    return entry
 
 
 def _rows(
@@ -364,17 +370,19 @@ def _seconds(summary: base.Summary | None) -> str:
 # -- figure ----------------------------------------------------------------------------------------
 
 
-def _draw(settings: ChunkSettings, found: Sequence[tuple[str, list[base.Done]]]) -> Figure:
+def _draw(settings: ChunkSettings, systems: Sequence[tuple[str, list[base.Done]]]) -> Figure:
     figure, (left, right) = panels(2, width=4.0, height=3.4)
     shares = [100 * share for share in settings.deleted]
     leaving = [i for i, share in enumerate(settings.deleted) if share < 1]
-    for name, dones in found:
+    for name, dones in systems:
         style = {"label": look(name).label, **look(name).line()}
-        accuracies = [[one.result["accuracy"] for one in dones]]
-        accuracies += [[_step(one, i)["accuracy"] for one in dones] for i in leaving]
+        accuracies = [[done.result["accuracy"] for done in dones]]
+        accuracies += [[_step(done, i)["accuracy"] for done in dones] for i in leaving]
         seeds_line(left, [0, *(shares[i] for i in leaving)], accuracies, **style)
-        times = [cumulative(one, "seconds") for one in dones]
-        seeds_line(right, shares, [[one[i] for one in times] for i in range(len(shares))], **style)
+        times = [cumulative(done, "seconds") for done in dones]
+        seeds_line(
+            right, shares, [[seconds[i] for seconds in times] for i in range(len(shares))], **style
+        )
     left.set(title="Accuracy", xlabel="% of the original data deleted", ylabel="test accuracy")
     right.set(
         title="Cumulative time of deletions",
@@ -396,40 +404,42 @@ _SKIPPERS = ("fats", "exactfun")
 _ITERATIVE = ("fedavg", "fats", "exactfun")
 
 
-def findings_of(deleted: Sequence[float], clients: int, found: Found) -> list[base.Finding]:
+def findings_of(deleted: Sequence[float], clients: int, by_system: Found) -> list[base.Finding]:
     """All of them.
 
     The step that empties the federation is left out where retraining means nothing.
     """
     leaving = sum(share < 1 for share in deleted)
-    made = [*_exactness(deleted, found), *_one_round(found), *_skips(leaving, found)]
+    made = [*_exactness(deleted, by_system), *_one_round(by_system), *_skips(leaving, by_system)]
     if leaving:
         made += [
-            *_speed(leaving, found),
-            *_latency(leaving, found),
-            *_split(leaving, clients, found),
-            *_accuracy(leaving, found),
+            *_speed(leaving, by_system),
+            *_latency(leaving, by_system),
+            *_split(leaving, clients, by_system),
+            *_accuracy(leaving, by_system),
         ]
     return made
 
 
 def cumulative(done: base.Done, name: str) -> list[float]:
     """Of a part of the cost, after each step."""
-    return [float(one) for one in np.cumsum([step["cost"][name] for step in done.result["steps"]])]
+    return [
+        float(total) for total in np.cumsum([step["cost"][name] for step in done.result["steps"]])
+    ]
 
 
-def _exactness(deleted: Sequence[float], found: Found) -> list[base.Finding]:
-    exact = [one for name in EXACT for one in found.get(name, [])]
+def _exactness(deleted: Sequence[float], by_system: Found) -> list[base.Finding]:
+    exact = [done for name in EXACT for done in by_system.get(name, [])]
     if not exact:
         return []
-    checks = [step["retraining"]["equal"] for one in exact for step in one.result["steps"]]
+    checks = [step["retraining"]["equal"] for done in exact for step in done.result["steps"]]
     text = (
         "After a step of the exact variants, the head has the digest of one solved afresh from "
         "the retained samples"
     )
     made = [base.Finding(f"{text}: {sum(checks)} of {len(checks)} times.", all(checks))]
     if deleted[-1] == 1.0:
-        norms = [one.result["steps"][-1]["retraining"]["norm"] for one in exact]
+        norms = [done.result["steps"][-1]["retraining"]["norm"] for done in exact]
         made.append(
             base.Finding(
                 "When the last sample is deleted, the head of the exact variants is zero.",
@@ -439,22 +449,24 @@ def _exactness(deleted: Sequence[float], found: Found) -> list[base.Finding]:
     return made
 
 
-def _one_round(found: Found) -> list[base.Finding]:
-    ours = [step["cost"]["rounds"] for name in EXACT for step in _steps(found, name)]
+def _one_round(by_system: Found) -> list[base.Finding]:
+    ours = [step["cost"]["rounds"] for name in EXACT for step in _steps(by_system, name)]
     if not ours:
         return []
-    many = [name for name in (*_ITERATIVE, "fedcio") if name in found]
-    theirs = [f"{entry_of(name).title} {_mean(_steps(found, name), 'rounds'):.4g}" for name in many]
+    many = [name for name in (*_ITERATIVE, "fedcio") if name in by_system]
+    theirs = [
+        f"{entry_of(name).title} {_mean(_steps(by_system, name), 'rounds'):.4g}" for name in many
+    ]
     beside = f"; on average, {', '.join(theirs)}" if theirs else ""
     return [
         base.Finding(f"The exact variants need one round for each step{beside}.", set(ours) == {1})
     ]
 
 
-def _skips(leaving: int, found: Found) -> list[base.Finding]:
+def _skips(leaving: int, by_system: Found) -> list[base.Finding]:
     made = []
     for name in _SKIPPERS:
-        steps = _steps(found, name, leaving)
+        steps = _steps(by_system, name, leaving)
         if steps:
             skipped = sum(step["cost"]["skipped"] for step in steps)
             text = (
@@ -465,10 +477,10 @@ def _skips(leaving: int, found: Found) -> list[base.Finding]:
     return made
 
 
-def _speed(leaving: int, found: Found) -> list[base.Finding]:
+def _speed(leaving: int, by_system: Found) -> list[base.Finding]:
     totals = {
-        name: _average(cumulative(one, "seconds")[leaving - 1] for one in dones)
-        for name, dones in found.items()
+        name: _average(cumulative(done, "seconds")[leaving - 1] for done in dones)
+        for name, dones in by_system.items()
     }
     made = []
     for ours in EXACT:
@@ -493,18 +505,18 @@ def _speed(leaving: int, found: Found) -> list[base.Finding]:
     return made
 
 
-def _latency(leaving: int, found: Found) -> list[base.Finding]:
+def _latency(leaving: int, by_system: Found) -> list[base.Finding]:
     """In process a round costs nothing but its bytes; elsewhere it does, and the systems that need
     many pay for each.
     """
     made = []
-    for ours in (name for name in EXACT if name in found):
+    for ours in (name for name in EXACT if name in by_system):
         mine, my_rounds = (
-            _mean(_steps(found, ours, leaving), part) for part in ("seconds", "rounds")
+            _mean(_steps(by_system, ours, leaving), part) for part in ("seconds", "rounds")
         )
-        for name in (one for one in _ITERATIVE if one in found):
+        for name in (system for system in _ITERATIVE if system in by_system):
             theirs, rounds = (
-                _mean(_steps(found, name, leaving), part) for part in ("seconds", "rounds")
+                _mean(_steps(by_system, name, leaving), part) for part in ("seconds", "rounds")
             )
             if mine > theirs and rounds > my_rounds:
                 bound = (mine - theirs) / (rounds - my_rounds)
@@ -521,8 +533,8 @@ def _latency(leaving: int, found: Found) -> list[base.Finding]:
     return made
 
 
-def _split(leaving: int, clients: int, found: Found) -> list[base.Finding]:
-    steps = _steps(found, "a_exact", leaving)
+def _split(leaving: int, clients: int, by_system: Found) -> list[base.Finding]:
+    steps = _steps(by_system, "a_exact", leaving)
     if not steps:
         return []
     whole, client, server, rest = (
@@ -539,11 +551,12 @@ def _split(leaving: int, clients: int, found: Found) -> list[base.Finding]:
     ]
 
 
-def _accuracy(leaving: int, found: Found) -> list[base.Finding]:
-    if not {"central", "a_exact"} <= set(found):
+def _accuracy(leaving: int, by_system: Found) -> list[base.Finding]:
+    if not {"central", "a_exact"} <= set(by_system):
         return []
     means = {
-        name: [_accurate(dones, step) for step in range(leaving)] for name, dones in found.items()
+        name: [_accurate(dones, step) for step in range(leaving)]
+        for name, dones in by_system.items()
     }
     gap = max(
         abs(a - b)
@@ -558,7 +571,7 @@ def _accuracy(leaving: int, found: Found) -> list[base.Finding]:
             gap <= 1e-3,
         )
     ]
-    for name in (one for one in _ITERATIVE if one in means):
+    for name in (system for system in _ITERATIVE if system in means):
         gains = [a - b for a, b in zip(means["a_exact"], means[name], strict=True)]
         ahead = sum(gain > 0 for gain in gains)
         made.append(
@@ -572,11 +585,11 @@ def _accuracy(leaving: int, found: Found) -> list[base.Finding]:
 
 
 def _accurate(dones: Sequence[base.Done], step: int) -> float:
-    return _average(one.result["steps"][step]["accuracy"] for one in dones)
+    return _average(done.result["steps"][step]["accuracy"] for done in dones)
 
 
-def _steps(found: Found, name: str, first: int | None = None) -> list[Mapping[str, Any]]:
-    return [step for one in found.get(name, []) for step in one.result["steps"][:first]]
+def _steps(by_system: Found, name: str, first: int | None = None) -> list[Mapping[str, Any]]:
+    return [step for done in by_system.get(name, []) for step in done.result["steps"][:first]]
 
 
 def _mean(steps: Sequence[Mapping[str, Any]], name: str) -> float:

@@ -35,7 +35,7 @@ _ROOM_BITS = 8  # by which weights may grow along a stream
 
 
 @dataclass(frozen=True)
-class Samples:
+class DriftSamples:
     """Features and labels, how many are retained at first, and how many at least."""
 
     features: Array
@@ -45,7 +45,7 @@ class Samples:
     least: int
 
 
-def samples_of(key: Mapping[str, Any], library: Library) -> Samples:
+def samples_of(key: Mapping[str, Any], library: Library) -> DriftSamples:
     """Real features (some columns of a dataset), or normal ones whose covariance has eigenvalues
     from 1 to 1 / condition.
 
@@ -62,7 +62,7 @@ def samples_of(key: Mapping[str, Any], library: Library) -> Samples:
         scales = np.geomspace(1.0, key["condition"] ** -0.5, dim)
         basis = np.linalg.qr(draw.standard_normal((dim, dim)))[0]
         features = (draw.standard_normal((total, dim)) * scales) @ basis.T
-        return Samples(
+        return DriftSamples(
             _rounded(features), draw.integers(0, _CLASSES, total), _CLASSES, start, least
         )
     dataset = library.load(key["dataset"])
@@ -74,7 +74,9 @@ def samples_of(key: Mapping[str, Any], library: Library) -> Samples:
     chosen = draw.choice(len(dataset.train_labels), total, replace=False)
     columns = draw.choice(dataset.dim, dim, replace=False)
     features = dataset.train_features[chosen][:, np.sort(columns)]
-    return Samples(_rounded(features), dataset.train_labels[chosen], dataset.classes, start, least)
+    return DriftSamples(
+        _rounded(features), dataset.train_labels[chosen], dataset.classes, start, least
+    )
 
 
 def _rounded(features: Array) -> Array:
@@ -84,7 +86,7 @@ def _rounded(features: Array) -> Array:
     )
 
 
-def spec_for(condition: float, samples: Samples) -> Spec:
+def spec_for(condition: float, samples: DriftSamples) -> Spec:
     """With gamma such that the largest eigenvalue of S in the beginning is `condition` times gamma.
 
     Heads are published with as many bits as there is room for: the rounding of the reference must
@@ -115,12 +117,12 @@ def condition_of(spec: Spec, features: Array) -> float:
     """Of S + gamma I, from singular values in float64."""
     rows = np.column_stack([features.astype(np.float64), np.ones(len(features))])
     values = np.zeros(spec.width)
-    found = np.linalg.svd(rows, compute_uv=False)
-    values[: len(found)] = np.square(found)
+    singular = np.linalg.svd(rows, compute_uv=False)
+    values[: len(singular)] = np.square(singular)
     return float((values.max() + spec.gamma) / (values.min() + spec.gamma))
 
 
-def requests_of(key: Mapping[str, Any], samples: Samples) -> Iterator[tuple[int, bool]]:
+def requests_of(key: Mapping[str, Any], samples: DriftSamples) -> Iterator[tuple[int, bool]]:
     """Single requests: the number of a sample, and whether it is added or deleted."""
     draw = np.random.default_rng([key["seed"], 0x7265])
     retained, spare = list(range(samples.start)), list(range(samples.start, len(samples.labels)))
@@ -236,11 +238,11 @@ class DriftSettings:
     seed: int = 0  # of samples and streams
 
     def __post_init__(self) -> None:
-        for name, known in (("sources", SOURCES), ("patterns", PATTERNS)):
-            unknown = set(getattr(self, name)) - set(known)
+        for name, choices in (("sources", SOURCES), ("patterns", PATTERNS)):
+            unknown = set(getattr(self, name)) - set(choices)
             if unknown or not getattr(self, name):
                 raise InputError(
-                    f"{name} = {list(getattr(self, name))} must be some of {', '.join(known)}"
+                    f"{name} = {list(getattr(self, name))} must be some of {', '.join(choices)}"
                 )
         if (
             self.dim < 4
@@ -252,7 +254,7 @@ class DriftSettings:
                 "dim must be at least 4, requests and period at least 1, and every between 1 and "
                 "requests"
             )
-        if not self.conditions or not all(1.0 < one <= 1e11 for one in self.conditions):
+        if not self.conditions or not all(1.0 < condition <= 1e11 for condition in self.conditions):
             raise InputError(f"conditions = {list(self.conditions)} must lie between 1 and 1e11")
 
 
@@ -329,10 +331,10 @@ class Drift(base.Experiment[DriftSettings]):
         ]
         for name in ("float64", "float32"):
             worst = [(_worst(done, name), done) for done in results]
-            known = [one for one in worst if one[0] is not None]
+            measured = [pair for pair in worst if pair[0] is not None]
             lost = [done for done in results if done.result["series"][name]["lost"] is not None]
-            if known:
-                most, done = max(known, key=lambda one: one[0] or 0.0)
+            if measured:
+                most, done = max(measured, key=lambda pair: pair[0] or 0.0)
                 findings.append(
                     base.Finding(
                         f"{name} Variant B is off by up to {scientific(most)} ({_named(done)}); it "
@@ -415,8 +417,8 @@ def _named(done: base.Done) -> str:
 
 
 def _worst(done: base.Done, name: str) -> float | None:
-    found = [value for value in done.result["series"][name]["deviations"] if value is not None]
-    return max(found) if found else None
+    deviations = [value for value in done.result["series"][name]["deviations"] if value is not None]
+    return max(deviations) if deviations else None
 
 
 def _table(results: base.Results) -> base.Table:
@@ -469,19 +471,19 @@ def _draw(results: base.Results) -> Figure:
         sharey=True,
     )
     for row, pattern in zip(axes, patterns, strict=True):
-        for place, condition in zip(row, conditions, strict=True):
+        for panel, condition in zip(row, conditions, strict=True):
             for done in results.where(pattern=pattern, condition=condition):
-                _lines(place, done)
-            place.set(
+                _lines(panel, done)
+            panel.set(
                 title=f"{pattern}, condition {condition:.0e}", xlim=(0, results[0].key["requests"])
             )
-            log_axis(place, zero=_ZERO)
-            place.set_yticks(_TICKS)
-            place.set_ylim(-_ZERO / 2, 10.0)
+            log_axis(panel, zero=_ZERO)
+            panel.set_yticks(_TICKS)
+            panel.set_ylim(-_ZERO / 2, 10.0)
         row[0].set_ylabel("relative deviation")
-    for place in axes[-1]:
-        place.set_xlabel("requests")
-        place.set_xticks(
+    for panel in axes[-1]:
+        panel.set_xlabel("requests")
+        panel.set_xticks(
             [results[0].key["requests"] * quarter / 4 for quarter in range(4)]
         )  # not the last: it touches the next panel
     handles, labels = axes[0][0].get_legend_handles_labels()
@@ -495,12 +497,12 @@ def _lines(axes: Any, done: base.Done) -> None:
     for name, label in SERIES.items():
         series = done.result["series"][name]
         colour = BLUE if name.startswith("float64") else VERMILLION
-        found = [
+        points = [
             (request, value)
             for request, value in zip(checks, series["deviations"], strict=True)
             if value is not None
         ]
-        x, y = [one[0] for one in found], [one[1] for one in found]
+        x, y = [point[0] for point in points], [point[1] for point in points]
         axes.plot(
             x,
             y,
@@ -509,7 +511,7 @@ def _lines(axes: Any, done: base.Done) -> None:
             linewidth=1.0,
             label=label,
         )
-        if found and "periodic" not in name:
+        if points and "periodic" not in name:
             step = max(1, len(series["resets"]) // _MOST_MARKS)
             marked = series["resets"][::step]
             axes.plot(

@@ -30,7 +30,7 @@ from expunge import Grid, Spec
 from expunge.errors import InputError
 from expunge.exact import wide
 from expunge.solvers.factor import CholeskyFactor, Downdate, downdate, proven_floor
-from expunge.solvers.system import System
+from expunge.solvers.system import RidgeSystem
 from expunge_experiments.report.figures import BLUE, SKY, VERMILLION, log_axis, panels
 from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Report, Results, Table
 
@@ -106,10 +106,10 @@ def characteristic(matrix: Matrix) -> list[int]:
     coefficients = [1]
     work = [[0] * size for _ in range(size)]
     for step in range(1, size + 1):
-        for place in range(size):
-            work[place][place] += coefficients[-1]
+        for index in range(size):
+            work[index][index] += coefficients[-1]
         work = product(matrix, work)
-        coefficients.append(-sum(work[place][place] for place in range(size)) // step)
+        coefficients.append(-sum(work[index][index] for index in range(size)) // step)
     return coefficients
 
 
@@ -121,10 +121,12 @@ def all_roots_below(coefficients: Sequence[int], bound: int) -> bool:
     """
     degree = len(coefficients) - 1
     shifted = [0] * (degree + 1)
-    for place, coefficient in enumerate(coefficients):
-        power = degree - place
-        for kept in range(power + 1):
-            shifted[degree - kept] += coefficient * comb(power, kept) * bound ** (power - kept)
+    for index, coefficient in enumerate(coefficients):
+        power = degree - index
+        for exponent in range(power + 1):
+            shifted[degree - exponent] += (
+                coefficient * comb(power, exponent) * bound ** (power - exponent)
+            )
     signs = [value > 0 for value in shifted if value]
     return shifted[-1] != 0 and all(signs) == any(signs)
 
@@ -145,7 +147,7 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class LemmaVerdict:
     """The lemma's three conditions, each by a computation of its own."""
 
     difference: bool  # H - U'U is positive definite: leading minors
@@ -158,7 +160,7 @@ class Answer:
         return self.difference == self.small == self.largest
 
 
-def answer(system: Matrix, rows: Matrix) -> Answer:
+def answer(system: Matrix, rows: Matrix) -> LemmaVerdict:
     """All three conditions in integers, for a positive definite system."""
     size = len(rows)
     removed = gram(rows)
@@ -169,7 +171,7 @@ def answer(system: Matrix, rows: Matrix) -> Answer:
     determinant, columns = solved(system, transposed(rows))
     scaled = product(rows, columns)  # det(H) * U H^-1 U'
     small = [[determinant * (i == j) - scaled[i][j] for j in range(size)] for i in range(size)]
-    return Answer(
+    return LemmaVerdict(
         is_positive_definite(difference),
         is_positive_definite(small),
         all_roots_below(characteristic(scaled), determinant),
@@ -203,8 +205,8 @@ def random_case(kind: str, draw: np.random.Generator) -> tuple[Matrix, Matrix]:
 
 @dataclass(frozen=True)
 class Boundary:
-    """H = `system` * 4^-BITS and u = `row` * 2^-BITS with u H^-1 u' = 1 - gap exactly; gamma is
-    what may stand in H.
+    """H = `system` * 4^-BITS and u = `row` * 2^-BITS with u H^-1 u' = 1 - gap exactly; gamma is a
+    regularisation that H may contain.
     """
 
     system: Matrix
@@ -223,8 +225,8 @@ def boundary_case(gap: float, draw: np.random.Generator, width: int = 9) -> Boun
     scale = 1 << BITS
     rest = scale * scale - round(Fraction(gap) * scale * scale)
     weights = []
-    for place, share in enumerate(draw.dirichlet(np.ones(width))):
-        part = int(share * scale * scale) if place < width - _EXACT_PLACES else rest
+    for index, share in enumerate(draw.dirichlet(np.ones(width))):
+        part = int(share * scale * scale) if index < width - _EXACT_PLACES else rest
         weights.append(isqrt(min(part, rest)) * int(draw.choice((-1, 1))))
         rest -= weights[-1] ** 2
     row = [
@@ -243,17 +245,17 @@ def boundary_case(gap: float, draw: np.random.Generator, width: int = 9) -> Boun
 def _unit_triangular(width: int, draw: np.random.Generator) -> Matrix:
     """Upper triangular with ones on the diagonal and -1, 0 or 1 above."""
     above = np.triu(draw.integers(-1, 2, (width, width)), 1) + np.eye(width, dtype=np.int64)
-    found: Matrix = above.astype(int).tolist()
-    return found
+    matrix: Matrix = above.astype(int).tolist()
+    return matrix
 
 
 def _rows(count: int, width: int, most: int, draw: np.random.Generator) -> Matrix:
-    found: Matrix = draw.integers(-most, most + 1, (count, width)).tolist()
-    return found
+    rows: Matrix = draw.integers(-most, most + 1, (count, width)).tolist()
+    return rows
 
 
 def _some_rows(rows: Matrix, count: int, draw: np.random.Generator) -> Matrix:
-    return [rows[place] for place in draw.choice(len(rows), count, replace=False)]
+    return [rows[index] for index in draw.choice(len(rows), count, replace=False)]
 
 
 def _plus(matrix: Matrix, shift: int) -> Matrix:
@@ -356,27 +358,31 @@ class Feasibility(Experiment[FeasibilitySettings]):
         lemma, boundary = results.where(part="lemma"), results.where(part="boundary")
         findings = []
         if lemma:
-            total, agreed = (sum(one.result[name] for one in lemma) for name in ("cases", "agree"))
+            total, agreed = (
+                sum(done.result[name] for done in lemma) for name in ("cases", "agree")
+            )
             findings.append(
                 Finding(
                     f"The three conditions agree in {agreed:,} of {total:,} cases.", agreed == total
                 )
             )
-            valid = [one.result for one in lemma if one.key["kind"] == KINDS[0]]
-            asked, feasible = (sum(one[name] for one in valid) for name in ("cases", "feasible"))
-            if asked:
+            valid = [done.result for done in lemma if done.key["kind"] == KINDS[0]]
+            cases, feasible = (
+                sum(result[name] for result in valid) for name in ("cases", "feasible")
+            )
+            if cases:
                 text = (
                     f"A deletion of rows that were added is feasible in {feasible:,} of "
-                    f"{asked:,} cases (gamma > 0)."
+                    f"{cases:,} cases (gamma > 0)."
                 )
-                findings.append(Finding(text, feasible == asked))
+                findings.append(Finding(text, feasible == cases))
         if boundary:
-            wrong = {name: sum(_count(one, name, "wrong") for one in boundary) for name in JUDGES}
-            total = sum(2 * one.key["cases"] for one in boundary)
+            wrong = {name: sum(_count(done, name, "wrong") for done in boundary) for name in JUDGES}
+            total = sum(2 * done.key["cases"] for done in boundary)
             others = "; ".join(
                 f"{JUDGES[name]}: {wrong[name]:,}" for name in JUDGES if name != "expunge"
             )
-            agreed = sum(one.result["agree"] for one in boundary) == total
+            agreed = sum(done.result["agree"] for done in boundary) == total
             text = (
                 f"Near the boundary the conditions agree in all of {total:,} cases, and "
                 "expunge is wrong in none of them."
@@ -397,9 +403,9 @@ def _lemma(key: Mapping[str, Any], _: Library, report: Report) -> Mapping[str, A
     for number in range(key["cases"]):
         if number % 200 == 0:
             report("cases", number, key["cases"])
-        found = answer(*random_case(key["kind"], draw))
-        agree += found.agree
-        feasible += found.difference
+        outcome = answer(*random_case(key["kind"], draw))
+        agree += outcome.agree
+        feasible += outcome.difference
     return {"cases": key["cases"], "agree": agree, "feasible": feasible}
 
 
@@ -407,12 +413,12 @@ def _lemma_table(results: Results) -> Table:
     columns = ("kind of case", "cases", "all three agree", "feasible")
     rows = [
         [
-            one.key["kind"],
-            f"{one.result['cases']:,}",
-            f"{one.result['agree']:,}",
-            f"{one.result['feasible']:,}",
+            done.key["kind"],
+            f"{done.result['cases']:,}",
+            f"{done.result['agree']:,}",
+            f"{done.result['feasible']:,}",
         ]
-        for one in results
+        for done in results
     ]
     note = (
         "Integers throughout: (i) by the leading minors of H - U'U, (ii) by those of det(H) I - U "
@@ -439,26 +445,28 @@ def _boundary(key: Mapping[str, Any], _: Library, report: Report) -> Mapping[str
         exact = answer(case.system, [case.row])
         truth = case.gap > 0
         agree += exact.agree and exact.difference == truth
-        for judge, said in judged(case).items():
-            verdict = "undecided" if said is None else "right" if said == truth else "wrong"
+        for judge, judgement in judged(case).items():
+            verdict = (
+                "undecided" if judgement is None else "right" if judgement == truth else "wrong"
+            )
             counts["feasible" if truth else "infeasible"][judge][verdict] += 1
     return {"agree": agree, "counts": counts}
 
 
 def judged(case: Boundary) -> dict[str, bool | None]:
     """What each judge says: feasible, not, or None for undecided."""
-    said: dict[str, bool | None] = {}
+    judgements: dict[str, bool | None] = {}
     kinds: list[tuple[str, Any]] = [("float64", np.float64), ("float32", np.float32)]
     for name, kind in kinds:
         system: Any = np.ldexp(
             np.array(case.system, dtype=object).astype(np.float64), -2 * BITS
         ).astype(kind)
         row: Any = np.ldexp(np.array(case.row, dtype=np.float64), -BITS).astype(kind)
-        said[f"{name}, (i)"] = _factors(system - np.outer(row, row))
+        judgements[f"{name}, (i)"] = _factors(system - np.outer(row, row))
         inner = linalg.cho_solve(linalg.cho_factor(system), row)
-        said[f"{name}, (ii)"] = bool(kind(1) - kind((row * inner).sum(dtype=kind)) > 0)
-    said["expunge"] = _by_expunge(case)
-    return said
+        judgements[f"{name}, (ii)"] = bool(kind(1) - kind((row * inner).sum(dtype=kind)) > 0)
+    judgements["expunge"] = _by_expunge(case)
+    return judgements
 
 
 def _factors(matrix: NDArray[Any]) -> bool:
@@ -481,10 +489,10 @@ def _by_expunge(case: Boundary) -> bool | None:
         intercept=False,
         grid=Grid(digits=2, fraction_bits=BITS),
     )
-    system = System(spec, _packed(case.system, int(case.gamma * 4**BITS)), once=True)
+    system = RidgeSystem(spec, _packed(case.system, int(case.gamma * 4**BITS)), once=True)
     row = np.ldexp(np.array([case.row], dtype=np.float64), -BITS)
-    found = downdate(system, CholeskyFactor(system).solve, proven_floor(system), row, 0.0)
-    return True if isinstance(found, float) else False if found is Downdate.IMPOSSIBLE else None
+    result = downdate(system, CholeskyFactor(system).solve, proven_floor(system), row, 0.0)
+    return True if isinstance(result, float) else False if result is Downdate.IMPOSSIBLE else None
 
 
 def _packed(system: Matrix, gamma: int) -> wide.Wide:
@@ -518,7 +526,7 @@ def _draw(results: Results) -> Figure:
     figure, axes = panels(2, sharey=True)
     gaps = [done.key["gap"] for done in results]
     colours = {"float64": BLUE, "float32": VERMILLION, "expunge": SKY}
-    for place, (verdict, title) in zip(
+    for panel, (verdict, title) in zip(
         axes, (("wrong", "Wrong"), ("undecided", "Left open")), strict=True
     ):
         for judge, label in JUDGES.items():
@@ -526,7 +534,7 @@ def _draw(results: Results) -> Figure:
             if verdict == "undecided" and judge != "expunge":
                 continue
             dashes = ":" if "(ii)" in judge else "-"
-            place.plot(
+            panel.plot(
                 gaps,
                 shares,
                 label=label,
@@ -535,10 +543,10 @@ def _draw(results: Results) -> Figure:
                 marker="o",
                 ms=3,
             )
-        place.set(
+        panel.set(
             title=title, xlabel="distance of the largest eigenvalue from 1", ylabel="share of cases"
         )
-        log_axis(place, "x")
-        place.invert_xaxis()
+        log_axis(panel, "x")
+        panel.invert_xaxis()
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure

@@ -114,9 +114,9 @@ class Necessity(base.Experiment[NecessitySettings]):
         findings = []
         if lemma:
             holds = all(
-                one.result["same_summaries"] and one.result["different_heads"] for one in lemma
+                done.result["same_summaries"] and done.result["different_heads"] for done in lemma
             )
-            right = all(one.result["expunge_right"] for one in lemma)
+            right = all(done.result["expunge_right"] for done in lemma)
             text = (
                 "Both batches of the lemma have the same sums, counts and label-weighted sums, and "
                 "different heads, in rational arithmetic and by expunge, whose heads are the "
@@ -125,9 +125,9 @@ class Necessity(base.Experiment[NecessitySettings]):
             findings.append(base.Finding(text, holds and right))
         if real:
             holds = all(
-                one.result["same_summaries"] and not one.result["same_gram"] for one in real
+                done.result["same_summaries"] and not done.result["same_gram"] for done in real
             )
-            least = min(one.result["deviation_between"] for one in real)
+            least = min(done.result["deviation_between"] for done in real)
             text = (
                 "Real samples, and the same with pairs of one client and class replaced by their "
                 "middle, have the same first-order summaries at every client, to the bit, but "
@@ -143,27 +143,28 @@ class Necessity(base.Experiment[NecessitySettings]):
 
 
 def _lemma(gamma: float, _: Library, __: base.Report) -> Mapping[str, Any]:
-    found = {name: _solved(rows, Fraction(gamma)) for name, rows in BATCHES.items()}
+    rational = {name: _solved(rows, Fraction(gamma)) for name, rows in BATCHES.items()}
     spec = Spec(dim=2, outputs=1, gamma=gamma, intercept=False)
     heads = {name: _head(spec, rows) for name, rows in BATCHES.items()}
     right = [
-        _rounded(weight, spec) == int(heads[name].integers[place, 0])
-        for name in found
-        for place, weight in enumerate(found[name])
+        _rounded(weight, spec) == int(heads[name].integers[index, 0])
+        for name in rational
+        for index, weight in enumerate(rational[name])
     ]
     return {
         "batches": {
             name: _first_order(rows)
             | {
                 "gram": _gram(rows),
-                "rational_head": [str(weight) for weight in found[name]],
+                "rational_head": [str(weight) for weight in rational[name]],
                 "expunge_head": heads[name].weights[:, 0].tolist(),
                 "digest": heads[name].digest,
             }
             for name, rows in BATCHES.items()
         },
         "same_summaries": _first_order(BATCHES["A"]) == _first_order(BATCHES["B"]),
-        "different_heads": found["A"] != found["B"] and heads["A"].digest != heads["B"].digest,
+        "different_heads": rational["A"] != rational["B"]
+        and heads["A"].digest != heads["B"].digest,
         "expunge_right": all(right),
     }
 
@@ -208,15 +209,15 @@ def _lemma_table(results: base.Results) -> base.Table:
     columns = ("gamma", "batch", "Σf", "Σy", "Σyf", "Gram", "head, rational", "head, expunge")
     rows = []
     for done in results:
-        for name, one in done.result["batches"].items():
-            rational = ", ".join(one["rational_head"])
-            head = ", ".join(f"{weight:.6f}" for weight in one["expunge_head"])
+        for name, batch in done.result["batches"].items():
+            rational = ", ".join(batch["rational_head"])
+            head = ", ".join(f"{weight:.6f}" for weight in batch["expunge_head"])
             sums = [
-                str(one["sum_of_features"]),
-                str(one["sum_of_labels"]),
-                str(one["label_weighted_sum"]),
+                str(batch["sum_of_features"]),
+                str(batch["sum_of_labels"]),
+                str(batch["label_weighted_sum"]),
             ]
-            rows.append([f"{done.key['gamma']:g}", name, *sums, str(one["gram"]), rational, head])
+            rows.append([f"{done.key['gamma']:g}", name, *sums, str(batch["gram"]), rational, head])
     note = (
         "Batch A: (1, 0) and (0, 1); batch B: (1, 1) and (0, 0); every label is 1. Same "
         "summaries, different heads."
@@ -289,8 +290,8 @@ def averaged_pairs(features: Array, labels: Array, owners: Array) -> Array:
     order = np.lexsort((labels, owners))
     group = owners[order] * (int(labels.max()) + 1) + labels[order]
     starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
-    place = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
-    first = np.flatnonzero((place[:-1] % 2 == 0) & (group[:-1] == group[1:]))
+    position = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
+    first = np.flatnonzero((position[:-1] % 2 == 0) & (group[:-1] == group[1:]))
     left, right = order[first], order[first + 1]
     middle = (features[left] + features[right]) / 2.0
     result[left] = middle
@@ -310,8 +311,7 @@ def _same_sums(left: Array, right: Array, labels: Array, owners: Array) -> bool:
 
 
 def _from_means(statistics: Statistics, gamma: float) -> Array:
-    """A head from counts and class means alone: as if every sample stood where the mean of its
-    class is.
+    """A head from counts and class means alone: as if every sample were at the mean of its class.
 
     That is S = sum of n m m' over classes, the smallest Gram that the first-order summaries allow.
     """
@@ -352,10 +352,10 @@ def _draw(results: base.Results) -> Figure:
         "pairs": "other samples,\nsame summaries",
         "means": "summaries\nonly",
     }
-    for place, name in enumerate(named):
-        _bar(left, place, [done.result["accuracy"][name] for done in results])
-    for place, name in enumerate(("between", "of_means"), 1):
-        _bar(right, place, [done.result[f"deviation_{name}"] for done in results])
+    for position, name in enumerate(named):
+        _bar(left, position, [done.result["accuracy"][name] for done in results])
+    for position, name in enumerate(("between", "of_means"), 1):
+        _bar(right, position, [done.result[f"deviation_{name}"] for done in results])
     right.plot([-0.3, 0.3], [0.0, 0.0], color=COLOURS[0], linewidth=2.0)
     for axes in (left, right):
         axes.set_xticks(range(len(named)), list(named.values()))
@@ -364,13 +364,13 @@ def _draw(results: base.Results) -> Figure:
     return figure
 
 
-def _bar(axes: Any, place: int, values: Sequence[float]) -> None:
+def _bar(axes: Any, position: int, values: Sequence[float]) -> None:
     if (summary := base.over_seeds(values)) is not None:
         axes.bar(
-            place,
+            position,
             summary.mean,
             width=0.6,
-            color=COLOURS[place],
+            color=COLOURS[position],
             yerr=summary.deviation or None,
             capsize=2.0,
         )

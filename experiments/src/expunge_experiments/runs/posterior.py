@@ -129,8 +129,8 @@ class PosteriorRun(Experiment[PosteriorSettings]):
         for done in results.where(part="stream"):
             marks = done.result["marks"]
             zero = all(
-                one["same_statistics"] and one["same_head"] and one["kl_exact"] == 0.0
-                for one in marks
+                mark["same_statistics"] and mark["same_head"] and mark["kl_exact"] == 0.0
+                for mark in marks
             )
             last = marks[-1]
             text = (
@@ -142,7 +142,7 @@ class PosteriorRun(Experiment[PosteriorSettings]):
             findings.append(Finding(text, zero))
         for done in results.where(part="chain"):
             steps = done.result["steps"]
-            holds = all(one["ordered"] and one["probes_wrong"] == 0 for one in steps)
+            holds = all(step["ordered"] and step["probes_wrong"] == 0 for step in steps)
             probes, count = done.key["probes"], len(steps)
             text = (
                 f"In {count} steps every deletion increased the posterior covariance in the PSD "
@@ -230,26 +230,26 @@ def _compared(
     system = retrained.statistics.gram_float()
     system.flat[:: len(system) + 1] += retrained.spec.gamma
     factor = linalg.cholesky(system, lower=True)
-    found: dict[str, Any] = {
+    comparison: dict[str, Any] = {
         "same_statistics": mine.statistics.digest == retrained.statistics.digest,
         "same_head": exact.head().digest == retrained.head.digest,
         "kl_exact": mine.kl_to(retrained),
     }
     for name, solver in floats.items():
         inverse = solver.inverse.astype(np.float64)
-        found[name] = {
+        comparison[name] = {
             "kl": kl_from(
                 factor, inverse, solver.weights.astype(np.float64) - retrained.mean, retrained.sigma
             ),
             "deviation": relative_deviation(solver.weights, retrained.mean),
             "resets": solver.resets - 1,
         }
-    return found
+    return comparison
 
 
 def kl_from(factor: Float, inverse: Float, shift: Float, sigma: float) -> float | None:
-    """KL(MN(M + shift, sigma^2 T, I) || MN(M, sigma^2 H^-1, I)) for H = L L'; None if T is no
-    covariance: not positive definite.
+    """KL(MN(M + shift, sigma^2 T, I) || MN(M, sigma^2 H^-1, I)) for H = L L'; None if T is not
+    positive definite, so not a covariance.
 
     With E = L' T L - I it is (columns * tr(E - log(I + E)) + ||L' shift||^2 / sigma^2) / 2.
     Computed in float64, it cannot be seen below about width * (condition number * 2^-53)^2.
@@ -264,11 +264,11 @@ def kl_from(factor: Float, inverse: Float, shift: Float, sigma: float) -> float 
     return float(0.5 * (shift.shape[1] * spread + np.square(factor.T @ shift).sum() / sigma**2))
 
 
-def _kl_text(found: Mapping[str, Any]) -> str:
+def _kl_text(comparison: Mapping[str, Any]) -> str:
     return (
         "none (its T is no covariance any more)"
-        if found["kl"] is None
-        else f"{scientific(found['kl'])} nats"
+        if comparison["kl"] is None
+        else f"{scientific(comparison['kl'])} nats"
     )
 
 
@@ -284,12 +284,12 @@ def _stream_table(results: Results) -> Table:
     )
     rows = []
     for done in results:
-        for one in done.result["marks"]:
-            same = "equal" if one["same_statistics"] and one["same_head"] else "different"
-            row = [str(one["request"]), scientific(one["kl_exact"]), same]
+        for mark in done.result["marks"]:
+            same = "equal" if mark["same_statistics"] and mark["same_head"] else "different"
+            row = [str(mark["request"]), scientific(mark["kl_exact"]), same]
             for name in ARITHMETIC:
-                kl = "no covariance" if one[name]["kl"] is None else scientific(one[name]["kl"])
-                row += [kl, scientific(one[name]["deviation"])]
+                kl = "no covariance" if mark[name]["kl"] is None else scientific(mark[name]["kl"])
+                row += [kl, scientific(mark[name]["deviation"])]
             rows.append(row)
     note = (
         f"Variant B on {results[0].key['dataset']}, from {results[0].key['start']} samples on, "
@@ -318,7 +318,7 @@ def _chain(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[
     before = Posterior.with_estimated_noise(statistics)
     first, sigma = statistics.digest, before.sigma
     variances = np.square(before.predictive_std(probes, include_noise=False))
-    alone, found = variances, [_summary(0, variances, variances)]
+    alone, summaries = variances, [_summary(0, variances, variances)]
     steps = []
     changes = [(piece, "delete") for piece in pieces[: key["steps"]]]
     changes += [(piece, "add") for piece, _ in reversed(changes)]
@@ -331,7 +331,7 @@ def _chain(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[
         smallest, largest = less.variance_ratios(more)
         now = np.square(after.predictive_std(probes, include_noise=False))
         grown = now >= variances if kind == "delete" else now <= variances
-        found.append(_summary(number + 1, now, alone))
+        summaries.append(_summary(number + 1, now, alone))
         steps.append(
             {
                 "kind": kind,
@@ -347,7 +347,7 @@ def _chain(key: Mapping[str, Any], library: Library, report: Report) -> Mapping[
     return {
         "sigma": sigma,
         "steps": steps,
-        "variances": found,
+        "variances": summaries,
         "returned": statistics.digest == first,
     }
 
@@ -374,15 +374,15 @@ def _chain_table(results: Results) -> Table:
     )
     rows = []
     for done in results:
-        for number, one in enumerate(done.result["steps"], 1):
-            ratios = [fixed(one["smallest_ratio"], 6), fixed(one["largest_ratio"], 4)]
+        for number, step in enumerate(done.result["steps"], 1):
+            ratios = [fixed(step["smallest_ratio"], 6), fixed(step["largest_ratio"], 4)]
             words = [
-                f"{number}: {one['kind']}",
-                f"{one['samples']:,}",
-                "yes" if one["ordered"] else "no",
+                f"{number}: {step['kind']}",
+                f"{step['samples']:,}",
+                "yes" if step["ordered"] else "no",
             ]
             rows.append(
-                [*words, *ratios, str(one["probes_wrong"]), scientific(one["mean_variance"])]
+                [*words, *ratios, str(step["probes_wrong"]), scientific(step["mean_variance"])]
             )
     note = (
         "Ratios of the variance with fewer samples to that with more, over all directions of the "
@@ -395,9 +395,11 @@ def _chain_table(results: Results) -> Table:
 def _draw(results: Results) -> Figure:
     figure, axes = panels(width=4.6)
     for done in results:
-        found, steps = done.result["variances"], done.key["steps"]
-        x = [one["step"] for one in found]
-        low, middle, high = ([one[name] for one in found] for name in ("low", "median", "high"))
+        summaries, steps = done.result["variances"], done.key["steps"]
+        x = [summary["step"] for summary in summaries]
+        low, middle, high = (
+            [summary[name] for summary in summaries] for name in ("low", "median", "high")
+        )
         axes.fill_between(x, low, high, color=SKY, alpha=0.3, linewidth=0)
         axes.plot(x, middle, color=BLUE, marker="o")
         axes.axvline(steps, color="#6b6b6b", linestyle=":", linewidth=0.9)

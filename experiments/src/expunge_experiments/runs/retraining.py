@@ -68,7 +68,7 @@ def finest(head: Head, statistics: Statistics) -> Head:
     for.
 
     A reference for heads in float64: from one published in steps of 2^-40, deviations below about
-    1e-11 cannot be told.
+    1e-11 cannot be resolved.
     """
     most = int(np.frexp(np.abs(head.weights).max(initial=0.0))[1])
     return solve(statistics.under(head.spec.with_publication_bits(_ROOM_BITS - most)))
@@ -100,12 +100,14 @@ class Retraining:
             dataset, repr(gamma), pieces, lambda: _float_heads(dataset, gamma, pieces)
         )
         if system.name not in EXACT:
-            return [Reference(one, None) for one in weights]
+            return [Reference(float_head, None) for float_head in weights]
         spec: Spec = system.spec  # type: ignore[attr-defined]
         heads = self._exact.recall(
             dataset, spec.digest, pieces, lambda: _exact_heads(dataset, spec, pieces)
         )
-        return [Reference(one, head) for one, head in zip(weights, heads, strict=True)]
+        return [
+            Reference(float_head, head) for float_head, head in zip(weights, heads, strict=True)
+        ]
 
 
 class _Memory:

@@ -55,25 +55,25 @@ def client_of(clients: int, seed: int) -> int:
 
 
 def subset(dataset: Dataset, samples: int, seed: int) -> Dataset:
-    """So many of the training samples, drawn at random, in their order; all of the test samples."""
+    """`samples` training samples, drawn at random, in their order; all of the test samples."""
     if samples > len(dataset.train_labels):
         raise InputError(
             f"samples = {samples}, and {dataset.name} has {len(dataset.train_labels)} training "
             "samples; take fewer"
         )
     drawn = np.random.default_rng([seed, _SUBSET]).permutation(len(dataset.train_labels))[:samples]
-    kept = np.sort(drawn)
-    groups = None if dataset.groups is None else dataset.groups[kept]
+    numbers = np.sort(drawn)
+    groups = None if dataset.groups is None else dataset.groups[numbers]
     return replace(
         dataset,
-        train_features=dataset.train_features[kept],
-        train_labels=dataset.train_labels[kept],
+        train_features=dataset.train_features[numbers],
+        train_labels=dataset.train_labels[numbers],
         groups=groups,
     )
 
 
 @dataclass(frozen=True)
-class Federation:
+class PartitionedDataset:
     """A dataset with its partition; systems are built on it with the settings that the sweep
     chose.
     """
@@ -84,14 +84,14 @@ class Federation:
     @classmethod
     def of(
         cls, library: Library, dataset: str, clients: int, seed: int, samples: int = 0
-    ) -> Federation:
-        """The paper's partition of a dataset among clients; of so many training samples of it,
-        drawn at random, unless 0.
+    ) -> PartitionedDataset:
+        """The paper's partition of a dataset among clients; of `samples` of its training samples,
+        drawn at random, or of all if 0.
         """
-        found = library.load(dataset)
+        data = library.load(dataset)
         if samples:
-            found = subset(found, samples, seed)
-        return cls(found, Pool.of(found, partition(found, clients, seed), clients))
+            data = subset(data, samples, seed)
+        return cls(data, Pool.of(data, partition(data, clients, seed), clients))
 
     def system(self, name: str, seed: int) -> System:
         """An untrained system, its clients in this process."""

@@ -201,7 +201,7 @@ class Sweep(base.Experiment[SweepSettings]):
         datasets = [
             name
             for name in results.values("dataset")
-            if any(_rates(one.result) for one in results.where(dataset=name))
+            if any(_rates(done.result) for done in results.where(dataset=name))
         ]
         if not datasets:
             return []
@@ -218,7 +218,7 @@ class Sweep(base.Experiment[SweepSettings]):
         if not results:
             return []
         counts = sorted({len(done.result["points"]) for done in results})
-        found = [
+        findings = [
             base.Finding(
                 "Every system was tried at the same number of points: "
                 f"{', '.join(map(str, counts))}.",
@@ -227,20 +227,20 @@ class Sweep(base.Experiment[SweepSettings]):
         ]
         if settings.every == 1:
             edges = [
-                f"{one.key['system']} on {one.key['dataset']}"
-                for one in results
-                if _at_edge(one.result)
+                f"{done.key['system']} on {done.key['dataset']}"
+                for done in results
+                if _at_edge(done.result)
             ]
             text = (
                 "Neither the lowest nor the highest learning rate is anywhere more than 0.01 "
                 "better than the others"
             )
-            found.append(
+            findings.append(
                 base.Finding(
                     f"{text}{', except for ' + ', '.join(edges) if edges else ''}.", not edges
                 )
             )
-        return found + [_short(results, one) for one in results.where(system="fats")]
+        return findings + [_short(results, done) for done in results.where(system="fats")]
 
 
 def _short(results: base.Results, fats: base.Done) -> base.Finding:
@@ -272,31 +272,31 @@ def _swept(
     whole = library.load(dataset)
     scale = mean_square(whole)
     candidates = grid(system, scale)[:: settings.every]
-    found: list[list[float]] = [[] for _ in candidates]
+    accuracies: list[list[float]] = [[] for _ in candidates]
     longer: list[float] = []
-    for place, seed in enumerate(settings.seeds):
+    for index, seed in enumerate(settings.seeds):
         data = whole.held_out(settings.held_out, seed)
         for number, accuracy in enumerate(_tried(settings, system, data, candidates, seed)):
             report(
                 f"{system} on {dataset}",
-                place * len(candidates) + number,
+                index * len(candidates) + number,
                 len(settings.seeds) * len(candidates),
             )
-            found[number].append(accuracy)
+            accuracies[number].append(accuracy)
     points = [
         {"settings": point, "accuracy": float(np.mean(seen)), "accuracies": seen}
-        for point, seen in zip(candidates, found, strict=True)
+        for point, seen in zip(candidates, accuracies, strict=True)
     ]
-    one = best(system, points)
+    chosen = best(system, points)
     result = {
-        "settings": one["settings"],
-        "accuracy": one["accuracy"],
+        "settings": chosen["settings"],
+        "accuracy": chosen["accuracy"],
         "points": points,
         "mean_square": scale,
     }
     if system != "fats":
         return result
-    twice = one["settings"] | {"rounds": 2 * tuned.sizes_for(dataset, system)["rounds"]}
+    twice = chosen["settings"] | {"rounds": 2 * tuned.sizes_for(dataset, system)["rounds"]}
     for seed in settings.seeds:
         longer += _tried(settings, system, whole.held_out(settings.held_out, seed), [twice], seed)
     return result | {"twice_the_rounds": float(np.mean(longer))}
@@ -348,12 +348,12 @@ def _words(settings: Mapping[str, Any]) -> str:
 
 def _rates(result: Mapping[str, Any]) -> dict[float, float]:
     """The best accuracy at each rate, ascending."""
-    found: dict[float, float] = {}
+    accuracies: dict[float, float] = {}
     for point in result["points"]:
         rate = point["settings"].get("rate")
         if rate is not None:
-            found[rate] = max(found.get(rate, 0.0), point["accuracy"])
-    return dict(sorted(found.items()))
+            accuracies[rate] = max(accuracies.get(rate, 0.0), point["accuracy"])
+    return dict(sorted(accuracies.items()))
 
 
 def _at_edge(result: Mapping[str, Any]) -> bool:
@@ -366,13 +366,13 @@ def _at_edge(result: Mapping[str, Any]) -> bool:
 
 def _drawn(datasets: Sequence[str], results: base.Results) -> Figure:
     figure, axes = panels(len(datasets), squeeze=False)
-    for place, dataset in enumerate(datasets):
-        panel = axes[0][place]
+    for index, dataset in enumerate(datasets):
+        panel = axes[0][index]
         for done in results.where(dataset=dataset):
             rates = _rates(done.result)
             if rates:
-                one = look(done.key["system"])
-                panel.plot(list(rates), list(rates.values()), label=one.label, **one.line())
+                style = look(done.key["system"])
+                panel.plot(list(rates), list(rates.values()), label=style.label, **style.line())
         central = results.where(dataset=dataset, system="central")
         if central:
             panel.axhline(

@@ -16,9 +16,9 @@ import numpy as np
 from scipy import linalg
 from scipy.linalg import lapack
 
-from expunge_experiments.engine import Engine, State, Worker
+from expunge_experiments.engine import MessageEngine, State, Worker
 from expunge_experiments.message import Array, ArrayMessage
-from expunge_experiments.pool import Pool, Samples
+from expunge_experiments.pool import ClientSamples, Pool
 from expunge_experiments.systems.linear import (
     Float,
     LinearSystem,
@@ -41,7 +41,7 @@ class AflWorker(Worker):
     """Answers "add" with C and the local head of the samples that are added."""
 
     def __init__(
-        self, client: int, samples: Samples, *, settings: AflSettings, seed: int, classes: int
+        self, client: int, samples: ClientSamples, *, settings: AflSettings, seed: int, classes: int
     ) -> None:
         super().__init__(client, samples)
         del seed  # nothing is drawn
@@ -49,9 +49,9 @@ class AflWorker(Worker):
 
     def answer(self, message: ArrayMessage) -> ArrayMessage:
         """C in full, as its authors send it, and the head."""
-        places = np.searchsorted(self.samples.numbers, message.arrays["numbers"])
+        positions = np.searchsorted(self.samples.numbers, message.arrays["numbers"])
         gram, moment = gram_and_moment(
-            self.samples.features[places], self.samples.labels[places], self._classes
+            self.samples.features[positions], self.samples.labels[positions], self._classes
         )
         head = ridge(gram, moment, self._settings.gamma)
         gram.flat[:: len(gram) + 1] += self._settings.gamma
@@ -68,7 +68,7 @@ class Afl(LinearSystem):
     title = "AFL"
     supports = frozenset({"add"})
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: Any, seed: int) -> None:
+    def __init__(self, pool: Pool, engine: MessageEngine | None, settings: Any, seed: int) -> None:
         super().__init__(pool, engine, settings, seed)
         width = pool.dim + 1
         self._sum = np.zeros((width, width))  # of C
@@ -118,9 +118,9 @@ def least_squares(gram: Float, moment: Float) -> tuple[Float, int]:
     if not failed and pocon(factor, np.abs(gram).sum(axis=0).max())[0] > tolerance:
         return np.asarray(linalg.cho_solve((factor, False), moment, check_finite=False)), width
     values, vectors = linalg.eigh(gram, check_finite=False)
-    kept = values > tolerance * max(float(values[-1]), 0.0)
-    basis = vectors[:, kept]
-    return np.asarray(basis @ ((basis.T @ moment) / values[kept, None])), int(kept.sum())
+    mask = values > tolerance * max(float(values[-1]), 0.0)
+    basis = vectors[:, mask]
+    return np.asarray(basis @ ((basis.T @ moment) / values[mask, None])), int(mask.sum())
 
 
 def _full(upper: Float) -> Float:

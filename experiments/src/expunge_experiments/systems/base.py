@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import ExpungeError, InputError
-from expunge_experiments.engine import Engine, State
+from expunge_experiments.engine import MessageEngine, State
 from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
 
@@ -61,7 +61,8 @@ class Cost:
         the end.
         """
         summed = {
-            one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)
+            field.name: getattr(self, field.name) + getattr(other, field.name)
+            for field in fields(self)
         }
         return Cost(**(summed | {"checkpoint_bytes": other.checkpoint_bytes}))
 
@@ -82,7 +83,7 @@ class System(ABC):
     title: ClassVar[str]
     supports: ClassVar[frozenset[str]] = frozenset(OPERATIONS)
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: Any, seed: int) -> None:
+    def __init__(self, pool: Pool, engine: MessageEngine | None, settings: Any, seed: int) -> None:
         self.pool = pool
         self._engine = engine
         self.settings = settings
@@ -93,7 +94,7 @@ class System(ABC):
         self.skipped = 0
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> MessageEngine:
         """The way to the clients."""
         if self._engine is None:
             raise InputError(f"{self.title} is centralized: it has no clients to ask")
@@ -164,8 +165,8 @@ class System(ABC):
         weights = self.weights
         if weights is None:
             return ""
-        said = f"{weights.dtype.str} {weights.shape} ".encode()
-        return hashlib.sha256(said + np.ascontiguousarray(weights).tobytes()).hexdigest()
+        header = f"{weights.dtype.str} {weights.shape} ".encode()
+        return hashlib.sha256(header + np.ascontiguousarray(weights).tobytes()).hexdigest()
 
     def accuracy(self, features: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
         """The fraction of labels predicted right."""
@@ -195,7 +196,7 @@ class System(ABC):
     def _state(self) -> State:
         """All that the server must remember.
 
-        A system that is made anew and given it (and its clients theirs) goes on alike.
+        A new system given it (and its clients theirs) continues in the same way.
         """
 
     @abstractmethod
@@ -234,8 +235,8 @@ class System(ABC):
         """Write everything that must be kept, such that `load` in another process goes on alike."""
         folder.mkdir(parents=True, exist_ok=True)
         counts = np.array([self.recomputed, self.skipped], dtype=np.int64)
-        kept = {"system.retained": self.retained, "system.counts": counts}
-        _write(folder / "server.npz", self._state() | kept)
+        account = {"system.retained": self.retained, "system.counts": counts}
+        _write(folder / "server.npz", self._state() | account)
         if self._engine is not None:
             for client, state in self._engine.states().items():
                 _write(folder / f"client-{client}.npz", state)

@@ -17,8 +17,8 @@ from importlib import import_module
 from typing import Any, cast
 
 from expunge.errors import InputError
-from expunge_experiments.engine import Employ, Engine, ProcessEngine, Worker
-from expunge_experiments.pool import Pool, Samples
+from expunge_experiments.engine import Employ, MessageEngine, ProcessEngine, Worker
+from expunge_experiments.pool import ClientSamples, Pool
 from expunge_experiments.systems.base import System
 
 _ROOM = "expunge_experiments.systems"
@@ -96,7 +96,7 @@ NAMES = tuple(SYSTEMS)
 
 
 def entry_of(name: str) -> Entry:
-    """The entry of this name; refuses a name that there is not."""
+    """The entry of this name; refuses an unknown name."""
     if name in SYSTEMS:
         return SYSTEMS[name]
     module, colon, attribute = name.partition(":")
@@ -106,18 +106,18 @@ def entry_of(name: str) -> Entry:
             "module:NAME"
         )
     try:
-        found = getattr(import_module(module), attribute)
+        entry = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as problem:
         raise InputError(
             f"the system {name!r:.80} is not found: {problem}. Its module must be on the Python "
             "path"
         ) from problem
-    if not isinstance(found, Entry):
+    if not isinstance(entry, Entry):
         raise InputError(
             f"{name!r:.80} must be an Entry (expunge_experiments.systems.catalogue), not a "
-            f"{type(found).__name__}"
+            f"{type(entry).__name__}"
         )
-    return found
+    return entry
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Employment:
     classes: int
     dim: int
 
-    def __call__(self, client: int, samples: Samples) -> Worker:
+    def __call__(self, client: int, samples: ClientSamples) -> Worker:
         """The worker of this client."""
         if samples.features.ndim != 2 or samples.features.shape[1] != self.dim:
             raise InputError(
@@ -156,7 +156,12 @@ def employ(name: str, settings: Any, seed: int, classes: int, dim: int) -> Emplo
 
 
 def build(
-    name: str, pool: Pool, *, settings: Any = None, seed: int = 0, engine: Engine | None = None
+    name: str,
+    pool: Pool,
+    *,
+    settings: Any = None,
+    seed: int = 0,
+    engine: MessageEngine | None = None,
 ) -> System:
     """The system of this name, untrained.
 
@@ -210,12 +215,12 @@ def settings_from(name: str, mapping: Mapping[str, Any]) -> Any:
     Refuses unknown keys and impossible values by name.
     """
     kind = entry_of(name).find("settings")
-    known = {one.name for one in fields(kind)}
-    unknown = sorted(set(mapping) - known)
+    names = {field.name for field in fields(kind)}
+    unknown = sorted(set(mapping) - names)
     if unknown:
         raise InputError(
             f"{name} has no setting {unknown[0]!r:.60}; it has: "
-            f"{', '.join(sorted(known)) or 'none'}"
+            f"{', '.join(sorted(names)) or 'none'}"
         )
     hints = typing.get_type_hints(kind)
     return kind(

@@ -38,8 +38,8 @@ def check_system(make: Make, *, exact: bool, seed: int = 0, process: bool = True
     `exact` says that after a deletion the head (where there is none, the server's state) must be,
     bit for bit, that of a new system of the same seed that is trained on the retained samples. One
     law needs a fresh process, which must be able to import `make`; where it cannot (in a notebook,
-    say), pass process=False and that law is tried in this process. Passing is no proof for other
-    pools.
+    say), pass process=False and that law is tried in this process. Passing does not prove anything
+    for other pools.
     """
     with tempfile.TemporaryDirectory(prefix="expunge-check-") as folder:
         _Check(make, seed, Path(folder)).run(exact=exact, process=process)
@@ -142,7 +142,7 @@ class _Check:
             getattr(system, operation)(argument)
         except kind:
             pass
-        except Exception as problem:  # whatever else it is, it is the wrong kind of refusal
+        except Exception as problem:  # any other error is the wrong kind of refusal
             self._require(False, law, f"it raised {type(problem).__name__}: {problem}")
         else:
             self._require(False, law, "it raised nothing")
@@ -186,16 +186,16 @@ class _Check:
     # -- learning ----------------------------------------------------------------------------------
 
     def _predictions(self, system: System) -> None:
-        found = np.asarray(system.predict(self.features))
+        predictions = np.asarray(system.predict(self.features))
         fine = (
-            found.shape == (_TEST,)
-            and found.dtype.kind == "i"
-            and bool(((found >= 0) & (found < _CLASSES)).all())
+            predictions.shape == (_TEST,)
+            and predictions.dtype.kind == "i"
+            and bool(((predictions >= 0) & (predictions < _CLASSES)).all())
         )
         self._require(
             fine,
             f"predictions are labels 0 to {_CLASSES - 1}, one for each row",
-            f"shape {found.shape}, {found.dtype}",
+            f"shape {predictions.shape}, {predictions.dtype}",
         )
         weights, shape = system.weights, (_DIM + 1, _CLASSES)
         if weights is not None:
@@ -205,13 +205,13 @@ class _Check:
             self._require(bool(np.isfinite(weights).all()), "the head is finite")
 
     def _accuracy(self, system: System) -> None:
-        found = system.accuracy(self.features, self.labels)
+        accuracy = system.accuracy(self.features, self.labels)
         chance = 1.0 / _CLASSES
         enough = chance + 4.0 * float(np.sqrt(chance * (1.0 - chance) / _TEST))
         self._require(
-            found > enough,
+            accuracy > enough,
             "accuracy is above chance after training",
-            f"{found:.3f}, and chance may give {enough:.3f}",
+            f"{accuracy:.3f}, and chance may give {enough:.3f}",
         )
 
     def _deterministic(self, system: System) -> None:
@@ -247,7 +247,7 @@ class _Check:
     # -- operations and their costs ----------------------------------------------------------------
 
     def _operations(self, system: System) -> None:
-        """Whatever it can do, it does: what is retained follows, and so do costs."""
+        """It does every operation it supports; retained samples and costs follow."""
         examples: dict[str, Any] = {
             "delete": self.first[5:15],
             "add": self.later,
@@ -287,12 +287,14 @@ class _Check:
 
     def _cost(self, system: System, cost: Cost, operation: str) -> None:
         self._require(isinstance(cost, Cost), f"{operation} returns its cost", type(cost).__name__)
-        for one in fields(cost):
+        for field in fields(cost):
             least = (
-                -1e-6 if one.name == "orchestration_seconds" else 0
+                -1e-6 if field.name == "orchestration_seconds" else 0
             )  # a difference of two clocks
-            value = getattr(cost, one.name)
-            self._require(value >= least, f"{one.name} of {operation} is not negative", f"{value}")
+            value = getattr(cost, field.name)
+            self._require(
+                value >= least, f"{field.name} of {operation} is not negative", f"{value}"
+            )
         self._require(
             cost.skipped <= 1, f"one {operation} is skipped at most once", f"{cost.skipped}"
         )
@@ -330,18 +332,18 @@ class _Check:
         for file in folder.iterdir():
             with np.load(file, allow_pickle=False) as content:
                 sizes |= {f"{file.name}/{name}": content[name].nbytes for name in content.files}
-        kept = sum(size for name, size in sizes.items() if "/system." not in name)
+        total = sum(size for name, size in sizes.items() if "/system." not in name)
         law = "checkpoint_bytes is what is really written, up to a small header"
         self._require(
-            kept == system.checkpoint_bytes,
+            total == system.checkpoint_bytes,
             law,
-            f"{system.checkpoint_bytes} reported, {kept} written",
+            f"{system.checkpoint_bytes} reported, {total} written",
         )
         written = sum(file.stat().st_size for file in folder.iterdir())
         self._require(
             written - sum(sizes.values()) <= _OVERHEAD * len(sizes),
             law,
-            f"files of {written} bytes for {kept}",
+            f"files of {written} bytes for {total}",
         )
 
     def _goes_on(self, system: System, *, process: bool) -> None:
@@ -410,9 +412,9 @@ def _published(system: System) -> str:
 
 def _hashed(states: Mapping[str, Mapping[str, Array]]) -> str:
     content = hashlib.sha256()
-    for place, state in sorted(states.items()):
+    for owner, state in sorted(states.items()):
         for name, array in sorted(state.items()):
-            content.update(f"{place}/{name}/{array.dtype.str}/{array.shape}\n".encode())
+            content.update(f"{owner}/{name}/{array.dtype.str}/{array.shape}\n".encode())
             content.update(np.ascontiguousarray(array).tobytes())
     return content.hexdigest()
 
@@ -429,7 +431,7 @@ def _outcome(system: System, name: str, argument: Any, features: Array) -> tuple
 
 
 def _gone_on(make: Make, seed: int, folder: Path, name: str, argument: Any) -> tuple[str, str]:
-    """The outcome of an operation on a system that is made anew and loaded."""
+    """The outcome of an operation on a new system with the state loaded."""
     pool, features, _ = small_pool(seed)
     return _outcome(make(pool, seed).load(folder), name, argument, features)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import InputError
-from expunge_experiments.engine import Engine, State
+from expunge_experiments.engine import MessageEngine, State
 from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems import gradient
@@ -55,7 +55,7 @@ class ExactFunWorker(gradient.GradientWorker):
             [self.seed, gradient.LOCAL, message.settings["round"], self.client]
         )
         cuts = gradient.cut(len(retained), epochs=chosen.epochs, batch=chosen.batch, draw=draw)
-        batches = (one[retained[one]] for one in cuts)
+        batches = (cut[retained[cut]] for cut in cuts)
         return gradient.follow(
             message.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate
         )
@@ -80,7 +80,7 @@ class ExactFun(gradient.GradientSystem):
     supports = frozenset({"delete", "delete_client"})
 
     def __init__(
-        self, pool: Pool, engine: Engine | None, settings: ExactFunSettings, seed: int
+        self, pool: Pool, engine: MessageEngine | None, settings: ExactFunSettings, seed: int
     ) -> None:
         super().__init__(pool, engine, settings, seed)
         each = min(settings.clients_per_round, pool.clients)
@@ -116,8 +116,8 @@ class ExactFun(gradient.GradientSystem):
         if not touched:
             return
         for round_ in self._rounds_of(touched):
-            places = np.flatnonzero(np.isin(self.participants[round_], touched)).tolist()
-            self.repeated += self._learn(round_, places)
+            positions = np.flatnonzero(np.isin(self.participants[round_], touched)).tolist()
+            self.repeated += self._learn(round_, positions)
             levels = self._aggregated(self.models[round_], round_, self._sizes)
             if not np.array_equal(levels, self._levels[round_ + 1]):
                 self._levels[round_ + 1] = levels
@@ -142,12 +142,12 @@ class ExactFun(gradient.GradientSystem):
             sizes[client] -= len(mine)
         for round_ in self._rounds_of(list(gone)):
             models, start = self.models[round_].copy(), self._start(round_)
-            asked = {
-                place: int(client)
-                for place, client in enumerate(self.participants[round_])
+            learners = {
+                position: int(client)
+                for position, client in enumerate(self.participants[round_])
                 if int(client) in gone
             }
-            asked = {place: client for place, client in asked.items() if sizes[client]}
+            learners = {position: client for position, client in learners.items() if sizes[client]}
             messages = [
                 (
                     client,
@@ -155,12 +155,12 @@ class ExactFun(gradient.GradientSystem):
                         "train", {"round": round_}, {"weights": start, "without": gone[client]}
                     ),
                 )
-                for client in asked.values()
+                for client in learners.values()
             ]
-            for place, answer in zip(
-                asked, self.engine.ask(messages) if messages else [], strict=True
+            for position, answer in zip(
+                learners, self.engine.ask(messages) if messages else [], strict=True
             ):
-                models[place] = answer.arrays["weights"]
+                models[position] = answer.arrays["weights"]
             if not np.array_equal(
                 self._aggregated(models, round_, sizes), self._levels[round_ + 1]
             ):
@@ -169,8 +169,8 @@ class ExactFun(gradient.GradientSystem):
 
     def _rounds_of(self, clients: list[int]) -> list[int]:
         """The rounds in which one of these took part, ascending."""
-        found: list[int] = np.flatnonzero(np.isin(self.participants, clients).any(axis=1)).tolist()
-        return found
+        rounds: list[int] = np.flatnonzero(np.isin(self.participants, clients).any(axis=1)).tolist()
+        return rounds
 
     def _rerun(self, first: int) -> None:
         """Every round from this one on, with all that take part."""
@@ -178,19 +178,21 @@ class ExactFun(gradient.GradientSystem):
             self._learn(round_, range(self.participants.shape[1]))
             self._levels[round_ + 1] = self._aggregated(self.models[round_], round_, self._sizes)
 
-    def _learn(self, round_: int, places: list[int] | range) -> int:
+    def _learn(self, round_: int, positions: list[int] | range) -> int:
         """New local heads of these of a round's participants (of the empty ones: zero); how many
         were trained.
         """
-        clients = {place: int(self.participants[round_, place]) for place in places}
-        asked = {place: client for place, client in clients.items() if self._sizes[client]}
+        clients = {position: int(self.participants[round_, position]) for position in positions}
+        learners = {position: client for position, client in clients.items() if self._sizes[client]}
         self.models[round_, list(clients)] = 0.0
-        if asked:
-            for place, model in zip(
-                asked, self._locals(round_, list(asked.values()), self._start(round_)), strict=True
+        if learners:
+            for position, model in zip(
+                learners,
+                self._locals(round_, list(learners.values()), self._start(round_)),
+                strict=True,
             ):
-                self.models[round_, place] = model
-        return len(asked)
+                self.models[round_, position] = model
+        return len(learners)
 
     def _aggregated(
         self, models: NDArray[np.float32], round_: int, sizes: NDArray[np.int64]
@@ -204,12 +206,12 @@ class ExactFun(gradient.GradientSystem):
         return np.asarray(np.rint(mean / self.settings.alpha), dtype=np.int32)
 
     def _state(self) -> State:
-        kept: State = {
+        state: State = {
             "participants": self.participants,
             "models": self.models,
             "levels": self._levels,
         }
-        return super()._state() | kept | {"repeated": np.array([self.repeated])}
+        return super()._state() | state | {"repeated": np.array([self.repeated])}
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         super()._restore(state)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import InputError
-from expunge_experiments.engine import Engine, State
+from expunge_experiments.engine import MessageEngine, State
 from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.gradient import (
@@ -91,20 +91,22 @@ class FatsWorker(GradientWorker):
         generation = int(message.settings["generation"])
         start: Array | None = message.arrays.get("weights")
         if start is None:
-            kept = self.steps.get((round_, copy, first))
-            if kept is None or kept.start is None:
+            record = self.steps.get((round_, copy, first))
+            if record is None or record.start is None:
                 raise InputError(
                     f"client {self.client} has kept no head at step {first} of round {round_}: "
                     "load its state"
                 )
-            start = kept.start
+            start = record.start
         self._drop(message)
-        places = self.places
+        positions = self.places
         weights = np.array(start, dtype=np.float32)
         for step in range(first, self.settings.steps):
             draw = np.random.default_rng([self.seed, BATCH, generation, round_, copy, step])
-            size = min(self.settings.samples, len(places))
-            batch = places[np.sort(draw.choice(len(places), size, replace=False, shuffle=False))]
+            size = min(self.settings.samples, len(positions))
+            batch = positions[
+                np.sort(draw.choice(len(positions), size, replace=False, shuffle=False))
+            ]
             self.steps[round_, copy, step] = _Step(generation, batch, weights if step else None)
             weights = follow(weights, self.rows, self.samples.labels, (batch,), self.settings.rate)
         return weights
@@ -115,8 +117,8 @@ class FatsWorker(GradientWorker):
         gone[np.searchsorted(self.samples.numbers, numbers)] = True
         hits = [
             (round_, step)
-            for (round_, _, step), kept in self.steps.items()
-            if gone[kept.batch].any()
+            for (round_, _, step), record in self.steps.items()
+            if gone[record.batch].any()
         ]
         return list(min(hits)) if hits else None
 
@@ -132,9 +134,9 @@ class FatsWorker(GradientWorker):
         )
         void = [
             at
-            for at, kept in self.steps.items()
+            for at, record in self.steps.items()
             if (at[0], at[2]) >= first
-            and kept.generation < generation
+            and record.generation < generation
             and (resumed is None or at[0] != resumed[0] or at[1] == resumed[1])
         ]
         for at in void:
@@ -145,13 +147,13 @@ class FatsWorker(GradientWorker):
         another, heads.
         """
         ordered = sorted(self.steps.items())
-        table = [(*at, kept.generation, len(kept.batch)) for at, kept in ordered]
-        starts = [kept.start for _, kept in ordered if kept.start is not None]
+        table = [(*at, record.generation, len(record.batch)) for at, record in ordered]
+        starts = [record.start for _, record in ordered if record.start is not None]
         shape = (0, self.samples.features.shape[1] + 1, self.classes)
         return super().state() | {
             "steps": np.array(table, dtype=np.int64).reshape(-1, 5),
             "batches": np.concatenate(
-                [np.zeros(0, dtype=np.int64), *(kept.batch for _, kept in ordered)]
+                [np.zeros(0, dtype=np.int64), *(record.batch for _, record in ordered)]
             ),
             "starts": np.stack(starts) if starts else np.zeros(shape, dtype=np.float32),
         }
@@ -218,7 +220,7 @@ class Fats(GradientSystem):
     supports = frozenset({"delete", "delete_client"})
 
     def __init__(
-        self, pool: Pool, engine: Engine | None, settings: FatsSettings, seed: int
+        self, pool: Pool, engine: MessageEngine | None, settings: FatsSettings, seed: int
     ) -> None:
         super().__init__(pool, engine, settings, seed)
         self.drawn: NDArray[np.int64] = np.full(
@@ -321,12 +323,12 @@ class Fats(GradientSystem):
         return np.asarray(alive[draw.integers(0, len(alive), self.settings.clients_per_round)])
 
     def _state(self) -> State:
-        kept: State = {
+        state: State = {
             "drawn": self.drawn,
             "starts": self._starts,
             "generation": np.array([self._generation]),
         }
-        return super()._state() | kept
+        return super()._state() | state
 
     def _restore(self, state: Mapping[str, Array]) -> None:
         super()._restore(state)

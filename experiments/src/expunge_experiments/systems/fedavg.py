@@ -35,15 +35,15 @@ class FedAvgWorker(gradient.GradientWorker):
 
     def train(self, message: ArrayMessage) -> gradient.Float32:
         """The head after the local passes."""
-        places, chosen = self.places, self.settings
+        positions, chosen = self.places, self.settings
         draw = np.random.default_rng(
             [self.seed, gradient.LOCAL, message.settings["round"], self.client]
         )
-        whole = chosen.batch == 0 or chosen.batch >= len(places)
+        whole = chosen.batch == 0 or chosen.batch >= len(positions)
         cuts = gradient.cut(
-            len(places), epochs=chosen.epochs, batch=0 if whole else chosen.batch, draw=draw
+            len(positions), epochs=chosen.epochs, batch=0 if whole else chosen.batch, draw=draw
         )
-        batches: Iterator[Array] = (places[one] for one in cuts)
+        batches: Iterator[Array] = (positions[cut] for cut in cuts)
         return gradient.follow(
             message.arrays["weights"], self.rows, self.samples.labels, batches, chosen.rate
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from expunge.errors import InputError
-from expunge_experiments.engine import Engine, State
+from expunge_experiments.engine import MessageEngine, State
 from expunge_experiments.message import Array, ArrayMessage
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.fedavg import FedAvgSettings, FedAvgWorker
@@ -69,7 +69,7 @@ class FedCio(GradientSystem):
     supports = frozenset({"delete", "delete_client"})
 
     def __init__(
-        self, pool: Pool, engine: Engine | None, settings: FedCioSettings, seed: int
+        self, pool: Pool, engine: MessageEngine | None, settings: FedCioSettings, seed: int
     ) -> None:
         super().__init__(pool, engine, settings, seed)
         if len(settings.assignment) not in (0, pool.clients):
@@ -104,7 +104,7 @@ class FedCio(GradientSystem):
 
         How many rounds that were.
         """
-        members = {one: (self.clusters == one) & (self._sizes > 0) for one in clusters}
+        members = {cluster: (self.clusters == cluster) & (self._sizes > 0) for cluster in clusters}
         for cluster in members:
             self.heads[cluster] = 0
         alive = [cluster for cluster, mine in members.items() if mine.any()]
@@ -167,7 +167,7 @@ def clustered(counts: Sequence[Array], clusters: int, seed: int) -> Array:
 
     if not counts:
         return np.zeros(0, dtype=np.int64)
-    fractions = np.array([one / one.sum() for one in counts])
+    fractions = np.array([histogram / histogram.sum() for histogram in counts])
     most = min(clusters, len(np.unique(fractions, axis=0)))
-    found = KMeans(n_clusters=most, n_init=10, random_state=seed % 2**32).fit_predict(fractions)
-    return np.asarray(found, dtype=np.int64)
+    labels = KMeans(n_clusters=most, n_init=10, random_state=seed % 2**32).fit_predict(fractions)
+    return np.asarray(labels, dtype=np.int64)

@@ -20,9 +20,9 @@ from scipy.linalg import blas
 
 from expunge.errors import InputError
 from expunge.exact.threads import one_blas_thread
-from expunge_experiments.engine import Engine, State, Worker
+from expunge_experiments.engine import MessageEngine, State, Worker
 from expunge_experiments.message import Array, ArrayMessage
-from expunge_experiments.pool import Pool, Samples
+from expunge_experiments.pool import ClientSamples, Pool
 from expunge_experiments.systems.linear import LinearSystem
 
 Float32 = NDArray[np.float32]
@@ -189,7 +189,7 @@ class GradientWorker(Worker):
     """A client that learns by SGD from the samples it retains."""
 
     def __init__(
-        self, client: int, samples: Samples, *, settings: Any, seed: int, classes: int
+        self, client: int, samples: ClientSamples, *, settings: Any, seed: int, classes: int
     ) -> None:
         super().__init__(client, samples)
         self.settings = settings
@@ -228,7 +228,7 @@ class GradientSystem(LinearSystem):
 
     dtype = np.float32
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: Any, seed: int) -> None:
+    def __init__(self, pool: Pool, engine: MessageEngine | None, settings: Any, seed: int) -> None:
         super().__init__(pool, engine, settings, seed)
         self._sizes: NDArray[np.int64] = np.zeros(pool.clients, dtype=np.int64)
 
@@ -238,7 +238,7 @@ class GradientSystem(LinearSystem):
     def _say(self, task: str, numbers: Array) -> dict[int, ArrayMessage]:
         """Let clients "add" or "forget" these samples; their answers.
 
-        Nobody is asked if there are none.
+        No client is asked if there are none.
         """
         if not len(numbers):
             return {}

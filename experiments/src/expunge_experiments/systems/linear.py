@@ -14,7 +14,7 @@ from scipy import linalg
 from scipy.linalg import blas
 
 from expunge.errors import InputError, NotAGramError
-from expunge_experiments.engine import Engine
+from expunge_experiments.engine import MessageEngine
 from expunge_experiments.message import Array
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import System
@@ -48,7 +48,7 @@ class LinearSystem(System):
 
     dtype: ClassVar[Any] = np.float64
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: Any, seed: int) -> None:
+    def __init__(self, pool: Pool, engine: MessageEngine | None, settings: Any, seed: int) -> None:
         super().__init__(pool, engine, settings, seed)
         self._weights: Array = np.zeros((pool.dim + 1, pool.classes), dtype=self.dtype)
 

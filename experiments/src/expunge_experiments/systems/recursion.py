@@ -16,7 +16,7 @@ from scipy.linalg import lapack
 
 from expunge.errors import SolveError
 from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
-from expunge_experiments.engine import Engine, State
+from expunge_experiments.engine import MessageEngine, State
 from expunge_experiments.message import Array
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.linear import (
@@ -38,7 +38,7 @@ class Recursive(LinearSystem):
     With nothing retained, T = I / gamma and W = 0, exactly.
     """
 
-    def __init__(self, pool: Pool, engine: Engine | None, settings: Any, seed: int) -> None:
+    def __init__(self, pool: Pool, engine: MessageEngine | None, settings: Any, seed: int) -> None:
         super().__init__(pool, engine, settings, seed)
         self._block = max(
             16, (pool.dim + 1) // 4

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge_experiments.engine import Engine, State
+from expunge_experiments.engine import MessageEngine, State
 from expunge_experiments.message import Array
 from expunge_experiments.pool import Pool
 from expunge_experiments.systems.base import System
@@ -64,7 +64,7 @@ class Sisa(System):
     supports = frozenset({"delete", "delete_client"})
 
     def __init__(
-        self, pool: Pool, engine: Engine | None, settings: SisaSettings, seed: int
+        self, pool: Pool, engine: MessageEngine | None, settings: SisaSettings, seed: int
     ) -> None:
         super().__init__(pool, engine, settings, seed)
         dealt = np.empty(pool.size, dtype=np.int64)
@@ -104,18 +104,18 @@ class Sisa(System):
             if first
             else zero_head(self.pool.dim, self.pool.classes)
         )
-        for place in range(first, self.settings.slices):
-            draw = np.random.default_rng([self.seed, LEARNING, shard, place])
+        for index in range(first, self.settings.slices):
+            draw = np.random.default_rng([self.seed, LEARNING, shard, index])
             weights = descend(
                 weights,
-                features[: ends[place]],
-                labels[: ends[place]],
+                features[: ends[index]],
+                labels[: ends[index]],
                 epochs=self.settings.epochs,
                 batch=self.settings.batch,
                 rate=self.settings.rate,
                 draw=draw,
             )
-            self.checkpoints[shard, place] = weights
+            self.checkpoints[shard, index] = weights
 
     def _state(self) -> State:
         return {"checkpoints": self.checkpoints}

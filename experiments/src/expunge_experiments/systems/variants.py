@@ -2,14 +2,14 @@
 float32, as the paper has them.
 
 Training is one exchange in which every client sends one message; so is a deletion or an addition,
-whoever's samples they are. Exact A's clients send statistics. Exact B's clients send rows of
-integers, or statistics where these are fewer bytes (as from about dim rows on). Law: after any
-stream of changes `digest` is that of `expunge.solve` on the retained samples. With nothing
-retained, that is the zero head.
+of any client's samples. Exact A's clients send statistics. Exact B's clients send rows of integers,
+or statistics where these are fewer bytes (as from about dim rows on). Law: after any stream of
+changes `digest` is that of `expunge.solve` on the retained samples. With nothing retained, that is
+the zero head.
 
 In floating point A's clients send F'F and F'Y. B's clients send R and Q'Y of a thin QR, and the
 server follows them by Sherman-Morrison-Woodbury updates. Nothing there is exact: what rounding
-leaves behind stays, except that with nothing retained both begin anew, from the zero head.
+leaves behind stays, except that with nothing retained both restart from the zero head.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from expunge.solvers.inverse import TrackedInverse
 from expunge.wire.commitment import SALT_BYTES
 from expunge.wire.messages import GramPart, Message, Part, RowsPart, read, statistics_bytes
 from expunge_experiments.datasets.dataset import USUAL, fitting_grid
-from expunge_experiments.engine import Engine, State, Worker
+from expunge_experiments.engine import MessageEngine, State, Worker
 from expunge_experiments.message import Array, ArrayMessage
-from expunge_experiments.pool import Pool, Samples
+from expunge_experiments.pool import ClientSamples, Pool
 from expunge_experiments.systems.base import System
 from expunge_experiments.systems.linear import LinearSystem, RidgeSettings, packed, unpacked
 
@@ -74,7 +74,13 @@ class VariantWorker(Worker):
     """Answers "add" and "forget" with one message about the samples that are named."""
 
     def __init__(
-        self, client: int, samples: Samples, *, settings: VariantSettings, seed: int, classes: int
+        self,
+        client: int,
+        samples: ClientSamples,
+        *,
+        settings: VariantSettings,
+        seed: int,
+        classes: int,
     ) -> None:
         super().__init__(client, samples)
         del seed  # nothing is drawn
@@ -82,8 +88,8 @@ class VariantWorker(Worker):
 
     def answer(self, message: ArrayMessage) -> ArrayMessage:
         """The message."""
-        places = np.searchsorted(self.samples.numbers, message.arrays["numbers"])
-        return self.message(self.samples.features[places], self.samples.labels[places])
+        positions = np.searchsorted(self.samples.numbers, message.arrays["numbers"])
+        return self.message(self.samples.features[positions], self.samples.labels[positions])
 
     @abstractmethod
     def message(self, features: Array, labels: Array) -> ArrayMessage:
@@ -116,7 +122,7 @@ class Variant(System):
     """
 
     def __init__(
-        self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int
+        self, pool: Pool, engine: MessageEngine | None, settings: VariantSettings, seed: int
     ) -> None:
         super().__init__(pool, engine, settings, seed)
         self.spec = settings.spec(pool.dim, pool.classes)
@@ -147,7 +153,7 @@ class _ExactVariant(Variant):
     solver_class: ClassVar[type[CholeskySolver | WoodburySolver]]
 
     def __init__(
-        self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int
+        self, pool: Pool, engine: MessageEngine | None, settings: VariantSettings, seed: int
     ) -> None:
         super().__init__(pool, engine, settings, seed)
         self.solver = self.solver_class(self.spec)
@@ -256,8 +262,8 @@ def _heard(spec: Spec, message: ArrayMessage) -> Part | None:
 def _floats(spec: Spec, parts: Sequence[Part | None]) -> tuple[Array, Array]:
     """Rows of integers as the float64 features and targets that they are, exactly."""
     rows = [part.rows for part in parts if isinstance(part, RowsPart)]
-    features = np.concatenate([one.integers[:, : spec.dim] for one in rows])
-    targets = np.concatenate([one.targets.integers for one in rows])
+    features = np.concatenate([batch.integers[:, : spec.dim] for batch in rows])
+    targets = np.concatenate([batch.targets.integers for batch in rows])
     return np.ldexp(features, -spec.grid.fraction_bits), np.ldexp(
         targets, -spec.label_grid.fraction_bits
     )
@@ -319,7 +325,7 @@ class _FloatVariant(Variant, LinearSystem):
     solver_class: ClassVar[type[FloatCholeskySolver | FloatWoodburySolver]]
 
     def __init__(
-        self, pool: Pool, engine: Engine | None, settings: VariantSettings, seed: int
+        self, pool: Pool, engine: MessageEngine | None, settings: VariantSettings, seed: int
     ) -> None:
         super().__init__(pool, engine, settings, seed)
         self.solver: Any = self.solver_class(self.spec, self.dtype)
@@ -366,8 +372,8 @@ class VariantBFloat64(_FloatVariant):
     gamma on.
 
     Factors of several clients are stacked, as in the paper, into blocks of up to a quarter of the
-    width: a larger rank would cost more than it saves. An infeasible downdate is solved anew from
-    the sums; `solver.resets` counts that.
+    width: a larger rank would cost more than it saves. After an infeasible downdate the head is
+    solved again from the sums; `solver.resets` counts that.
     """
 
     name = "b_float64"
@@ -379,7 +385,8 @@ class VariantBFloat64(_FloatVariant):
         for answer in answers:
             if (
                 block
-                and sum(len(one.arrays["r"]) for one in [*block, answer]) > self.spec.width // 4
+                and sum(len(message.arrays["r"]) for message in [*block, answer])
+                > self.spec.width // 4
             ):
                 yield _stacked(block)
                 block = []
@@ -387,8 +394,8 @@ class VariantBFloat64(_FloatVariant):
         if block:
             yield _stacked(block)
 
-    # Inverse and head are the state itself here, drift included: solved anew from the sums they
-    # would not go on alike.
+    # Inverse and head are the state itself here, drift included: solved again from the sums, they
+    # would continue differently.
     def _state(self) -> State:
         resets = np.array([self.solver.resets])
         return super()._state() | {"inverse": packed(self.solver._inverse.upper), "resets": resets}

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.errors import CarrierError, InputError, ProtocolError
-from expunge.transport.flower.messages import Parcel
+from expunge.transport.flower.messages import Payload
 from support.flower import Clinics
 
 NODES = {1000 + number: {"partition-id": number} for number in range(4)}
@@ -27,13 +27,13 @@ def module(name: str) -> Any:
     return importlib.import_module(f"{package}.{name}")
 
 
-def echo(parcel: Parcel, place: Any) -> Parcel:
+def echo(parcel: Payload, place: Any) -> Payload:
     """The same parcel, and whose it is."""
-    return Parcel(parcel.note, (*parcel.parts, str(place.node_config["partition-id"]).encode()))
+    return Payload(parcel.note, (*parcel.parts, str(place.node_config["partition-id"]).encode()))
 
 
 def grid_of(
-    handle: Callable[[Parcel, Any], Parcel] = echo,
+    handle: Callable[[Payload, Any], Payload] = echo,
     fate: Callable[[str, int, int], str] = lambda *_: "",
 ) -> Any:
     app = module("exchange").client_app("test", handle)
@@ -45,7 +45,7 @@ def exchange_on(grid: Any, **options: Any) -> Any:
 
 
 def exchange_of(
-    handle: Callable[[Parcel, Any], Parcel] = echo,
+    handle: Callable[[Payload, Any], Payload] = echo,
     *,
     fate: Callable[[str, int, int], str] = lambda *_: "",
 ) -> Any:
@@ -65,13 +65,13 @@ def exchange_of(
 def test_answers_come_in_the_order_of_the_questions(
     asked: tuple[tuple[int, list[bytes]], ...],
 ) -> None:
-    answers = exchange_of().ask([(node, Parcel(b"{}", tuple(parts))) for node, parts in asked])
-    assert answers == [Parcel(b"{}", (*parts, str(node - 1000).encode())) for node, parts in asked]
+    answers = exchange_of().ask([(node, Payload(b"{}", tuple(parts))) for node, parts in asked])
+    assert answers == [Payload(b"{}", (*parts, str(node - 1000).encode())) for node, parts in asked]
 
 
 def test_a_node_is_asked_once_in_an_exchange() -> None:
     with pytest.raises(InputError, match="one parcel"):
-        exchange_of().ask([(1000, Parcel(b"{}")), (1000, Parcel(b"{}"))])
+        exchange_of().ask([(1000, Payload(b"{}")), (1000, Payload(b"{}"))])
 
 
 @pytest.mark.parametrize("kind", ["message", "reply"])
@@ -80,11 +80,11 @@ def test_a_lost_message_is_named(kind: str) -> None:
         fate=lambda what, node, _: "lose" if (what, node) == (kind, 1002) else ""
     )
     with pytest.raises(CarrierError, match="node 1002 did not answer: the message has expired"):
-        exchange.ask([(node, Parcel(b"{}")) for node in NODES])
+        exchange.ask([(node, Payload(b"{}")) for node in NODES])
 
 
 def test_an_error_of_a_node_is_told() -> None:
-    def refuse(parcel: Parcel, place: Any) -> Parcel:
+    def refuse(parcel: Payload, place: Any) -> Payload:
         if place.node_config["partition-id"] == 1:
             raise InputError("these are not my samples")
         return parcel
@@ -93,8 +93,8 @@ def test_an_error_of_a_node_is_told() -> None:
     with pytest.raises(
         ProtocolError, match="node 1001 could not answer: InputError: these are not my samples"
     ):
-        exchange.ask([(node, Parcel(b"{}")) for node in NODES])
-    assert exchange.ask([(1000, Parcel(b"{}"))]) == [Parcel(b"{}")]
+        exchange.ask([(node, Payload(b"{}")) for node in NODES])
+    assert exchange.ask([(1000, Payload(b"{}"))]) == [Payload(b"{}")]
 
 
 def test_an_answer_that_is_none_is_told() -> None:
@@ -105,7 +105,7 @@ def test_an_answer_that_is_none_is_told() -> None:
         module("inprocess").InProcessGrid(app, NODES, {}), "test"
     )
     with pytest.raises(ProtocolError, match="node 1003 says what cannot be understood"):
-        exchange.ask([(1003, Parcel(b"{}"))])
+        exchange.ask([(1003, Payload(b"{}"))])
 
 
 def test_silent_nodes_are_named_when_time_is_up() -> None:
@@ -122,7 +122,7 @@ def test_silent_nodes_are_named_when_time_is_up() -> None:
     ]
     exchange = exchange_on(grid, reply_seconds=5.0, clock=lambda: now[0], sleep=sleep)
     with pytest.raises(CarrierError, match="no answer within 5 seconds from: node 1001, node 1003"):
-        exchange.ask([(node, Parcel(b"{}")) for node in NODES])
+        exchange.ask([(node, Payload(b"{}")) for node in NODES])
     assert now[0] == pytest.approx(5.0, abs=0.1)
 
 
@@ -131,7 +131,7 @@ def test_a_message_that_cannot_be_sent_is_told() -> None:
     grid.push_messages = lambda _: []
     exchange = exchange_on(grid)
     with pytest.raises(CarrierError, match="a message to node 1000 could not be sent"):
-        exchange.ask([(1000, Parcel(b"{}"))])
+        exchange.ask([(1000, Payload(b"{}"))])
 
 
 def test_nodes_are_waited_for() -> None:
@@ -165,7 +165,7 @@ def test_an_exchange_stands_beside_the_protocol(
     answers = []
 
     def lead(exchange: Any, _: Any) -> None:
-        answers.extend(exchange.ask([(node, Parcel(b"{}")) for node in exchange.nodes(2)]))
+        answers.extend(exchange.ask([(node, Payload(b"{}")) for node in exchange.nodes(2)]))
 
     grid.run_server(module("exchange").server_app("test", lead))
     with caplog.at_level(logging.INFO, "flwr"):

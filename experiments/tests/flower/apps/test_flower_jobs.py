@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from expunge.errors import ProtocolError
-from expunge_experiments.flower import Job, Request, measure
+from expunge_experiments.flower import Job, JobRequest, measure
 from job_cases import CLIENTS, WITH_CLIENTS, counted, in_process, job_of, shared_pool
 from support.flower_processes import _MARK, Flower
 
@@ -38,7 +38,7 @@ def test_a_job_on_the_in_process_grid_comes_to_the_heads_of_one_process(
 
 def test_a_job_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     shared_pool().write(tmp_path)
-    job = Job("b_exact", requests=(Request("delete", (3,)), Request("delete", (3,))))
+    job = Job("b_exact", requests=(JobRequest("delete", (3,)), JobRequest("delete", (3,))))
     with pytest.raises(
         ProtocolError, match=r"b_exact could not do its job on Flower: InputError: .*not retained"
     ):

@@ -1,5 +1,5 @@
-"""The application: routes, how refusals and errors are told, and the OpenAPI description of it all
-as docs/openapi.json keeps it.
+"""The application: routes, how refusals and errors are reported, and the OpenAPI description of it
+all as docs/openapi.json keeps it.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def _refused(request: Request, problem: Exception) -> Response:
 
 def _invalid(request: Request, problem: Exception) -> Response:
     """Parameters that are missing or no numbers; said without quoting them."""
-    found = problem.errors() if isinstance(problem, RequestValidationError) else []
-    said = "; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in found)
+    errors = problem.errors() if isinstance(problem, RequestValidationError) else []
+    reasons = "; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in errors)
     return _answer(
         request,
-        RefusedError("malformed", f"the parameters of this path are not well formed: {said}"),
+        RefusedError("malformed", f"the parameters of this path are not well formed: {reasons}"),
         400,
     )
 

@@ -26,10 +26,10 @@ LATE = "late"  # the detail of a refusal for a body that took too long: HTTP has
 
 def announced(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
     """The length of the body that the headers announce; None if they do not say, as with chunks."""
-    found = dict(headers)
-    if b"transfer-encoding" in found:
+    fields = dict(headers)
+    if b"transfer-encoding" in fields:
         return None
-    text = found.get(b"content-length", b"0")
+    text = fields.get(b"content-length", b"0")
     if not text.isdigit():  # the parser refuses it as well
         raise RefusedError("malformed", "the length of the body is not a number")
     return int(text)
@@ -67,15 +67,15 @@ class Body:
         whole = bytearray(
             self._expected
         )  # once, so that a long body is not copied again and again as it grows
-        place = len(self._start)
-        whole[:place] = self._start
+        offset = len(self._start)
+        whole[:offset] = self._start
         self._start.clear()
         async with self._in_time():
             while not self.is_whole:
-                piece = await self._piece(place)
-                whole[place : place + len(piece)] = piece
-                place += len(piece)
-        return memoryview(whole)[:place].toreadonly()
+                piece = await self._piece(offset)
+                whole[offset : offset + len(piece)] = piece
+                offset += len(piece)
+        return memoryview(whole)[:offset].toreadonly()
 
     async def _piece(self, before: int) -> bytes:
         message = await self._receive()
@@ -115,7 +115,7 @@ class Bodies:
     async def envelope(
         self, headers: Iterable[tuple[bytes, bytes]], receive: Receive
     ) -> AsyncIterator[bytes]:
-        """A short body, by whoever."""
+        """A short body from any sender."""
         limits = self._limits
         largest = min(limits.envelope, self._largest)
         body = Body(receive, announced(headers), largest, limits)

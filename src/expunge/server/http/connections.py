@@ -1,7 +1,7 @@
 """Connections: uvicorn's, and no patience with those that only pretend to ask something.
 
 uvicorn gives up on connections that are idle after an answer; here also on those that never ask, or
-that never come to the end of their headers.
+that never finish their headers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
 
     def on_headers_complete(self) -> None:
-        """The headers are here: whoever reads the body takes over."""
+        """Headers received; hand over to the body reader."""
         self._in_head = False
         self._stop_waiting()
         super().on_headers_complete()

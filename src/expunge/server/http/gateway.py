@@ -1,8 +1,8 @@
 """Gateway: the service, as an event loop reaches it.
 
 What a client offers is checked in a few threads and then waited for without one, so that hundreds
-of clients can wait for one round. Whatever else is asked runs in threads of its own, since it may
-have to wait for the round to end.
+of clients can wait for one round. Everything else runs in threads of its own, since it may have to
+wait for the round to end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from expunge.wire.refusals import ANYBODY, malformed, too_many
 from expunge.wire.request import Preamble
 
 if TYPE_CHECKING:
-    from expunge.server.secagg import Standing
+    from expunge.server.secagg import RoundStatus
 
 Value = TypeVar("Value")
 Headers = Iterable[tuple[bytes, bytes]]
@@ -101,18 +101,18 @@ class Gateway:
         async with self.bodies.message(
             messages.SAID, headers, receive, lambda start: self._prove(read_preamble, start)
         ) as data:
-            standing = await self._in(self._turns, lambda: self._turn(note, data, read_preamble))
-            end = clock() + min(standing.wait, self.limits.wait_seconds)
-            while standing.waiting and not self._stopping and (left := end - clock()) > 0.0:
-                change = asyncio.wrap_future(self.service.change_after(standing.version))
+            answer = await self._in(self._turns, lambda: self._turn(note, data, read_preamble))
+            end = clock() + min(answer.wait, self.limits.wait_seconds)
+            while answer.waiting and not self._stopping and (left := end - clock()) > 0.0:
+                change = asyncio.wrap_future(self.service.change_after(answer.version))
                 try:
-                    await asyncio.wait([change], timeout=min(left, standing.due))
+                    await asyncio.wait([change], timeout=min(left, answer.due))
                 finally:
                     change.cancel()
-                standing = await self._in(self._turns, lambda: self.service.turn(data))
-        return standing.data
+                answer = await self._in(self._turns, lambda: self.service.turn(data))
+        return answer.data
 
-    def _turn(self, note: Note, data: memoryview, read_preamble: ReadPreamble) -> Standing:
+    def _turn(self, note: Note, data: memoryview, read_preamble: ReadPreamble) -> RoundStatus:
         with refusals_to(data):
             if bytes(data[:1]) == b"{":
                 actor, sequence = _claimed("turn", bytes(data))
@@ -197,20 +197,20 @@ class Gateway:
         """What anyone may have."""
         return await self._in(self._answers, call)
 
-    async def head(self, known: frozenset[str]) -> tuple[bytes | None, str]:
+    async def head(self, digests: frozenset[str]) -> tuple[bytes | None, str]:
         """The published head and its digest; no bytes if the digest is among those known ("*" knows
         them all).
         """
 
         def find() -> tuple[bytes | None, str]:
-            first = next(iter(known)) if len(known) == 1 and "*" not in known else None
+            first = next(iter(digests)) if len(digests) == 1 and "*" not in digests else None
             data = self.service.head(first)
             if data is None:
                 return None, first or ""
             if self._published[0] is not data:
                 self._published = data, str(published_head.split(data)[0].unverified()["head"])
             digest = self._published[1]
-            return (None if digest in known or "*" in known else data), digest
+            return (None if digest in digests or "*" in digests else data), digest
 
         return await self.fetch(find)
 
@@ -238,8 +238,8 @@ class Gateway:
             raise RefusedError("storage", reason) from problem
 
     def hurry(self) -> None:
-        """The server is stopping: whoever waits for a round to change is answered with how it
-        stands.
+        """The server is stopping: answer callers waiting for a round to change with its current
+        state.
         """
         self._stopping = True
         if self.service.rounds is not None:

@@ -12,9 +12,7 @@ from threading import Lock
 
 from expunge.wire.refusals import too_many
 
-_MOST_NAMES = (
-    10000  # buckets kept; whoever was longest silent is forgotten first, and begins with a full one
-)
+_MOST_NAMES = 10000  # buckets kept; the least recently used is dropped first and starts full again
 _IPV6_NETWORK = 64  # bits: what one subscriber is given
 
 
@@ -51,7 +49,7 @@ class Limits:
 
 
 class Buckets:
-    """Token buckets by name: so many in a minute, and at most a minute's worth at once.
+    """Token buckets by name: `per_minute` tokens a minute, and at most a minute's worth at once.
 
     Safe in threads; 0 means no limit.
     """
@@ -63,7 +61,7 @@ class Buckets:
         self._lock = Lock()
         self._buckets: OrderedDict[str, tuple[float, float]] = (
             OrderedDict()
-        )  # tokens, and when there were so many
+        )  # tokens, and the time of that count
 
     def take(self, name: str, amount: float = 1.0) -> float:
         """Take a token; returns 0, or else the seconds until there is one (and takes none).
@@ -97,7 +95,7 @@ class Buckets:
 
 
 def peer_name(host: str) -> str:
-    """Whom to count an address for: itself, or its network where one subscriber has a whole
+    """The name an address counts under: itself, or its network where one subscriber has a whole
     network.
     """
     try:
@@ -112,7 +110,7 @@ def peer_name(host: str) -> str:
 
 
 class Budget:
-    """So many bytes for all. Who finds no room waits in turn, then is refused.
+    """`most` bytes in all. Callers that find no room wait in turn, then are refused.
 
     For one event loop.
     """

@@ -1,10 +1,9 @@
-"""Logs: one line of JSON for each request, and for whatever else happens; nothing in them is
-personal.
+"""Logs: one line of JSON for each request, and for other events; nothing in them is personal.
 
 A line says which route (never the address with its parameters), which outcome, how long it took,
 how many bytes, and which enrolled actor asked by which sequence number, once its signature has been
 checked. Bodies, subjects, commitments and tokens do not come near this module; of unexpected errors
-only kind and place are told, since their texts may quote what they met.
+only kind and place are logged, since their texts may quote personal data.
 
 Every line has a level. A request is an error if the server failed (5xx), a warning if it was
 refused or its connection lost, and otherwise info; so is what happens as it should. Debug adds what
@@ -60,7 +59,7 @@ def now_text(seconds: float | None = None) -> str:
 
 
 def log_request(note: Note, seconds: float, *, peers: bool) -> None:
-    """Write the line of a request that has come to its end."""
+    """Write the line of a finished request."""
     level = _request_level(note.status)
     if not LOGGER.isEnabledFor(level):
         return
@@ -112,8 +111,8 @@ def report(message: str, problem: BaseException | None) -> None:
 
 def _told(problem: BaseException) -> dict[str, object]:
     frames = traceback.extract_tb(problem.__traceback__)
-    places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-5:]]
-    return {"error": type(problem).__name__, "at": places}
+    locations = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-5:]]
+    return {"error": type(problem).__name__, "at": locations}
 
 
 class JsonLines(logging.Formatter):

@@ -1,5 +1,5 @@
-"""Metrics for Prometheus, in a registry of their own: how the service is used, and where the
-federation stands.
+"""Metrics for Prometheus, in a registry of their own: how the service is used, and the state of the
+federation.
 
 Names of clients, orders or people are in none of them.
 """
@@ -96,7 +96,7 @@ class Metrics:
             certificate.set_function(expires)
 
     def count(self, note: Note, seconds: float) -> None:
-        """Count a request that has come to its end."""
+        """Count a finished request."""
         self._requests.labels(note.route, note.method, str(note.status), note.code).inc()
         self._seconds.labels(note.route).observe(seconds)
         self._in.inc(note.bytes_in)
@@ -113,7 +113,7 @@ class Metrics:
 
 
 class _Federation(Collector):
-    """Where the federation stands, asked of the service when it is wanted."""
+    """The federation's state, queried from the service on collection."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -128,14 +128,14 @@ class _Federation(Collector):
             "expunge_store_answers", "Whether the server's store answers: 1 or 0."
         )
         try:
-            found = list(self._found())
+            metrics = list(self._found())
         except ExpungeError:
             answers.add_metric([], 0)
             yield answers
             return
         answers.add_metric([], 1)
         yield answers
-        yield from found
+        yield from metrics
 
     def _found(self) -> Iterator[Metric]:
         status, state = self._service.status(), self._service.state
@@ -180,8 +180,8 @@ class _Federation(Collector):
         yield _gauge(
             "expunge_audit_equal",
             (
-                "Whether the last audit found the ledger equal to retraining: 1 or 0; -1 before "
-                "the first."
+                "Whether the last audit found the ledger equal to what clients recomputed: 1 or 0; "
+                "-1 before the first."
             ),
             -1 if status["audit"] is None else int(status["audit"]["result"] == "equal"),
         )

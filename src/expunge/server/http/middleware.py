@@ -36,7 +36,7 @@ class _Exchange:
     send: Send
     gateway: Gateway
     unread: bool  # more of a body may come than a connection is worth keeping for
-    awaits_go_ahead: bool  # the client sends its body only when told to
+    awaits_go_ahead: bool  # the client sends its body only after 100 Continue
 
     async def take(self) -> Message:
         """What comes in."""

@@ -107,20 +107,20 @@ class Ready(BaseModel):
 
 def refusals(*codes: RefusalCode) -> dict[int | str, dict[str, Any]]:
     """The responses of a route for these codes, and for what can always happen."""
-    found: dict[int | str, dict[str, Any]] = {}
+    responses: dict[int | str, dict[str, Any]] = {}
     for status, of_it in codes_by_status({*ALWAYS, *codes}).items():
-        found[status] = {
+        responses[status] = {
             "model": Refusal,
             "description": f"{_WHAT[status]} Codes: {', '.join(f'`{code}`' for code in of_it)}.",
         }
         if status in (429, 503):
-            found[status]["headers"] = {
+            responses[status]["headers"] = {
                 "Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}
             }
     if ANY_BODY[0] in codes:
-        found[408] = {"model": Refusal, "description": f"{_WHAT[408]} Codes: `malformed`."}
-    found.setdefault(422, {"model": Refusal, "description": _WHAT[422]})
-    return found
+        responses[408] = {"model": Refusal, "description": f"{_WHAT[408]} Codes: `malformed`."}
+    responses.setdefault(422, {"model": Refusal, "description": _WHAT[422]})
+    return responses
 
 
 def signed(kind: str, text: str) -> dict[int | str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The routes of docs/protocol.md, and those for whoever looks after the server."""
+"""The routes of docs/protocol.md, and those for the operator."""
 
 from __future__ import annotations
 
@@ -355,8 +355,8 @@ async def entries(request: Request, start: Place, end: Place) -> Response:
     At most a thousand come at a time, so there may be fewer than were asked for.
     """
     service = _gateway(request).service
-    found = await _gateway(request).fetch(lambda: service.entries(start, end))
-    return _list([base64.b64encode(entry).decode("ascii") for entry in found])
+    log_entries = await _gateway(request).fetch(lambda: service.entries(start, end))
+    return _list([base64.b64encode(entry).decode("ascii") for entry in log_entries])
 
 
 @router.get(
@@ -372,7 +372,10 @@ async def inclusion(request: Request, index: Place, size: Place) -> Response:
     """RFC 9162: the audit path of entry `index` in the tree of `size` entries."""
     service = _gateway(request).service
     return _list(
-        [one.hex() for one in await _gateway(request).fetch(lambda: service.inclusion(index, size))]
+        [
+            digest.hex()
+            for digest in await _gateway(request).fetch(lambda: service.inclusion(index, size))
+        ]
     )
 
 
@@ -390,8 +393,8 @@ async def consistency(request: Request, first: Place, second: Place) -> Response
     service = _gateway(request).service
     return _list(
         [
-            one.hex()
-            for one in await _gateway(request).fetch(lambda: service.consistency(first, second))
+            digest.hex()
+            for digest in await _gateway(request).fetch(lambda: service.consistency(first, second))
         ]
     )
 
@@ -400,7 +403,7 @@ def _list(texts: list[str]) -> Response:
     return Response(json.dumps(texts), media_type=JSON, headers=_NO_STORE)
 
 
-# -- for whoever looks after the server ------------------------------------------------------------
+# -- for the operator ------------------------------------------------------------------------------
 
 
 @router.get(

@@ -1,4 +1,4 @@
-"""Serving over HTTP: uvicorn around the application, until somebody says stop.
+"""Serving over HTTP: uvicorn around the application, until it is stopped.
 
 `serve` owns the service from the moment it is called: whatever happens, the service is closed when
 it is over. SIGTERM and SIGINT stop it: no new connections, what has begun is answered, the journal
@@ -98,8 +98,8 @@ def serve(
             finally:
                 gateway.close()
         finally:
-            for one in sockets:
-                one.close()
+            for listener in sockets:
+                listener.close()
     finally:
         service.close(fold=True)
         log_event("stopped")
@@ -126,7 +126,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Be the one who is told of signals, if this is the main thread."""
+        """Handle signals, if this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -187,10 +187,10 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     missing: OSError | None = None
     try:
-        found = socket.getaddrinfo(
+        addresses = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
             chosen = port or (
                 sockets[0].getsockname()[1] if sockets else 0
             )  # with port 0: all at the one the first is given
@@ -203,8 +203,8 @@ def _listen(host: str, port: int) -> list[socket.socket]:
         if not sockets:
             raise missing or OSError(errno.EADDRNOTAVAIL, "it has no address")
     except OSError as problem:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
         raise ExpungeError(
             f"cannot listen on {host or 'any address'}, port {port}: {problem.strerror}. Choose "
             "another, or stop who has it"
@@ -213,16 +213,16 @@ def _listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _bound(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
-    one = socket.socket(family, kind, protocol)
+    listener = socket.socket(family, kind, protocol)
     try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        one.bind(address)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
     except OSError:
-        one.close()
+        listener.close()
         raise
-    return one
+    return listener
 
 
 def _urls(host: str, sockets: list[socket.socket], scheme: str) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ def _urls(host: str, sockets: list[socket.socket], scheme: str) -> tuple[str, ..
     names = (
         [host]
         if host and host not in ("0.0.0.0", "::")  # noqa: S104 - compared
-        else [one.getsockname()[0] for one in sockets]
+        else [listener.getsockname()[0] for listener in sockets]
     )
     return tuple(
         f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"

@@ -39,9 +39,7 @@ _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; those of 1.3 are all san
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Where the certificate of a server, its key, and the authority that clients are told of are
-    kept.
-    """
+    """Where the certificate of a server, its key, and the authority given to clients are kept."""
 
     ca: Path
     certificate: Path
@@ -155,7 +153,7 @@ class ServerTls:
         return True
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
-        found = []
+        stamps = []
         for path, what in ((self._certificate, "certificate"), (self._key, "certificate's key")):
             try:
                 status = path.stat()
@@ -163,8 +161,8 @@ class ServerTls:
                 raise StoreError(
                     f"the {what} {path} cannot be read: {problem.strerror}"
                 ) from problem
-            found.append((status.st_mtime_ns, status.st_ino))
-        return tuple(found)
+            stamps.append((status.st_mtime_ns, status.st_ino))
+        return tuple(stamps)
 
     def _load(self, context: ssl.SSLContext) -> None:
         try:
@@ -188,17 +186,17 @@ def _alternatives(names: Sequence[str]) -> list[x509.GeneralName]:
             "a certificate needs at least one host name or address under which clients reach the "
             "server"
         )
-    found: list[x509.GeneralName] = []
+    alternatives: list[x509.GeneralName] = []
     for name in dict.fromkeys(names):
         try:
-            found.append(x509.IPAddress(ipaddress.ip_address(name)))
+            alternatives.append(x509.IPAddress(ipaddress.ip_address(name)))
         except ValueError:
             if len(name) > _LONGEST_NAME or not _DNS.fullmatch(name):
                 raise FormatError(
                     f"{name!r:.80} is neither a host name (in ASCII) nor an IP address"
                 ) from None
-            found.append(x509.DNSName(name.lower()))
-    return found
+            alternatives.append(x509.DNSName(name.lower()))
+    return alternatives
 
 
 def _alternatives_of(certificate: x509.Certificate) -> list[x509.GeneralName]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from expunge.crypto import SigningKey
 from expunge.crypto.vault import Vault
 from expunge.errors import StoreError
+from expunge.server import DATABASE, KEY, VAULT
 from expunge.server.storage.sqlite import open_storage
 from expunge.server.storage.tables import Storage
 from expunge.storage.files import (
@@ -37,7 +38,7 @@ OpenStorage = Callable[[Path, Hook], Storage]
 
 
 class Blobs:
-    """A folder of immutable files named by chance.
+    """A folder of immutable files with random names.
 
     What the database does not refer to is removed by `keep_only`.
     """
@@ -91,11 +92,11 @@ class Blobs:
                 path.unlink()
 
 
-_DATABASE, _VAULT, _KEY, _NEXT_KEY = "server.db", "server.vault", "server.key", "server.key.next"
+_NEXT_KEY = "server.key.next"
 
 
 class ServerFolder:
-    """Whoever holds one is alone with these files."""
+    """The holder has exclusive access to these files."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class ServerFolder:
         self._closed = False
         try:
             self.blobs = Blobs(path / "sealed", hook)
-            self.storage = storage(path / _DATABASE, hook)
+            self.storage = storage(path / DATABASE, hook)
         except BaseException:
             vault.close()
             raise
@@ -131,12 +132,12 @@ class ServerFolder:
     ) -> ServerFolder:
         """A new folder; one that holds a server already is refused."""
         make_folder(path)
-        if (path / _DATABASE).exists() or (path / _KEY).exists():
+        if (path / DATABASE).exists() or (path / KEY).exists():
             raise StoreError(f"{path} holds a server already: choose another folder")
         lock = FolderLock(path)
         try:
-            write_whole(path / _KEY, key.pem)
-            vault = Vault.create(path / _VAULT, mirrors)
+            write_whole(path / KEY, key.pem)
+            vault = Vault.create(path / VAULT, mirrors)
             return cls(path, lock, vault, key, hook=hook, storage=storage)
         except BaseException:
             lock.release()
@@ -152,18 +153,18 @@ class ServerFolder:
         storage: OpenStorage = open_storage,
     ) -> ServerFolder:
         """The folder of a server that was created before."""
-        if not (path / _DATABASE).exists():
+        if not (path / DATABASE).exists():
             raise StoreError(f"there is no server in {path}: make one with expunge init")
         lock = FolderLock(path, timeout)
         try:
             erase_drafts(path)
-            if not (path / _KEY).exists():
+            if not (path / KEY).exists():
                 raise StoreError(
-                    f"{path / _KEY} is missing: put the server's signing key back from where you "
+                    f"{path / KEY} is missing: put the server's signing key back from where you "
                     "keep its copy"
                 )
-            key = SigningKey.from_pem((path / _KEY).read_bytes())
-            vault = Vault.open(path / _VAULT, mirrors)
+            key = SigningKey.from_pem((path / KEY).read_bytes())
+            vault = Vault.open(path / VAULT, mirrors)
             folder = cls(path, lock, vault, key, hook=hook, storage=storage)
         except BaseException:
             lock.release()
@@ -181,14 +182,14 @@ class ServerFolder:
         write_whole(self.path / _NEXT_KEY, key.pem)
 
     def adopt_key(self) -> None:
-        """The database says which key signs: bring memory and file in line after a rotation, also
-        after a crash in its middle.
+        """The database says which key signs: bring memory and file in line after a rotation, even
+        after a crash midway.
         """
         state = self.storage.state.get()
         if state is not None and state.key != self.key.public.id:
             self.key = self._next_key(state.key)
         if self.key.public.id != self._stored:
-            write_whole(self.path / _KEY, self.key.pem)
+            write_whole(self.path / KEY, self.key.pem)
             self._stored = self.key.public.id
         (self.path / _NEXT_KEY).unlink(missing_ok=True)
 
@@ -197,7 +198,7 @@ class ServerFolder:
         key = SigningKey.from_pem(following.read_bytes()) if following.exists() else None
         if key is None or key.public.id != wanted:
             raise StoreError(
-                f"{self.path / _KEY} is not the key that this server signs with ({wanted[:16]}…): "
+                f"{self.path / KEY} is not the key that this server signs with ({wanted[:16]}…): "
                 "put it back"
             )
         return key

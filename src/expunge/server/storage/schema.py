@@ -1,6 +1,6 @@
 """The server's tables, and how a database of an earlier version becomes one of this version.
 
-What each table is trusted for stands beside it. Nothing here can be read as a sample: statistics
+What each table is trusted for is noted beside it. Nothing here can be read as a sample: statistics
 are in sealed files (`ledger`, `subledgers`) or sealed rows (`journal`); subjects of orders and
 salts are sealed too; commitments are salted.
 """

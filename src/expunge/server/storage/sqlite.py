@@ -13,7 +13,7 @@ from expunge.errors import StoreError
 from expunge.server.storage.schema import MIGRATIONS
 from expunge.server.storage.tables import (
     Actor,
-    Answer,
+    AnswerRecord,
     Attempt,
     Audit,
     AuditReply,
@@ -22,10 +22,10 @@ from expunge.server.storage.tables import (
     JournalEntry,
     LedgerFile,
     Membership,
-    Order,
+    OrderRecord,
     OrderReply,
+    ServerRecord,
     ShareFile,
-    State,
     Storage,
 )
 from expunge.storage.sqlite import Database, Hook, no_hook
@@ -50,9 +50,9 @@ class _Records(Generic[Record]):
         self._database = database
         self._record = record
         self._select = f"SELECT {', '.join(f'{table}.{name}' for name in names)} FROM {table} "  # noqa: S608 - our own names
-        places = [constants] if constants else []
-        self._into = f"INTO {table} ({', '.join([*places, *names])}) VALUES ("
-        self._into += ", ".join([*("?" for _ in places), *("?" for _ in names)]) + ")"
+        constant_columns = [constants] if constants else []
+        self._into = f"INTO {table} ({', '.join([*constant_columns, *names])}) VALUES ("
+        self._into += ", ".join([*("?" for _ in constant_columns), *("?" for _ in names)]) + ")"
 
     def one(self, where: str = "", arguments: Sequence[Any] = ()) -> Record | None:
         row = self._database.row(self._select + where, arguments)
@@ -76,12 +76,12 @@ def _values(record: Any) -> tuple[Any, ...]:
 
 class _State:
     def __init__(self, database: Database) -> None:
-        self._records = _Records(database, "state", State, constants="one")
+        self._records = _Records(database, "state", ServerRecord, constants="one")
 
-    def get(self) -> State | None:
+    def get(self) -> ServerRecord | None:
         return self._records.one()
 
-    def put(self, state: State) -> None:
+    def put(self, state: ServerRecord) -> None:
         self._records.replace(state, 1)
 
 
@@ -126,12 +126,12 @@ class _Tokens:
 
 class _Answers:
     def __init__(self, database: Database) -> None:
-        self._records = _Records(database, "answers", Answer)
+        self._records = _Records(database, "answers", AnswerRecord)
 
-    def get(self, actor: str, sequence: int) -> Answer | None:
+    def get(self, actor: str, sequence: int) -> AnswerRecord | None:
         return self._records.one("WHERE actor = ? AND sequence = ?", (actor, sequence))
 
-    def add(self, *answers: Answer) -> None:
+    def add(self, *answers: AnswerRecord) -> None:
         self._records.insert(answers)
 
 
@@ -323,28 +323,28 @@ class _Documents:
 class _Orders:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = _Records(database, "orders", Order)
+        self._records = _Records(database, "orders", OrderRecord)
         self._replies = _Records(database, "order_clients", OrderReply, constants="order_id")
 
-    def get(self, order: str) -> Order | None:
+    def get(self, order: str) -> OrderRecord | None:
         return self._records.one("WHERE id = ?", (order,))
 
-    def all(self) -> list[Order]:
+    def all(self) -> list[OrderRecord]:
         first = "(SELECT min(position) FROM order_entries WHERE order_id = id)"
         return self._records.all(f"ORDER BY filed, {first}, id")
 
-    def unanswered(self, client: str) -> list[Order]:
+    def unanswered(self, client: str) -> list[OrderRecord]:
         return self._records.all(
             "JOIN order_clients ON order_id = id WHERE client = ? AND found IS NULL "
             "ORDER BY filed, id",
             (client,),
         )
 
-    def add(self, order: Order, clients: Iterable[str]) -> None:
+    def add(self, order: OrderRecord, clients: Iterable[str]) -> None:
         self._records.insert([order])
         self._replies.insert([OrderReply(client) for client in clients], order.id)
 
-    def put(self, order: Order) -> None:
+    def put(self, order: OrderRecord) -> None:
         self._records.replace(order)
 
     def replies(self, order: str) -> list[OrderReply]:

@@ -1,8 +1,8 @@
 """What a store of the server must do: its records, and the tables that hold them.
 
-Law: whatever is read is what was written last, in this transaction or in those that are over. A
-table is changed in a transaction only, and refuses to be changed outside one. What each table is
-trusted for stands beside it.
+Law: a read returns what was written last, in this transaction or in those that are over. A table is
+changed in a transaction only, and refuses to be changed outside one. What each table is trusted for
+is noted beside it.
 
 Nothing here can be read as a sample: statistics are in sealed files (`files`) or sealed records
 (`journal`); subjects of orders and salts are sealed too; commitments are salted.
@@ -22,8 +22,8 @@ from expunge.kinds import AuditState, ChangeKind, ClientStatus, OrderState, Role
 
 
 @dataclass(frozen=True)
-class State:
-    """Who the server is, and where it stands."""
+class ServerRecord:
+    """The server's identity and current state."""
 
     federation: str
     key: str  # id of the key that signs now
@@ -67,7 +67,7 @@ class EnrolmentToken:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerRecord:
     """What was answered, so that the same request again gets the same answer."""
 
     actor: str
@@ -119,7 +119,7 @@ class Erasure:
 
 
 @dataclass(frozen=True)
-class Order:
+class OrderRecord:
     """An erasure order; who the subject is stays sealed until the order is closed."""
 
     id: str
@@ -156,7 +156,7 @@ class OrderReply:
 
 @dataclass(frozen=True)
 class Audit:
-    """An audit, under way until it is finished."""
+    """An audit, in progress until it is finished."""
 
     id: str
     started: int
@@ -196,10 +196,10 @@ class Attempt:
 class StateTable(Protocol):
     """Truth: one record."""
 
-    def get(self) -> State | None:
+    def get(self) -> ServerRecord | None:
         """The state; None before the server is founded."""
 
-    def put(self, state: State) -> None:
+    def put(self, state: ServerRecord) -> None:
         """Make this the state."""
 
 
@@ -216,7 +216,7 @@ class ActorTable(Protocol):
         """Everybody, by name."""
 
     def put(self, *actors: Actor) -> None:
-        """Enrol, or replace by name; a key that is somebody else's is refused."""
+        """Enrol, or replace by name; a key that belongs to another is refused."""
 
 
 class TokenTable(Protocol):
@@ -238,10 +238,10 @@ class TokenTable(Protocol):
 class AnswerTable(Protocol):
     """Truth: what was answered. Receipts are evidence."""
 
-    def get(self, actor: str, sequence: int) -> Answer | None:
+    def get(self, actor: str, sequence: int) -> AnswerRecord | None:
         """The answer to an actor's request of this number."""
 
-    def add(self, *answers: Answer) -> None:
+    def add(self, *answers: AnswerRecord) -> None:
         """Keep answers; a second one to a number is refused."""
 
 
@@ -313,7 +313,7 @@ class FileTable(Protocol):
         """Make this the file of its client's share."""
 
     def remove_share(self, client: str) -> None:
-        """A client has no share any more."""
+        """A client no longer has a share."""
 
     def names(self) -> set[str]:
         """Every file that is referred to, by the journal as well."""
@@ -376,19 +376,19 @@ class DocumentTable(Protocol):
 class OrderTable(Protocol):
     """Truth: erasure orders, and what was answered to them."""
 
-    def get(self, order: str) -> Order | None:
+    def get(self, order: str) -> OrderRecord | None:
         """The order of an id."""
 
-    def all(self) -> list[Order]:
+    def all(self) -> list[OrderRecord]:
         """Every order, the oldest first; the log tells apart those of one second."""
 
-    def unanswered(self, client: str) -> list[Order]:
+    def unanswered(self, client: str) -> list[OrderRecord]:
         """Those that wait for a client's answer, the oldest first."""
 
-    def add(self, order: Order, clients: Iterable[str]) -> None:
+    def add(self, order: OrderRecord, clients: Iterable[str]) -> None:
         """File an order that waits for these clients."""
 
-    def put(self, order: Order) -> None:
+    def put(self, order: OrderRecord) -> None:
         """Replace an order by its id."""
 
     def replies(self, order: str) -> list[OrderReply]:
@@ -435,7 +435,7 @@ class AuditTable(Protocol):
         """Wait for clients' answers, or replace what is known of them."""
 
     def release(self, audit: str, client: str) -> None:
-        """Wait for a client no longer, and forget what it answered."""
+        """Stop waiting for a client, and forget what it answered."""
 
 
 class RoundTable(Protocol):
@@ -457,7 +457,7 @@ class RoundTable(Protocol):
         """A client is to be forgotten by a rebuild."""
 
     def rebuilt(self) -> None:
-        """Nobody is, any more."""
+        """Clear the list of clients to be forgotten."""
 
     def attempts(self) -> list[Attempt]:
         """Every attempt that is kept, the oldest first."""
@@ -503,12 +503,12 @@ class Storage(ABC):
 
     @abstractmethod
     def make_room(self) -> None:
-        """Let go of what the store can do without: the disk may be full."""
+        """Free what the store can do without: the disk may be full."""
 
     @abstractmethod
     def write_backup(self, path: Path) -> None:
-        """A consistent copy in a file, made while others go on, without what must be forgettable:
-        files, journal, commitments, generations, tokens and the salt.
+        """A consistent copy in a file, made while others continue, without what must be
+        forgettable: files, journal, commitments, generations, tokens and the salt.
         """
 
     @abstractmethod

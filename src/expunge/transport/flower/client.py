@@ -1,12 +1,12 @@
-"""A node's side: the agent of its client is run for each message, with the answers that the message
-brings.
+"""The node's side: the agent of its client is run for each message, with the answers that the
+message brings.
 
 Nothing is lost between messages: everything durable is in the client's store, and a request has the
 same bytes each time. What the conversation itself needs is a setting of the store (`relay`).
 
-A `ReplayCarrier` has the answers that are at hand; what they do not answer is noted, to be
-carried later. Laws: an answer is given once, as over a network; a call without an answer is noted,
-once, and raises NotYet.
+A `ReplayCarrier` has the answers received so far, and records the calls that have none, to be
+carried later. Laws: an answer is given once, as over a network; a call without an answer is
+recorded, once, and raises NotYet.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from expunge.client import Agent, ClientStore, SyncResult, enrol
+from expunge.client.folder import ClientFolder
 from expunge.client.samples import Recompute
 from expunge.crypto import canonical
 from expunge.errors import CarrierError, ExpungeError, RefusedError
@@ -31,11 +32,11 @@ from expunge.wire.token import Token
 
 
 class NotYet(CarrierError):  # noqa: N818 - not a fault
-    """The call is on its way, and its answer comes when the agent is run again."""
+    """A call has no answer yet; it comes when the agent is run again."""
 
 
 class ReplayCarrier:
-    """A carrier over answers at hand; `answered` counts, by name, the calls that had one."""
+    """A carrier over answers received so far; `answered` counts the answered calls by name."""
 
     def __init__(self, replies: Iterable[Reply] = ()) -> None:
         self._replies = {reply.call: reply for reply in replies}
@@ -87,7 +88,7 @@ class ReplayCarrier:
         self._noted = reads | self._noted
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Hold nothing."""
 
 
 _SETTING = "relay"
@@ -107,7 +108,7 @@ def run_client(
 ) -> NodeMessage:
     """Run the client in this folder on a message, and tell what it has to say.
 
-    Problems are told, and never raised.
+    Problems are reported, never raised.
 
     With a token, a client that is not there yet is enrolled first.
     """
@@ -131,7 +132,7 @@ def run_client(
 
 
 def _enrolled(path: Path, timeout: float) -> bool:
-    if not (path / "client.db").exists():
+    if not ClientFolder.is_at(path):
         return False
     with ClientStore.open(path, timeout=timeout) as store:
         return store.recall("enrolled") == "1"
@@ -186,18 +187,18 @@ class _ConversationState:
     def __init__(self, store: ClientStore) -> None:
         self._store = store
         text = store.recall(_SETTING)
-        kept: dict[str, Any] = (
+        state: dict[str, Any] = (
             canonical.decode(text.encode("ascii"), "what the store keeps of a conversation")
             if text
             else {}
         )
-        self._turn: str = kept.get("turn", "")
-        self._nonce: str = kept.get("nonce", "") or secrets.token_hex(32)
-        self._offered: int = kept.get("offered", 0)
+        self._turn: str = state.get("turn", "")
+        self._nonce: str = state.get("nonce", "") or secrets.token_hex(32)
+        self._offered: int = state.get("offered", 0)
         self._answered = 0
 
     def expects(self, message: ServerMessage) -> bool:
-        """Whether a message goes on from the last one that was seen."""
+        """Whether a message continues from the last one seen."""
         return bool(message.after) and message.after == self._turn
 
     def judge(self, replies: Iterable[Reply]) -> None:
@@ -226,8 +227,8 @@ class _ConversationState:
         # the same message twice: one reply of the two will be used
         repeated = turn == self._turn and now == self._offered
         offered = now if now != doubted or repeated else 0
-        kept = {"nonce": self._nonce, "offered": offered, "turn": turn}
-        self._store.remember({_SETTING: canonical.encode(kept).decode("ascii")})
+        state = {"nonce": self._nonce, "offered": offered, "turn": turn}
+        self._store.remember({_SETTING: canonical.encode(state).decode("ascii")})
 
 
 def _doubted(store: ClientStore) -> int:
@@ -237,8 +238,8 @@ def _doubted(store: ClientStore) -> int:
 
 
 def _public_problem(name: str, problem: ExpungeError) -> str:
-    """What the server is told of a problem: its text may name samples, so only a refusal, the
-    server's own, is told whole.
+    """What is reported to the server of a problem: its text may name samples, so only a refusal,
+    the server's own, is sent in full.
     """
     log.warning(
         "Expunge: the client %s could not go on: %s: %s", name, type(problem).__name__, problem

@@ -1,4 +1,4 @@
-"""The ClientApp, ready to be run, and what to add to one that is there already."""
+"""The ClientApp, ready to run, and what to add to an existing one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
-
+from expunge.client.folder import ClientFolder
 from expunge.client.samples import Recompute
-from expunge.errors import ExpungeError, InputError
+from expunge.errors import ExpungeError, InputError, MissingExtraError
 from expunge.transport.flower.client import run_client
 from expunge.transport.flower.messages import NodeMessage, ServerMessage
 from expunge.transport.flower.records import ACTION, from_records, to_records
 from expunge.wire.token import Token
+
+try:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+except ImportError as _problem:
+    raise MissingExtraError(
+        f"{_problem}. Flower needs it: pip install 'expunge[flower]'"
+    ) from _problem
 
 _LONGEST_PROBLEM = 500
 
@@ -28,7 +34,7 @@ def client_app(recompute: Recompute | None = None) -> ClientApp:
 
 
 def register(app: ClientApp, recompute: Recompute | None = None) -> None:
-    """Let a ClientApp attend to Expunge, beside whatever else it does.
+    """Let a ClientApp attend to Expunge, beside its other work.
 
     `recompute` is for stores that keep no features.
     """
@@ -73,7 +79,7 @@ def client_folder(node_config: Mapping[str, Any], run_config: Mapping[str, Any])
             "'expunge-client=\"PATH\"', or, in a simulation, give the run a pattern of folders, "
             "--run-config 'expunge-clients=\"/data/clients/*\"'"
         )
-    folders = sorted(path for path in map(Path, glob(pattern)) if (path / "client.db").is_file())
+    folders = sorted(path for path in map(Path, glob(pattern)) if ClientFolder.is_at(path))
     if partition >= len(folders):
         raise InputError(
             f"node {partition} of the simulation has no client: {pattern!r} has only {len(folders)}"

@@ -1,4 +1,4 @@
-"""RunConfig: what a run's config says about a run."""
+"""RunConfig: the settings of a run, from the run's config."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class RunConfig:
 
     `server` is the server's folder, on the machine where the ServerApp runs. A run ends when all
     nodes are idle, or never (`until`), with a pause of `poll_seconds` between polls. A poll begins
-    when `fewest_nodes` are connected, reaches a `fraction` of them, and leaves those behind that
-    are not done after `deadline_seconds`. A node that has not replied after `reply_seconds` is
-    asked anew. Clients that wait for others, in a round of secure aggregation, are asked again
-    until nothing has changed for `round_seconds`.
+    when `fewest_nodes` are connected, reaches a `fraction` of them, and gives up on those that are
+    not done after `deadline_seconds`. A node that has not replied after `reply_seconds` is asked
+    again. Clients that wait for others, in a round of secure aggregation, are asked again until
+    nothing has changed for `round_seconds`.
     """
 
     server: Path
@@ -54,16 +54,16 @@ class RunConfig:
 
         Settings of others are left alone; one that begins with ours and is unknown is refused.
         """
-        known = {f"expunge-{field.name.replace('_', '-')}": field for field in fields(cls)}
+        settings = {f"expunge-{field.name.replace('_', '-')}": field for field in fields(cls)}
         ours = {
             name: value
             for name, value in config.items()
             if name.startswith("expunge-") and name != "expunge-clients"
         }
-        unknown = sorted(set(ours) - set(known))
+        unknown = sorted(set(ours) - set(settings))
         if unknown:
             raise InputError(
-                f"the run config has {', '.join(unknown)}, and there are {', '.join(known)} and "
+                f"the run config has {', '.join(unknown)}, and there are {', '.join(settings)} and "
                 "expunge-clients"
             )
         if not ours.get("expunge-server"):
@@ -73,12 +73,14 @@ class RunConfig:
             )
         given: dict[str, Any] = {}
         for name, value in ours.items():
-            kind = {"server": Path, "until": str, "fewest_nodes": int}.get(known[name].name, float)
+            kind = {"server": Path, "until": str, "fewest_nodes": int}.get(
+                settings[name].name, float
+            )
             if isinstance(value, bool) or not isinstance(
                 value, int | float if kind is float else str if kind is Path else kind
             ):
                 raise InputError(f"{name}={value!r:.80} in the run config must be {_MEANT[kind]}")
-            given[known[name].name] = kind(value)
+            given[settings[name].name] = kind(value)
         return cls(**given)
 
 

@@ -1,8 +1,8 @@
 """A grid in one process: the real ServerApp and ClientApp, and real serialisation of each message,
-with nothing in between.
+without a network.
 
-For tests, and for federations of one machine that want Flower's apps without its processes. It can
-be told to lose, repeat and hold back messages.
+For tests, and for federations on one machine that use Flower's apps without its processes. It can
+lose, repeat and hold back messages.
 """
 
 from __future__ import annotations
@@ -10,14 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+from expunge.errors import MissingExtraError
+
+try:
+    from flwr.app import Context, Error, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+    from flwr.supercore.run import Run
+    from flwr.supercore.task_identity import TaskIdentity
+except ImportError as _problem:
+    raise MissingExtraError(
+        f"{_problem}. Flower needs it: pip install 'expunge[flower]'"
+    ) from _problem
 
 _RUN = 1
 
@@ -32,11 +39,11 @@ def delivered(_: str, __: int, ___: int) -> str:
 class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where types are checked
     """Runs a ClientApp for nodes with these configs, as soon as a message is pushed.
 
-    `fate` is asked of each message what happens to it: with "message" or "reply", the node, and how
-    many went before. It says "" (it arrives), "lose", "repeat" (a message reaches the node twice,
-    and the second reply counts) or "hold" (a message reaches the node only after the next one to
-    it, and its reply nobody). For what is lost or held back, the server gets the error that Flower
-    reports when a message expires.
+    `fate` decides what happens to each message: it is called with "message" or "reply", the node,
+    and how many went before. It returns "" (it arrives), "lose", "repeat" (a message reaches the
+    node twice, and the second reply counts) or "hold" (a message reaches the node only after the
+    next one to it, and its reply is discarded). For what is lost or held back, the server gets the
+    error that Flower reports when a message expires.
     """
 
     def __init__(
@@ -112,7 +119,7 @@ class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where t
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Push and pull; nothing is waited for, whatever the `timeout`."""
+        """Push and pull; never waits; `timeout` is ignored."""
         del timeout
         return self.pull_messages(self.push_messages(messages))
 
@@ -156,7 +163,7 @@ class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where t
 
 
 def _identify() -> None:
-    """Messages are written in the name of whoever runs in this process: the server, on run 1."""
+    """Messages are written in the name of the party in this process: the server, on run 1."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN, SUPERLINK_NODE_ID, 0
 
 

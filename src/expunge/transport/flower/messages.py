@@ -1,16 +1,15 @@
-"""What a server's message and a node's reply say, and their form.
+"""The content and form of a server's message and a node's reply.
 
 A message has a *turn*, drawn by the server, and names the turn before it in the same conversation
 (`after`; empty for an opening). A reply names the turn that it answers. A node uses the answers of
-a message only if it follows the last turn that the node has seen: so messages that are late,
-repeated or of a conversation that was given up do no harm.
+a message only if it follows the last turn that the node has seen: messages that are late, repeated
+or of an abandoned conversation therefore do no harm.
 
-A `Call` is what a client's agent calls, a `Reply` what the server answers: values, to be carried at
+A `Call` is a call of a client's agent, a `Reply` the server's answer: values, to be carried at
 different times. Law: a call has one digest, however its arguments are given, and two different
-calls have different ones. The calls are the methods of `Carrier`, whatever they are, but for
-`close`.
+calls have different ones. The calls are the methods of `Carrier` except `close`.
 
-A `Parcel` is what one Flower message holds: a note in canonical JSON, and the bytes that it refers
+A `Payload` is what one Flower message holds: a note in canonical JSON, and the bytes that it refers
 to by number. Law: `unpacked(packed(value))` is the value, for bytes, texts, integers, None and
 lists of these.
 """
@@ -32,7 +31,7 @@ from expunge.wire.refusals import from_json, to_json
 
 
 @dataclass
-class Parts:
+class PayloadParts:
     """Bytes in the order in which they were found."""
 
     chunks: list[bytes] = field(default_factory=list)
@@ -44,7 +43,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Payload:
     """A note (an object, in canonical JSON) and the bytes that it refers to."""
 
     note: bytes
@@ -61,7 +60,7 @@ class Parcel:
         return schema.objects(checks)(note, what)
 
 
-def packed(value: Any, parts: Parts) -> dict[str, Any]:
+def packed(value: Any, parts: PayloadParts) -> dict[str, Any]:
     """A value as JSON, with its bytes among the parts."""
     if isinstance(value, bytes | bytearray | memoryview):
         return {"bytes": parts.add(bytes(value))}
@@ -110,7 +109,7 @@ class Call:
     @property
     def digest(self) -> str:
         """What an answer refers to."""
-        parts = Parts()
+        parts = PayloadParts()
         note = canonical.encode([self.name, [packed(value, parts) for value in self.arguments]])
         digests = [hashlib.sha256(part).digest() for part in parts.chunks]
         return hashlib.sha256(b"".join([hashlib.sha256(note).digest(), *digests])).hexdigest()
@@ -118,8 +117,7 @@ class Call:
     def ask(self, carrier: Carrier) -> Any:
         """Make the call.
 
-        What nobody could have written in a program is refused, as are calls that this carrier
-        lacks.
+        What no program could have written is refused, as are calls that this carrier lacks.
         """
         self.require_sound()
         if not hasattr(carrier, self.name):
@@ -150,7 +148,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the server says to the call with this digest: a value, or a refusal."""
+    """The server's answer to the call with this digest: a value, or a refusal."""
 
     call: str
     name: str
@@ -194,15 +192,15 @@ class ServerMessage:
     after: str = ""
     replies: tuple[Reply, ...] = ()
 
-    def to_parcel(self) -> Parcel:
+    def to_parcel(self) -> Payload:
         """The parcel that travels."""
-        parts = Parts()
+        parts = PayloadParts()
         replies = [_reply(reply, parts) for reply in self.replies]
         note = {"after": self.after, "replies": replies, "turn": self.turn, "version": VERSION}
-        return Parcel(canonical.encode(note), tuple(parts.chunks))
+        return Payload(canonical.encode(note), tuple(parts.chunks))
 
     @classmethod
-    def read(cls, parcel: Parcel) -> ServerMessage:
+    def read(cls, parcel: Payload) -> ServerMessage:
         """The inverse of `to_parcel`."""
         what = "a message of the server"
         note = parcel.content(what, _MESSAGE)
@@ -218,10 +216,9 @@ class NodeMessage:
     """A node's reply: the calls that its agent made without an answer, in order, and what the
     client knows.
 
-    `size` of the log as last seen and `head`, the digest of the head in hand, let the server
-    foresee the next calls. `done` says that nothing more is to be said for now; then `problem`
-    tells why, if it was not for want of anything to do, and `waiting` what other clients must do
-    first.
+    `size` of the log as last seen and `head`, the digest of the newest head in the store, let the
+    server foresee the next calls. `done` says that the conversation is over for now; then `problem`
+    tells why, unless nothing was left to do, and `waiting` what other clients must do first.
     """
 
     turn: str
@@ -233,9 +230,9 @@ class NodeMessage:
     problem: str = ""
     waiting: str = ""
 
-    def to_parcel(self) -> Parcel:
+    def to_parcel(self) -> Payload:
         """The parcel that travels."""
-        parts = Parts()
+        parts = PayloadParts()
         calls = [
             {
                 "arguments": [packed(argument, parts) for argument in call.arguments],
@@ -254,10 +251,10 @@ class NodeMessage:
             "version": VERSION,
             "waiting": self.waiting,
         }
-        return Parcel(canonical.encode(note), tuple(parts.chunks))
+        return Payload(canonical.encode(note), tuple(parts.chunks))
 
     @classmethod
-    def read(cls, parcel: Parcel) -> NodeMessage:
+    def read(cls, parcel: Payload) -> NodeMessage:
         """The inverse of `to_parcel`."""
         what = "a node's reply"
         note = parcel.content(what, _ANSWER)
@@ -269,14 +266,14 @@ class NodeMessage:
         return cls(calls=calls, **fields)
 
 
-def _reply(reply: Reply, parts: Parts) -> dict[str, Any]:
+def _reply(reply: Reply, parts: PayloadParts) -> dict[str, Any]:
     content: dict[str, Any] = {"call": reply.call, "name": reply.name}
     if reply.refusal is None:
         return content | {"value": packed(reply.value, parts)}
     return content | {"refusal": to_json(reply.refusal)}
 
 
-def _read_reply(value: Any, parcel: Parcel) -> Reply:
+def _read_reply(value: Any, parcel: Payload) -> Reply:
     match value:
         case {"call": str(call), "name": str(name), "value": content} if len(value) == 3:
             return Reply(call, name, unpacked(content, parcel.parts))
@@ -287,7 +284,7 @@ def _read_reply(value: Any, parcel: Parcel) -> Reply:
     )
 
 
-def _read_call(value: Any, parcel: Parcel) -> Call:
+def _read_call(value: Any, parcel: Payload) -> Call:
     match value:
         case {"arguments": list(arguments), "name": str(name)} if len(value) == 2:
             return Call(name, tuple(unpacked(argument, parcel.parts) for argument in arguments))

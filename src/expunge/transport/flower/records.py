@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from expunge.errors import FormatError, MissingExtraError
+from expunge.transport.flower.messages import Payload
 
-from expunge.errors import FormatError
-from expunge.transport.flower.messages import Parcel
+try:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+except ImportError as _problem:
+    raise MissingExtraError(
+        f"{_problem}. Flower needs it: pip install 'expunge[flower]'"
+    ) from _problem
 
 MESSAGE_TYPE = "query.expunge"
 ACTION = "expunge"
@@ -13,7 +18,7 @@ _NOTE, _PARTS = "expunge", "expunge.parts"
 _RAW = "expunge.bytes"  # how our arrays are serialised: not at all
 
 
-def to_records(parcel: Parcel) -> RecordDict:
+def to_records(parcel: Payload) -> RecordDict:
     """A parcel as records.
 
     Its parts are arrays, which Flower cuts into chunks, so that they may be large.
@@ -25,7 +30,7 @@ def to_records(parcel: Parcel) -> RecordDict:
     return RecordDict({_NOTE: ConfigRecord({"note": parcel.note}), _PARTS: ArrayRecord(arrays)})
 
 
-def from_records(records: RecordDict) -> Parcel:
+def from_records(records: RecordDict) -> Payload:
     """The inverse of `to_records`."""
     try:
         note, arrays = records[_NOTE]["note"], records[_PARTS]
@@ -36,4 +41,4 @@ def from_records(records: RecordDict) -> Parcel:
         ) from problem
     if not isinstance(note, bytes):
         raise FormatError("this message is not one of Expunge: its note is not bytes")
-    return Parcel(note, parts)
+    return Payload(note, parts)

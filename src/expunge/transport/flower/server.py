@@ -49,7 +49,7 @@ class CallHandler:
         self.answered: Counter[str] = Counter()
 
     def opening(self) -> ServerMessage:
-        """The first message of a conversation: whoever gets it tells what it has to say."""
+        """The first message of a conversation: its receiver answers with what it has to send."""
         return ServerMessage(self._turn())
 
     def answer(self, message: NodeMessage) -> ServerMessage:
@@ -63,7 +63,7 @@ class CallHandler:
 
         `each` may be the `map` of a pool, so that their requests can share a round.
 
-        What is foreseen is what follows from all of them, so that nobody gets a head that is not
+        What is foreseen is what follows from all of them, so that no client gets a head that is not
         the newest.
         """
         replies = list(each(self._replies, messages))
@@ -88,7 +88,7 @@ class CallHandler:
             return Reply(call.digest, call.name, call.ask(self._carrier))
         except RefusedError as refusal:
             return Reply(call.digest, call.name, refusal=refusal)
-        # Whatever went wrong, the other nodes are answered, and this one may try again
+        # After any failure, the other nodes are answered, and this one may try again
         except Exception as problem:
             self._report(f"the call {call.name!r} could not be answered", problem)
             reason = (
@@ -117,20 +117,27 @@ class CallHandler:
         return [reply for reply in foreseen if reply.call not in answered]
 
 
-def _sizes(value: Any) -> set[int]:
-    """The sizes of the log that an answer of ours speaks of: in an envelope, and in envelopes
-    within it.
+def _sizes(answer: Any) -> set[int]:
+    """The sizes of the log that an answer of ours speaks of, if it is an envelope or a head.
+
+    Lists are proofs and entries of the log: hashes may begin like any text.
     """
+    match answer:
+        case bytes() if answer.startswith(published_head.MAGIC):
+            return _sizes_within(published_head.split(answer)[0].to_json())
+        case bytes() if answer.startswith(b"{"):
+            return _sizes_within(json.loads(answer))
+    return set()
+
+
+def _sizes_within(value: Any) -> set[int]:
+    """The same of a JSON value: in an envelope, and in envelopes within it."""
     match value:
-        case bytes() if value.startswith(published_head.MAGIC):
-            return _sizes(published_head.split(value)[0].to_json())
-        case bytes() if value.startswith(b"{"):
-            return _sizes(json.loads(value))
         case {"payload": str(payload), "payloadType": str()}:
-            return _sizes(json.loads(base64.b64decode(payload)))
+            return _sizes_within(json.loads(base64.b64decode(payload)))
         case dict():
             own = {value["size"]} if {"federation", "root", "size"} <= set(value) else set()
-            return own.union(*map(_sizes, value.values()))
+            return own.union(*map(_sizes_within, value.values()))
         case list():
-            return set().union(*map(_sizes, value))
+            return set().union(*map(_sizes_within, value))
     return set()

@@ -1,9 +1,9 @@
-"""The ServerApp, ready to be run, and what to call in one that is there already.
+"""The ServerApp, ready to run, and what to call in an existing one.
 
-Its loop polls nodes until none has anything to say. Laws: what a node is told is what the server's
-own store says, so a run that was killed is carried on by any other; one node's fault never holds up
-the others. The loop sleeps only while no reply is there, in pauses that grow while nothing happens.
-(Flower's `send_and_receive` always sleeps 3 s.)
+Its loop polls nodes until none has anything to send. Laws: what a node receives comes from the
+server's own store, so any later run continues one that was killed; a fault of one node never holds
+up the others. The loop sleeps only while there is no reply, in pauses that grow while nothing
+happens. (Flower's `send_and_receive` always sleeps 3 s.)
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from flwr.app import Context, Message
-from flwr.serverapp import Grid, ServerApp
-
-from expunge.errors import ExpungeError
+from expunge.errors import ExpungeError, MissingExtraError
 from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.transport.flower.config import RunConfig
@@ -27,6 +24,14 @@ from expunge.transport.flower.records import MESSAGE_TYPE, from_records, to_reco
 from expunge.transport.flower.server import CallHandler
 from expunge.transport.local import LocalCarrier
 
+try:
+    from flwr.app import Context, Message
+    from flwr.serverapp import Grid, ServerApp
+except ImportError as _problem:
+    raise MissingExtraError(
+        f"{_problem}. Flower needs it: pip install 'expunge[flower]'"
+    ) from _problem
+
 _SHORTEST, _LONGEST = 0.005, 0.25
 
 Clock = Callable[[], float]
@@ -34,7 +39,7 @@ Sleep = Callable[[float], None]
 
 
 class Backoff:
-    """Pauses that double from 5 ms to the longest, and begin anew when something has happened."""
+    """Pauses that double from 5 ms to the longest, and start again when something has happened."""
 
     def __init__(self, sleep: Sleep, longest: float = _LONGEST) -> None:
         self._sleep = sleep
@@ -52,9 +57,7 @@ class Backoff:
 
 
 def connected(grid: Grid, fewest: int, seconds: float, clock: Clock, sleep: Sleep) -> list[int]:
-    """The nodes, as soon as there are enough of them; after so many seconds, those that are
-    there.
-    """
+    """The nodes, once there are at least `fewest`; after `seconds`, those that are connected."""
     end, backoff = clock() + seconds, Backoff(sleep)
     while len(nodes := sorted(grid.get_node_ids())) < fewest and clock() < end:
         backoff.wait()
@@ -74,8 +77,8 @@ Choose = Callable[[Sequence[int], int], list[int]]
 
 @dataclass
 class RunSummary:
-    """What a run has seen: names of the clients that are done, what others could not do or wait
-    for, and nodes left behind.
+    """What a run has done: names of the clients that are done, problems and reasons to wait of
+    others, and nodes that were given up on.
     """
 
     done: set[str] = field(default_factory=set)
@@ -114,8 +117,8 @@ class _HeldMessage:
 class Poll:
     """One poll: a conversation with each of some nodes.
 
-    `heads` are the digests of the heads with which nodes were done; `waiting` is what clients of
-    nodes wait for.
+    `heads` are the digests of the heads with which nodes were done; `waiting` says what clients
+    wait for, by node.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class Poll:
         self.waiting: dict[int, str] = {}
 
     def run(self, nodes: Iterable[int], end: float, sleep: Callable[[float], None]) -> None:
-        """Talk to these nodes until all are done, or the end has come."""
+        """Talk to these nodes until all are done, or time is up."""
         backoff = Backoff(sleep)
         with ThreadPoolExecutor(_MOST_AT_ONCE, "calls") as pool:
             self._push((node, self._handler.opening()) for node in nodes)
@@ -186,7 +189,7 @@ class Poll:
         """What is to be answered now: all that nodes have said, once everybody has, or once
         somebody has waited for long enough.
 
-        Answered together, requests share a round, and nobody gets a head that is not the newest.
+        Answered together, requests share a round, and no client gets an outdated head.
         """
         now = self._clock()
         if (
@@ -259,7 +262,7 @@ class Poll:
         return True
 
     def _is_there(self, node: int) -> bool:
-        """Whether to begin anew, now, with a node that did not reply.
+        """Whether to start over, now, with a node that did not reply.
 
         One that is not connected is waited for.
         """

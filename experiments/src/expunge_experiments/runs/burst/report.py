@@ -65,8 +65,8 @@ class Timing:
         """How many were timed, median, mean, 95th percentile and total."""
         seconds = np.asarray(self.columns["seconds"])
         total = seconds_text(self.total) if self.complete else f"~{seconds_text(self.total)}"
-        found = (self.median, float(seconds.mean()), float(np.quantile(seconds, 0.95)))
-        return [str(self.count), *map(seconds_text, found), total]
+        summary = (self.median, float(seconds.mean()), float(np.quantile(seconds, 0.95)))
+        return [str(self.count), *map(seconds_text, summary), total]
 
     def counts(self) -> list[str]:
         """Rounds and bytes of a request on average; skips; repetitions of a request on average; the
@@ -88,8 +88,8 @@ def timing(
     """A system's timed requests ("deleted" or "added"); None for what it does not support or what
     is not done yet.
     """
-    found = [one.result.get(kind) for one in results.where(system=system, engine=engine)]
-    return Timing(found[0], wanted) if found and found[0] else None
+    costs = [done.result.get(kind) for done in results.where(system=system, engine=engine)]
+    return Timing(costs[0], wanted) if costs and costs[0] else None
 
 
 def tables_of(requests: int, marks: Sequence[int], samples: int, results: Results) -> list[Table]:
@@ -126,10 +126,10 @@ def _stream(kind: str, requests: int, few: str, results: Results) -> Table:
     )
     rows = []
     for name in results.values("system"):
-        found = timing(results, name, kind, requests)
+        times = timing(results, name, kind, requests)
         texts = (
-            [*found.texts(), *found.counts()]
-            if found is not None
+            [*times.texts(), *times.counts()]
+            if times is not None
             else ["unsupported", *[MISSING] * (len(columns) - 2)]
         )
         rows.append([entry_of(name).title, *texts])
@@ -148,11 +148,11 @@ def _deviations(requests: int, marks: Sequence[int], results: Results) -> Table:
     rows = []
     for done in results:
         if done.result["marks"]:
-            found = {(one["kind"], one["gone"]): one for one in done.result["marks"]}
+            by_mark = {(mark["kind"], mark["gone"]): mark for mark in done.result["marks"]}
             rows.append(
                 [
                     entry_of(done.key["system"]).title,
-                    *(_deviation(found.get(one)) for one in wanted),
+                    *(_deviation(by_mark.get(step)) for step in wanted),
                 ]
             )
     for variant, row in paper.STREAM.items():
@@ -191,17 +191,17 @@ def _clients(requests: int, results: Results) -> Table:
     )
     rows, samples = [], 0
     for done in results:
-        name, found = done.key["system"], done.result["client"]
-        one = timing(results, name, "deleted", requests)
+        name, deletion = done.key["system"], done.result["client"]
+        times = timing(results, name, "deleted", requests)
         texts = (
-            [seconds_text(one.median), f"{one.mean('rounds'):.4g}"]
-            if one is not None
+            [seconds_text(times.median), f"{times.mean('rounds'):.4g}"]
+            if times is not None
             else ["unsupported", MISSING]
         )
-        if found is None:
+        if deletion is None:
             rows.append([entry_of(name).title, *texts, "unsupported", *[MISSING] * 4])
             continue
-        samples, cost = max(samples, found["samples"]), found["cost"]
+        samples, cost = max(samples, deletion["samples"]), deletion["cost"]
         sizes = [bytes_text(cost["bytes_up"]), bytes_text(cost["bytes_down"])]
         whole = [
             seconds_text(cost["seconds"]),
@@ -236,23 +236,23 @@ def _flower_table(results: Results) -> Table:
     rows = []
     for done in results.where(engine="flower"):
         name = done.key["system"]
-        found, here = (
+        times, here = (
             Timing(done.result["deleted"], done.key["requests"]),
             timing(results, name, "deleted", done.key["requests"]),
         )
         parts = [
-            seconds_text(found.mean(f"{part}_seconds"))
+            seconds_text(times.mean(f"{part}_seconds"))
             for part in ("client", "server", "orchestration")
         ]
-        counts = [f"{found.mean('rounds'):.4g}", f"{found.sum('skipped'):.0f} of {found.count}"]
+        counts = [f"{times.mean('rounds'):.4g}", f"{times.sum('skipped'):.0f} of {times.count}"]
         rest = [
             seconds_text(here.median if here is not None else None),
             seconds_text(done.result["training"]["seconds"]),
         ]
         row = [
             entry_of(name).title,
-            str(found.count),
-            seconds_text(found.median),
+            str(times.count),
+            seconds_text(times.median),
             *parts,
             *counts,
             *rest,
@@ -296,11 +296,11 @@ def drawings_of(requests: int, results: Results) -> list[Drawing]:
         "Time per single deletion in process: median, quartiles (box), 5 and 95 % (whiskers), "
         "mean (diamond)"
     )
-    partly = [look(name).label for name, found in here.items() if not found.complete]
-    said = f". Not all requests were timed: {', '.join(partly)}." if partly else "."
+    partly = [look(name).label for name, times in here.items() if not times.complete]
+    note = f". Not all requests were timed: {', '.join(partly)}." if partly else "."
     return [
-        Drawing("burst-stream", stream + said, partial(_draw_stream, here, there)),
-        Drawing("burst-summary", box + said, partial(_draw_summary, here)),
+        Drawing("burst-stream", stream + note, partial(_draw_stream, here, there)),
+        Drawing("burst-summary", box + note, partial(_draw_summary, here)),
     ]
 
 
@@ -315,41 +315,41 @@ def _draw_stream(here: Named, there: Named) -> Figure:
     titled = (
         [("In process", here), ("On Flower simulation", there)] if there else [("In process", here)]
     )
-    for place, (title, named) in zip(axes[0], titled, strict=True):
-        for name, found in named.items():
-            _points(place, name, found)
-        place.set(title=title, xlabel="request", ylabel="seconds")
-        place.xaxis.get_major_locator().set_params(integer=True)
-        log_axis(place)
+    for panel, (title, named) in zip(axes[0], titled, strict=True):
+        for name, times in named.items():
+            _points(panel, name, times)
+        panel.set(title=title, xlabel="request", ylabel="seconds")
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        log_axis(panel)
     figure.legend(*_legend(axes[0]), loc="outside lower center", ncols=5 if there else 4)
     return figure
 
 
-def _points(axes: Any, name: str, found: Timing) -> None:
+def _points(axes: Any, name: str, times: Timing) -> None:
     style = look(name).line() | {"linestyle": "none", "markersize": 2.4, "markeredgewidth": 0.6}
-    seconds = np.maximum(found.columns["seconds"], _FLOOR)
-    axes.plot(np.arange(1, found.count + 1), seconds, label=look(name).label, **style)
+    seconds = np.maximum(times.columns["seconds"], _FLOOR)
+    axes.plot(np.arange(1, times.count + 1), seconds, label=look(name).label, **style)
 
 
 def _legend(axes: Sequence[Any]) -> tuple[list[Any], list[str]]:
     """Each system once."""
-    known: dict[str, Any] = {}
-    for one in axes:
-        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
-            known.setdefault(label, handle)
-    return list(known.values()), list(known)
+    handles: dict[str, Any] = {}
+    for panel in axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    return list(handles.values()), list(handles)
 
 
 def _draw_summary(named: Named) -> Figure:
     figure, axes = panels(width=5.2, height=0.6 + 0.26 * len(named))
-    axes.use_sticky_edges = False  # else the leftmost box would stand on the axis
-    ordered = sorted(named.items(), key=lambda one: -one[1].median)
-    for place, (name, found) in enumerate(ordered):
-        style, seconds = look(name), np.maximum(found.columns["seconds"], _FLOOR)
+    axes.use_sticky_edges = False  # else the leftmost box would touch the axis
+    ordered = sorted(named.items(), key=lambda item: -item[1].median)
+    for position, (name, times) in enumerate(ordered):
+        style, seconds = look(name), np.maximum(times.columns["seconds"], _FLOOR)
         low, first, middle, third, high = np.quantile(seconds, [0.05, 0.25, 0.5, 0.75, 0.95])
-        axes.plot([low, high], [place, place], color=style.colour, linewidth=0.9)
+        axes.plot([low, high], [position, position], color=style.colour, linewidth=0.9)
         axes.barh(
-            place,
+            position,
             third - first,
             left=first,
             height=0.55,
@@ -357,11 +357,13 @@ def _draw_summary(named: Named) -> Figure:
             edgecolor=style.colour,
             linewidth=1.0,
         )
-        axes.plot([middle, middle], [place - 0.27, place + 0.27], color=style.colour, linewidth=2.0)
-        axes.plot(seconds.mean(), place, marker="d", color=style.colour, markersize=4)
+        axes.plot(
+            [middle, middle], [position - 0.27, position + 0.27], color=style.colour, linewidth=2.0
+        )
+        axes.plot(seconds.mean(), position, marker="d", color=style.colour, markersize=4)
     labels = [
-        look(name).label + ("" if found.complete else f" ({found.count} timed)")
-        for name, found in ordered
+        look(name).label + ("" if times.complete else f" ({times.count} timed)")
+        for name, times in ordered
     ]
     axes.set_yticks(range(len(ordered)), labels)
     axes.set(title="Time per single deletion", xlabel="seconds")
@@ -382,14 +384,16 @@ _FLOAT = ("a_float64", "b_float64")
 def findings_of(requests: int, samples: int, results: Results) -> list[Finding]:
     """All of them.
 
-    With fewer samples than there are, retraining is faster, and how much faster ours is is no
-    claim.
+    With fewer samples than there are, retraining is faster, and no claim is made about how much
+    faster ours is.
     """
     process = results.where(engine="process")
-    found = _timings(requests, process, "process")
-    made = [*_exactness(process), *_grid(process), *_ratio(samples, found), *_rounds(found)]
-    made += [one for name in _SKIPPERS if name in found for one in _skipper(name, found)]
-    made += [*_others(found), *_kept(found), *_partly(found)]
+    timings = _timings(requests, process, "process")
+    made = [*_exactness(process), *_grid(process), *_ratio(samples, timings), *_rounds(timings)]
+    made += [
+        finding for name in _SKIPPERS if name in timings for finding in _skipper(name, timings)
+    ]
+    made += [*_others(timings), *_kept(timings), *_partly(timings)]
     there = _timings(requests, results, "flower")
     return [*made, *_flower_findings(there), *_same_heads(results)] if there else made
 
@@ -399,7 +403,7 @@ def _timings(requests: int, results: Results, engine: str) -> dict[str, Timing]:
         name: timing(results, name, "deleted", requests, engine)
         for name in results.where(engine=engine).values("system")
     }
-    return {name: found for name, found in named.items() if found is not None}
+    return {name: times for name, times in named.items() if times is not None}
 
 
 def _title(name: str) -> str:
@@ -430,10 +434,10 @@ def _exactness(results: Results) -> list[Finding]:
 
 def _grid(results: Results) -> list[Finding]:
     deviations = [mark["deviation"] for mark in _exact_marks(results)]
-    known = [one for one in deviations if one is not None]
-    if not known:
+    values = [value for value in deviations if value is not None]
+    if not values:
         return []
-    bounds = f"{min(known):.1e} to {max(known):.1e}"
+    bounds = f"{min(values):.1e} to {max(values):.1e}"
     text = (
         f"At these marks, exact heads are {bounds} (relative Frobenius) from central ridge in "
         "float64"
@@ -446,33 +450,35 @@ def _grid(results: Results) -> list[Finding]:
     ]
 
 
-def _ratio(samples: int, found: Mapping[str, Timing]) -> list[Finding]:
-    if "fedavg" not in found:
+def _ratio(samples: int, timings: Mapping[str, Timing]) -> list[Finding]:
+    if "fedavg" not in timings:
         return []
     made = []
-    for name in (one for one in EXACT if one in found):
-        ratio = found["fedavg"].median / found[name].median
+    for name in (system for system in EXACT if system in timings):
+        ratio = timings["fedavg"].median / timings[name].median
         text = (
             f"{_title(name)}, deletes a sample {ratio:.3g} times as fast as FedAvg retrains, in "
-            f"process, by medians ({seconds_text(found[name].median)} and "
-            f"{seconds_text(found['fedavg'].median)}; wanted: {AIM:.0f} "
+            f"process, by medians ({seconds_text(timings[name].median)} and "
+            f"{seconds_text(timings['fedavg'].median)}; wanted: {AIM:.0f} "
             f"times{f' with all samples, not with {samples}' if samples else ''})."
         )
         made.append(Finding(text, None if samples else ratio >= AIM))
     return made
 
 
-def _rounds(found: Mapping[str, Timing]) -> list[Finding]:
-    ours = [rounds for name in EXACT if name in found for rounds in found[name].columns["rounds"]]
+def _rounds(timings: Mapping[str, Timing]) -> list[Finding]:
+    ours = [
+        rounds for name in EXACT if name in timings for rounds in timings[name].columns["rounds"]
+    ]
     if not ours:
         return []
     theirs = [
         (
-            f"{_title(name)} {found[name].mean('rounds'):.3g} on average, "
-            f"{max(found[name].columns['rounds']):.0f} at most"
+            f"{_title(name)} {timings[name].mean('rounds'):.3g} on average, "
+            f"{max(timings[name].columns['rounds']):.0f} at most"
         )
         for name in _ITERATIVE
-        if name in found
+        if name in timings
     ]
     beside = f" Others: {'; '.join(theirs)}." if theirs else ""
     return [
@@ -480,37 +486,37 @@ def _rounds(found: Mapping[str, Timing]) -> list[Finding]:
     ]
 
 
-def _skipper(name: str, found: Mapping[str, Timing]) -> list[Finding]:
+def _skipper(name: str, timings: Mapping[str, Timing]) -> list[Finding]:
     """How often a system skips, and whether it is faster than ours for that."""
-    one, skipped = found[name], int(found[name].sum("skipped"))
+    times, skipped = timings[name], int(timings[name].sum("skipped"))
     retrained = [
         seconds
-        for seconds, skip in zip(one.columns["seconds"], one.columns["skipped"], strict=True)
+        for seconds, skip in zip(times.columns["seconds"], times.columns["skipped"], strict=True)
         if not skip
     ]
-    text = f"{_title(name)} skips {skipped} of {one.count} requests"
+    text = f"{_title(name)} skips {skipped} of {times.count} requests"
     text += (
         f"; the others take {seconds_text(sum(retrained) / len(retrained))} on average."
         if retrained
         else "."
     )
     made = [Finding(text)]
-    for ours in (mine for mine in EXACT if mine in found):
-        median = _faster(name, one.median, ours, found[ours].median)
-        total = _faster(name, one.total, ours, found[ours].total)
+    for ours in (mine for mine in EXACT if mine in timings):
+        median = _faster(name, times.median, ours, timings[ours].median)
+        total = _faster(name, times.total, ours, timings[ours].total)
         made.append(
             Finding(
                 f"In process, by median, {median}. In total, {total}. {_title(name)} skipped "
-                f"{skipped} of {one.count}."
+                f"{skipped} of {times.count}."
             )
         )
     return made
 
 
-def _faster(one: str, seconds: float, other: str, others: float) -> str:
+def _faster(name: str, seconds: float, other: str, others: float) -> str:
     """Which of two is faster, and how much."""
     (first, fast), (second, slow) = sorted(
-        [(one, seconds), (other, others)], key=lambda item: item[1]
+        [(name, seconds), (other, others)], key=lambda item: item[1]
     )
     ratio = f"{slow / fast:.3g} times as fast as" if fast > 0 else "faster than"
     comma = "," if "," in _title(first) else ""
@@ -520,14 +526,14 @@ def _faster(one: str, seconds: float, other: str, others: float) -> str:
     )
 
 
-def _others(found: Mapping[str, Timing]) -> list[Finding]:
+def _others(timings: Mapping[str, Timing]) -> list[Finding]:
     """Further systems that are faster than ours are named; and what exactness costs."""
     made = []
     for ours, rounded in zip(EXACT, _FLOAT, strict=True):
-        if ours not in found:
+        if ours not in timings:
             continue
-        mine = found[ours].median
-        rest = {name: found[name].median for name in _FURTHER if name in found}
+        mine = timings[ours].median
+        rest = {name: timings[name].median for name in _FURTHER if name in timings}
         faster = [
             f"{_title(name)} ({seconds_text(median)})"
             for name, median in rest.items()
@@ -539,8 +545,8 @@ def _others(found: Mapping[str, Timing]) -> list[Finding]:
                 f"median: {', '.join(faster)}."
             )
             made.append(Finding(text))
-        if rounded in found:
-            ratio, theirs = mine / found[rounded].median, seconds_text(found[rounded].median)
+        if rounded in timings:
+            ratio, theirs = mine / timings[rounded].median, seconds_text(timings[rounded].median)
             text = (
                 f"{_title(ours)}, takes {ratio:.3g} times as long as the same in float64 "
                 f"({seconds_text(mine)} and {theirs})"
@@ -549,10 +555,10 @@ def _others(found: Mapping[str, Timing]) -> list[Finding]:
     return made
 
 
-def _kept(found: Mapping[str, Timing]) -> list[Finding]:
+def _kept(timings: Mapping[str, Timing]) -> list[Finding]:
     sizes = [
-        f"{_title(name)} {bytes_text(max(one.columns['checkpoint_bytes']))}"
-        for name, one in found.items()
+        f"{_title(name)} {bytes_text(max(times.columns['checkpoint_bytes']))}"
+        for name, times in timings.items()
     ]
     return (
         [Finding(f"Kept besides samples, at server and clients: {', '.join(sizes)}.")]
@@ -561,11 +567,11 @@ def _kept(found: Mapping[str, Timing]) -> list[Finding]:
     )
 
 
-def _partly(found: Mapping[str, Timing]) -> list[Finding]:
+def _partly(timings: Mapping[str, Timing]) -> list[Finding]:
     partly = [
-        f"{_title(name)} {one.count} of {one.wanted}"
-        for name, one in found.items()
-        if not one.complete
+        f"{_title(name)} {times.count} of {times.wanted}"
+        for name, times in timings.items()
+        if not times.complete
     ]
     if not partly:
         return []
@@ -577,19 +583,19 @@ def _partly(found: Mapping[str, Timing]) -> list[Finding]:
     ]
 
 
-def _flower_findings(found: Mapping[str, Timing]) -> list[Finding]:
+def _flower_findings(timings: Mapping[str, Timing]) -> list[Finding]:
     made = []
-    for ours in (one for one in EXACT if one in found):
-        mine = found[ours].median
+    for ours in (system for system in EXACT if system in timings):
+        mine = timings[ours].median
         text = (
             f"On Flower simulation, {_title(ours)}, deletes a sample in {seconds_text(mine)} "
             "by median."
         )
-        for name in (one for one in _ITERATIVE if one in found):
-            theirs = found[name].median
+        for name in (system for system in _ITERATIVE if system in timings):
+            theirs = timings[name].median
             text += f" {_title(name)}: {seconds_text(theirs)}, {theirs / mine:.3g} times as long."
         made.append(Finding(text))
-        rounds = set(found[ours].columns["rounds"])
+        rounds = set(timings[ours].columns["rounds"])
         made.append(
             Finding(
                 f"On Flower simulation, {_title(ours)}, needs one round for each request.",
@@ -607,9 +613,9 @@ def _same_heads(results: Results) -> list[Finding]:
     for done in results.where(engine="flower"):
         name = done.key["system"]
         here = [
-            one
+            digest
             for other in results.where(engine="process", system=name)
-            for one in other.result["digests"]
+            for digest in other.result["digests"]
         ]
         pairs = list(zip(here, done.result["digests"], strict=False))
         if pairs:

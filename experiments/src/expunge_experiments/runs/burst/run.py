@@ -20,7 +20,7 @@ from expunge_experiments.runs.base import Cell, Drawing, Experiment, Finding, Re
 from expunge_experiments.runs.burst.report import drawings_of, findings_of, tables_of
 from expunge_experiments.runs.retraining import Reference, Retraining
 from expunge_experiments.runs.streams import (
-    Federation,
+    PartitionedDataset,
     check_federation,
     client_of,
     listed,
@@ -157,7 +157,7 @@ class Burst(Experiment[BurstSettings]):
     def _measure(
         self, settings: BurstSettings, name: str, library: Library, report: Report
     ) -> Mapping[str, Any]:
-        federation = Federation.of(
+        federation = PartitionedDataset.of(
             library, settings.dataset, settings.clients, settings.seed, settings.samples
         )
         system = federation.system(name, settings.seed)
@@ -202,7 +202,7 @@ class _Measurement:
     def __init__(
         self,
         settings: BurstSettings,
-        federation: Federation,
+        federation: PartitionedDataset,
         system: System,
         *,
         stream: Integers,
@@ -300,8 +300,8 @@ class _Measurement:
         """
         marks = (0, *self._settings.marks)
         if self._references is not None and gone in marks:
-            found = self._references[marks.index(gone)].distance(self._system).as_dict()
-            self._marks.append({"kind": kind, "gone": gone, **found})
+            distance = self._references[marks.index(gone)].distance(self._system).as_dict()
+            self._marks.append({"kind": kind, "gone": gone, **distance})
 
     def _note_digest(self, step: int) -> None:
         """The first heads by digest, to be compared with those on Flower."""
@@ -324,16 +324,16 @@ class _Measurement:
 
 def columns(costs: Sequence[Cost]) -> dict[str, list[float]]:
     """Costs as lists, one for each part."""
-    return {one.name: [getattr(cost, one.name) for cost in costs] for one in fields(Cost)}
+    return {field.name: [getattr(cost, field.name) for cost in costs] for field in fields(Cost)}
 
 
 def _on_flower(
     settings: BurstSettings, name: str, library: Library, report: Report
 ) -> Mapping[str, Any]:
     """The first requests of the same stream, by the same system, on Flower's simulation."""
-    from expunge_experiments.flower import Job, Request, SharedPool, measure  # noqa: PLC0415 - only where Flower is wanted
+    from expunge_experiments.flower import Job, JobRequest, SharedPool, measure  # noqa: PLC0415 - only where Flower is wanted
 
-    federation = Federation.of(
+    federation = PartitionedDataset.of(
         library, settings.dataset, settings.clients, settings.seed, settings.samples
     )
     dataset, pool = federation.dataset, federation.pool
@@ -343,13 +343,13 @@ def _on_flower(
         name,
         chosen,
         settings.seed,
-        tuple(Request.delete(stream[step : step + 1]) for step in range(len(stream))),
+        tuple(JobRequest.delete(stream[step : step + 1]) for step in range(len(stream))),
     )
-    with TemporaryDirectory(prefix="burst-") as place:
-        SharedPool(pool, dataset.test_features, dataset.test_labels).write(Path(place))
+    with TemporaryDirectory(prefix="burst-") as directory:
+        SharedPool(pool, dataset.test_features, dataset.test_labels).write(Path(directory))
         outcome = measure(
             job,
-            folder=Path(place),
+            folder=Path(directory),
             clients=pool.clients,
             actors=settings.flower_actors,
             report=report,

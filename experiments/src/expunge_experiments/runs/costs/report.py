@@ -66,11 +66,11 @@ def crossover(
     if not sizes or not falling[-1] < rising[-1]:
         return None
     last = next(
-        (place for place in reversed(range(len(sizes))) if falling[place] >= rising[place]), None
+        (index for index in reversed(range(len(sizes))) if falling[index] >= rising[index]), None
     )
     if last is None:
         return float(sizes[0])
-    gaps = [math.log(rising[place] / falling[place]) for place in (last, last + 1)]
+    gaps = [math.log(rising[index] / falling[index]) for index in (last, last + 1)]
     share = -gaps[0] / (gaps[1] - gaps[0])
     low, high = math.log(sizes[last]), math.log(sizes[last + 1])
     return math.exp(low + share * (high - low))
@@ -87,30 +87,30 @@ _PAIRS = (("exact", "a_exact", "b_exact"), ("float64", "a_float64", "b_float64")
 
 def plain(results: Results) -> Results:
     """Those with the dataset's own number of classes, by d."""
-    return Results(sorted(results.where(pseudo_classes=0), key=lambda one: one.key["dim"]))
+    return Results(sorted(results.where(pseudo_classes=0), key=lambda done: done.key["dim"]))
 
 
 def median(done: Done, system: str, rank: int, what: str = "delete") -> float | None:
     """Seconds; None where such requests were not made."""
-    found = done.result["seconds"][what][system].get(str(rank))
-    return float(np.median(found)) if found else None
+    seconds = done.result["seconds"][what][system].get(str(rank))
+    return float(np.median(seconds)) if seconds else None
 
 
 def size(done: Done, system: str, rank: int) -> int | None:
     """Bytes of a message; None where such requests were not made."""
-    found = done.result["bytes"][system].get(str(rank))
-    return int(found) if found is not None else None
+    length = done.result["bytes"][system].get(str(rank))
+    return int(length) if length is not None else None
 
 
 def fitted(results: Results, system: str, rank: int, what: str) -> Exponent | None:
     """The exponent of d, over the upper half of all d, of "bytes" or "server" time."""
-    found = {
+    values = {
         done.key["dim"]: size(done, system, rank) if what == "bytes" else median(done, system, rank)
         for done in plain(results)
     }
-    known = {dim: value for dim, value in found.items() if value}
-    dims = upper_half(list(known))
-    return exponent(dims, [known[dim] for dim in dims])
+    measured = {dim: value for dim, value in values.items() if value}
+    dims = upper_half(list(measured))
+    return exponent(dims, [measured[dim] for dim in dims])
 
 
 def fitted_rank(done: Done, system: str, what: str) -> Exponent | None:
@@ -146,10 +146,10 @@ def byte_crossover(done: Done) -> int | None:
 def time_crossover(done: Done, a: str, b: str) -> float | None:
     """From which measured r on a deletion by A is faster than one by B."""
     ranks = done.key["ranks"]
-    found = [(rank, median(done, a, rank), median(done, b, rank)) for rank in ranks]
-    known = [(rank, one, other) for rank, one, other in found if one and other]
+    rows = [(rank, median(done, a, rank), median(done, b, rank)) for rank in ranks]
+    measured = [(rank, first, second) for rank, first, second in rows if first and second]
     return crossover(
-        [one[0] for one in known], [one[1] for one in known], [one[2] for one in known]
+        [row[0] for row in measured], [row[1] for row in measured], [row[2] for row in measured]
     )
 
 
@@ -188,17 +188,17 @@ def _orders(ranks: Sequence[int], results: Results) -> Table:
     rows = []
     for system in SERVERS:
         orders = paper.COSTS[_VARIANT[system]]
-        found = [
+        fits = [
             fitted(results, system, rank, what) for what in ("bytes", "server") for rank in shown
         ]
-        found += [
+        fits += [
             fitted_rank(largest, system, what) if largest else None for what in ("bytes", "server")
         ]
         rows.append(
             [
                 look(system).label,
                 *orders,
-                *(one.text() if one is not None else MISSING for one in found),
+                *(fit.text() if fit is not None else MISSING for fit in fits),
             ]
         )
     dims = upper_half([done.key["dim"] for done in plain(results)])
@@ -241,7 +241,7 @@ def _seconds(ranks: Sequence[int], results: Results) -> Table:
         for done in results
         for system in SERVERS
     ]
-    turns = " or ".join(str(one) for one in sorted(results.values("repetitions")))
+    turns = " or ".join(str(count) for count in sorted(results.values("repetitions")))
     fewer = " (fewer for wide features)" if " or " in turns else ""
     note = (
         "A deletion, from the message's bytes to the published head; median of "
@@ -254,11 +254,14 @@ def _crossovers(results: Results) -> Table:
     columns = ["d", "bytes, exact", "time, exact", "time, float64", "features"]
     rows = []
     for done in results:
-        found = byte_crossover(done)
+        rank = byte_crossover(done)
         times = [time_crossover(done, a, b) for _, a, b in _PAIRS]
         largest = max(done.key["ranks"])
-        texts = [f"r ≥ {found}" if found is not None else MISSING]
-        texts += [f"r ≥ {one:.0f}" if one is not None else f"not up to {largest}" for one in times]
+        texts = [f"r ≥ {rank}" if rank is not None else MISSING]
+        texts += [
+            f"r ≥ {crossing:.0f}" if crossing is not None else f"not up to {largest}"
+            for crossing in times
+        ]
         rows.append([_label(done), *texts, done.result["source"]])
     note = (
         "Bytes: computed from measured messages, which grow by as many bytes with every row. In "
@@ -279,34 +282,34 @@ def _crossovers(results: Results) -> Table:
 
 def drawings_of(ranks: Sequence[int], results: Results) -> list[Drawing]:
     """Time and bytes against d for a small and a large r; time against r for some d."""
-    found = plain(results)
-    if not found:
+    ordered = plain(results)
+    if not ordered:
         return []
     shown = [ranks[0], *([256] if 256 in ranks[1:] else list(ranks[-1:]) if len(ranks) > 1 else [])]
-    said = " and ".join(f"r = {rank}" for rank in shown)
+    listed = " and ".join(f"r = {rank}" for rank in shown)
     rest = "d above the dataset's own is synthetic."
     return [
         Drawing(
             "costs-time",
-            f"Server time of a deletion against d, for {said}; medians. {rest}",
-            partial(_against_d, found, shown, "time"),
+            f"Server time of a deletion against d, for {listed}; medians. {rest}",
+            partial(_against_d, ordered, shown, "time"),
         ),
         Drawing(
             "costs-bytes",
-            f"Bytes of a message against d, for {said}. {rest}",
-            partial(_against_d, found, shown, "bytes"),
+            f"Bytes of a message against d, for {listed}. {rest}",
+            partial(_against_d, ordered, shown, "bytes"),
         ),
         Drawing(
             "costs-rank",
             "Server time of a deletion against r, for several d; medians.",
-            partial(_against_r, found),
+            partial(_against_r, ordered),
         ),
     ]
 
 
 def _against_d(results: Results, ranks: Sequence[int], what: str) -> Figure:
     figure, axes = panels(len(ranks), squeeze=False, sharey=True)
-    for place, rank in zip(axes[0], ranks, strict=True):
+    for panel, rank in zip(axes[0], ranks, strict=True):
         for system in SERVERS:
             values = [
                 (
@@ -317,38 +320,38 @@ def _against_d(results: Results, ranks: Sequence[int], what: str) -> Figure:
             ]
             points = [(dim, value) for dim, value in values if value]
             if points:
-                place.plot(
+                panel.plot(
                     *zip(*points, strict=True), label=look(system).label, **look(system).line()
                 )
-        place.set(title=f"r = {rank}", xlabel="d", ylabel="seconds" if what == "time" else "bytes")
-        log_axis(place, "xy")
-        _ticks(place, [done.key["dim"] for done in results])
+        panel.set(title=f"r = {rank}", xlabel="d", ylabel="seconds" if what == "time" else "bytes")
+        log_axis(panel, "xy")
+        _ticks(panel, [done.key["dim"] for done in results])
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
 def _against_r(results: Results) -> Figure:
     dims = [done.key["dim"] for done in results]
-    shown = [results[place] for place in sorted({0, len(dims) // 2, len(dims) - 1})]
+    shown = [results[index] for index in sorted({0, len(dims) // 2, len(dims) - 1})]
     figure, axes = panels(len(shown), squeeze=False, sharey=True)
-    for place, done in zip(axes[0], shown, strict=True):
+    for panel, done in zip(axes[0], shown, strict=True):
         for system in SERVERS:
             values: list[Any] = [median(done, system, rank) for rank in done.key["ranks"]]
-            place.plot(done.key["ranks"], values, label=look(system).label, **look(system).line())
-        place.set(title=f"d = {done.key['dim']}", xlabel="r", ylabel="seconds")
-        log_axis(place, "xy")
-        _ticks(place, done.key["ranks"])
+            panel.plot(done.key["ranks"], values, label=look(system).label, **look(system).line())
+        panel.set(title=f"d = {done.key['dim']}", xlabel="r", ylabel="seconds")
+        log_axis(panel, "xy")
+        _ticks(panel, done.key["ranks"])
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
 def _ticks(axes: Any, values: Sequence[int]) -> None:
     """The measured sizes themselves; of those that are close to one another, the first."""
-    kept: list[int] = []
+    ticks: list[int] = []
     for value in sorted(set(values)):
-        if not kept or value >= 1.6 * kept[-1]:
-            kept.append(value)
-    axes.set_xticks(kept, [str(value) for value in kept])
+        if not ticks or value >= 1.6 * ticks[-1]:
+            ticks.append(value)
+    axes.set_xticks(ticks, [str(value) for value in ticks])
     axes.set_xticks([], minor=True)
 
 
@@ -363,14 +366,14 @@ def findings_of(results: Results) -> list[Finding]:
     done = plain(results)[-1]
     rank = done.key["ranks"][0]
     for named, a, b in _PAIRS:
-        one, other = median(done, a, rank), median(done, b, rank)
+        a_seconds, b_seconds = median(done, a, rank), median(done, b, rank)
         sizes = size(done, a, rank), size(done, b, rank)
-        if one and other and all(sizes):
+        if a_seconds and b_seconds and all(sizes):
             ratio = sizes[0] / sizes[1]  # type: ignore[operator]
             findings.append(
                 Finding(
                     f"At d = {done.key['dim']} and r = {rank}, {named} Variant B is "
-                    f"{one / other:.1f} times as fast as Variant A "
+                    f"{a_seconds / b_seconds:.1f} times as fast as Variant A "
                     f"at the server, and A sends {ratio:,.0f} times the bytes of B."
                 )
             )

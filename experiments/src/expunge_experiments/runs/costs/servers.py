@@ -32,7 +32,7 @@ class Server(ABC):
 
     @abstractmethod
     def take(self, data: bytes, count: int, *, add: bool) -> None:
-        """From the bytes about so many samples to the published head."""
+        """From the bytes about `count` samples to the published head."""
 
     @property
     @abstractmethod

@@ -20,7 +20,7 @@ from scipy.linalg import blas
 from expunge import CholeskySolver, Head, Spec, Statistics, WoodburySolver, solve
 from expunge.exact import wide
 from expunge.exact.blas import packed_length
-from expunge.solvers.system import System
+from expunge.solvers.system import RidgeSystem
 
 JOBS = ("retrain", "a", "b", "float64")
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -29,8 +29,8 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 class Meter:
     """Time and peak memory of phases.
 
-    Where the system can begin a peak anew, peaks are of a phase ("peak resident memory of each
-    phase"); elsewhere they are of the process so far, which for the largest of them is the same.
+    Where the system can reset the peak, peaks are per phase ("peak resident memory of each phase");
+    elsewhere they are of the process so far, which for the largest of them is the same.
     """
 
     def __init__(self) -> None:
@@ -76,12 +76,12 @@ def measured(key: Mapping[str, Any]) -> dict[str, Any]:
     labels = draw.integers(0, key["classes"], key["samples"])
     spec = Spec(dim=key["dim"], labels=tuple(range(key["classes"])), gamma=key["gamma"])
     meter = Meter()
-    found = _RUNS[key["job"]](spec, features, labels, meter)
+    result = _RUNS[key["job"]](spec, features, labels, meter)
     return {
         "phases": meter.phases,
         "peak_by": meter.by,
         "ledger_bytes": 16 * packed_length(spec.width),
-    } | found
+    } | result
 
 
 def _retrain(
@@ -159,14 +159,14 @@ def residual_is_small(statistics: Statistics, head: Head) -> bool:
     operator, but nothing of the path to the head.
     """
     spec = statistics.spec
-    system = System(spec, statistics.gram, once=True)
+    system = RidgeSystem(spec, statistics.gram, once=True)
     bits = max(spec.publication_bits, spec.label_grid.fraction_bits - spec.grid.fraction_bits)
     shift = system.unit(bits) - spec.grid.fraction_bits - spec.label_grid.fraction_bits
     residual = wide.shifted_left(statistics.moment, shift, 6)
     system.subtract_product(
         residual, np.ascontiguousarray(head.integers), bits - spec.publication_bits
     )
-    found = np.sqrt(np.square(wide.to_float(residual, -system.unit(bits))).sum(axis=0))
+    norms = np.sqrt(np.square(wide.to_float(residual, -system.unit(bits))).sum(axis=0))
     trace = sum(statistics.diagonal()) / 4.0**spec.grid.fraction_bits + spec.width * spec.gamma
     allowed = trace * math.sqrt(spec.width) * 2.0 ** -(spec.publication_bits + 1)
-    return bool((found <= allowed * (1.0 + 1e-9)).all())
+    return bool((norms <= allowed * (1.0 + 1e-9)).all())

@@ -145,8 +145,8 @@ def _apart(key: Mapping[str, Any], _: Library, report: base.Report) -> Mapping[s
     """Measure in a fresh process, whose memory is then that of this job alone."""
     report(f"{TITLES[key['job']]}, d = {key['dim']}", 0, None)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        found: Mapping[str, Any] = pool.submit(measured, dict(key)).result()
-    return found
+        result: Mapping[str, Any] = pool.submit(measured, dict(key)).result()
+    return result
 
 
 def _peak(done: base.Done) -> float:
@@ -155,10 +155,10 @@ def _peak(done: base.Done) -> float:
 
 def _same_digests(results: base.Results) -> bool:
     """Whether at every d all jobs that deleted the same samples have the same head."""
-    found = [
+    heads = [
         {done.result["digest"] for done in results.where(dim=dim)} for dim in results.values("dim")
     ]
-    return all(len(digests) == 1 for digests in found)
+    return all(len(digests) == 1 for digests in heads)
 
 
 def _table(results: base.Results) -> base.Table:
@@ -204,22 +204,22 @@ def _draw(results: base.Results) -> Figure:
     dims = results.values("dim")
     colours = {"retrain": GREEN, "a": BLUE, "b": SKY, "float64": BLACK}
     for job, title in TITLES.items():
-        found = {done.key["dim"]: done for done in results.where(job=job)}
-        shown = [dim for dim in dims if dim in found]
+        by_dim = {done.key["dim"]: done for done in results.where(job=job)}
+        shown = [dim for dim in dims if dim in by_dim]
         if not shown:
             continue
-        phases = [found[dim].result["phases"] for dim in shown]
+        phases = [by_dim[dim].result["phases"] for dim in shown]
         name = "again" if "again" in phases[0] else "solve"
         label = f"{title}: {'a deletion' if name == 'again' else 'statistics and head'}"
         times = [
-            one[name]["seconds"] + (one["statistics"]["seconds"] if name == "solve" else 0.0)
-            for one in phases
+            phase[name]["seconds"] + (phase["statistics"]["seconds"] if name == "solve" else 0.0)
+            for phase in phases
         ]
         dashes = "--" if job == "float64" else "-"
         left.plot(shown, times, marker="o", color=colours[job], linestyle=dashes, label=label)
         right.plot(
             shown,
-            [_peak(found[dim]) for dim in shown],
+            [_peak(by_dim[dim]) for dim in shown],
             marker="o",
             color=colours[job],
             linestyle=dashes,
@@ -227,11 +227,11 @@ def _draw(results: base.Results) -> Figure:
         )
     ledgers = {done.key["dim"]: done.result["ledger_bytes"] for done in results}
     right.plot(dims, [ledgers[dim] for dim in dims], color="#6b6b6b", linestyle=":", label="ledger")
-    for place, title, unit in ((left, "Time", "seconds"), (right, "Memory", "bytes")):
-        place.set(title=title, xlabel="d", ylabel=unit)
-        log_axis(place, "xy")
-        place.set_xticks(dims, [str(dim) for dim in dims])
-        place.set_xticks([], minor=True)
-        place.legend()
+    for panel, title, unit in ((left, "Time", "seconds"), (right, "Memory", "bytes")):
+        panel.set(title=title, xlabel="d", ylabel=unit)
+        log_axis(panel, "xy")
+        panel.set_xticks(dims, [str(dim) for dim in dims])
+        panel.set_xticks([], minor=True)
+        panel.legend()
     left.set_ylim(top=20.0 * left.get_ylim()[1])  # room for the legend
     return figure

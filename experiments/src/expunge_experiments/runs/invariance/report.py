@@ -40,15 +40,15 @@ def client_tables(settings: Any, results: Results) -> list[Table]:
     ours, theirs, exactly = [], [], []
     for arithmetic in ARITHMETICS:
         cases = [(f"{variant}_{arithmetic}", number) for variant in "ab" for number in numbers]
-        found = [results.where(system=name, clients=number) for name, number in cases]
-        if not any(found):
+        groups = [results.where(system=name, clients=number) for name, number in cases]
+        if not any(groups):
             continue
         reader = _by_digest if arithmetic == "exact" else partial(_largest, name="deviation")
-        ours.append([f"{_FP[arithmetic]}, ours", *map(reader, found)])
+        ours.append([f"{_FP[arithmetic]}, ours", *map(reader, groups)])
         exactly.append(
             [
                 f"{_FP[arithmetic]}, ours",
-                *map(_by_digest if arithmetic == "exact" else _from_exact, found),
+                *map(_by_digest if arithmetic == "exact" else _from_exact, groups),
             ]
         )
         if arithmetic != "exact":
@@ -59,11 +59,15 @@ def client_tables(settings: Any, results: Results) -> list[Table]:
             ]
             theirs.append([f"{_FP[arithmetic]}, paper", *map(scientific, printed)])
     central = next(
-        (one.result["central_from_exact"] for one in results if "central_from_exact" in one.result),
+        (
+            done.result["central_from_exact"]
+            for done in results
+            if "central_from_exact" in done.result
+        ),
         None,
     )
     published_off = next(
-        (one.result["publication"] for one in results if "publication" in one.result), None
+        (done.result["publication"] for done in results if "publication" in done.result), None
     )
     exactly.append(["central, float64", *[scientific(central)] * (len(columns) - 1)])
     seeds = (
@@ -95,8 +99,8 @@ def client_tables(settings: Any, results: Results) -> list[Table]:
 
 
 def _largest(results: Results, name: str) -> str:
-    values = [one.result[name] for one in results if name in one.result]
-    if any(one.result["failed"] for one in results):
+    values = [done.result[name] for done in results if name in done.result]
+    if any(done.result["failed"] for done in results):
         return "fails"
     return scientific(max(values)) if values else MISSING
 
@@ -107,9 +111,9 @@ _from_exact = partial(_largest, name="from_exact")
 def _by_digest(results: Results) -> str:
     if not results:
         return MISSING
-    if any(one.result["failed"] for one in results):
+    if any(done.result["failed"] for done in results):
         return "refused"
-    return SAME if all(one.result.get("equal") for one in results) else "differs"
+    return SAME if all(done.result.get("equal") for done in results) else "differs"
 
 
 def client_findings(settings: Any, results: Results) -> list[Finding]:
@@ -117,9 +121,9 @@ def client_findings(settings: Any, results: Results) -> list[Finding]:
     found.
     """
     made = []
-    exact = [one for one in results if one.key["system"].endswith("exact")]
+    exact = [done for done in results if done.key["system"].endswith("exact")]
     if exact:
-        equal = sum(bool(one.result.get("equal")) for one in exact)
+        equal = sum(bool(done.result.get("equal")) for done in exact)
         made.append(
             Finding(
                 "Both exact variants have the head of exact central ridge, by digest, for every "
@@ -128,7 +132,7 @@ def client_findings(settings: Any, results: Results) -> list[Finding]:
                 equal == len(exact),
             )
         )
-    worst = {one: _worst(results, one) for one in ("float32", "float64")}
+    worst = {arithmetic: _worst(results, arithmetic) for arithmetic in ("float32", "float64")}
     if worst["float64"] is not None:
         most = f"at most {worst['float64']:.1e}; the paper: {_theirs('float64')[1]:.1e}"
         text = f"In float64 both variants stay within {_FLOAT64_CLAIM:g} of central ridge ({most})."
@@ -149,9 +153,9 @@ def client_findings(settings: Any, results: Results) -> list[Finding]:
 
 def _worst(results: Results, arithmetic: str) -> float | None:
     values = [
-        one.result["deviation"]
-        for one in results
-        if arithmetic in one.key["system"] and "deviation" in one.result
+        done.result["deviation"]
+        for done in results
+        if arithmetic in done.key["system"] and "deviation" in done.result
     ]
     return max(values) if values else None
 
@@ -167,7 +171,9 @@ def _theirs(arithmetic: str, variants: str = "ab") -> tuple[float, float]:
 def _a_against_b(settings: Any, results: Results) -> list[Finding]:
     """In the paper A is far worse than B in fp32."""
     a, b = (
-        _worst(Results(one for one in results if one.key["system"].startswith(letter)), "float32")
+        _worst(
+            Results(done for done in results if done.key["system"].startswith(letter)), "float32"
+        )
         for letter in "ab"
     )
     if a is None or b is None:
@@ -187,11 +193,11 @@ def _a_against_b(settings: Any, results: Results) -> list[Finding]:
 
 def gamma_tables(results: Results) -> list[Table]:
     """For each number of clients, a row for each gamma: deviations, and accuracies."""
-    found = results.where(part="gammas")
+    gamma_results = results.where(part="gammas")
     return [
         table
-        for clients in found.values("clients")
-        for table in _gamma_tables(found.where(clients=clients))
+        for clients in gamma_results.values("clients")
+        for table in _gamma_tables(gamma_results.where(clients=clients))
     ]
 
 
@@ -203,15 +209,15 @@ def _gamma_tables(results: Results) -> list[Table]:
     def rows(read: Callable[[Mapping[str, Any]], str]) -> list[list[str]]:
         points = [results.where(system=name)[0].result["points"] for name in names]
         return [
-            [f"{gamma:g}", *(read(one[place]) for one in points)]
-            for place, gamma in enumerate(gammas)
+            [f"{gamma:g}", *(read(series[index]) for series in points)]
+            for index, gamma in enumerate(gammas)
         ]
 
     smallest = next(
         (
-            one.result["smallest_gamma"]
-            for one in results
-            if one.result["smallest_gamma"] is not None
+            done.result["smallest_gamma"]
+            for done in results
+            if done.result["smallest_gamma"] is not None
         ),
         None,
     )
@@ -271,18 +277,21 @@ def _good_gammas(points: Iterable[Point], best: float) -> list[float]:
 
 def gamma_findings(results: Results) -> list[Finding]:
     """The paper's remark, for each number of clients; and what the rule of conditioning refuses."""
-    found, made = results.where(part="gammas"), []
-    for clients in found.values("clients"):
-        points = {one.key["system"]: one.result["points"] for one in found.where(clients=clients)}
+    gamma_results, made = results.where(part="gammas"), []
+    for clients in gamma_results.values("clients"):
+        points = {
+            done.key["system"]: done.result["points"]
+            for done in gamma_results.where(clients=clients)
+        }
         for letter in "ab":
             low, high = points.get(f"{letter}_float32"), points.get(f"{letter}_float64")
             if low is not None and high is not None:
                 made.append(_sensitivity(f"Variant {letter.upper()}, {clients} clients", low, high))
     exact = [
         point
-        for one in found
-        if one.key["system"].endswith("exact")
-        for point in one.result["points"]
+        for done in gamma_results
+        if done.key["system"].endswith("exact")
+        for point in done.result["points"]
     ]
     if exact:
         taken = [point for point in exact if not point["failed"]]
@@ -301,18 +310,20 @@ def gamma_findings(results: Results) -> list[Finding]:
 def _sensitivity(where: str, low: Sequence[Point], high: Sequence[Point]) -> Finding:
     """The remark holds if float64 has more good gammas than float32: all of them, and others.
 
-    What else differs is told.
+    Other differences are reported.
     """
-    best = max((one["accuracy"] for one in high if not one["failed"]), default=0.0)
-    good32, good64 = (_good_gammas(found, best) for found in (low, high))
-    fails = [one["gamma"] for one in low if one["failed"]]
+    best = max((point["accuracy"] for point in high if not point["failed"]), default=0.0)
+    good32, good64 = (_good_gammas(series, best) for series in (low, high))
+    fails = [point["gamma"] for point in low if point["failed"]]
     pairs = [
-        (one, other)
-        for one, other in zip(low, high, strict=True)
-        if not one["failed"] and not other["failed"]
+        (single, double)
+        for single, double in zip(low, high, strict=True)
+        if not single["failed"] and not double["failed"]
     ]
     loses = [
-        one["gamma"] for one, other in pairs if one["accuracy"] < other["accuracy"] - _NEAR_BEST
+        single["gamma"]
+        for single, double in pairs
+        if single["accuracy"] < double["accuracy"] - _NEAR_BEST
     ]
     enough = len(high) >= _ENOUGH
     claim = "float64 makes gamma less sensitive: " if enough else ""
@@ -373,12 +384,12 @@ def _draw_clients(settings: Any, results: Results) -> Figure:
     numbers = results.values("clients")
     for name in settings.systems:
         heights = [
-            [_height(one.result) for one in results.where(system=name, clients=number)]
+            [_height(done.result) for done in results.where(system=name, clients=number)]
             for number in numbers
         ]
-        known = [[value for value in one if value is not None] for one in heights]
+        values = [[value for value in group if value is not None] for group in heights]
         figures.seeds_line(
-            axes, numbers, known, label=figures.look(name).label, **figures.look(name).line()
+            axes, numbers, values, label=figures.look(name).label, **figures.look(name).line()
         )
     _deviations(axes)
     axes.set(xlabel="number of clients K", xticks=numbers)
@@ -390,16 +401,16 @@ def _draw_gammas(settings: Any, results: Results) -> Figure:
     figure, (left, right) = figures.panels(2, height=3.0)
     for name in settings.systems:
         style = {"label": figures.look(name).label, **figures.look(name).line()}
-        points = [point for one in results.where(system=name) for point in one.result["points"]]
+        points = [point for done in results.where(system=name) for point in done.result["points"]]
         gammas, heights = [point["gamma"] for point in points], [_height(point) for point in points]
         left.plot(gammas, [np.nan if height is None else height for height in heights], **style)
         right.plot(gammas, [point.get("accuracy", np.nan) for point in points], **style)
     _deviations(left)
     smallest = next(
         (
-            one.result["smallest_gamma"]
-            for one in results
-            if one.result["smallest_gamma"] is not None
+            done.result["smallest_gamma"]
+            for done in results
+            if done.result["smallest_gamma"] is not None
         ),
         None,
     )

@@ -21,7 +21,7 @@ from expunge_experiments.runs import base
 from expunge_experiments.runs.invariance import report as report_of
 from expunge_experiments.runs.retraining import finest
 from expunge_experiments.runs.streams import (
-    Federation,
+    PartitionedDataset,
     check_datasets,
     check_federation,
     check_positive,
@@ -84,7 +84,7 @@ class Invariance(base.Experiment[InvarianceSettings]):
     quick = InvarianceSettings(clients=(100,), seeds=(0,), gammas=(1e-6, 1e6), gamma_clients=(10,))
 
     def __init__(self) -> None:
-        self._central: Central | None = None
+        self._central: CentralReference | None = None
 
     def cells(self, settings: InvarianceSettings) -> list[base.Cell]:
         """One for each variant, number of clients and seed; and one for each variant over all
@@ -117,10 +117,10 @@ class Invariance(base.Experiment[InvarianceSettings]):
         return [base.Cell(key, partial(self._measure, key)) for key in keys]
 
     def _measure(self, key: base.Key, library: Library, report: base.Report) -> Mapping[str, Any]:
-        federation = Federation.of(library, key["dataset"], key["clients"], key["seed"])
+        federation = PartitionedDataset.of(library, key["dataset"], key["clients"], key["seed"])
         if self._central is None or self._central.dataset is not federation.dataset:
             report("central ridge", 0, None)
-            self._central = Central(federation.dataset)
+            self._central = CentralReference(federation.dataset)
         if key["part"] == "clients":
             return _measured(federation, self._central, key["system"], key["gamma"], report)
         return _over_gammas(federation, self._central, key, report)
@@ -146,7 +146,7 @@ class Invariance(base.Experiment[InvarianceSettings]):
         ]
 
 
-class Central:
+class CentralReference:
     """Central ridge on all training samples: in float64 by one solve, as the paper has it, and
     exactly. Not timed.
     """
@@ -202,7 +202,11 @@ def _spec(dataset: Dataset, gamma: float) -> Spec:
 
 
 def _measured(
-    federation: Federation, central: Central, name: str, gamma: float, report: base.Report
+    federation: PartitionedDataset,
+    central: CentralReference,
+    name: str,
+    gamma: float,
+    report: base.Report,
 ) -> dict[str, Any]:
     """A variant trained under this partition, and how far it is from central ridge."""
     system = catalogue.build(name, federation.pool, settings=VariantSettings(gamma=gamma))
@@ -218,7 +222,7 @@ def _measured(
 
 
 def _compared(
-    dataset: Dataset, central: Central, gamma: float, weights: Float, digest: str | None
+    dataset: Dataset, central: CentralReference, gamma: float, weights: Float, digest: str | None
 ) -> dict[str, Any]:
     """Accuracy, and deviations from both references, where there are any at this gamma."""
     if not np.isfinite(weights).all():
@@ -248,24 +252,24 @@ Found = (
 
 
 def _over_gammas(
-    federation: Federation, central: Central, key: base.Key, report: base.Report
+    federation: PartitionedDataset, central: CentralReference, key: base.Key, report: base.Report
 ) -> dict[str, Any]:
     name, gammas = key["system"], key["gammas"]
     points: list[dict[str, Any]] = []
     solved = _exactly if name in EXACT else _from_sums if name.startswith("a_") else _by_training
-    for gamma, found in zip(gammas, solved(federation, name, gammas), strict=True):
+    for gamma, solution in zip(gammas, solved(federation, name, gammas), strict=True):
         report("gammas", len(points), len(gammas))
-        failed = isinstance(found, str)
+        failed = isinstance(solution, str)
         points.append(
-            {"gamma": gamma, "failed": found}
+            {"gamma": gamma, "failed": solution}
             if failed
-            else _compared(federation.dataset, central, gamma, *found)
+            else _compared(federation.dataset, central, gamma, *solution)
         )
     return {"points": points, "smallest_gamma": central.smallest_gamma if name in EXACT else None}
 
 
-def _exactly(federation: Federation, name: str, gammas: Sequence[float]) -> Iterator[Found]:
-    """One training; gamma is no part of the statistics, so the solver is amended."""
+def _exactly(federation: PartitionedDataset, name: str, gammas: Sequence[float]) -> Iterator[Found]:
+    """One training; gamma is not part of the statistics, so the solver is amended."""
     system: Any = catalogue.build(
         name, federation.pool, settings=VariantSettings(gamma=max(gammas))
     )
@@ -284,7 +288,9 @@ def _exactly(federation: Federation, name: str, gammas: Sequence[float]) -> Iter
             yield head.weights, head.digest
 
 
-def _from_sums(federation: Federation, name: str, gammas: Sequence[float]) -> Iterator[Found]:
+def _from_sums(
+    federation: PartitionedDataset, name: str, gammas: Sequence[float]
+) -> Iterator[Found]:
     """Variant A: one training, whose sums are solved for each gamma."""
     system: Any = catalogue.build(
         name, federation.pool, settings=VariantSettings(gamma=max(gammas))
@@ -300,7 +306,9 @@ def _from_sums(federation: Federation, name: str, gammas: Sequence[float]) -> It
             yield str(problem)
 
 
-def _by_training(federation: Federation, name: str, gammas: Sequence[float]) -> Iterator[Found]:
+def _by_training(
+    federation: PartitionedDataset, name: str, gammas: Sequence[float]
+) -> Iterator[Found]:
     """Variant B: its inverse begins at I / gamma, so each gamma is a training of its own."""
     for gamma in gammas:
         system: Any = catalogue.build(name, federation.pool, settings=VariantSettings(gamma=gamma))

@@ -28,16 +28,16 @@ _WANTED_SAVING = 5.0  # of bytes, by frequent directions at rank 64
 
 
 def _steps(results: Iterable[Done]) -> list[Mapping[str, Any]]:
-    return [step for one in results for step in one.result["steps"]]
+    return [step for done in results for step in done.result["steps"]]
 
 
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def _worst(one: Done) -> Mapping[str, Any]:
+def _worst(done: Done) -> Mapping[str, Any]:
     """The step of the largest deviation."""
-    return max(one.result["steps"], key=lambda step: float(step["deviation"]))
+    return max(done.result["steps"], key=lambda step: float(step["deviation"]))
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -52,10 +52,10 @@ def tables_of(settings: Any, results: Results) -> list[Table]:
 
 def _cases(results: Results) -> list[tuple[str, int, Results]]:
     return [
-        (method, rank, found)
+        (method, rank, group)
         for rank in results.values("rank")
         for method in results.values("method")
-        if (found := results.where(method=method, rank=rank))
+        if (group := results.where(method=method, rank=rank))
     ]
 
 
@@ -74,9 +74,9 @@ def _heads(settings: Any, results: Results) -> Table:
         "Accuracy",
     )
     rows = []
-    for method, rank, found in _cases(results):
-        steps, worst = _steps(found), [_worst(one) for one in found]
-        first = [one.result["steps"][0] for one in found]
+    for method, rank, group in _cases(results):
+        steps, worst = _steps(group), [_worst(done) for done in group]
+        first = [done.result["steps"][0] for done in group]
         finite = [step["paper_bound"] for step in steps if step["paper_bound"] is not None]
         changed = _mean(step["accuracy"] - step["exact_accuracy"] for step in worst)
         rows.append(
@@ -125,14 +125,14 @@ def _streams(settings: Any, results: Results) -> Table:
         "After a reset",
     )
     rows = []
-    for method, rank, found in _cases(results):
+    for method, rank, group in _cases(results):
         values = {
-            name: _mean(one.result[name] for one in found)
+            name: _mean(done.result[name] for done in group)
             for name in ("message_bytes", "reset_bytes", "exact_bytes", "rows_bytes")
         }
         both = values["message_bytes"] + values["reset_bytes"]
         after = [
-            step["after_reset"]["deviation"] for step in _steps(found) if "after_reset" in step
+            step["after_reset"]["deviation"] for step in _steps(group) if "after_reset" in step
         ]
         rows.append(
             [
@@ -143,12 +143,12 @@ def _streams(settings: Any, results: Results) -> Table:
                 bytes_text(both),
                 bytes_text(values["exact_bytes"]),
                 f"{both / values['exact_bytes']:.2f}",
-                f"{_mean(one.result['refused'] for one in found):g}",
-                scientific(_mean(_worst(one)["deviation"] for one in found)),
+                f"{_mean(done.result['refused'] for done in group):g}",
+                scientific(_mean(_worst(done)["deviation"] for done in group)),
                 scientific(max(after)) if after else MISSING,
             ]
         )
-    rows_bytes = _mean(one.result["rows_bytes"] for one in results)
+    rows_bytes = _mean(done.result["rows_bytes"] for done in results)
     return Table(
         "Bytes of whole streams with their resets",
         columns,
@@ -206,18 +206,20 @@ def _draw_bytes(results: Results) -> Figure:
     groups = [results.where(rank=rank) for rank in results.values("rank")]
     ticks = [_mean(step["size"] for step in _steps(group)) / 1e3 for group in groups]
     for method in results.values("method"):
-        found = [results.where(method=method, rank=rank) for rank in results.values("rank")]
-        found = [one for one in found if one]
-        sizes = [_mean(step["size"] for step in _steps(one)) / 1e3 for one in found]
-        for place, (one, name) in enumerate(zip(axes, ("deviation", "bound"), strict=True)):
-            values = [[float(_worst(done)[name]) for done in group] for group in found]
-            seeds_line(one, sizes, values, label=TITLES[method], **_look(method, hollow=place == 1))
-    for one, title in zip(axes, ("True deviation", "Proven bound"), strict=True):
-        log_axis(one, "xy")
-        one.set_title(title)
-        one.minorticks_off()
-        one.set_xticks(ticks, [f"{tick:.0f}" for tick in ticks])
-        one.set_xlabel("kilobytes of a message")
+        by_rank = [results.where(method=method, rank=rank) for rank in results.values("rank")]
+        by_rank = [group for group in by_rank if group]
+        sizes = [_mean(step["size"] for step in _steps(group)) / 1e3 for group in by_rank]
+        for index, (panel, name) in enumerate(zip(axes, ("deviation", "bound"), strict=True)):
+            values = [[float(_worst(done)[name]) for done in group] for group in by_rank]
+            seeds_line(
+                panel, sizes, values, label=TITLES[method], **_look(method, hollow=index == 1)
+            )
+    for panel, title in zip(axes, ("True deviation", "Proven bound"), strict=True):
+        log_axis(panel, "xy")
+        panel.set_title(title)
+        panel.minorticks_off()
+        panel.set_xticks(ticks, [f"{tick:.0f}" for tick in ticks])
+        panel.set_xlabel("kilobytes of a message")
     axes[0].set_ylabel("relative Frobenius norm")
     axes[0].legend()
     return figure
@@ -225,32 +227,32 @@ def _draw_bytes(results: Results) -> Figure:
 
 def _course(steps: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
     """The values after each request, with a gap at each reset, so that no line runs across it."""
-    places: list[float] = []
+    positions: list[float] = []
     values: list[float] = []
-    for place, step in enumerate(steps, start=1):
+    for position, step in enumerate(steps, start=1):
         if step["early_reset"]:
-            places.append(place - 0.5)
+            positions.append(position - 0.5)
             values.append(float("nan"))
-        places.append(float(place))
+        positions.append(float(position))
         values.append(float(step[name]))
         if "after_reset" in step:
-            places.append(place + 0.5)
+            positions.append(position + 0.5)
             values.append(float("nan"))
-    return places, values
+    return positions, values
 
 
 def _draw_course(results: Results) -> Figure:
     figure, axes = panels(1, width=6.0)
-    for one in results:
-        steps, method = one.result["steps"], one.key["method"]
+    for done in results:
+        steps, method = done.result["steps"], done.key["method"]
         for name, style in (
             ("deviation", {"label": TITLES[method]}),
             ("bound", {"linestyle": "--"}),
         ):
             axes.plot(*_course(steps, name), **_look(method, hollow=name == "bound"), **style)
-    for place, step in enumerate(results[0].result["steps"] if results else [], start=1):
+    for position, step in enumerate(results[0].result["steps"] if results else [], start=1):
         if "after_reset" in step:
-            axes.axvline(place + 0.5, color=GREY, linestyle=":", linewidth=1.0)
+            axes.axvline(position + 0.5, color=GREY, linestyle=":", linewidth=1.0)
     log_axis(axes)
     axes.set_xticks(range(1, len(results[0].result["steps"]) + 1) if results else [])
     axes.set_xlabel("request")
@@ -293,13 +295,13 @@ def holds(step: Mapping[str, Any]) -> bool:
 def _bounds(_: Any, results: Results) -> list[Finding]:
     steps = _steps(results)
     after = [step["after_reset"] for step in steps if "after_reset" in step]
-    kept = sum(map(holds, [*steps, *after]))
+    count = sum(map(holds, [*steps, *after]))
     looseness = [step["bound"] / step["deviation"] for step in steps if step["deviation"] > 0.0]
     findings = [
         Finding(
-            f"The true deviation lies below every printed bound after {kept} of "
+            f"The true deviation lies below every printed bound after {count} of "
             f"{len(steps) + len(after)} updates and resets.",
-            kept == len(steps) + len(after),
+            count == len(steps) + len(after),
         )
     ]
     if looseness:
@@ -334,8 +336,8 @@ def _resets(_: Any, results: Results) -> list[Finding]:
     if not after:
         return []
     worst, bound = (
-        max(float(one["deviation"]) for one in after),
-        max(float(one["bound"]) for one in after),
+        max(float(reset["deviation"]) for reset in after),
+        max(float(reset["bound"]) for reset in after),
     )
     return [
         Finding(
@@ -350,7 +352,7 @@ def _resets(_: Any, results: Results) -> list[Finding]:
 def _premise(_: Any, results: Results) -> list[Finding]:
     steps = _steps(results)
     finite = sum(step["paper_bound"] is not None for step in steps)
-    refused = sum(one.result["refused"] for one in results)
+    refused = sum(done.result["refused"] for done in results)
     return [
         Finding(
             f"The paper's bound needs ‖T_ap E‖ < 1, which can be shown after {finite} of "
@@ -372,11 +374,11 @@ def _premise(_: Any, results: Results) -> list[Finding]:
 
 
 def _compared(_: Any, results: Results) -> list[Finding]:
-    found = []
+    findings = []
     for rank in results.values("rank"):
         by_method = {
             method: _mean(
-                _worst(one)["deviation"] for one in results.where(method=method, rank=rank)
+                _worst(done)["deviation"] for done in results.where(method=method, rank=rank)
             )
             for method in results.values("method")
             if results.where(method=method, rank=rank)
@@ -386,14 +388,16 @@ def _compared(_: Any, results: Results) -> list[Finding]:
             listed = ", ".join(
                 f"{TITLES[method].lower()} {by_method[method]:.2g}" for method in best
             )
-            found.append(Finding(f"Worst deviations at rank {rank}, from the smallest: {listed}."))
-    return found
+            findings.append(
+                Finding(f"Worst deviations at rank {rank}, from the smallest: {listed}.")
+            )
+    return findings
 
 
 def _totals(settings: Any, results: Results) -> list[Finding]:
-    found = results.where(method="frequent_directions", rank=64) or results
+    group = results.where(method="frequent_directions", rank=64) or results
     names = ("message_bytes", "reset_bytes", "exact_bytes", "rows_bytes")
-    messages, resets, exact, rows = (_mean(one.result[name] for one in found) for name in names)
+    messages, resets, exact, rows = (_mean(done.result[name] for done in group) for name in names)
     return [
         Finding(
             f"With resets counted, a stream of {settings.requests} requests sends "

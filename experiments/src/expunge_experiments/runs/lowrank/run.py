@@ -78,7 +78,7 @@ class StreamSettings:
 
 
 @dataclass(frozen=True)
-class Request:
+class StreamRequest:
     """One request with its truth: the exact statistics of its samples, and the exact head
     afterwards.
     """
@@ -101,7 +101,7 @@ class Stream:
 
     spec: Spec
     start: Statistics
-    requests: tuple[Request, ...]
+    requests: tuple[StreamRequest, ...]
     resolution: float
 
     @classmethod
@@ -141,7 +141,9 @@ class Stream:
             size = len(Message("rows", part).to_bytes(spec))
             batch = Batch.of(spec, rows, own)
             requests.append(
-                Request(index % plan.clients, sign, batch, statistics, head.weights, accuracy, size)
+                StreamRequest(
+                    index % plan.clients, sign, batch, statistics, head.weights, accuracy, size
+                )
             )
         resolution = 2.0 ** -(PUBLICATION_BITS + 1) * float(np.sqrt(spec.width * spec.columns))
         return cls(spec, start, tuple(requests), resolution)
@@ -327,11 +329,11 @@ class LowRank(Experiment[LowRankSettings]):
         }
 
 
-def _take(ledger: ApproximateLedger, request: Request, message: ApproximateMessage) -> None:
+def _take(ledger: ApproximateLedger, request: StreamRequest, message: ApproximateMessage) -> None:
     (ledger.add if request.sign > 0 else ledger.delete)(message)
 
 
-def _distance(stream: Stream, request: Request, head: ApproximateHead) -> dict[str, Any]:
+def _distance(stream: Stream, request: StreamRequest, head: ApproximateHead) -> dict[str, Any]:
     """Deviation from the exact head and its bounds, in Frobenius and spectral norm, over the exact
     head's own norm.
     """
@@ -351,7 +353,7 @@ def _distance(stream: Stream, request: Request, head: ApproximateHead) -> dict[s
 
 def _step(
     stream: Stream,
-    request: Request,
+    request: StreamRequest,
     message: ApproximateMessage,
     head: ApproximateHead,
     dataset: Dataset,
