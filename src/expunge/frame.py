@@ -148,9 +148,10 @@ class Format:
         *,
         version: int = 1,
         remedy: str = "fetch it again",
+        retired: str = "",
     ) -> None:
         self.what, self.magic, self.version, self.remedy = what, magic, version, remedy
-        self._fields = fields
+        self._fields, self._retired = fields, retired  # why earlier versions are refused
         self.size = struct.calcsize(f"<{len(magic)}sB{fields}")  # of all this
 
     def begin(self, *fields: Any) -> bytes:
@@ -164,6 +165,8 @@ class Format:
         if not self.magic.startswith(bytes(start)):
             raise FormatError(f"these bytes are not {self.what}: they do not begin as such")
         version, *fields = reader.fields(f"B{self._fields}", "the beginning")
+        if version < self.version and self._retired:
+            raise FormatError(f"{self.what} of version {version} is refused: {self._retired}")
         if version != self.version:
             raise FormatError(
                 f"{self.what} of version {version} cannot be read; this release reads version "
@@ -176,9 +179,16 @@ class HeaderFormat(Format):
     """Bytes that begin with a header of at most `most` bytes, whose length comes first."""
 
     def __init__(
-        self, what: str, magic: bytes, most: int = 0xFFFFFFFF, *, remedy: str = "fetch it again"
+        self,
+        what: str,
+        magic: bytes,
+        most: int = 0xFFFFFFFF,
+        *,
+        version: int = 1,
+        remedy: str = "fetch it again",
+        retired: str = "",
     ) -> None:
-        super().__init__(what, magic, "I", remedy=remedy)
+        super().__init__(what, magic, "I", version=version, remedy=remedy, retired=retired)
         self._most = most
 
     def write(self, header: bytes, *parts: Bytes) -> bytes:

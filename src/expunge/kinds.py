@@ -25,9 +25,9 @@ AuditState = Literal[AuditResult, "under way", "abandoned"]  # abandoned by a re
 # Of a round of secure aggregation: what it is for; where it is at the server, and what it is to a
 # client that asks; and where a participant is, by what it said last.
 Purpose = Literal["change", "audit", "rebuild"]
-Phase = Literal["joining", "sharing", "masking", "revealing", "done"]
+Phase = Literal["joining", "sharing", "masking", "agreeing", "revealing", "done"]
 AnsweredPhase = Literal[Phase, "aborted", "closed"]
-Stage = Literal["joined", "shared", "masked", "revealed"]
+Stage = Literal["joined", "shared", "masked", "agreed", "revealed"]
 SampleState = Literal["adding", "live", "withdrawn", "deleting"]  # in client/states.py
 
 MESSAGES: tuple[MessageKind, ...] = get_args(MessageKind)

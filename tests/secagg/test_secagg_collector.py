@@ -29,7 +29,7 @@ from support.secagg import (
 from support.secagg_refusals import ANN, BOB, CAT, refused, resaid, retold, snapshot, unmoved
 
 
-@pytest.mark.parametrize("phase", ["joining", "sharing", "masking", "revealing"])
+@pytest.mark.parametrize("phase", ["joining", "sharing", "masking", "agreeing", "revealing"])
 def test_a_message_twice_is_taken_once_and_another_one_is_refused(phase: str) -> None:
     room = Room(draw_vectors(3))
     if phase == "joining":
@@ -40,7 +40,7 @@ def test_a_message_twice_is_taken_once_and_another_one_is_refused(phase: str) ->
         room.until(phase)
         data = room.answer(ANN)
         room.hear(ANN, data)
-        body = bytearray(messages.read_client_message(data).body)
+        body = bytearray(messages.read_client_message(data).body) or bytearray(1)
         body[0] ^= 1
         other = resaid(data, key_of(ANN), bytes(body))
     before = snapshot(room.collector)
@@ -64,7 +64,7 @@ def test_messages_out_of_turn_are_refused() -> None:
         for way, name, data in full.transcript
         if way == "up" and name == ANN
     }
-    for kind in ("shares", "masked", "reveal"):
+    for kind in ("shares", "masked", "agreed", "reveal"):
         refused(
             room,
             said[kind],
@@ -202,7 +202,8 @@ def test_malformed_bytes_are_refused() -> None:
         join.replace(b"said", b"told"),
     ):
         refused(room, data, "malformed")
-    refused(room, join[:13] + b"\x02" + join[14:], "malformed", "version 2")
+    refused(room, join[:13] + b"\x03" + join[14:], "malformed", "version 3")
+    refused(room, join[:13] + b"\x01" + join[14:], "malformed", "version 1 is refused: a server")
     for change in (
         {"more": 1},
         {"sequence": -1},
@@ -276,10 +277,35 @@ def test_a_wrong_share_of_a_holder_is_named_and_not_used() -> None:
     assert np.array_equal(room.collector.sum(), total(room.vectors.values()))
 
 
+def test_agreements_to_other_survivors_or_with_a_body_are_refused() -> None:
+    room = Room(draw_vectors(5))
+    room.until("agreeing")
+    agreed = room.answer(BOB)
+    refused(
+        room,
+        resaid(agreed, key_of(BOB), survivors="0" * 64),
+        "wrong-round",
+        "client-01 agrees to another list of survivors",
+    )
+    refused(room, resaid(agreed, key_of(BOB), b"more"), "malformed", "4 where 0 are expected")
+    for name in room.names[2:]:
+        room.hear(name, room.answer(name))
+    with pytest.raises(
+        Aborted,
+        match=r"3 of 5 clients agreed on who survived, but 4 must .client-00, client-01 did not",
+    ):
+        room.collector.advance()
+    room.hear(BOB, agreed)  # it was slow, not lost
+    room.collector.advance()
+    room.go(without=[ANN])  # who survived and did not agree is in the sum all the same
+    assert np.array_equal(room.collector.sum(), total(room.vectors.values()))
+
+
 def test_a_wrong_share_of_a_mask_key_is_named() -> None:
     room = Room(draw_vectors(5))
     room.until("masking")
     room.go(without=[ANN])
+    room.go()
     reveal = room.answer(BOB)
     shares = bytearray(messages.read_client_message(reveal).body)
     shares[0] ^= 1
@@ -342,6 +368,7 @@ def test_shares_that_were_not_dealt_together_name_their_dealer(
     room.hear(ANN, cheating(room, ANN, committed=True, which=which))
     room.go()
     room.go(without=out)
+    room.go()
     with pytest.raises(Aborted, match=f"client-00 dealt wrong shares: .* do not give its {what}"):
         room.go(without=[ANN])
     with pytest.raises(ProtocolError, match="no sum yet"):

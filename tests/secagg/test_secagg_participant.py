@@ -5,6 +5,7 @@ not changed.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from expunge.secagg.keys import Private
 from expunge.secagg.roster import Join, Roster
 from support.secagg import (
     OPENING,
+    RING,
     RULES,
     SPARSE,
     Room,
@@ -202,9 +204,9 @@ def test_deliveries_that_cannot_be_are_refused() -> None:
             "stranger cannot have dealt",
         ),
         (
-            retold("deliveries", deliveries, body[:146], senders=[BOB]),
+            retold("deliveries", deliveries, body[:292], senders=[BOB, CAT]),
             EvidenceError,
-            "1 neighbours of client-00 are left, too few",
+            "2 neighbours of client-00 are left, too few",
         ),
         (
             retold("deliveries", deliveries, body[:146]),
@@ -295,7 +297,7 @@ def test_survivors_that_cannot_be_are_refused() -> None:
         (
             retold("survivors", survivors, clients=alive[:3]),
             EvidenceError,
-            "3 of 7 clients survived, fewer than the 4",
+            "3 of 7 clients survived, fewer than the 5",
         ),
         (
             retold("survivors", survivors, clients=alive[:2]),
@@ -312,36 +314,154 @@ def test_survivors_that_cannot_be_are_refused() -> None:
 
 
 def test_survivors_among_whom_too_few_hold_shares_are_refused() -> None:
-    room = Room(draw_vectors(20), SPARSE)
-    room.until("revealing")
+    room = Room(draw_vectors(RING), SPARSE)
+    room.until("agreeing")
     participant, survivors = room.participants[ANN], room.told(ANN)
     roster = Roster.read(state_of(participant).roster)
+    assert (len(roster.neighbours(ANN)), roster.plan.threshold) == (10, 7)
     strangers = [name for name in roster.names if name not in roster.neighbours(ANN)]
-    assert len(strangers) == roster.plan.survivors == 14
+    assert len(strangers) + 1 >= roster.plan.survivors
     alive = sorted([*strangers, roster.neighbours(ANN)[0]])
     data = retold("survivors", survivors, clients=alive)
     unmoved(
         participant,
         EvidenceError,
-        "2 holders of the shares of client-00 survived, fewer than the 3",
+        "2 holders of the shares of client-00 survived, fewer than the 7",
         lambda: participant.on_survivors(data),
     )
 
 
-def test_shares_are_revealed_for_one_list_only() -> None:
+def test_a_client_agrees_to_one_list_only() -> None:
     room = Room(draw_vectors(7))
-    room.until("revealing")
+    room.until("agreeing")
     participant, survivors = room.participants[ANN], room.told(ANN)
-    reveal = participant.on_survivors(survivors)
+    agreed = participant.on_survivors(survivors)
     other = retold("survivors", survivors, clients=room.names[:-1])
-    for one in (
-        participant,
-        Participant.from_bytes(participant.to_bytes(), key_of(ANN), room.rules),
-    ):
+    for _ in range(2):  # having agreed, and having revealed
+        for one in (
+            participant,
+            Participant.from_bytes(participant.to_bytes(), key_of(ANN), room.rules),
+        ):
+            unmoved(
+                one,
+                EvidenceError,
+                "agreed to another list of survivors",
+                lambda one=one: one.on_survivors(other),
+            )
+            assert one.on_survivors(survivors) == agreed
+        if room.collector.phase == "agreeing":
+            room.go()
+            participant.on_agreements(room.told(ANN), room.pins)
+
+
+# -- agreements that lie ---------------------------------------------------------------------------
+
+
+def test_agreements_that_cannot_be_are_refused() -> None:
+    room = Room(draw_vectors(7))
+    room.until("masking")
+    room.go(without=[CAT])  # so that CAT is not among the survivors
+    survivors = room.told(ANN)
+    early = copy.copy(room.participants[ANN])
+    room.go()
+    participant, agreements = room.participants[ANN], room.told(ANN)
+    header, body = messages.read_server_message("agreements", agreements)
+    agreed, signatures = header["clients"], bytes(body)
+    assert agreed == [ANN, BOB, *room.names[3:]]
+    assert Roster.read(state_of(participant).roster).plan.quorum == 5
+    swapped = signatures[64:128] + signatures[:64] + signatures[128:]
+    altered = bytes([signatures[0] ^ 1]) + signatures[1:]
+    invented = SigningKey(b"e" * 32).sign(b"")
+    cases: list[tuple[bytes, type[Exception], str]] = [
+        (
+            retold("agreements", agreements, signatures[: 4 * 64], clients=agreed[:4]),
+            EvidenceError,
+            "4 clients agreed on who survived, fewer than the 5 of 7",
+        ),
+        (retold("agreements", agreements, b"", clients=[]), EvidenceError, "0 clients agreed"),
+        (
+            retold("agreements", agreements, signatures + invented, clients=sorted([*agreed, CAT])),
+            EvidenceError,
+            "client-02 cannot have agreed",
+        ),
+        (
+            retold("agreements", agreements, signatures + invented, clients=[*agreed, "stranger"]),
+            EvidenceError,
+            "stranger cannot have agreed",
+        ),
+        (
+            retold("agreements", agreements, signatures, clients=[agreed[0], *agreed[:-1]]),
+            FormatError,
+            "name nobody twice",
+        ),
+        (retold("agreements", agreements, swapped), EvidenceError, "agreement of client-00 is not"),
+        (retold("agreements", agreements, altered), EvidenceError, "agreement of client-00 is not"),
+        (retold("agreements", agreements, signatures[:-1]), FormatError, "truncated"),
+        (retold("agreements", agreements, survivors="0" * 64), EvidenceError, "other survivors"),
+        (retold("agreements", agreements, roster="0" * 64), EvidenceError, "not of this round"),
+        (survivors, FormatError, "agreements was expected"),
+    ]
+    for data, error, match in cases:
         unmoved(
-            one, EvidenceError, "another list of survivors", lambda one=one: one.on_survivors(other)
+            participant,
+            error,
+            match,
+            lambda data=data: participant.on_agreements(data, room.pins),
         )
-        assert one.on_survivors(survivors) == reveal
+    other = room.pins | {CAT: key_of("other").public}
+    unmoved(
+        participant,
+        EvidenceError,
+        "join of client-02",
+        lambda: participant.on_agreements(agreements, other),
+    )
+    unmoved(
+        early,
+        ProtocolError,
+        "before this client agreed",
+        lambda: early.on_agreements(agreements, room.pins),
+    )
+    participant.on_agreements(agreements, room.pins)
+
+
+def test_agreements_to_another_list_or_round_are_refused() -> None:
+    """Signatures of other rounds, and of other lists of the same round, are worth nothing."""
+    room, other = (
+        Room(draw_vectors(7)),
+        Room(draw_vectors(7), opening=replace(OPENING, round="2" * 32)),
+    )
+    for one in (room, other):
+        one.until("revealing")
+    _, body = messages.read_server_message("agreements", other.told(ANN))
+    participant, agreements = room.participants[ANN], room.told(ANN)
+    data = retold("agreements", agreements, bytes(body))
+    unmoved(
+        participant,
+        EvidenceError,
+        "agreement of client-00 is not signed",
+        lambda: participant.on_agreements(data, room.pins),
+    )
+    split = Room(draw_vectors(7))
+    split.until("agreeing")
+    survivors = split.told(ANN)
+    fewer = retold("survivors", survivors, clients=split.names[:-1])
+    for name in split.names:
+        told = survivors if name in (ANN, split.names[-1]) else fewer
+        split.participants[name].on_survivors(told)
+    signatures = b"".join(split.participants[name].message[-64:] for name in split.names[:-1])
+    forged = retold(
+        "agreements", agreements, signatures, clients=split.names[:-1], survivors=_digest(survivors)
+    )
+    unmoved(
+        split.participants[ANN],
+        EvidenceError,
+        "agreement of client-01 is not signed",
+        lambda: split.participants[ANN].on_agreements(forged, split.pins),
+    )
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def test_the_sum_of_fewer_than_the_rules_ask_for_cannot_be_had_even_by_a_server_without_rules() -> (
@@ -361,5 +481,5 @@ def test_the_sum_of_fewer_than_the_rules_ask_for_cannot_be_had_even_by_a_server_
         | {"clients": alive, "kind": "survivors"}
     )
     for name in alive:
-        with pytest.raises(EvidenceError, match="2 of 5 clients survived, fewer than the 3"):
+        with pytest.raises(EvidenceError, match="2 of 5 clients survived, fewer than the 4"):
             room.participants[name].on_survivors(data)

@@ -131,7 +131,7 @@ def test_keys_differ_by_use_round_roster_and_names() -> None:
 
 def test_the_context_is_canonical_json() -> None:
     text = CONTEXT._text("pair mask", "a-b.c", "d_e")
-    prefix = b"expunge\x00aggregation\x00\x01"
+    prefix = b"expunge\x00aggregation\x00\x02"
     assert text == prefix + canonical.encode(
         ["pair mask", CONTEXT.federation, CONTEXT.round, CONTEXT.roster, "a-b.c", "d_e"]
     )

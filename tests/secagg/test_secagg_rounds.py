@@ -20,8 +20,10 @@ from expunge.secagg.plan import share_of
 from support.samples import SPEC, draw, statistics_of
 from support.secagg import (
     OPENING,
+    RING,
     RULES,
     SPARSE,
+    STEPS,
     Room,
     draw_vectors,
     key_of,
@@ -31,14 +33,11 @@ from support.secagg import (
 )
 
 NEVER = "never"
-WHEN = st.sampled_from([NEVER, NEVER, NEVER, "sharing", "masking", "revealing"])
+WHEN = st.sampled_from([NEVER, NEVER, NEVER, *STEPS])
 
 
 def dropped(when: dict[str, str]) -> dict[str, list[str]]:
-    return {
-        step: [name for name, step_of in when.items() if step_of == step]
-        for step in ("sharing", "masking", "revealing")
-    }
+    return {step: [name for name, step_of in when.items() if step_of == step] for step in STEPS}
 
 
 def outcome(room: Room, drops: dict[str, list[str]]) -> wide.Wide | str:
@@ -55,8 +54,8 @@ def test_the_sum_is_exact_or_there_is_none(when: list[str], length: int, seed: i
     clients = len(when)
     room = Room(draw_vectors(clients, length, seed))
     by_name = {name_of(place): step for place, step in enumerate(when)}
-    included = [name for name, step in by_name.items() if step in (NEVER, "revealing")]
-    gone, allowed = clients - when.count(NEVER), share_of(RULES.dropouts, clients)
+    included = [name for name, step in by_name.items() if step not in ("sharing", "masking")]
+    gone, allowed = clients - when.count(NEVER), clients - plan(RULES, clients).survivors
     found = outcome(room, dropped(by_name))
     if isinstance(found, str):
         assert gone > allowed or len(included) < RULES.fewest
@@ -70,20 +69,20 @@ def test_the_sum_is_exact_or_there_is_none(when: list[str], length: int, seed: i
     assert np.array_equal(found, total(room.vectors[name] for name in included))
 
 
-@given(st.integers(14, 24), st.integers(0, 2**32), st.data())
-@settings(max_examples=12)
+@given(st.integers(RING, RING + 20), st.integers(0, 2**32), st.data())
+@settings(max_examples=5)
 def test_the_sum_is_exact_on_a_ring_that_is_not_complete(
     clients: int, seed: int, data: st.DataObject
 ) -> None:
     room = Room(draw_vectors(clients, 3, seed), SPARSE, seed=str(seed))
     assert plan(SPARSE, clients).degree < clients - 1
     names = data.draw(st.permutations(room.names))[: share_of(SPARSE.dropouts, clients)]
-    when = {name: data.draw(st.sampled_from(["sharing", "masking", "revealing"])) for name in names}
+    when = {name: data.draw(st.sampled_from(STEPS)) for name in names}
     found = outcome(room, dropped(when))
     if isinstance(found, str):  # these rules allow for that one time in four
         assert "shares are needed to open a mask" in found
         return
-    included = [name for name in room.names if when.get(name, "revealing") == "revealing"]
+    included = [name for name in room.names if when.get(name) not in ("sharing", "masking")]
     assert [name for name, _ in room.collector.included] == included
     assert np.array_equal(found, total(room.vectors[name] for name in included))
 
@@ -97,7 +96,7 @@ def test_the_sum_over_those_included_has_the_digest_of_the_plain_sum(clients: in
         for name in names
     }
     room = Room({name: Contribution.of(*parts[name], SPEC).vector() for name in names})
-    out = names[: share_of(RULES.dropouts, clients)] if clients > 3 else []
+    out = names[: clients - plan(RULES, clients).survivors]
     third = len(out) // 3
     found = Contribution.from_vector(
         SPEC, room.run({"sharing": out[:third], "masking": out[third:-1], "revealing": out[-1:]})
@@ -110,8 +109,17 @@ def test_the_sum_over_those_included_has_the_digest_of_the_plain_sum(clients: in
     assert set(out[-1:]) <= set(kept)
 
 
-def test_three_clients_are_enough_and_one_may_vanish_at_the_end() -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_three_clients_are_enough_but_none_may_vanish(step: str) -> None:
+    """Of three, one may collude: two that agree are no quorum, and two shares open nothing."""
     room = Room(draw_vectors(3))
+    assert np.array_equal(room.run(), total(room.vectors.values()))
+    with pytest.raises(Aborted):
+        Room(draw_vectors(3)).run({step: [name_of(1)]})
+
+
+def test_of_four_clients_one_may_vanish_at_the_end() -> None:
+    room = Room(draw_vectors(4))
     assert np.array_equal(room.run({"revealing": [name_of(1)]}), total(room.vectors.values()))
 
 
@@ -132,6 +140,8 @@ def test_phases_show_who_is_awaited_and_what_to_say() -> None:
     room.go(without=[name_of(3)])
     assert (collector.phase, collector.awaited) == ("masking", frozenset(room.names[:3]))
     assert collector.say(name_of(3)) is None
+    room.go()
+    assert (collector.phase, collector.say(name_of(3))) == ("agreeing", None)
     room.go()
     assert (collector.phase, collector.say(name_of(3))) == ("revealing", None)
     room.go()
@@ -159,7 +169,7 @@ def test_too_few_that_joined_may_be_waited_for() -> None:
     assert room.collector.phase == "joining"
     room.join(room.names[2:])
     room.collector.advance()
-    for _ in range(3):
+    for _ in STEPS:
         room.go()
     assert np.array_equal(room.collector.sum(), total(room.vectors.values()))
 
@@ -187,13 +197,13 @@ def test_too_few_revealed_shares_abort_and_may_be_waited_for() -> None:
     room = Room(draw_vectors(5))
     room.until("revealing")
     answers = {name: room.answer(name) for name in room.names}
-    for name in room.names[:2]:
+    for name in room.names[:3]:
         room.hear(name, answers[name])
     with pytest.raises(
-        Aborted, match="3 shares are needed to open a mask, but there are fewer for client-00"
+        Aborted, match="4 shares are needed to open a mask, but there are fewer for client-00"
     ):
         room.collector.advance()
-    assert room.collector.awaited == frozenset(room.names[2:])
+    assert room.collector.awaited == frozenset(room.names[3:])
     room.hear(room.names[4], answers[room.names[4]])
     room.collector.advance()
     assert np.array_equal(room.collector.sum(), total(room.vectors.values()))
@@ -218,7 +228,7 @@ def test_participants_stored_at_every_phase_say_the_same_bytes(drops: dict[str, 
     stored.join()
     stored.collector.advance()
     gone: set[str] = set()
-    for step in ("sharing", "masking", "revealing"):
+    for step in STEPS:
         restored(stored)
         gone |= set(drops.get(step, ()))
         stored.go(without=gone)
@@ -247,8 +257,13 @@ def test_every_answer_may_be_asked_for_again() -> None:
     assert again.on_deliveries(deliveries, vector) == again.message == masked
     room.go()
     survivors = room.told(name_of(0))
-    reveal = participant.on_survivors(survivors)
-    assert participant.on_survivors(survivors) == participant.message == reveal
+    agreed = participant.on_survivors(survivors)
+    assert participant.on_survivors(survivors) == participant.message == agreed
+    room.go()
+    agreements = room.told(name_of(0))
+    reveal = participant.on_agreements(agreements, room.pins)
+    assert participant.on_agreements(agreements, room.pins) == participant.message == reveal
+    assert participant.on_survivors(survivors) == agreed
     assert participant.join_digest == hashlib.sha256(join).hexdigest()
 
 
@@ -257,7 +272,7 @@ def test_the_last_state_has_no_secrets() -> None:
     room.join()
     drawn = {name: state_of(participant).secrets for name, participant in room.participants.items()}
     room.collector.advance()
-    for _ in range(2):
+    for _ in STEPS[:-1]:
         room.go()
     held = {name: state_of(participant).held for name, participant in room.participants.items()}
     room.go()
@@ -289,8 +304,8 @@ def test_a_damaged_or_foreign_state_is_refused() -> None:
             )
     with pytest.raises(FormatError, match=r"a participant.s state are truncated"):
         Participant.from_bytes(data[:5], key_of(name_of(0)), RULES)
-    with pytest.raises(FormatError, match="version 2"):
-        Participant.from_bytes(data[:20] + b"\x02" + data[21:], key_of(name_of(0)), RULES)
+    with pytest.raises(FormatError, match="version 3"):
+        Participant.from_bytes(data[:20] + b"\x03" + data[21:], key_of(name_of(0)), RULES)
     with pytest.raises(EvidenceError, match="joined with key"):
         Participant.from_bytes(data, key_of(name_of(1)), RULES)
     with pytest.raises(SpecMismatchError, match="amended"):
@@ -308,7 +323,7 @@ def test_messages_introduce_themselves() -> None:
         for direction, name, data in room.transcript
         if direction == "up" and name == name_of(1)
     ]
-    assert kinds == ["join", "shares", "masked", "reveal"]
+    assert kinds == ["join", "shares", "masked", "agreed", "reveal"]
     found = read_preamble(room.transcript[0][2])
     assert (found.federation, found.round, found.client, found.sequence) == (
         OPENING.federation,
@@ -325,7 +340,7 @@ def test_the_bytes_of_a_whole_round_are_these() -> None:
     room = Room(draw_vectors(6))
     room.run({"masking": [name_of(2)], "revealing": [name_of(4)]})
     digest = hashlib.sha256(b"".join(data for _, _, data in room.transcript)).hexdigest()
-    assert digest == "22c67b9ca1c16f4e48ee7db577212c21c66d0fb40236b9dc64d6b0f6c6f6d540"
+    assert digest == "98ac2a336e509fff90e1c6c395c71cffccc98eb5cc8852d1be9cd9f8c85024ca"
 
 
 def test_an_opening_is_whole_or_refused() -> None:

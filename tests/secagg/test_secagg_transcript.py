@@ -18,7 +18,7 @@ from expunge.secagg import Contribution, MaskedVector, messages, parcels, shamir
 from expunge.secagg.keys import Private, Secrets
 from expunge.secagg.roster import Roster
 from support.samples import SPEC, draw, statistics_of
-from support.secagg import Room, draw_vectors, name_of, state_of, total
+from support.secagg import STEPS, Room, draw_vectors, name_of, state_of, total
 
 DROPS = {"sharing": ["client-00"], "masking": ["client-03"], "revealing": ["client-05"]}
 CLIENTS = 9
@@ -38,7 +38,7 @@ class Curious:
             self.secrets[name] = state_of(participant).secrets
         self.room.collector.advance()
         gone: set[str] = set()
-        for step in ("sharing", "masking", "revealing"):
+        for step in STEPS:
             gone |= set(drops.get(step, ()))
             self.room.go(without=gone)
         # From here on, bytes alone.

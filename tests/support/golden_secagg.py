@@ -102,6 +102,12 @@ def aggregation() -> dict[str, Any]:
         if name != GONE:
             hear(name, clients[name].on_survivors(survivors))
     collector.advance()
+    agreements = collector.say("hospital-a") or b""
+    told["agreements"] = agreements.hex()
+    for name in NAMES:
+        if name != GONE:
+            hear(name, clients[name].on_agreements(agreements, pins))
+    collector.advance()
     turn = {
         "actor": "hospital-a",
         "aggregation": OPENING.round,
@@ -134,6 +140,7 @@ def aggregation() -> dict[str, Any]:
         "plan": {
             "degree": roster.plan.degree,
             "threshold": roster.plan.threshold,
+            "quorum": roster.plan.quorum,
             "survivors": roster.plan.survivors,
         },
         "vectors": {name: numbers(contribution_of(name).vector()) for name in NAMES},

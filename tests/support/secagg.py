@@ -20,10 +20,9 @@ from expunge.secagg.roster import Join, Roster
 
 RULES = Aggregation()
 OPENING = Opening("f" * 32, "0" * 31 + "1", "change", "d" * 64, "e" * 64)
-SPARSE = Aggregation(
-    dropouts=30, colluding=10, security_bits=2, completion_bits=2
-)  # a ring that is not complete, with few clients
-STEPS = ("sharing", "masking", "revealing")
+SPARSE = Aggregation(dropouts=10, colluding=2, security_bits=2, completion_bits=2)
+RING = 130  # clients, so that with these rules the ring is not complete
+STEPS = ("sharing", "masking", "agreeing", "revealing")
 
 
 def randomness(seed: str) -> Callable[[int], bytes]:
@@ -130,7 +129,9 @@ class Room:
             return participant.on_roster(data, self.pins)
         if self.collector.phase == "masking":
             return participant.on_deliveries(data, self.vectors[name])
-        return participant.on_survivors(data)
+        if self.collector.phase == "agreeing":
+            return participant.on_survivors(data)
+        return participant.on_agreements(data, self.pins)
 
     def go(self, *, without: Iterable[str] = ()) -> None:
         """One phase: all who are awaited answer, but for some; then the next phase."""

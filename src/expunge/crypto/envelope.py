@@ -19,7 +19,7 @@ from expunge.crypto.keys import SIGNATURE_BYTES, PublicKey, SigningKey
 from expunge.errors import EvidenceError, FormatError
 from expunge.frame import Bytes, HeaderFormat
 
-_TYPE = "application/vnd.expunge.{}.v1+json"
+_TYPE = "application/vnd.expunge.{}.v{}+json"
 _MOST_HEADER = 1 << 20
 _KEY_ID = re.compile("[0-9a-f]{64}")
 
@@ -35,9 +35,9 @@ def preauthentication(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
 
 
-def payload_type(kind: str) -> str:
+def payload_type(kind: str, version: int = 1) -> str:
     """The media type of one kind of payload, such as "receipt"."""
-    return _TYPE.format(kind)
+    return _TYPE.format(kind, version)
 
 
 @dataclass(frozen=True)
@@ -260,6 +260,7 @@ class SignedHeader:
     kind: str
     data: bytes
     signature: bytes
+    version: int = 1
 
     @property
     def digest(self) -> str:
@@ -269,7 +270,7 @@ class SignedHeader:
     @property
     def covered(self) -> bytes:
         """What the signature covers."""
-        return preauthentication(payload_type(self.kind), self.data)
+        return preauthentication(payload_type(self.kind, self.version), self.data)
 
     def verify(self, key: PublicKey) -> None:
         """Raise EvidenceError unless `key` signed this header."""
@@ -281,14 +282,22 @@ class SignedFormat(HeaderFormat):
     header gives as `body`.
     """
 
-    def __init__(self, kind: str, what: str, magic: bytes) -> None:
-        super().__init__(what, magic, _MOST_HEADER, remedy="offer it again")
+    def __init__(
+        self, kind: str, what: str, magic: bytes, *, version: int = 1, retired: str = ""
+    ) -> None:
+        super().__init__(
+            what, magic, _MOST_HEADER, version=version, remedy="offer it again", retired=retired
+        )
         self._kind = kind
 
     def sign(self, header: dict[str, Any], body: bytes, key: SigningKey) -> bytes:
         """The bytes of a frame. Law: the same arguments give the same bytes."""
         data = header_bytes(header, body)
-        return self.write(data, key.sign(SignedHeader(self._kind, data, b"").covered), body)
+        return self.write(data, key.sign(self.signed(data, b"").covered), body)
+
+    def signed(self, header: bytes, signature: bytes) -> SignedHeader:
+        """The header of a frame with a signature, which is not checked."""
+        return SignedHeader(self._kind, header, signature, self.version)
 
     def read_signed(self, data: Bytes) -> tuple[SignedHeader, memoryview]:
         """Header and body, with nothing said about who signed the one, nor whether the other is
@@ -296,7 +305,7 @@ class SignedFormat(HeaderFormat):
         """
         header, reader = self.read(data)
         signature = bytes(reader.take(SIGNATURE_BYTES, "the signature"))
-        return SignedHeader(self._kind, header, signature), reader.rest()
+        return self.signed(header, signature), reader.rest()
 
     def signature_end(self, start: Bytes) -> int:
         """Where the signature ends, as far as these first bytes tell: as many bytes say who

@@ -1,8 +1,8 @@
 """Collector: the server's part in one round of secure aggregation, with no I/O and no clock.
 
-Its phases: joining, sharing, masking, revealing, done. In each, `take` hears what clients say,
-`say` tells a client what it must know, and `advance` continues with those that have answered. When
-to advance is for the caller, who has a clock.
+Its phases: joining, sharing, masking, agreeing, revealing, done. In each, `take` hears what clients
+say, `say` tells a client what it must know, and `advance` continues with those that have answered.
+When to advance is for the caller, who has a clock.
 
 Laws: a message that is refused changes nothing, and one that was taken before is taken again
 without effect; an `advance` that raises Aborted (the end of a round without a sum) changes nothing
@@ -156,6 +156,7 @@ _KINDS: dict[Phase, ClientKind | None] = {
     "joining": "join",
     "sharing": "shares",
     "masking": "masked",
+    "agreeing": "agreed",
     "revealing": "reveal",
     "done": None,
 }
@@ -191,6 +192,8 @@ class Collector:
         self._hidden: MaskedVector | None = None
         self._survivors: frozenset[str] = frozenset()
         self._told_survivors = b""
+        self._agreed: dict[str, bytes] = {}  # signatures
+        self._told_agreements = b""
         self._revealed: dict[str, dict[str, bytes]] = {}
         self._sum: Wide | None = None
 
@@ -207,6 +210,7 @@ class Collector:
         answered = {
             "sharing": self._dealt.keys(),
             "masking": self._masked,
+            "agreeing": self._agreed.keys(),
             "revealing": self._revealed.keys(),
         }
         return self._members().difference(answered.get(self.phase, ()))
@@ -225,7 +229,7 @@ class Collector:
         return self._sum
 
     def say(self, client: str) -> bytes | None:
-        """What this client must know in this phase: roster, deliveries or survivors.
+        """What this client must know in this phase: roster, deliveries, survivors or agreements.
 
         None if it has no part in it.
         """
@@ -233,13 +237,16 @@ class Collector:
             return None
         if self.phase == "sharing":
             return self._known().data
-        return self._deliveries(client) if self.phase == "masking" else self._told_survivors
+        if self.phase == "masking":
+            return self._deliveries(client)
+        return self._told_survivors if self.phase == "agreeing" else self._told_agreements
 
     def _members(self) -> frozenset[str]:
         """From whom a message is expected in this phase."""
         members = {
             "sharing": frozenset(self._joins),
             "masking": self._dealers,
+            "agreeing": self._survivors,
             "revealing": self._survivors,
         }
         return members.get(self.phase, frozenset())
@@ -294,6 +301,7 @@ class Collector:
             "join": self._take_join,
             "shares": self._take_shares,
             "masked": self._take_masked,
+            "agreed": self._take_agreed,
             "reveal": self._take_reveal,
         }
         try:
@@ -424,13 +432,21 @@ class Collector:
         self._length = expected
         self._masked.add(client)
 
-    def _take_reveal(self, message: ClientMessage) -> None:
-        holder, roster = message.client, self._known()
+    def _take_agreed(self, message: ClientMessage) -> None:
+        self._require_survivors(message, "agrees to")
+        messages.pieces(message.body, 0, 1, "an agreement")
+        self._agreed[message.client] = message.signed.signature
+
+    def _require_survivors(self, message: ClientMessage, what: str) -> None:
         if message.header["survivors"] != hashlib.sha256(self._told_survivors).hexdigest():
             raise RefusedError(
                 "wrong-round",
-                f"{holder} reveals shares for another list of survivors than the one it was sent",
+                f"{message.client} {what} another list of survivors than the one it was sent",
             )
+
+    def _take_reveal(self, message: ClientMessage) -> None:
+        holder, roster = message.client, self._known()
+        self._require_survivors(message, "reveals shares for")
         dealers = [name for name in roster.holders(holder) if name in self._dealers]
         pieces = messages.pieces(message.body, len(dealers), SHARE_BYTES, "revealed shares")
         shares = {dealer: bytes(share) for dealer, share in zip(dealers, pieces, strict=True)}
@@ -474,6 +490,7 @@ class Collector:
             "joining": self._end_joining,
             "sharing": self._end_sharing,
             "masking": self._end_masking,
+            "agreeing": self._end_agreeing,
         }
         if self.phase == "done":
             raise ProtocolError("the round is done: it cannot advance")
@@ -509,6 +526,23 @@ class Collector:
         self._survivors = survivors
         self._told_survivors = messages.write_server_message(
             {"clients": sorted(survivors), "kind": "survivors"} | self._round()
+        )
+
+    def _end_agreeing(self) -> None:
+        quorum, agreed = self._known().plan.quorum, sorted(self._agreed)
+        if len(agreed) < quorum:
+            raise Aborted(
+                f"{len(agreed)} of {len(self.clients)} clients agreed on who survived, but "
+                f"{quorum} must ({listed(self._survivors - set(agreed))} did not). Nothing was "
+                "learnt or applied; open another round"
+            )
+        header = {
+            "clients": agreed,
+            "kind": "agreements",
+            "survivors": hashlib.sha256(self._told_survivors).hexdigest(),
+        }
+        self._told_agreements = messages.write_server_message(
+            header | self._round(), b"".join(self._agreed[name] for name in agreed)
         )
 
     def _end_revealing(self) -> None:

@@ -104,7 +104,7 @@ class Context:
     def _text(self, use: str, *names: str) -> bytes:
         # Names, uses and hexadecimal digits need no escapes, so this is their canonical JSON.
         listed = '","'.join((use, self.federation, self.round, self.roster, *names))
-        return f'expunge\x00aggregation\x00\x01["{listed}"]'.encode("ascii")
+        return f'expunge\x00aggregation\x00\x02["{listed}"]'.encode("ascii")
 
     def key(self, secret: bytes, use: str, *names: str) -> bytes:
         """The key for one use between these clients, in this order."""

@@ -3,9 +3,9 @@
 Integers are little-endian; a header is canonical JSON; digests, keys and commitments in headers are
 lower-case hexadecimal.
 
-*Said* by a client: `expunge`, NUL, `said`, NUL; version 1 (one byte); the length of the header
+*Said* by a client: `expunge`, NUL, `said`, NUL; version 2 (one byte); the length of the header
 (uint32); the header; an Ed25519 signature of 64 bytes over the PAE of
-`application/vnd.expunge.aggregation.v1+json` and the header; the body. *Told* by the server:
+`application/vnd.expunge.aggregation.v2+json` and the header; the body. *Told* by the server:
 `expunge`, NUL, `told`, NUL, version, length, header, body; the server signs the answer that
 contains it. Every header has `kind`, `federation`, `round` and `body` (SHA-256 of the body); the
 said ones have `client` and `sequence`; all but join and roster have `roster`, the SHA-256 of the
@@ -24,6 +24,9 @@ bytes of the roster.
 - said `masked`: `deliveries` (SHA-256 of their bytes), `length`. Body: the masked vector, 16 bytes
   an entry.
 - told `survivors`: `clients` (whose masked vectors arrived, sorted). No body.
+- said `agreed`: `survivors` (SHA-256 of their bytes). No body.
+- told `agreements`: `survivors`, `clients` (survivors that agreed, sorted). Body: for each of them
+  the signature of its `agreed`, whose header follows from the roster and the survivors, 64 bytes.
 - said `reveal`: `survivors` (SHA-256 of their bytes). Body: for itself and each sender of the
   deliveries, sorted by name, a share of 33 bytes: of the self seed of a survivor, of the mask key
   of another.
@@ -33,7 +36,7 @@ seed and of the mask key, 33 bytes each, by ChaCha20-Poly1305 with a nonce of ze
 this parcel alone, with both digests as associated data), and the digests of both shares (32 each).
 
 Keys are HKDF-SHA256 without salt, 32 bytes; digests of secrets are SHA-256. Both are bound by a
-*context*: `expunge`, NUL, `aggregation`, NUL, 0x01 and the canonical JSON of `[use, federation,
+*context*: `expunge`, NUL, `aggregation`, NUL, 0x02 and the canonical JSON of `[use, federation,
 round, roster, names...]`, which is HKDF's info, and precedes the content of a digest. Uses and
 names:
 
@@ -48,7 +51,10 @@ names:
 
 The holders of a client's shares are the client and its neighbours, sorted by name and numbered from
 1 (shamir.py). The ring of neighbours (roster.py) has the seed SHA-256 of the context with use
-`ring` and no names; degree and threshold are those of plan.py.
+`ring` and no names; degree, threshold and quorum are those of plan.py.
+
+Version 1 had no agreement and a lower threshold: a server that lied could open a client's vector.
+Its messages are refused.
 """
 
 from __future__ import annotations
@@ -72,15 +78,28 @@ from expunge.ridge.spec import Aggregation
 from expunge.secagg.plan import Opening
 from expunge.wire import request, schema
 
-SAID = SignedFormat("aggregation", "a message of a round", b"expunge\x00said\x00")
+VERSION = 2
+_RETIRED = (
+    "a server that lies could open a client's vector in rounds of that version. Update Expunge "
+    "where the older version runs"
+)
+SAID = SignedFormat(
+    "aggregation",
+    "a message of a round",
+    b"expunge\x00said\x00",
+    version=VERSION,
+    retired=_RETIRED,
+)
 _TOLD = HeaderFormat(
     "a message of a round",
     b"expunge\x00told\x00",
     1 << 24,  # a roster of a hundred thousand clients has some megabytes of names
+    version=VERSION,
     remedy="ask again",
+    retired=_RETIRED,
 )
-ClientKind = Literal["join", "shares", "masked", "reveal"]
-ServerKind = Literal["roster", "deliveries", "survivors"]
+ClientKind = Literal["join", "shares", "masked", "agreed", "reveal"]
+ServerKind = Literal["roster", "deliveries", "survivors", "agreements"]
 
 _FIELDS: dict[str, schema.Check] = {
     "body": schema.digest,
@@ -114,12 +133,14 @@ CLIENT_MESSAGES: dict[ClientKind, schema.Check] = {
     "join": _header("cipher", "client", "mask", "purpose", "rules", "sequence", "spec"),
     "shares": _header("client", "own", "roster", "seed", "sequence"),
     "masked": _header("client", "deliveries", "length", "roster", "sequence"),
+    "agreed": _header("client", "roster", "sequence", "survivors"),
     "reveal": _header("client", "roster", "sequence", "survivors"),
 }
 SERVER_MESSAGES: dict[ServerKind, schema.Check] = {
     "roster": _header("clients", "purpose", "rules", "spec"),
     "deliveries": _header("client", "roster", "senders"),
     "survivors": _header("clients", "roster"),
+    "agreements": _header("clients", "roster", "survivors"),
 }
 
 

@@ -2,16 +2,17 @@
 
 It takes bytes, gives bytes, and does no more.
 
-Its phases: joined, shared, masked, revealed. Laws:
+Its phases: joined, shared, masked, agreed, revealed. Laws:
 
 - Each `on_` method is a function of the state and its arguments: repeated with the same ones,
   before or after the state was stored and read back, it gives the same bytes. With others than the
   first time it refuses, and nothing changes. All randomness is drawn by `join`.
 - What it says is fit to be sent once the new state (`to_bytes`) has been stored: a client that
   forgot what it said could be led to say something else.
-- It takes nothing on trust from the server: keys are pinned by its caller, degree and threshold
-  follow from the rules, and it reveals shares once, for one list of survivors, of at least as many
-  clients as the rules ask for.
+- It takes nothing on trust from the server: keys are pinned by its caller, degree, threshold and
+  quorum follow from the rules. It agrees to one list of survivors, of at least as many clients as
+  the rules ask for, and reveals shares once, for that list, after a quorum of the roster has signed
+  it: so there is no other list for which honest clients reveal shares.
 - For no client does it reveal both a share of the self seed and one of the mask key. Once it has
   revealed shares, its state holds no secrets.
 - What it keeps between messages is a `ParticipantState`, secret and whole:
@@ -31,7 +32,7 @@ from typing import Any
 
 from expunge import kinds
 from expunge.crypto import canonical
-from expunge.crypto.keys import PublicKey, SigningKey
+from expunge.crypto.keys import SIGNATURE_BYTES, PublicKey, SigningKey
 from expunge.errors import EvidenceError, ProtocolError, SpecMismatchError
 from expunge.exact.wide import Wide
 from expunge.frame import HeaderFormat, with_checksum
@@ -48,10 +49,11 @@ from expunge.wire import schema
 _FORMAT = HeaderFormat(
     "a participant's state",
     b"expunge\x00participant\x00",
+    version=messages.VERSION,
     remedy="leave this round and wait for the next",
 )
-_TEXTS = ("deliveries", "join", "key", "masked", "phase", "survivors")
-_PARTS = ("roster", "shares", "held", "reveal")
+_TEXTS = ("deliveries", "join", "key", "masked", "phase")
+_PARTS = ("roster", "shares", "held", "survivors", "agreed", "reveal")
 _KEYS = frozenset(
     {*_TEXTS, "included", "name", "opening", "parts", "peers", "rules", "secrets", "sequence"}
 )
@@ -75,7 +77,8 @@ class ParticipantState:
     peers: tuple[str, ...] = ()  # neighbours whose shares arrived
     held: bytes = b""  # their shares, in their order
     masked: str = ""  # digest of its masked message
-    survivors: str = ""  # digest
+    survivors: bytes = b""
+    agreed: bytes = b""  # its message of agreement
     reveal: bytes = b""  # its message of revealed shares
     included: tuple[tuple[str, int], ...] | None = None
 
@@ -206,7 +209,7 @@ class Participant:
 
     @property
     def phase(self) -> str:
-        """joined, shared, masked or revealed: what it said last."""
+        """joined, shared, masked, agreed or revealed: what it said last."""
         return self._state.phase
 
     @property
@@ -225,9 +228,12 @@ class Participant:
         state = self._state
         if state.phase == "joined":
             return messages.sign(self._join().header(state.opening, state.rules), b"", self._key)
-        return {"shared": state.shares, "masked": self._masked, "revealed": state.reveal}[
-            state.phase
-        ]
+        return {
+            "shared": state.shares,
+            "masked": self._masked,
+            "agreed": state.agreed,
+            "revealed": state.reveal,
+        }[state.phase]
 
     # -- roster -> shares --------------------------------------------------------------------------
 
@@ -366,20 +372,18 @@ class Participant:
             )
         return MaskedVector.of(vector, plus, minus)
 
-    # -- survivors -> reveal -----------------------------------------------------------------------
+    # -- survivors -> agreed -----------------------------------------------------------------------
 
     def on_survivors(self, survivors: bytes) -> bytes:
-        """The message of revealed shares: of the self seeds of survivors, of the mask keys of
-        neighbours that dropped out.
-        """
-        state, digest = self._state, hashlib.sha256(survivors).hexdigest()
-        if state.phase == "revealed":
-            if digest != state.survivors:
+        """The message of agreement to these survivors, and to no others in this round."""
+        state = self._state
+        if state.phase in ("agreed", "revealed"):
+            if bytes(survivors) != state.survivors:
                 raise EvidenceError(
-                    "shares were revealed for another list of survivors: with both the server "
-                    "could open a client's own vector"
+                    "this client has agreed to another list of survivors: with shares for both the "
+                    "server could open a client's own vector"
                 )
-            return state.reveal
+            return state.agreed
         if state.phase != "masked":
             raise ProtocolError(
                 "survivors were given before the masked message was made: give on_deliveries the "
@@ -387,23 +391,13 @@ class Participant:
             )
         roster = Roster.read(state.roster)
         alive = self._checked_survivors(roster, survivors)
-        shares = {state.name: own_share(roster, self._secrets("survivors"), state.name)}
-        for peer, pair in zip(state.peers, _cut(state.held, 2 * SHARE_BYTES), strict=True):
-            shares[peer] = pair[:SHARE_BYTES] if peer in alive else pair[SHARE_BYTES:]
-        header = self._header("reveal", roster) | {"survivors": digest}
-        message = messages.sign(
-            header, b"".join(shares[name] for name in sorted(shares)), self._key
-        )
-        self._state = ParticipantState(
-            state.opening,
-            state.rules,
-            state.name,
-            state.sequence,
-            state.key,
-            join=state.join,
-            phase="revealed",
-            survivors=digest,
-            reveal=message,
+        header = roster.agreed(state.name, hashlib.sha256(survivors).hexdigest())
+        message = messages.sign(header, b"", self._key)
+        self._state = replace(
+            state,
+            phase="agreed",
+            survivors=bytes(survivors),
+            agreed=message,
             included=tuple(roster.sequences(sorted(alive))),
         )
         self._masked = b""
@@ -444,6 +438,77 @@ class Participant:
                 "round cannot be completed. Wait for another"
             )
         return alive
+
+    # -- agreements -> reveal ----------------------------------------------------------------------
+
+    def on_agreements(self, agreements: bytes, pins: Mapping[str, PublicKey]) -> bytes:
+        """The message of revealed shares, of the self seeds of survivors and of the mask keys of
+        neighbours that dropped out, if a quorum of the roster has signed the survivors.
+        """
+        state = self._state
+        if state.phase == "revealed":
+            return state.reveal
+        if state.phase != "agreed":
+            raise ProtocolError(
+                "agreements were given before this client agreed: give on_survivors the survivors "
+                "first"
+            )
+        roster = Roster.read(state.roster)
+        self._check_agreements(roster, agreements, pins)
+        alive = {name for name, _ in state.included or ()}
+        shares = {state.name: own_share(roster, self._secrets("agreements"), state.name)}
+        for peer, pair in zip(state.peers, _cut(state.held, 2 * SHARE_BYTES), strict=True):
+            shares[peer] = pair[:SHARE_BYTES] if peer in alive else pair[SHARE_BYTES:]
+        header = self._header("reveal", roster) | {
+            "survivors": hashlib.sha256(state.survivors).hexdigest()
+        }
+        message = messages.sign(
+            header, b"".join(shares[name] for name in sorted(shares)), self._key
+        )
+        self._state = ParticipantState(
+            state.opening,
+            state.rules,
+            state.name,
+            state.sequence,
+            state.key,
+            join=state.join,
+            phase="revealed",
+            survivors=state.survivors,
+            agreed=state.agreed,
+            reveal=message,
+            included=state.included,
+        )
+        return message
+
+    def _check_agreements(
+        self, roster: Roster, agreements: bytes, pins: Mapping[str, PublicKey]
+    ) -> None:
+        """Raise EvidenceError unless a quorum has agreed to what this client agreed to."""
+        header, body = messages.read_server_message("agreements", agreements)
+        self._require_round(header)
+        digest = hashlib.sha256(self._state.survivors).hexdigest()
+        if header["survivors"] != digest:
+            raise EvidenceError(
+                "the agreements are to other survivors than this client was told of: the server "
+                "tells different things to be one. Nothing is revealed"
+            )
+        names = messages.names(header["clients"], "the clients that agreed")
+        signatures = messages.pieces(body, len(names), SIGNATURE_BYTES, "the agreements")
+        alive = {name for name, _ in self._state.included or ()}
+        strangers = sorted(set(names) - alive)
+        if strangers:
+            raise EvidenceError(
+                f"{', '.join(strangers)} cannot have agreed: they are not among the survivors"
+            )
+        roster.verify(pins)
+        if len(names) < roster.plan.quorum:
+            raise EvidenceError(
+                f"{len(names)} clients agreed on who survived, fewer than the "
+                f"{roster.plan.quorum} of {len(roster.names)} that must: others may have been told "
+                "of other survivors, so nothing is revealed. Wait for another round"
+            )
+        for name, signature in zip(names, signatures, strict=True):
+            roster.verify_agreed(name, digest, signature, pins[name])
 
     # -- what all phases share ---------------------------------------------------------------------
 

@@ -1,32 +1,51 @@
-"""The plan of a round: how many neighbours a client has, and how many of their shares open a
-secret.
+"""The plan of a round: how many neighbours a client has, how many of their shares open a secret,
+and how many clients must agree on who survived.
 
 Every party computes the plan from the rules and the number n of clients in the roster. Of these, d
-= ceil(dropouts% of n) may drop out at any phase, and c = ceil(colluding% of n) may show the server
-all that they know.
+= ceil(dropouts% of n) may drop out at any phase, and c = min(n - 1, ceil(colluding% of n)) may do
+and show whatever the server likes.
 
 Clients are placed on a ring in random order (roster.py); the neighbours of a client are the k/2
 next to it on either side, or all others when k = n - 1. A client's self seed is shared among its k
 neighbours and itself, its mask key among its k neighbours; t shares open either. A share of its own
-seed reveals nothing before the client itself gives it away among the survivors; it makes a survivor
-as easy to open as a client that dropped out late, so that the complete graph tolerates d drop-outs
-with t = n - d.
+seed reveals nothing before the client itself gives it away among the survivors.
 
-Write X(m) for the number of marked clients among k drawn from n - 1 of which m are marked
-(hypergeometric). A degree k < n - 1 is taken if there is a t such that
+**Quorum.** q = floor((n + c)/2) + 1 clients must have signed one list of survivors before any share
+is revealed. Two lists of q signatures have 2q - n > c signers in common, so an honest one among
+them; but an honest client signs one list. So all shares that honest clients reveal are for one
+list.
+
+**Threshold.** Let x of a client's neighbours collude. The server, who tells each client which of
+its neighbours dealt shares and all who survived, opens its vector with t shares of its self seed
+and a secret behind each pairwise mask. With one list, the client cannot be among the survivors and
+have its mask key opened; so the t - 1 dealers that it asks for are opened instead, at least t - 1 -
+x of them honest and outside the list, where they reveal nothing. Then at most k - (t - 1) + x
+shares of its seed are left, which are too few if
+
+    2t > k + 1 + x
+
+The same count holds for a group of survivors that is to be cut off from the others: whoever is told
+of a surviving neighbour that dealt it no shares does not agree.
+
+On the complete graph, k = n - 1 and x <= c, so that t = max(q, n - d) does. The fewest survivors
+are max(fewest, t), so where n is small, fewer than d may drop out: n - t.
+
+Up to 128 clients the graph is complete. Beyond, write X(m) for the number of marked clients among k
+drawn from n - 1 of which m are marked (hypergeometric). A degree k < n - 1 is taken if there is a t
+such that
 
     completion:  (n - d) P[X(d) >= k + 2 - t]  +  d P[X(d-1) >= k + 1 - t]  <=  2^-completion_bits
-    security:    (n - c) P[X(c) >= t]  +  n(n-1)/2 · (c+d)(c+d-1)···(c+d-k+1) / n(n-1)···(n-k+1)
-                 <=  2^-security_bits
+    security:    (n - c) P[X(c) >= 2t - k - 1]
+                 +  n(n-1)/2 · (c+d)(c+d-1)···(c+d-k+1) / n(n-1)···(n-k+1)  <=  2^-security_bits
 
 and the plan is the smallest even k of that kind with its largest t, or else the complete graph.
-(Beyond 512 neighbours, which sane rules do not ask for, degrees a hundredth apart are searched by
-bisection.)
+(Beyond 512 neighbours degrees a hundredth apart are searched by bisection.) The fewest survivors
+are max(fewest, q, n - d).
 
 - Completion adds up, over survivors and drop-outs, the chance that fewer than t holders of a
   client's shares are left.
-- The first term of security adds up, over honest clients, the chance that t of a client's
-  neighbours collude: they would open its mask key.
+- The first term of security adds up, over honest clients, the chance that so many of a client's
+  neighbours collude that its threshold is too low. (That is so if t of them collude, too.)
 - The second bounds the chance that the honest survivors are not connected, in which case the server
   would learn one sum for each part. On a ring, parts are separated by two runs of at least k/2
   clients that collude or drop out; there are at most n(n-1)/2 pairs of places for the beginnings of
@@ -34,15 +53,11 @@ bisection.)
   honest surviving neighbours is the special case of two runs that meet it from both sides.
 
 Both are union bounds, so the true probabilities are smaller. They assume that who colludes and who
-drops out does not depend on the order of the ring, which follows from a hash of all joins:
-colluders who choose their keys, or the server who chooses whom to let into the roster, after
-looking at many outcomes are not covered. The bounds hold for at most d drop-outs, so a round with
-fewer than `survivors` clients is never opened.
-
-On the complete graph the terms are 0 or 1: completion is t <= n - d, security is t > c. Where both
-cannot be (as for n = 2), t is as large as completion allows, and `colluders` says how many
-colluding clients it withstands: fewer than c. A sum of two clients shows each of them the other's
-part in any case.
+drops out does not depend on the order of the ring, which follows from a hash of all joins. A server
+that chooses who drops out is not covered by the second term: where d >= k it can cut a run of
+neighbours out of a sparse ring, and learn the sum of that run, which has at least t clients. On the
+complete graph it cannot. Nor are colluders covered who choose their keys, or a server who chooses
+whom to let into the roster, after looking at many outcomes.
 
 All probabilities are computed by decimal arithmetic that rounds up, which is the same on every
 machine.
@@ -101,6 +116,7 @@ class Opening:
 
 _UP = Context(prec=40, rounding=ROUND_CEILING, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 _ZERO, _ONE = Decimal(0), Decimal(1)
+_COMPLETE = 128  # up to so many clients all are neighbours
 _FINE = 512  # up to here every even degree is tried
 
 
@@ -110,8 +126,9 @@ class Plan:
 
     degree: int  # neighbours of a client
     threshold: int  # shares that open a secret
+    quorum: int  # clients that must agree on the survivors
     survivors: int  # the fewest clients whose sum is opened
-    colluders: int  # colluding clients that cannot open a secret
+    colluders: int  # colluding clients that learn no more than the sum
 
 
 @lru_cache(maxsize=256)
@@ -121,8 +138,20 @@ def plan(rules: Aggregation, clients: int) -> Plan:
         raise InputError(
             f"a round of {clients} clients has nothing to hide among: two at least are needed"
         )
-    dropped, colluding = share_of(rules.dropouts, clients), share_of(rules.colluding, clients)
-    survivors = max(rules.fewest, clients - dropped)
+    dropped = share_of(rules.dropouts, clients)
+    colluding = min(clients - 1, share_of(rules.colluding, clients))
+    quorum = (clients + colluding) // 2 + 1
+    degree = _sparse_degree(rules, clients, dropped, colluding) if clients > _COMPLETE else 0
+    if degree:
+        threshold = _threshold(rules, clients, degree, dropped)
+        survivors = max(rules.fewest, quorum, clients - dropped)
+        return Plan(degree, threshold, quorum, survivors, colluding)
+    threshold = max(quorum, clients - dropped)
+    return Plan(clients - 1, threshold, quorum, max(rules.fewest, threshold), colluding)
+
+
+def _sparse_degree(rules: Aggregation, clients: int, dropped: int, colluding: int) -> int:
+    """The smallest degree that keeps both promises; 0 if only the complete graph does."""
 
     def enough(degree: int) -> bool:
         threshold = _threshold(rules, clients, degree, dropped)
@@ -130,14 +159,11 @@ def plan(rules: Aggregation, clients: int) -> Plan:
         return threshold > 0 and failure <= _power(rules.security_bits)
 
     degree = next(filter(enough, range(2, min(clients - 1, _FINE + 1), 2)), 0)
-    if not degree:
-        coarse = _coarse(clients)
-        index = bisect_left(coarse, True, key=enough)
-        degree = coarse[index] if index < len(coarse) else 0
     if degree:
-        return Plan(degree, _threshold(rules, clients, degree, dropped), survivors, colluding)
-    threshold = max(1, min(clients - dropped, clients - 1))
-    return Plan(clients - 1, threshold, survivors, min(colluding, threshold - 1))
+        return degree
+    coarse = _coarse(clients)
+    index = bisect_left(coarse, True, key=enough)
+    return coarse[index] if index < len(coarse) else 0
 
 
 def share_of(percent: int, clients: int) -> int:
@@ -163,7 +189,7 @@ def security_failure(
     clients: int, degree: int, threshold: int, dropped: int, colluding: int
 ) -> Decimal:
     """A bound on the chance that more than the sum is learnt, on a graph that is not complete."""
-    chance = _at_least(tails(clients - 1, colluding, degree), threshold)
+    chance = _at_least(tails(clients - 1, colluding, degree), 2 * threshold - degree - 1)
     opened = _UP.multiply(Decimal(clients - colluding), chance)
     return _UP.add(opened, _disconnected(clients, degree, dropped + colluding))
 

@@ -22,6 +22,7 @@ from expunge.errors import EvidenceError, FormatError, InputError
 from expunge.ridge.spec import Aggregation
 from expunge.secagg.keys import KEY_BYTES, Context, checked_public
 from expunge.secagg.messages import (
+    SAID,
     about,
     names,
     opening_of,
@@ -86,9 +87,7 @@ class Join:
 
     def signed(self, opening: Opening, rules: Aggregation, signature: bytes) -> SignedHeader:
         """The header of its message, which has no body, with a signature."""
-        return SignedHeader(
-            "aggregation", header_bytes(self.header(opening, rules), b""), signature
-        )
+        return SAID.signed(header_bytes(self.header(opening, rules), b""), signature)
 
     @classmethod
     def from_header(cls, header: dict[str, Any]) -> Join:
@@ -188,6 +187,28 @@ class Roster:
         seed only).
         """
         return tuple(sorted((name, *self.neighbours(name))))
+
+    def agreed(self, name: str, survivors: str) -> dict[str, Any]:
+        """The header by which a client agrees to survivors, given by the SHA-256 of their bytes."""
+        return {
+            "client": name,
+            "federation": self.opening.federation,
+            "kind": "agreed",
+            "roster": self.digest,
+            "round": self.opening.round,
+            "sequence": self.join(name).sequence,
+            "survivors": survivors,
+        }
+
+    def verify_agreed(self, name: str, survivors: str, signature: bytes, key: PublicKey) -> None:
+        """Raise EvidenceError unless `key` signed the agreement of this client."""
+        try:
+            SAID.signed(header_bytes(self.agreed(name, survivors), b""), signature).verify(key)
+        except EvidenceError as problem:
+            raise EvidenceError(
+                f"the agreement of {name} is not signed by the key pinned for it: the server made "
+                f"it up, or altered it ({problem})"
+            ) from problem
 
     def sequences(self, clients: Sequence[str]) -> list[tuple[str, int]]:
         """These clients, each with the sequence number that it joined with."""
