@@ -88,8 +88,8 @@ class RunSummary:
     done : set of str
         The clients that have nothing more to say.
     problems : dict of str to str
-        What kept a client from going on, by the client's name; only the node's own log has the
-        problem itself.
+        Why a client could not go on, by the client's name: the reason of a refusal, or the kind of
+        an error, of which only the node's own log says more.
     late : set of int
         The nodes that were left behind; the next run continues with them.
     waiting : dict of str to str
