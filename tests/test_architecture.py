@@ -17,11 +17,11 @@ import expunge
 import expunge_experiments
 
 LAYERS = (
+    "_lazy",
+    "_version",
     "errors",
     "frame",
     "kinds",
-    "_lazy",
-    "_version",
     "exact",
     "ridge",
     "solvers",

@@ -140,26 +140,26 @@ def is_shown(path: str) -> bool:
 
 
 def overview() -> str:
-    """A section with a table for each page of the Python reference, in the order of its names."""
-    sections = []
-    # The package itself comes first.
-    for path in sorted(PAGES.glob("*.md"), key=lambda path: (path.stem != "expunge", path.stem)):
+    """A section with a table for each page of the Python reference; names of a module below the
+    one that heads the page begin with it.
+    """
+    sections = {}
+    for path in PAGES.glob("*.md"):
         if path.name == "index.md":
             continue
         text = completed(path.read_text(encoding="utf-8"))
         title = text.splitlines()[0].removeprefix("# ").split(" {")[0]
         rows = [
-            f"| [`{name}`]({path.name}#{anchor}) | {sentence} |"
-            for anchor, name, sentence in entries(DIRECTIVE.findall(text))
+            f"| [`{anchor.removeprefix(f'{title}.')}`]({path.name}#{anchor}) | {sentence} |"
+            for anchor, sentence in entries(DIRECTIVE.findall(text))
         ]
-        sections.append("\n".join([f"## {title}", "", "| name | what it is |", "|---|---|", *rows]))
-    return "\n\n".join(sections)
+        table = [f"## {title}", "", "| name | what it is |", "|---|---|", *rows]
+        sections[title] = "\n".join(table)
+    return "\n\n".join(sections[title] for title in sorted(sections))
 
 
-def entries(paths: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Anchor, name and first sentence of what the directives show; a module stands for its
-    members.
-    """
+def entries(paths: list[str]) -> Iterator[tuple[str, str]]:
+    """Path and first sentence of what the directives show; a module stands for its members."""
     for path in paths:
         thing = find(path)
         members = [thing]
@@ -172,7 +172,7 @@ def entries(paths: list[str]) -> Iterator[tuple[str, str, str]]:
                 and (member.docstring or member.name in (thing.exports or ()))
             ]
         for member in members:
-            yield member.path, member.name, first_sentence(member)
+            yield member.path, first_sentence(member)
 
 
 def first_sentence(thing: griffe.Object | griffe.Alias) -> str:

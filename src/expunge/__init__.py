@@ -62,6 +62,7 @@ __getattr__, __dir__ = lazy_names(
         "solve": "expunge.solvers.certify",
     },
     modules=(
+        "aggregator",
         "approximate",
         "backbones",
         "client",
@@ -72,6 +73,8 @@ __getattr__, __dir__ = lazy_names(
         "federation",
         "office",
         "posterior",
+        "server",
+        "solvers",
         "transport",
         "wire",
     ),

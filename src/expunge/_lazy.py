@@ -1,4 +1,5 @@
-"""Names of a package that are imported when they are first asked for (PEP 562).
+"""Names of a package that are imported when they are first asked for, and what dir() shows (PEP
+562).
 
 A package's `__init__` says under TYPE_CHECKING where its names come from, for editors and mypy, and
 gives the same names to `lazy_names`; tests/test_startup.py compares the two. So a program that
@@ -20,9 +21,6 @@ def lazy_names(
     `names` has the module that each name comes from; `modules` are the public modules of the
     package, which are imported when first asked for as well. A name must not be that of a module
     of the package: once imported, the module would hide it.
-
-    Law: dir() of the package is its `__all__`, its dunder names and `modules`, whatever has been
-    imported so far.
     """
 
     def find(name: str) -> Any:
@@ -34,9 +32,19 @@ def lazy_names(
         setattr(import_module(package), name, value)  # from now on it is an ordinary attribute
         return value
 
+    return find, public_dir(package, modules)
+
+
+def public_dir(module: str, modules: Collection[str] = ()) -> Callable[[], list[str]]:
+    """`__dir__` of a module.
+
+    Law: dir() of the module is its `__all__`, its dunder names and `modules`, which are its public
+    modules, whatever has been imported so far.
+    """
+
     def listed() -> list[str]:
-        attributes = vars(import_module(package))
+        attributes = vars(import_module(module))
         dunders = {name for name in attributes if name.startswith("__") and name.endswith("__")}
         return sorted({*attributes["__all__"], *dunders, *modules})
 
-    return find, listed
+    return listed

@@ -28,6 +28,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from expunge._lazy import public_dir
 from expunge.client import Agent, ClientStore, Preview, SyncResult, enrol
 from expunge.client.folder import ClientFolder
 from expunge.client.outbox import Composition
@@ -52,6 +53,9 @@ from expunge.wire.messages import GramPart, Message
 from expunge.wire.request import OrderAnswer
 from expunge.wire.schema import UNDISCLOSED
 from expunge.wire.token import Token
+
+__all__ = ["Aggregator", "Forwarder"]
+__dir__ = public_dir(__name__)
 
 _HEADER = "QQ"
 
@@ -294,11 +298,71 @@ _OFFICE = "aggregator"
 
 
 class Aggregator:
-    """A group in a folder and a way to the server above.
+    """A group's server that is a client of the server above, whose head is bit for bit that of
+    retraining on all samples of all groups.
 
+    Use `found` once; later make an `Aggregator` of its folder, in a `with` statement or with
+    `close`. What counts as forwarded is what the server above has receipted, also after a crash.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder that `found` made.
+    carrier : Carrier
+        The way to the server above.
+    settings : Settings or None, default None
+        The choices of the group's operator; by default those of `Settings`.
+    service : Service or None, default None
+        The group's server, if this process has it open already, such as a `LocalCarrier`.
+    **options
+        As for `expunge.client.Agent`, which goes to the server above: `attempts`, `sleep`,
+        `patience` and others.
+
+    Attributes
+    ----------
+    group : Federation
+        The group, with its clients; `group.token` lets another client in.
+    upstream : ClientStore
+        The aggregator's store as a client of the server above, with its receipts.
+
+    Raises
+    ------
+    StoreError
+        There is no aggregator in the folder, or it is damaged.
+    StoreBusyError
+        Another process has the folder open.
+
+    See Also
+    --------
+    Forwarder : syncs an aggregator at regular intervals.
+
+    Notes
+    -----
     The folder is that of a federation, with two more in it: `upstream`, the aggregator's store as a
     client of the server above, and `aggregator`, the office by which it files orders and amends the
     spec in its group.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from expunge import Spec, Statistics, solve
+    >>> from expunge.aggregator import Aggregator
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), messages=("group",))
+    >>> root = Federation.found(f"{folder.name}/root", spec)
+    >>> region = Aggregator.found(Path(folder.name) / "north", root.token("north"), root.carrier)
+    >>> features, labels = [[1.0, 0.5], [0.0, 1.0]], ["cat", "dog"]
+    >>> receipts = region.group.client("clinic").add(["a", "b"], features, labels)
+    >>> (receipt,) = region.sync().receipts
+    >>> receipt.logged.entry["added"]
+    2
+    >>> root.published()[0] == solve(Statistics.of(spec, features, labels))
+    True
+    >>> region.close()
+    >>> root.close()
+    >>> folder.cleanup()
     """
 
     def __init__(
@@ -310,9 +374,6 @@ class Aggregator:
         service: Service | None = None,
         **options: Any,
     ) -> None:
-        """`service` is the group's, where it is open already; `options` are those of the agent that
-        goes to the server above.
-        """
         layout = Layout.at(folder)
         require_aggregator(layout.path)
         self.group = Federation(layout, settings, service=service, office=layout.path / _OFFICE)
@@ -340,12 +401,44 @@ class Aggregator:
         settings: Settings | None = None,
         **options: Any,
     ) -> Aggregator:
-        """A new group under the server above, which gave the token; after an interruption, the same
-        call again finishes it.
+        """Found a group under the server above; after an interruption, the same call finishes it.
 
-        `messages` and `aggregation` are what is allowed within the group; all else of the spec is
-        that of the server above. `options` are those of `found_federation`: hosts, urls, mirrors,
-        solver.
+        Parameters
+        ----------
+        folder : Path
+            The new folder of the group; its parent must exist.
+        token : Token
+            A client's token of the server above, whose spec must allow messages of kind "group".
+        carrier : Carrier
+            The way to the server above.
+        messages : tuple of str, default ("gram", "rows")
+            The kinds of messages that are allowed within the group. All else of the spec is that of
+            the server above.
+        aggregation : Aggregation or None, default None
+            The rules of secure aggregation within the group, with messages=("masked",).
+        address : str, default ""
+            Where the server above is, to be remembered: a URL, or the folder of its federation.
+        settings : Settings or None, default None
+            The choices of the group's operator; by default those of `Settings`.
+        **options
+            Of the new federation: `hosts` (names in its certificate), `urls` (in its tokens),
+            `mirrors` (files that keep copies of the log) and `solver`.
+
+        Returns
+        -------
+        Aggregator
+            Enrolled at the server above, and open.
+
+        Raises
+        ------
+        SpecError
+            There can be no such messages or rules.
+        StoreError
+            The folder is not empty.
+        RefusedError, CarrierError
+            The server above refused, or cannot be reached; the same call again continues.
+        EvidenceError
+            An answer is not signed by the server that the token names.
         """
         # refuses what cannot be, before anything is
         chosen = Spec(dim=1, outputs=1, messages=messages, aggregation=aggregation)
@@ -368,22 +461,71 @@ class Aggregator:
 
     @property
     def name(self) -> str:
-        """As it is enrolled at the server above."""
+        """The name under which the aggregator is enrolled at the server above."""
         return self.upstream.name
 
     def sync(self) -> SyncResult:
-        """Forward what has changed, take orders, amendments and audits down, and answers and the
-        root's head back.
+        """Forward what the group has changed, and bring down the orders, amendments, audits and
+        head of the server above.
+
+        Returns
+        -------
+        SyncResult
+            The receipts of what was forwarded, and what has come down.
+
+        Raises
+        ------
+        RefusedError, CarrierError
+            The server above refused, or cannot be reached; nothing is lost, and the next sync
+            continues.
+        EvidenceError
+            An answer of the server above does not verify.
         """
         return self._agent.sync()
 
     def sequences(self, client: str) -> range:
-        """The numbers of the requests that a client of the group has made, the newest last."""
+        """The numbers of the requests that a client of the group has made, the newest last.
+
+        Parameters
+        ----------
+        client : str
+            The client's name in the group.
+
+        Returns
+        -------
+        range
+            From 1 on; empty if it has made none.
+
+        Raises
+        ------
+        RefusedError
+            There is no such client.
+        """
         return range(1, self.group.carrier.state.actor(client).sequence + 1)
 
     def passage(self, client: str, sequence: int) -> bytes:
-        """The proof that a request of a client of the group has been forwarded and is in the log of
-        the server above.
+        """Prove that a request of a client of the group is in the log of the server above.
+
+        Parameters
+        ----------
+        client : str
+            The client's name in the group.
+        sequence : int
+            The number of its request, as its receipt has it.
+
+        Returns
+        -------
+        bytes
+            The passage, which `expunge.evidence.verify` checks with the key of the server above.
+
+        Raises
+        ------
+        StoreError
+            There is no such request, or it has not been forwarded yet.
+        EvidenceError
+            The server above does not show what it has logged.
+        CarrierError
+            The server above cannot be reached.
         """
         index, entry = self._entry(client, sequence)
         for number, data in sorted(self.upstream.documents("receipt").items()):
@@ -421,7 +563,7 @@ class Aggregator:
         return positions[0], state.log.entry(positions[0])
 
     def close(self) -> None:
-        """Close everything, after erasing at rest."""
+        """Close group and store, after erasing at rest what was deleted."""
         self.upstream.close()
         self.group.close()
 
@@ -478,9 +620,40 @@ Report = Callable[[str, BaseException | None], None]
 
 
 class Forwarder:
-    """Syncs an aggregator at regular intervals.
+    """A thread that syncs an aggregator at regular intervals; a failure is reported, and retried
+    the next time.
 
-    Failures are reported, and retried the next time; nothing is lost.
+    Parameters
+    ----------
+    aggregator : Aggregator
+        What is to be synced; do not close it before `stop`.
+    every : float
+        Seconds from the end of a sync to the next one.
+    report : callable
+        Called with a text and an exception or None, after each sync that forwarded something or
+        failed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from expunge import Spec
+    >>> from expunge.aggregator import Aggregator, Forwarder
+    >>> from expunge.federation import Federation
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"), messages=("group",))
+    >>> root = Federation.found(f"{folder.name}/root", spec)
+    >>> region = Aggregator.found(Path(folder.name) / "north", root.token("north"), root.carrier)
+    >>> receipts = region.group.client("clinic").add(["a"], [[1.0, 0.5]], ["cat"])
+    >>> forwarder = Forwarder(region, every=30.0, report=lambda text, problem: print(text))
+    >>> forwarder.start()
+    >>> forwarder.stop()
+    forwarded to the server above: 1 requests receipted
+    >>> root.carrier.status()["samples"]
+    1
+    >>> region.close()
+    >>> root.close()
+    >>> folder.cleanup()
     """
 
     def __init__(self, aggregator: Aggregator, every: float, report: Report) -> None:
@@ -491,11 +664,11 @@ class Forwarder:
         self._thread = Thread(target=self._run, name="forwarder", daemon=True)
 
     def start(self) -> None:
-        """Begin, with a sync at once."""
+        """Start the thread, with a sync at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the current work."""
+        """Stop the thread; a sync that has begun is finished first."""
         self._stop.set()
         self._thread.join()
 

@@ -41,6 +41,8 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
+from expunge._lazy import public_dir
+
 __all__ = [
     "BackboneError",
     "CarrierError",
@@ -76,6 +78,7 @@ __all__ = [
     "UnknownLabelError",
     "UnknownSampleError",
 ]
+__dir__ = public_dir(__name__)
 
 # Why a server refuses. What each code means, over HTTP and to a retry: wire/refusals.py.
 RefusalCode = Literal[

@@ -55,7 +55,7 @@ from expunge.ridge.head import Head
 from expunge.ridge.inputs import is_in_batches
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
-from expunge.ridge.tables import Blocks, frame_of, is_from, names_of, readable_again
+from expunge.ridge.tables import Blocks, frame_of, is_from, named, names_of, readable_again
 from expunge.solvers import CholeskySolver, WoodburySolver
 
 _LEAST_HEADROOM_BITS = 3
@@ -439,7 +439,7 @@ class _ExactRidge(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no
         if sign > 0:
             self._add(self._solver, spec, features, targets)
         else:
-            self._solver.delete(features, targets)
+            self._solver.delete(self._with_columns(features), targets)
         if spec != fitted:
             self._solver.amend(spec)
         if type(self._solver) is not wanted:
@@ -475,7 +475,7 @@ class _ExactRidge(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no
                 else "refuse"
             )
         try:
-            solver.add(features, targets, lost_columns=lost_columns)
+            solver.add(self._with_columns(features), targets, lost_columns=lost_columns)
         except GridRangeError as problem:
             chosen = " and ".join(
                 name for name in ("grid", "label_grid") if getattr(self, name) is None
@@ -485,6 +485,12 @@ class _ExactRidge(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no
             raise GridRangeError(
                 f"{problem} (none was given as {chosen}, so the first batch decided)"
             ) from problem
+
+    def _with_columns(self, features: Array) -> Any:
+        """Features whose columns errors call by the names that the estimator was fitted with."""
+        if issparse(features):
+            return features
+        return named(features, getattr(self, "feature_names_in_", None))
 
     @contextmanager
     def _unless_refused(self) -> Iterator[None]:

@@ -25,6 +25,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from expunge._lazy import public_dir
 from expunge.errors import ExpungeError, FormatError, MissingExtraError
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
@@ -40,6 +41,7 @@ __all__ = [
     "to_onnx",
     "to_safetensors",
 ]
+__dir__ = public_dir(__name__)
 
 Float = NDArray[np.float64]
 InputType = Literal["float64", "float32"]

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from expunge._lazy import public_dir
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import EvidenceError, ExpungeError, ProtocolError, RefusedError, StoreError
 from expunge.evidence import KeyChain, Result
@@ -50,6 +51,7 @@ from expunge.wire.carrier import Carrier, CheckedCarrier
 from expunge.wire.token import Token
 
 __all__ = ["Office"]
+__dir__ = public_dir(__name__)
 
 _KEY, _STATE, _COMMAND, _ORDERS = "office.key", "office.json", "command", "orders"
 _VERSION = 1

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigvalsh, lapack
 from scipy.linalg.blas import dtrsm
 
+from expunge._lazy import public_dir
 from expunge.errors import InputError, PosteriorError
 from expunge.exact import blas, wide
 from expunge.ridge.encoding import BLOCK_ROWS, finite_blocks
@@ -35,6 +36,7 @@ __all__ = [
     "Posterior",
     "estimate_noise",
 ]
+__dir__ = public_dir(__name__)
 
 Float = NDArray[np.float64]
 

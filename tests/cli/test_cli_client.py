@@ -8,13 +8,17 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from expunge import Spec, Statistics, solve
-from expunge.client import ClientStore
+from expunge.cli._output import typed
+from expunge.client import ClientStore, enrol
+from expunge.transport.local import LocalCarrier
+from expunge.wire.token import Token
 from support import seeds
 from support.cli import ROWS_A, ROWS_B, Federation, features_of, run, set_waits, value
 
@@ -256,6 +260,38 @@ def test_without_a_server_everything_stays_pending_and_nothing_is_lost(
         "Nothing is lost"
         in run("client", "sync", "--dir", folder, "--at", "http://127.0.0.1:9", code=4).stderr
     )
+
+
+def test_remedies_say_where_the_server_is_if_the_folder_does_not_remember_it(
+    place: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_waits(monkeypatch, attempts=1)
+    folder = place.path / "clinic-a"
+    run("server", "token", "clinic-a", "-o", place.path / "token", "--office", place.office)
+    token = replace(Token.from_text((place.path / "token").read_text().strip()), urls=())
+    carrier = LocalCarrier.open(place.folder / "server")
+    enrol(folder, token, carrier).close()
+    carrier.close()
+    rows, nowhere = place.file("a.csv", ROWS_A), "http://127.0.0.1:9"
+    sync = f"expunge client sync --dir {typed(folder)} --at "
+    assert sync + "URL" in run("head", "--dir", folder, code=1).stderr
+    assert sync + "URL" in run("predict", rows, "--dir", folder, code=1).stderr
+    assert sync + "URL" in run("client", "status", "--dir", folder).stdout
+    refused = run("client", "add", rows, "--dir", folder, code=1).stderr
+    assert "it is not known where the server is: give --at URL" in refused
+    assert sync + "URL" in refused
+    refused = run("client", "add", rows, "--dir", folder, "--at", nowhere, code=4).stderr
+    assert sync + nowhere in refused
+    assert value("client", "sync", "--dir", folder, "--at", place.folder)["receipts"]
+    # An address that is remembered need not be typed again, nor one that is none.
+    other = place.client("clinic-b", ROWS_B)
+    sync = f"expunge client sync --dir {typed(other)}"
+    forget = ("client", "forget", "--id", "b1", "--yes", "--dir", other)
+    shown = run(*forget, "--no-sync", "--at", place.folder).stdout
+    assert sync in shown
+    assert "--at" not in shown
+    refused = run(*forget, "--at", place.path / "none", code=1).stderr
+    assert f"{sync} sends it" in refused
 
 
 def test_killed_at_any_moment_a_forget_is_finished_by_the_same_command(place: Federation) -> None:

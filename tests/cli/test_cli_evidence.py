@@ -209,10 +209,13 @@ def test_predictions_that_cannot_be_made_are_refused(place: Federation, tmp_path
     (tmp_path / "x.csv").write_text("id,x,y\nc1,1,2\n")
     folder = place.path / "clinic-a"
     assert "give either --dir" in run("predict", tmp_path / "x.csv", code=2).stderr
-    assert (
-        "x.csv has 2 columns of features, and the spec has 3"
-        in run("predict", tmp_path / "x.csv", "--dir", folder, code=1).stderr
-    )
+    refusal = run("predict", tmp_path / "x.csv", "--dir", folder, code=1).stderr
+    assert "x.csv has 2 columns of features, and the spec has 3" in refusal
+    assert "add the columns that are missing" in refusal
+    assert "--feature-column" not in refusal
+    (tmp_path / "wide.csv").write_text("id,x,y,z,age\nc1,1,2,3,4\n")
+    refusal = run("predict", tmp_path / "wide.csv", "--dir", folder, code=1).stderr
+    assert "Say which columns are features (--feature-column)" in refusal
     assert "there is no file" in run("predict", tmp_path / "y.csv", "--dir", folder, code=1).stderr
     (tmp_path / "x.png").write_bytes(b"")
     assert "needs a backbone" in run("predict", tmp_path / "x.png", "--dir", folder, code=1).stderr

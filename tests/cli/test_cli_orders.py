@@ -15,7 +15,7 @@ import pytest
 
 from expunge.client import ClientStore, Selection
 from expunge.server.service import Service
-from support.cli import ROWS_A, ROWS_B, Federation, run, value
+from support.cli import ROWS_A, ROWS_B, Federation, run, set_waits, value
 
 
 @pytest.fixture
@@ -279,6 +279,18 @@ def test_as_many_samples_with_another_head_are_called_different(place: Federatio
         "audit", "--rebuild", place.path / "new", "--client-dir", a, "--client-dir", b, code=3
     )
     assert "as many samples and clients as the lost one, but another head" in refused.stderr
+
+
+def test_what_became_of_an_earlier_command_is_shown_even_if_the_next_one_is_refused(
+    place: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_waits(monkeypatch, attempts=1)
+    office = ("--office", place.office)
+    run("order", "file", "p1", *office, "--at", "http://127.0.0.1:9", code=4)
+    refused = run("server", "forget-client", "nobody", "--yes", *office, code=1).stderr
+    assert "the earlier command order, which had no answer, has been carried out" in refused
+    assert "nobody" in refused
+    assert len(value("order", "list", *office)["orders"]) == 1
 
 
 def test_pending_deletions_are_not_brought_back_by_a_rebuild(place: Federation) -> None:

@@ -478,6 +478,22 @@ def test_the_first_table_names_the_features(home: Home) -> None:
     assert home.store.status().adding == 2
 
 
+def test_a_value_beyond_the_grid_is_refused_by_the_name_of_its_column(home: Home) -> None:
+    width = home.store.spec.dim
+    names = tuple(f"f{index}" for index in range(width))
+    values = np.ones((3, width))
+    values[2, 1] = 98765.5
+    table = pa.table(dict(zip(names, values.T, strict=True)))
+    message = r"row 2 \(counted from 0\) .*nothing was added: column 'f1' of the features is beyond"
+    with pytest.raises(GridRangeError, match=message):
+        home.store.add(["t0", "t1", "t2"], table, [0, 0, 0], now=NOW)
+    with pytest.raises(GridRangeError, match=message):
+        home.store.add(["t0", "t1", "t2"], values, [0, 0, 0], feature_names=names, now=NOW)
+    with pytest.raises(GridRangeError, match="nothing was added: column 1 of the features"):
+        home.store.add(["t0", "t1", "t2"], values, [0, 0, 0], now=NOW)
+    assert (home.store.status().adding, home.store.feature_names) == (0, None)
+
+
 def test_names_that_may_be_personal_are_not_stored(home: Home) -> None:
     width = home.store.spec.dim
     names = ("a text that is rather long for the name of a column", *map(str, range(1, width)))

@@ -419,7 +419,10 @@ def test_a_good_file_gives_the_same_samples_in_every_format(features: Any, data:
                 assert found.features.tolist() == wanted.tolist()
             if form != ".csv" and order == "C":
                 (shard,) = listed([path])
-                blocks = list(shards.blocks(shard, shards.ColumnNames("feature", "label"), 1 << 19))
+                names = shards.ColumnNames("feature", "label")
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(shards, "BLOCK_ENTRIES", 2 * dim)
+                    blocks = list(shards.blocks(shard, names, dim))
                 assert [len(block) for block, _ in blocks] == [2] * (count // 2) + [1] * (count % 2)
                 assert [row for block, _ in blocks for row in block.tolist()] == features.tolist()
                 assert [label for _, block in blocks for label in block.tolist()] == labels

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from expunge import Spec, Statistics
 from expunge.client import Selection
 from expunge.data.columns import Keys
-from expunge.data.readers import load, load_inputs
+from expunge.data.readers import load, load_inputs, load_samples
 from expunge.errors import (
     ExpungeError,
     FormatError,
@@ -149,6 +149,47 @@ def test_features_of_another_width_are_refused_by_the_name_of_the_file(tmp_path:
         load(write_csv(tmp_path), spec=Spec(dim=5, labels=("cat", "dog", "eel")))
 
 
+COUNTED = "All columns count but those of labels, ids and subjects"
+
+
+@pytest.mark.parametrize(
+    ("write", "dim", "named", "remedy"),
+    [
+        (write_csv, 5, None, f"{COUNTED}: add the columns that are missing"),
+        (write_csv, 3, None, f"{COUNTED}. Say which columns are features"),
+        (write_csv, 3, ["f0"], "Say which columns are features: 3 of them"),
+        (write_columns, 5, None, f"{COUNTED}: add the columns that are missing"),
+        (write_lists, 5, None, "Give features of length 5"),
+        (write_npz, 5, None, "Give features of length 5"),
+        (write_npz, 3, None, "Give features of length 3"),
+    ],
+)
+def test_features_of_another_width_are_refused_with_the_remedy_for_the_file(
+    tmp_path: Path, write: Any, dim: int, named: Any, remedy: str
+) -> None:
+    path, spec = write(tmp_path), Spec(dim=dim, labels=("cat", "dog", "eel"))
+    width = "1 column" if named else "4 columns"
+    problem = f"{path} has {width} of features, and the spec has {dim}. {remedy}"
+    for read in (load_samples, load_inputs):
+        with pytest.raises(ShapeError) as refusal:
+            read(path, Keys(named), spec)
+        assert str(refusal.value) == problem
+
+
+def test_another_array_is_a_remedy_only_where_there_is_one(tmp_path: Path) -> None:
+    spec = Spec(dim=5, labels=("cat", "dog", "eel"))
+    np.savez(tmp_path / "x.npz", features=ROWS, labels=LABELS, wide=np.ones((3, 5)))
+    with pytest.raises(ShapeError, match=r"Give features of length 5, or name another array$"):
+        load(tmp_path / "x.npz", spec=spec)
+    assert len(load(tmp_path / "x.npz", feature_keys=["wide"], spec=spec)) == 3
+    np.savez(tmp_path / "x.npz", wide=ROWS, labels=LABELS)
+    with pytest.raises(InputError, match=r"no array 'features'.* Name the one with the features"):
+        load(tmp_path / "x.npz", spec=spec)
+    np.save(tmp_path / "x.npy", np.ones((3, 5)))
+    with pytest.raises(ShapeError, match=r"has 4 columns of .* Give features of length 5$"):
+        load(tmp_path / "x.npy", label_columns=1, spec=spec, label_indices=True)
+
+
 class TestNpy:
     def test_labels_as_last_columns(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", np.array([[0.5, 1.5, 2], [2.5, 3.5, 0]]))
@@ -247,7 +288,7 @@ class TestCsv:
                 "no column 'label' or 'labels'; it has 'id', 'x', 'y'",
             ),
             (["label,x,x", "a,1,2"], FormatError, "occurs twice"),
-            (["id,label", "a,cat"], InputError, "no column of features"),
+            (["id,label", "a,cat"], InputError, "no column of features besides .*: add them"),
             ([""], FormatError, "empty"),
             (["label,x", '"cat,1'], FormatError, "cannot be read"),
         ],

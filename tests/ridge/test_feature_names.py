@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from expunge import CholeskySolver, ExactRidgeClassifier, ExactRidgeRegressor, Statistics
-from expunge.errors import ShapeError
+from expunge import CholeskySolver, ExactRidgeClassifier, ExactRidgeRegressor, Grid, Statistics
+from expunge.errors import GridRangeError, LostColumnError, ShapeError
 from support.inputs import NAMES, SOLVERS, SPEC, check_refused
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3) / 8
@@ -111,3 +111,45 @@ def test_an_estimator_warns_of_arrays_after_tables_as_scikit_learn_does() -> Non
     with pytest.warns(UserWarning, match="was fitted without feature names"):
         plain.predict(table(*NAMES))
     assert not hasattr(model.fit(X, Y), "feature_names_in_")
+
+
+FORMS = {"PyArrow": pa.table, "a dictionary of columns": dict}
+BEYOND = "row 2, column 'dose' of the features is beyond the range of Grid"
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("variant", SOLVERS)
+def test_a_value_beyond_the_grid_is_refused_by_column_name(variant: Any, form: Any) -> None:
+    columns = dict(zip(NAMES, X.T.astype(np.float64), strict=True))
+    beyond = form({**columns, "dose": [0.0, 1.0, 98765.5, 2.0]})
+    with pytest.raises(GridRangeError, match=BEYOND) as refusal:
+        Statistics.of(SPEC, beyond, Y)
+    assert "98765" not in str(refusal.value)
+    solver = variant(SPEC)
+    solver.add(form(columns), Y)
+    for change in (solver.add, solver.delete):
+        check_refused(change, beyond, Y, GridRangeError, BEYOND)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("estimator", [ExactRidgeClassifier, ExactRidgeRegressor])
+def test_an_estimator_names_the_column_of_a_value_beyond_its_grid(
+    estimator: Any, form: Any
+) -> None:
+    y = Y if estimator is ExactRidgeClassifier else [0.0, 1.0, 0.5, 2.0]
+    columns = dict(zip(NAMES, X.T.astype(np.float64), strict=True))
+    beyond = form({**columns, "dose": [0.0, 1.0, 98765.5, 2.0]})
+    with pytest.raises(GridRangeError, match=BEYOND) as refusal:
+        estimator(grid=Grid()).fit(beyond, y)
+    assert "98765" not in str(refusal.value)
+    for model in (estimator(grid=Grid()).fit(form(columns), y), estimator().fit(form(columns), y)):
+        for change in (model.partial_fit, model.forget):
+            check_refused(change, beyond, y, GridRangeError, BEYOND)
+    lost = form({**columns, "dose": [0.0, 1e-13, 0.0, 0.0]})
+    with pytest.raises(LostColumnError, match="column 'dose'"):
+        estimator(grid=Grid(), lost_columns="refuse").fit(lost, y)
+
+
+def test_an_array_beyond_the_grid_is_refused_by_the_number_of_its_column() -> None:
+    with pytest.raises(GridRangeError, match="row 0, column 1 of the features"):
+        ExactRidgeClassifier(grid=Grid()).fit([[1.0, 98765.5], [0.0, 1.0]], Y[:2])

@@ -6,6 +6,7 @@ certificate can be of its heads. `METHODS` has, for each method's name, the func
 factor of it from rows, a rank and a random generator.
 """
 
+from expunge._lazy import public_dir
 from expunge.approximate.bounds import Bounds, Interval
 from expunge.approximate.ledger import ApproximateHead, ApproximateLedger, Traffic
 from expunge.approximate.lowrank import (
@@ -31,3 +32,4 @@ __all__ = [
     "compress",
     "rank_for",
 ]
+__dir__ = public_dir(__name__)

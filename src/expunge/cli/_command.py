@@ -62,6 +62,9 @@ _TYPED = {
     ): "expunge server amend --add-label LABEL",
     "Name the one with the labels": "Name the one with the labels (--label-column)",
     "ay which columns are features": "ay which columns are features (--feature-column)",
+    "Name the one with the features": "Name the one with the features (--feature-column)",
+    "or name another array": "or name another array (--feature-column)",
+    "or name another column": "or name another column (--feature-column)",
     (
         "either in a second .npy file or as its last columns"
     ): "in a second .npy file (--labels) or as last columns (--last-columns)",

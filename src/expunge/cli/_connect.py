@@ -59,6 +59,16 @@ def absolute(address: str) -> str:
     return address if is_url(address) else str(Path(address).absolute())
 
 
+def sync_command(folder: Path, address: str, at: str | None = None) -> str:
+    """`expunge client sync` as it is to be typed next, for a client's folder that remembers this
+    address of its server: with `--at` where that is none, or another one than was typed.
+    """
+    there = "" if address else "URL"
+    if at and absolute(at) != address and (is_url(at) or Layout.is_at(Path(at))):
+        there = at
+    return f"expunge client sync --dir {typed(folder)}{there and f' --at {shlex.quote(there)}'}"
+
+
 def layout_at_hand(connection: OfficeConnection) -> Layout | None:
     """The federation's folder, if the server was reached by it."""
     return None if is_url(connection.address) else Layout.at(Path(connection.address))
@@ -66,6 +76,11 @@ def layout_at_hand(connection: OfficeConnection) -> Layout | None:
 
 def layout_at(address: str) -> Layout:
     """The federation in the folder where a server was said to be."""
+    if not address:
+        raise StoreError(
+            "it is not known where the server is: give --at URL, or --at DIR for a folder on this "
+            "machine"
+        )
     path = Path(address)
     if not Layout.is_at(path):
         raise StoreError(
@@ -140,9 +155,11 @@ def office_at(given: Path | None, at: str | None) -> Iterator[OfficeConnection]:
         lost = not is_url(office.address) and not Layout.is_at(Path(office.address))
         address = absolute(at) if at else _beside(office) if lost else office.address
         with carrier_to(address, office.ca) as carrier:
-            yield OfficeConnection(office.connect(carrier), carrier, address)
-            for notice in office.notices:
-                screen.note(notice)
+            try:
+                yield OfficeConnection(office.connect(carrier), carrier, address)
+            finally:  # they tell of earlier commands, whatever becomes of this one
+                for notice in office.notices:
+                    screen.note(notice)
         if lost:  # and the server at the new address has just proved to be the right one
             office.move(address)
             screen.note(f"the office of {office.name} now looks for its server at {address}")

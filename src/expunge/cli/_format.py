@@ -138,17 +138,14 @@ def _pending(status: Status) -> str:
     return ", ".join(parts) or "a round of all clients, in which this one changes nothing"
 
 
-def show_way_on(done: SyncResult, folder: Path, unserved: Path | None) -> list[RenderableType]:
-    """How to continue pending work; empty if none."""
+def show_way_on(done: SyncResult, sync: str, unserved: Path | None) -> list[RenderableType]:
+    """How to continue pending work by this command; empty if there is none."""
     if not done.waiting:
         return []
     alone = "The server is not running, so no round can take place. Start it first:"
     return [
         *([] if unserved is None else [next_steps(f"expunge serve {typed(unserved)}", why=alone)]),
-        next_steps(
-            f"expunge client sync --dir {typed(folder)}",
-            why="Nothing is lost. The next sync continues from here:",
-        ),
+        next_steps(sync, why="Nothing is lost. The next sync continues from here:"),
     ]
 
 

@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from expunge.cli import _command
 from expunge.cli._agent import agent_of, backbone_of, store_at, unserved
 from expunge.cli._command import command
-from expunge.cli._connect import carrier_to
+from expunge.cli._connect import carrier_to, sync_command
 from expunge.cli._format import preview_value, show_preview, show_synced, show_way_on, synced_value
 from expunge.cli._options import (
     FILE,
@@ -146,7 +146,7 @@ def add(
             raise click.exceptions.Exit(_command.NOTHING)
         nobodys = sum(batch.nobodys for batch in batches)
         with _new_labels(store, at, ask=not no_sync):
-            added = sum(_put(store, batch) for batch in batches)
+            added = sum(_put(store, batch, at) for batch in batches)
         if nobodys:
             verb = "has" if nobodys == 1 else "have"
             Screen.current().note(
@@ -168,7 +168,7 @@ def _new_labels(store: ClientStore, at: str | None, *, ask: bool) -> Iterator[No
     try:
         yield
     except UnknownLabelError as problem:
-        sync = f"run expunge client sync --dir {typed(store.path)}"
+        sync = f"run {sync_command(store.path, store.address, at)}"
         labels = _federation_labels(store, at) if ask else None
         if labels is None:
             problem.add_note(
@@ -220,15 +220,15 @@ def _batches(
     return features
 
 
-def _put(store: ClientStore, batch: LoadedSamples) -> int:
+def _put(store: ClientStore, batch: LoadedSamples, at: str | None) -> int:
     """Add samples, except those that an interrupted command has added before."""
     try:
-        return _put_whole(store, batch)
+        return _put_whole(store, batch, at)
     except InputError as problem:
         raise type(problem)(f"{batch.origin}: {problem}") from problem
 
 
-def _put_whole(store: ClientStore, batch: LoadedSamples) -> int:
+def _put_whole(store: ClientStore, batch: LoadedSamples, at: str | None) -> int:
     with Screen.current().progress("Adding samples", len(batch)) as progress:
         added = store.add(
             batch.ids,
@@ -243,8 +243,8 @@ def _put_whole(store: ClientStore, batch: LoadedSamples) -> int:
         )
     if len(batch) and not added:
         Screen.current().note(
-            f"{count(len(batch), 'sample')} already added and pending: expunge client sync --dir "
-            f"{typed(store.path)} sends them"
+            f"{count(len(batch), 'sample')} already added and pending: "
+            f"{sync_command(store.path, store.address, at)} sends them"
         )
     return added
 
@@ -454,7 +454,7 @@ def _finish(
             )
         )
         if waits:
-            parts.append(next_steps(f"expunge client sync --dir {typed(store.path)}"))
+            parts.append(next_steps(sync_command(store.path, store.address, at)))
         screen.result(value | {"pending": bool(waits), "sync": None}, *parts)
         return
     try:
@@ -462,8 +462,8 @@ def _finish(
             done = agent.sync()
     except ExpungeError as problem:
         problem.add_note(
-            "The change is safe in the client's folder, pending: expunge client sync --dir "
-            f"{typed(store.path)} sends it"
+            "The change is safe in the client's folder, pending: "
+            f"{sync_command(store.path, store.address, at)} sends it"
         )
         raise
     if done.status == "gone" and not alone_too:
@@ -474,7 +474,7 @@ def _finish(
         )
     parts += [
         *show_synced(done, store.status()),
-        *show_way_on(done, store.path, unserved(store, at)),
+        *show_way_on(done, sync_command(store.path, store.address, at), unserved(store, at)),
     ]
     screen.result(value | {"pending": bool(done.waiting), "sync": synced_value(done)}, *parts)
     if done.waiting:

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from expunge.cli import _command
 from expunge.cli._command import command
-from expunge.cli._connect import read_store
+from expunge.cli._connect import read_store, sync_command
 from expunge.cli._format import receipt_value
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import PATH, client_option
@@ -94,7 +94,7 @@ def status(folder: Path) -> None:
                     unwrapped(
                         f"{overview.head[:16]}…"
                         if overview.head
-                        else "none yet: expunge client sync"
+                        else f"none yet: {sync_command(folder, address)}"
                     ),
                 ),
                 ("Log read up to", f"entry {overview.checkpoint}"),
@@ -104,7 +104,7 @@ def status(folder: Path) -> None:
                     "Keeps features",
                     "yes" if overview.mode == "cached" else "no: recomputes them when needed",
                 ),
-                ("Server", unwrapped(address)),
+                ("Server", unwrapped(address or "not remembered: give --at URL")),
                 ("Federation", overview.federation),
             ]
         ),

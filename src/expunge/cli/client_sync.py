@@ -9,6 +9,7 @@ import click
 from expunge.cli import _command
 from expunge.cli._agent import agent_of, backbone_of, store_at, unserved
 from expunge.cli._command import command
+from expunge.cli._connect import sync_command
 from expunge.cli._format import show_synced, show_way_on, synced_value
 from expunge.cli._options import at_option, backbone_option, client_option, wait_options, yes_option
 from expunge.cli._output import GOOD, WAITS, Screen, count, line
@@ -68,6 +69,7 @@ def sync(
             store.choose(message)
         done = agent.sync(accept_restored=accept_restored)
         status, idle = store.status(), unserved(store, at)
+        way_on = show_way_on(done, sync_command(folder, store.address, at), idle)
     screen = Screen.current()
     if status.gone:
         screen.result(
@@ -75,7 +77,7 @@ def sync(
             *show_forgotten(status, folder),
         )
         raise click.exceptions.Exit(_command.FAILED)
-    screen.result(synced_value(done), *show_synced(done, status), *show_way_on(done, folder, idle))
+    screen.result(synced_value(done), *show_synced(done, status), *way_on)
     if done.waiting:
         raise click.exceptions.Exit(_command.NOT_YET)
 
@@ -114,6 +116,7 @@ def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str
                 gone = store.leave(recompute=recomputing(opened))
                 done = agent.sync()
         status = store.status()
+        way_on = show_way_on(done, sync_command(folder, store.address, at), idle)
     text = (
         line(
             f"{name} is leaving, but has not left yet: {count(gone.count, 'sample')} to be "
@@ -127,7 +130,7 @@ def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str
         synced_value(done) | {"left": status.left, "count": gone.count},
         text,
         *show_synced(done, status),
-        *show_way_on(done, folder, idle),
+        *way_on,
     )
     if done.waiting:
         raise click.exceptions.Exit(_command.NOT_YET)

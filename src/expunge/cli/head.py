@@ -8,7 +8,7 @@ import click
 from rich.console import RenderableType
 
 from expunge.cli._command import command
-from expunge.cli._connect import office_at, read_store
+from expunge.cli._connect import office_at, read_store, sync_command
 from expunge.cli._evidence import store_head
 from expunge.cli._options import FOLDER, at_option, office_option, output_option
 from expunge.cli._output import Screen, count, facts, next_steps, title, typed
@@ -123,13 +123,16 @@ def _next(output: Path, trusted: Path) -> RenderableType:
 
 
 def _from_client(folder: Path) -> _Found:
-    held, _ = read_store(ClientOverview, folder, store_head)
-    if held is None:
-        raise InputError(
-            f"the client in {folder} has not fetched a head yet: expunge client sync --dir "
-            f"{typed(folder)}"
-        )
-    return held
+    def ask(store: ClientOverview) -> _Found:
+        held = store_head(store)
+        if held is None:
+            raise InputError(
+                f"the client in {folder} has not fetched a head yet: "
+                f"{sync_command(folder, store.address)}"
+            )
+        return held
+
+    return read_store(ClientOverview, folder, ask)[0]
 
 
 def _from_server(office: Path | None, at: str | None) -> tuple[_Found, Path]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from expunge.backbones import Backbone
 from expunge.cli._agent import backbone_of
 from expunge.cli._command import command
-from expunge.cli._connect import read_store
+from expunge.cli._connect import read_store, sync_command
 from expunge.cli._evidence import chains_from, head_from, key_from, store_head
 from expunge.cli._options import (
     FILE,
@@ -25,7 +25,7 @@ from expunge.cli._options import (
     id_column_option,
     output_option,
 )
-from expunge.cli._output import Screen, count, facts, line, table, typed, unwrapped
+from expunge.cli._output import Screen, count, facts, line, table, unwrapped
 from expunge.cli._samples import opened_backbone, read_inputs
 from expunge.client import ClientStore
 from expunge.data.columns import Keys
@@ -148,8 +148,8 @@ def _from_client(given: dict[str, Any]) -> _Source:
         held = store_head(store)
         if held is None:
             raise InputError(
-                "this client has not fetched a head yet: expunge client sync --dir "
-                f"{typed(given['folder'])}"
+                "this client has not fetched a head yet: "
+                f"{sync_command(given['folder'], store.address)}"
             )
         names = FeatureNames(store.feature_names)
         return held[1], backbone_of(store, given["backbone"]), names

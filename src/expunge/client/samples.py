@@ -47,6 +47,7 @@ from expunge.ridge.encoding import (
 )
 from expunge.ridge.feature_names import FeatureNames
 from expunge.ridge.spec import Label, Spec
+from expunge.ridge.tables import named
 from expunge.wire.commitment import SALT_BYTES, commitments
 
 
@@ -301,6 +302,7 @@ class SampleBatch:
     subjects: list[str | None]
     sources: list[str | None]
     first: int = 0  # the number of the first row, where this is a part of a batch
+    feature_names: tuple[str, ...] | None = None  # of the columns of features, for errors
 
     @classmethod
     def of(
@@ -332,6 +334,7 @@ class SampleBatch:
             targets,
             _texts(subjects, "subjects", names),
             _texts(sources, "sources", names),
+            feature_names=None if feature_names is None else feature_names.names,
         )
         for what, number in (("features", len(array)), ("labels", len(targets))):
             if number != len(names):
@@ -351,6 +354,7 @@ class SampleBatch:
             self.subjects[rows],
             self.sources[rows],
             first,
+            self.feature_names,
         )
 
     def names(self) -> list[SampleNames]:
@@ -364,7 +368,7 @@ class SampleBatch:
         it came otherwise.
         """
         try:
-            rows = integer_rows(spec, self.features, self.labels)
+            rows = integer_rows(spec, named(self.features, self.feature_names), self.labels)
         except InputError as problem:
             raise self._by_row(spec, problem) from problem
         hard = hard_labels(spec, rows.targets.integers)
@@ -381,7 +385,8 @@ class SampleBatch:
         """The same refusal with the number of the row in the whole batch."""
         for row in range(len(self)):
             try:
-                integer_rows(spec, self.features[row : row + 1], self.labels[row : row + 1])
+                features = named(self.features[row : row + 1], self.feature_names)
+                integer_rows(spec, features, self.labels[row : row + 1])
             except InputError as refused:
                 text = str(refused).replace("row 0, column", "column").replace(" of row 0", "")
                 which = (

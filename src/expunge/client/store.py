@@ -423,6 +423,7 @@ class ClientStore(ClientOverview):
         if not ignore_pending:
             self._require_staying()
         names = FeatureNames(self.feature_names)
+        names.require(None if feature_names is None else tuple(feature_names))
         batch = SampleBatch.of(
             self._spec,
             ids,
@@ -432,7 +433,6 @@ class ClientStore(ClientOverview):
             sources=sources,
             feature_names=names,
         )
-        names.require(None if feature_names is None else tuple(feature_names))
         if ignore_pending:
             if self._samples.pending_again(self._spec, batch):
                 return 0

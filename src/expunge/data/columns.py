@@ -22,7 +22,8 @@ from expunge.ridge.feature_names import (
 )
 from expunge.ridge.spec import Spec
 
-NAME_LABELS, NAME_FEATURES = "Name the one with the labels", "Say which columns are features"
+NAME_LABELS = "Name the one with the labels"
+_COUNTED = "All columns count but those of labels, ids and subjects"
 _ALL_SHOWN = 12
 
 
@@ -121,7 +122,7 @@ class Keys:
             raise missing_column(file.path, file.what, LABELS, file.names, NAME_LABELS)
         taken = {*labels, ids, subjects}
         if file.what == "array" and not (self.features or usual_name(file.names, FEATURES)):
-            raise missing_column(file.path, file.what, FEATURES, file.names, NAME_FEATURES)
+            raise missing_column(file.path, file.what, FEATURES, file.names, file.name_features)
         features = list(self.features or usual_features(file.names, taken))
         file.require(*features, *labels)
         require_distinct(file, features, taken)
@@ -146,7 +147,8 @@ def require_distinct(
         raise InputError(
             f"{file.path}: {file.what} {doubled[0]!r} is named twice"
             if doubled
-            else f"{file.path} has no {file.what} of features"
+            else f"{file.path} has no {file.what} of features besides those of labels, ids and "
+            "subjects: add them"
         )
 
 
@@ -238,11 +240,34 @@ def require_names(what: object, labels: NDArray[Any], spec: Spec, *, label_indic
         )
 
 
-def require_width(path: object, features: NDArray[Any], spec: Spec) -> None:
-    """Refuse features that are not as many as the spec says."""
-    if len(features) and features.shape[1] != spec.dim:
-        raise ShapeError(
-            f"{path} has {features.shape[1]} columns of features, and the spec has {spec.dim}. Say "
-            "which columns are features, labels, ids and subjects, if they have other names than "
-            "the usual ones"
-        )
+def require_width(
+    file: DataFile,
+    features: NDArray[Any],
+    dim: int,
+    *,
+    columns: Sequence[str],
+    ignored: Collection[str],
+    is_chosen: bool,
+) -> None:
+    """Refuse features that are not as many as the spec says.
+
+    They came from these `columns` of the file, which somebody has chosen, or which are all that are
+    left besides labels, ids and subjects; the file has what was `ignored` as well.
+    """
+    if not len(features) or features.shape[1] == dim:
+        return
+    width = features.shape[1]
+    is_single = file.what == "column" and len(columns) == width  # one number in each column
+    remedy = f"Give features of length {dim}"
+    if is_single and is_chosen:
+        remedy = f"{file.name_features}: {dim} of them"
+    elif is_single and width < dim:
+        remedy = f"{_COUNTED}: add the columns that are missing"
+    elif is_single:
+        remedy = f"{_COUNTED}. {file.name_features}"
+    elif ignored:
+        remedy += f", or name another {file.what}"
+    raise ShapeError(
+        f"{file.path} has {width} column{'s' * (width != 1)} of features, and the spec has {dim}. "
+        f"{remedy}"
+    )

@@ -199,6 +199,7 @@ class Column(ABC):
 
 
 _FEATURES = "Say which columns are features"
+_SAVE = "Save them as such"
 
 
 class ArrayColumn(Column):
@@ -215,13 +216,13 @@ class ArrayColumn(Column):
     def numbers(self) -> NDArray[Any]:
         """The array itself."""
         if self._array.dtype.kind not in "biuf":
-            raise self._wrong_kind(_kind(self._array), "real numbers", _FEATURES)
+            raise self._wrong_kind(_kind(self._array), "real numbers", _SAVE)
         return self._array
 
     def labels(self) -> NDArray[Any]:
         """The array itself."""
         if self._array.dtype.kind not in "biufU":
-            raise self._wrong_kind(_kind(self._array), "texts or numbers", "Save them as such")
+            raise self._wrong_kind(_kind(self._array), "texts or numbers", _SAVE)
         return self._array
 
     def values(self) -> list[Any]:
@@ -400,6 +401,11 @@ class DataFile(ABC):
                     else f"{path}: the name of {self.what} {first} is also that of {second}. Name "
                     "each once"
                 )
+
+    @property
+    def name_features(self) -> str:
+        """What to do where the features are elsewhere in the file."""
+        return _FEATURES if self.what == "column" else "Name the one with the features"
 
     def require(self, *names: str, remedy: str = "") -> None:
         """Refuse names that this file does not have, with those that it has."""

@@ -143,8 +143,15 @@ def load_inputs(path: Path, keys: Keys, spec: Spec) -> Inputs:
         parts = _Parts(columns)
         for block in file.blocks(parts.names):
             parts.add(block)
-    features = parts.features()
-    require_width(path, features, spec)
+        features = parts.features()
+        require_width(
+            file,
+            features,
+            spec.dim,
+            columns=columns.features,
+            ignored=columns.others(file.names),
+            is_chosen=bool(keys.features),
+        )
     ids = sample_ids(path, parts.ids, len(features))
     return Inputs(ids, features, feature_names=columns.feature_names)
 
@@ -165,11 +172,13 @@ def _require_sense(path: Path, keys: Keys) -> None:
 
 
 def _samples(file: DataFile, keys: Keys, spec: Spec | None) -> Loaded:
+    chosen: list[str] = []
     if keys.last_columns:
         features, labels = _cut(file, keys.last_columns)
         loaded = assembled(file.path, features, labels, None, None)
     else:
         columns = keys.choose(file)
+        chosen = columns.features
         parts = _Parts(columns)
         for block in file.blocks(parts.names):
             parts.add(block)
@@ -183,7 +192,14 @@ def _samples(file: DataFile, keys: Keys, spec: Spec | None) -> Loaded:
         loaded = replace(loaded, feature_names=columns.feature_names)
     if spec is not None:
         require_names(file.path, loaded.labels, spec, label_indices=keys.label_indices)
-        require_width(file.path, loaded.features, spec)
+        require_width(
+            file,
+            loaded.features,
+            spec.dim,
+            columns=chosen,
+            ignored=loaded.ignored,
+            is_chosen=bool(keys.features),
+        )
     return loaded
 
 

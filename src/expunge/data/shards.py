@@ -21,7 +21,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from expunge.data.columns import (
-    NAME_FEATURES,
     NAME_LABELS,
     labels_of_texts,
     one_of_each,
@@ -215,7 +214,7 @@ class ColumnNames:
 
     def choose(self, file: DataFile) -> tuple[list[str], list[str]]:
         """The names of features and of labels, as they are written in the file."""
-        features = _chosen(file, self.features, NAME_FEATURES)
+        features = _chosen(file, self.features, file.name_features)
         labels = _chosen(file, self.labels, NAME_LABELS)
         require_distinct(file, features, labels)
         if file.what == "array" and (len(features) > 1 or len(labels) > 1):
@@ -244,8 +243,10 @@ def blocks(shard: Shard, names: ColumnNames, dim: int) -> Iterator[Block]:
         # The arrays of a pair of .npy files have their names from us.
         chosen = ColumnNames("feature", "label") if shard.labels is not None else names
         features, labels = chosen.choose(file)
+        ignored = set(file.names) - {*features, *labels}
         for block in file.blocks([*features, *labels], rows):
             values = matrix([block[name] for name in features])
+            require_width(file, values, dim, columns=features, ignored=ignored, is_chosen=True)
             if len(values):
                 yield values, label_array([block[name] for name in labels])
 
@@ -288,7 +289,6 @@ class Task:
         try:
             with one_blas_thread():  # there are as many workers as cores
                 for features, labels in blocks(shard, self.names, spec.dim):
-                    require_width(shard.path, features, spec)
                     require_names(shard, labels, spec, label_indices=self.label_indices)
                     add_batch(sums, watch, features, self._as_meant(labels), None)
         except (InputError, FormatError) as problem:

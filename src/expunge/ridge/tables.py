@@ -78,6 +78,13 @@ def names_of(matrix: Matrix) -> tuple[str, ...] | None:
     return matrix.names if isinstance(matrix, Blocks) else None
 
 
+def named(array: Array, names: Iterable[str] | None) -> Matrix:
+    """An array whose columns errors call by these names; without names, the array."""
+    if names is None:
+        return array
+    return Blocks(array.shape, tuple(names), lambda start, stop: array[start:stop])
+
+
 def widened(array: Array) -> Matrix:
     """An array of narrow numbers (bfloat16 and its kin) in a type of numpy's own, exactly; any
     other array as it is.

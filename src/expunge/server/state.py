@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any
 
+from expunge._lazy import public_dir
 from expunge.crypto import Envelope, canonical
 from expunge.crypto.envelope import SignedHeader
 from expunge.errors import EvidenceError, NotAGramError, RefusedError, SolveError, StoreError
@@ -27,6 +28,9 @@ from expunge.server.storage.folder import ServerFolder
 from expunge.server.storage.tables import Actor, ServerRecord
 from expunge.wire.schema import time_seconds, time_text
 
+__all__ = ["Settings"]
+__dir__ = public_dir(__name__)
+
 SALT_BYTES = 32
 
 Clock = Callable[[], float]
@@ -34,22 +38,50 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Settings:
-    """What an operator may choose; nothing here changes a bit of any head."""
+    """What an operator may choose; nothing here changes a bit of any head.
 
-    solver: str = (
-        ""  # woodbury or cholesky, whose heads are the same; empty: as the federation was founded
-    )
-    # Seconds from a request to the destruction of the key that its message was journalled under
+    Attributes
+    ----------
+    solver : {"", "woodbury", "cholesky"}, default ""
+        What solves for heads; both give the same. Empty: as the federation was founded.
+    erase_within : int, default 60
+        Seconds from a request to the destruction of the key that its message is journalled under.
+    group_commit : bool, default True
+        Whether requests that arrive together share a transaction and a solve.
+    largest_request : int, default 256 MiB
+        Bytes of a request; longer ones are refused.
+    most_in_flight : int, default 256 MiB
+        Bytes of requests taken in and not yet answered; further ones wait, then are refused.
+    requests_per_minute : int, default 6000
+        Requests of each actor; 0 for any number.
+    gather_for : float, default 5.0
+        Seconds that a round of secure aggregation with enough clients waits for another one.
+    phase_for : float, default 60.0
+        Seconds that a client has for each phase of a round before it counts as dropped out.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from expunge import Spec
+    >>> from expunge.federation import Federation
+    >>> from expunge.server.state import Settings
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> settings = Settings(erase_within=10, requests_per_minute=600)
+    >>> spec = Spec(dim=2, labels=("cat", "dog"))
+    >>> with Federation.found(f"{folder.name}/federation", spec, settings=settings) as federation:
+    ...     federation.carrier.status()["samples"]
+    0
+    >>> folder.cleanup()
+    """
+
+    solver: str = ""
     erase_within: int = 60
     group_commit: bool = True
-    largest_request: int = 256 << 20  # bytes
-    most_in_flight: int = 256 << 20  # bytes of requests taken in and not yet answered
-    requests_per_minute: int = 6000  # for each actor
-    # Seconds that a round of secure aggregation which has enough clients waits for yet another one
+    largest_request: int = 256 << 20
+    most_in_flight: int = 256 << 20
+    requests_per_minute: int = 6000
     gather_for: float = 5.0
-    phase_for: float = (
-        60.0  # seconds that a client has for each phase of a round before it counts as dropped out
-    )
+    phase_for: float = 60.0
 
 
 @dataclass(frozen=True)

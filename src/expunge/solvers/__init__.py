@@ -19,4 +19,5 @@ __getattr__, __dir__ = lazy_names(
         "WoodburySolver": "expunge.solvers.variants",
         "solve": "expunge.solvers.certify",
     },
+    modules=("float64",),
 )

@@ -17,17 +17,46 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.linalg import blas, lapack
 
+from expunge._lazy import public_dir
 from expunge.errors import NotAGramError, SpecError
 from expunge.ridge.encoding import checked_labels, finite_features
 from expunge.ridge.spec import Spec
 from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
+
+__all__ = [
+    "Factor",
+    "FloatCholeskySolver",
+    "FloatGram",
+    "FloatWoodburySolver",
+    "relative_deviation",
+]
+__dir__ = public_dir(__name__)
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class FloatGram:
-    """The message of Variant A: F'F and F'Y of a batch, in float32 or float64."""
+    """The message of Variant A: F'F and F'Y of a batch, in float32 or float64.
+
+    Attributes
+    ----------
+    gram : ndarray of shape (width, width)
+        F'F, where F has a constant last column if the spec has an intercept.
+    moment : ndarray of shape (width, columns)
+        F'Y.
+
+    Examples
+    --------
+    >>> from expunge import Spec
+    >>> from expunge.solvers.float64 import FloatCholeskySolver
+    >>> solver = FloatCholeskySolver(Spec(dim=2, labels=("cat", "dog"), intercept=False))
+    >>> message = solver.message([[1.0, 0.5], [0.0, 1.0]], ["cat", "dog"])
+    >>> message.gram.tolist()
+    [[1.0, 0.5], [0.5, 1.25]]
+    >>> message.moment.tolist()
+    [[1.0, 0.0], [0.5, 1.0]]
+    """
 
     gram: Array
     moment: Array
@@ -38,6 +67,22 @@ class Factor:
     """The message of Variant B: R of the thin QR F = Q R, and Q'Y.
 
     R'R = F'F and R'(Q'Y) = F'Y up to rounding.
+
+    Attributes
+    ----------
+    r : ndarray of shape (rank, width)
+        R; the rank is at most the number of samples and the width. One sample is its own factor.
+    coefficients : ndarray of shape (rank, columns)
+        Q'Y.
+
+    Examples
+    --------
+    >>> from expunge import Spec
+    >>> from expunge.solvers.float64 import FloatWoodburySolver
+    >>> solver = FloatWoodburySolver(Spec(dim=2, labels=("cat", "dog"), intercept=False))
+    >>> message = solver.message([[1.0, 0.5]], ["cat"])
+    >>> message.r.tolist(), message.moment.tolist()
+    ([[1.0, 0.5]], [[1.0, 0.0], [0.5, 0.0]])
     """
 
     r: Array
@@ -64,11 +109,37 @@ class FloatSolver(ABC):
         self.moment = np.zeros((spec.width, spec.columns), dtype=self.dtype)
 
     def add(self, features: Any, labels: Any) -> None:
-        """Add samples, as one client's message."""
+        """Add samples, as one client's message.
+
+        Parameters
+        ----------
+        features : array-like of shape (n, dim)
+            The features, in any form that `Statistics.of` takes; finite, and on no grid.
+        labels : array-like
+            Labels of the spec, class indices, or rows of real targets, shape (n, columns).
+
+        Raises
+        ------
+        ShapeError, NotFiniteError, UnknownLabelError
+            If the samples cannot be taken. Nothing was changed.
+        """
         self._apply(*self._float_rows(features, labels), 1)
 
     def delete(self, features: Any, labels: Any) -> None:
-        """Delete samples, as one client's message."""
+        """Delete samples, as one client's message; whether they were added is not checked.
+
+        Parameters
+        ----------
+        features : array-like of shape (n, dim)
+            The features, in any form that `Statistics.of` takes; finite, and on no grid.
+        labels : array-like
+            Labels of the spec, class indices, or rows of real targets, shape (n, columns).
+
+        Raises
+        ------
+        ShapeError, NotFiniteError, UnknownLabelError
+            If the samples cannot be taken. Nothing was changed.
+        """
         self._apply(*self._float_rows(features, labels), -1)
 
     @property
@@ -112,20 +183,95 @@ class FloatSolver(ABC):
 
 
 class FloatCholeskySolver(FloatSolver):
-    """Variant A: adds up gram messages and solves by Cholesky."""
+    """Variant A in ordinary floating point: adds up gram messages and solves by Cholesky.
+
+    Nothing here is exact: after deletions, `weights` equal those of retraining up to rounding.
+
+    Parameters
+    ----------
+    spec : Spec
+        What the head is solved under; its grids are not used.
+    dtype : numpy.float32 or numpy.float64, default numpy.float64
+        The arithmetic.
+
+    Attributes
+    ----------
+    spec : Spec
+        What the head is solved under.
+    dtype : numpy.dtype
+        The arithmetic.
+    gram : ndarray of shape (width, width)
+        The accumulated F'F.
+    moment : ndarray of shape (width, columns)
+        The accumulated F'Y.
+
+    Raises
+    ------
+    SpecError
+        If the arithmetic is another one.
+
+    See Also
+    --------
+    expunge.CholeskySolver : the same methods, exact, with a certified head.
+
+    Examples
+    --------
+    >>> from expunge import Spec
+    >>> from expunge.solvers.float64 import FloatCholeskySolver, relative_deviation
+    >>> spec = Spec(dim=2, labels=("cat", "dog"))
+    >>> X, y = [[0.0, 1.0], [1.0, 0.5], [3.0, 2.0]], ["cat", "cat", "dog"]
+    >>> unlearned, retrained = FloatCholeskySolver(spec), FloatCholeskySolver(spec)
+    >>> unlearned.add(X, y)
+    >>> unlearned.delete(X[:1], y[:1])
+    >>> retrained.add(X[1:], y[1:])
+    >>> relative_deviation(unlearned.weights, retrained.weights) < 1e-12
+    True
+    """
 
     def message(self, features: Any, labels: Any) -> FloatGram:
-        """What a client sends for this batch."""
+        """What a client sends for this batch.
+
+        Parameters
+        ----------
+        features : array-like of shape (n, dim)
+            The features, as for `add`.
+        labels : array-like
+            The labels, as for `add`.
+
+        Returns
+        -------
+        FloatGram
+            F'F and F'Y.
+
+        Raises
+        ------
+        ShapeError, NotFiniteError, UnknownLabelError
+            If the samples cannot be taken.
+        """
         return _gram_message(*self._float_rows(features, labels))
 
     def apply(self, message: FloatGram, sign: int) -> None:
-        """Take in a client's message: an addition (sign 1) or a deletion (sign -1)."""
+        """Take in a client's message.
+
+        Parameters
+        ----------
+        message : FloatGram
+            What `message` gave.
+        sign : {1, -1}
+            1 for an addition, -1 for a deletion.
+        """
         self.gram += sign * message.gram
         self.moment += sign * message.moment
 
     @property
     def weights(self) -> Array:
-        """(S + gamma I)^-1 G from the accumulated sums."""
+        """The head's weights, (S + gamma I)^-1 G, from the accumulated sums.
+
+        Raises
+        ------
+        NotAGramError
+            If S + gamma I is not positive definite in this arithmetic.
+        """
         return self._solved(self.moment)
 
     def _apply(self, features: Array, targets: Array, sign: int) -> None:
@@ -133,12 +279,59 @@ class FloatCholeskySolver(FloatSolver):
 
 
 class FloatWoodburySolver(FloatSolver):
-    """Variant B: tracks inverse and head by Sherman-Morrison-Woodbury updates with clients' R
-    factors.
+    """Variant B in ordinary floating point: tracks inverse and head by Sherman-Morrison-Woodbury
+    updates with clients' R factors.
 
-    The sums are kept as well (the paper's algorithm keeps only G, which would make its own reset
-    impossible); when a downdate is infeasible, inverse and head are solved from them again, and
-    `resets` counts it.
+    Nothing here is exact: after deletions, `weights` equal those of retraining up to rounding,
+    which accumulates over the stream.
+
+    Parameters
+    ----------
+    spec : Spec
+        What the head is solved under; its grids are not used.
+    dtype : numpy.float32 or numpy.float64, default numpy.float64
+        The arithmetic.
+
+    Attributes
+    ----------
+    spec : Spec
+        What the head is solved under.
+    dtype : numpy.dtype
+        The arithmetic.
+    gram : ndarray of shape (width, width)
+        The accumulated F'F; only its upper triangle is meaningful.
+    moment : ndarray of shape (width, columns)
+        The accumulated F'Y.
+    resets : int
+        How often inverse and head were solved from the sums again, because a downdate was
+        infeasible.
+
+    Raises
+    ------
+    SpecError
+        If the arithmetic is another one.
+
+    See Also
+    --------
+    expunge.WoodburySolver : the same methods, exact, with a certified head.
+
+    Notes
+    -----
+    The paper's algorithm keeps G and not S, which would make its own reset impossible; here both
+    sums are kept.
+
+    Examples
+    --------
+    >>> from expunge import Spec
+    >>> from expunge.solvers.float64 import FloatWoodburySolver, relative_deviation
+    >>> spec = Spec(dim=2, labels=("cat", "dog"))
+    >>> X, y = [[0.0, 1.0], [1.0, 0.5], [3.0, 2.0]], ["cat", "cat", "dog"]
+    >>> unlearned, retrained = FloatWoodburySolver(spec), FloatWoodburySolver(spec)
+    >>> unlearned.add(X, y)
+    >>> unlearned.delete(X[:1], y[:1])
+    >>> retrained.add(X[1:], y[1:])
+    >>> relative_deviation(unlearned.weights, retrained.weights) < 1e-12
+    True
     """
 
     def __init__(self, spec: Spec, dtype: Any = np.float64) -> None:
@@ -152,11 +345,43 @@ class FloatWoodburySolver(FloatSolver):
         self.resets = 0
 
     def message(self, features: Any, labels: Any) -> Factor:
-        """What a client sends for this batch."""
+        """What a client sends for this batch.
+
+        Parameters
+        ----------
+        features : array-like of shape (n, dim)
+            The features, as for `add`.
+        labels : array-like
+            The labels, as for `add`.
+
+        Returns
+        -------
+        Factor
+            R and Q'Y.
+
+        Raises
+        ------
+        ShapeError, NotFiniteError, UnknownLabelError
+            If the samples cannot be taken.
+        """
         return _factor_message(*self._float_rows(features, labels))
 
     def apply(self, message: Factor, sign: int) -> None:
-        """Take in a client's message: an addition (sign 1) or a deletion (sign -1)."""
+        """Take in a client's message.
+
+        Parameters
+        ----------
+        message : Factor
+            What `message` gave.
+        sign : {1, -1}
+            1 for an addition, -1 for a deletion.
+
+        Raises
+        ------
+        NotAGramError
+            If S + gamma I would not be positive definite in this arithmetic. Nothing was changed,
+            but for rounding.
+        """
         if not len(message.r):
             return
         self._accumulate(message, sign)
@@ -178,7 +403,13 @@ class FloatWoodburySolver(FloatSolver):
         self.moment += sign * self._gemm(1.0, message.r, message.coefficients, trans_a=1)
 
     def reset(self) -> None:
-        """Solve inverse and head from the accumulated sums, as Variant A would."""
+        """Solve inverse and head from the accumulated sums, as Variant A would.
+
+        Raises
+        ------
+        NotAGramError
+            If S + gamma I is not positive definite in this arithmetic.
+        """
         identity = np.eye(self.spec.width, dtype=self.dtype)
         inverse, weights = self._solved(identity), self._solved(self.moment)
         self._inverse, self._weights = TrackedInverse(inverse), weights
@@ -219,7 +450,29 @@ def _factor_message(features: Array, targets: Array) -> Factor:
 
 
 def relative_deviation(weights: Array, reference: Array) -> float:
-    """||weights - reference||_F / ||reference||_F, in float64."""
+    """||weights - reference||_F / ||reference||_F, in float64.
+
+    Parameters
+    ----------
+    weights : ndarray
+        The weights that are judged.
+    reference : ndarray of the same shape
+        Those of retraining; not all zero.
+
+    Returns
+    -------
+    float
+        0.0 for equal weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from expunge.solvers.float64 import relative_deviation
+    >>> relative_deviation(np.array([[1.0, 2.0]]), np.array([[1.0, 2.0]]))
+    0.0
+    >>> relative_deviation(np.array([[3.0, 4.5]]), np.array([[3.0, 4.0]]))
+    0.1
+    """
     reference = np.asarray(reference, dtype=np.float64)
     difference = np.asarray(weights, dtype=np.float64) - reference
     return float(np.linalg.norm(difference) / np.linalg.norm(reference))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from expunge._lazy import public_dir
 from expunge.errors import CarrierError, FormatError, MissingExtraError
 from expunge.wire.refusals import from_json
 
@@ -33,6 +34,7 @@ except ImportError as _problem:
     ) from _problem
 
 __all__ = ["HttpCarrier"]
+__dir__ = public_dir(__name__)
 
 _JSON = "application/json"
 _BINARY = "application/octet-stream"

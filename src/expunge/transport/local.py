@@ -10,9 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Self
 
+from expunge._lazy import public_dir
 from expunge.server.service import Service
 
 __all__ = ["LocalCarrier"]
+__dir__ = public_dir(__name__)
 
 
 class LocalCarrier(Service):

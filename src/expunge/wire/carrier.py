@@ -21,10 +21,12 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Protocol, TypeVar
 
+from expunge._lazy import public_dir
 from expunge.errors import CarrierError, RefusedError
 from expunge.wire.refusals import UNPROVEN
 
 __all__ = ["Carrier"]
+__dir__ = public_dir(__name__)
 
 _Self = TypeVar("_Self")
 _Data = TypeVar("_Data", bound=bytes | memoryview)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from expunge._lazy import public_dir
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import EvidenceError, FormatError, RefusedError
 from expunge.kinds import Role
@@ -24,6 +25,7 @@ from expunge.wire.carrier import Carrier
 from expunge.wire.refusals import NOT_ENROLLED
 
 __all__ = ["Token"]
+__dir__ = public_dir(__name__)
 
 _PREFIX = "expunge-token-1."
 _CHECK = schema.objects(

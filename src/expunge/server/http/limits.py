@@ -10,7 +10,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from threading import Lock
 
+from expunge._lazy import public_dir
 from expunge.wire.refusals import too_many
+
+__all__ = ["Limits"]
+__dir__ = public_dir(__name__)
 
 _MOST_NAMES = 10000  # buckets kept; the least recently used is dropped first and starts full again
 _IPV6_NETWORK = 64  # bits: what one subscriber is given
@@ -18,34 +22,69 @@ _IPV6_NETWORK = 64  # bits: what one subscriber is given
 
 @dataclass(frozen=True)
 class Limits:
-    """Of the HTTP side alone; sizes of requests and rates of actors are the service's `Settings`.
+    """How many connections an HTTP server holds, how slow they may be, and what memory they get.
 
     Memory held for bodies is at most `free` for each connection, `unproven` in all for longer ones
     whose sender is not known yet, and `Settings.most_in_flight` in all for those of enrolled
-    clients.
+    clients. Sizes of requests and rates of actors are in `Settings`.
+
+    Attributes
+    ----------
+    most_connections : int, default 800
+        Connections at a time. Further ones get status 503; a quarter more are dropped at once.
+    head_seconds : float, default 20.0
+        Seconds for the request line and the headers, from the first byte or the connection on.
+    head_bytes : int, default 64 KiB
+        Bytes of the request line and the headers.
+    idle_seconds : int, default 75
+        Seconds that a connection is kept between two requests.
+    body_seconds : float, default 30.0
+        Seconds for a body to arrive, and one more for every `slowest` bytes of it.
+    slowest : int, default 64 KiB
+        Bytes a second.
+    answer_seconds : float, default 60.0
+        Seconds for a client to take a piece of its answer.
+    linger_seconds : float, default 5.0
+        Seconds that the rest of a refused body is read and thrown away, so that the refusal is
+        read.
+    linger_bytes : int, default 64 MiB
+        Bytes of it at most.
+    room_seconds : float, default 20.0
+        Seconds that a body waits for memory that others hold.
+    wait_seconds : float, default 30.0
+        Seconds that a question waits for a change, whatever it asks for.
+    free : int, default 64 KiB
+        Bytes of a body that every connection may send before its sender is known.
+    unproven : int, default 32 MiB
+        Bytes of all longer bodies whose senders are not known yet.
+    envelope : int, default 1 MiB
+        Bytes of an enrolment, question or command.
+    grace_seconds : int, default 30
+        Seconds that a stopping server waits for what has begun.
+
+    Examples
+    --------
+    >>> from expunge.server.http.limits import Limits
+    >>> limits = Limits(most_connections=100, idle_seconds=15)
+    >>> limits.grace_seconds
+    30
     """
 
-    most_connections: int = 800  # beyond: 503; a quarter more: dropped at once
-    head_seconds: float = (
-        20.0  # for the request line and the headers, from the first byte or the connection on
-    )
+    most_connections: int = 800
+    head_seconds: float = 20.0
     head_bytes: int = 64 << 10
-    idle_seconds: int = 75  # that a connection is kept between two requests
-    body_seconds: float = (
-        30.0  # for a body to arrive, and one second more for every `slowest` bytes
-    )
-    slowest: int = 64 << 10  # bytes a second
-    answer_seconds: float = 60.0  # for a client to take a piece of its answer
-    linger_seconds: float = (
-        5.0  # that the rest of a refused body is read and thrown away, so that the refusal is read
-    )
-    linger_bytes: int = 64 << 20  # and at most so much of it
-    room_seconds: float = 20.0  # that a body waits for others to be done with
-    wait_seconds: float = 30.0  # that a question waits for a change, whatever it asks for
+    idle_seconds: int = 75
+    body_seconds: float = 30.0
+    slowest: int = 64 << 10
+    answer_seconds: float = 60.0
+    linger_seconds: float = 5.0
+    linger_bytes: int = 64 << 20
+    room_seconds: float = 20.0
+    wait_seconds: float = 30.0
     free: int = 64 << 10
     unproven: int = 32 << 20
-    envelope: int = 1 << 20  # bytes of an enrolment, question or command
-    grace_seconds: int = 30  # that a stopping server waits for what has begun
+    envelope: int = 1 << 20
+    grace_seconds: int = 30
 
 
 class Buckets:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from expunge._lazy import public_dir
 from expunge.errors import ExpungeError, MissingExtraError, StoreError
 from expunge.server.http.limits import Limits
 from expunge.server.http.logs import log_event, log_problem
@@ -37,6 +38,9 @@ except ImportError as _problem:
         f"{_problem}. Serving over HTTP needs it: pip install 'expunge[server]'"
     ) from _problem
 
+__all__ = ["Listening", "serve"]
+__dir__ = public_dir(__name__)
+
 _BACKLOG = 1024
 _NO_SUCH_FAMILY = (
     errno.EAFNOSUPPORT,
@@ -47,7 +51,22 @@ _TICKS = 600  # of uvicorn's tenths of a second: how often to look for a new cer
 
 @dataclass(frozen=True)
 class Listening:
-    """A server that has begun to listen: where, and how to stop it from another thread."""
+    """A server that takes connections: where, and how to stop it from any thread.
+
+    Attributes
+    ----------
+    urls : tuple of str
+        The addresses at which it is reached.
+    stop : callable
+        Makes `serve` end as at SIGTERM, and returns at once.
+
+    Examples
+    --------
+    >>> from expunge.server.http.run import Listening
+    >>> listening = Listening(("https://127.0.0.1:8443",), stop=lambda: None)
+    >>> listening.urls
+    ('https://127.0.0.1:8443',)
+    """
 
     urls: tuple[str, ...]
     stop: Callable[[], None]
@@ -70,13 +89,61 @@ def serve(
     ready: Ready | None = None,
     beside: AbstractContextManager[object] | None = None,
 ) -> None:
-    """Serve until stopped.
+    """Serve a federation over HTTP until stopped, and close its server whatever happens.
 
-    `port` 0 takes any that is free; `ready` is called when connections are taken.
+    SIGTERM and SIGINT stop it if this is the main thread; `Listening.stop` does from any. What has
+    begun is then answered, and the journal is folded, so that nothing remains to be erased.
 
-    `beside` is entered while it serves, and left before the service is closed.
+    Parameters
+    ----------
+    service : Service
+        The server to be reached, such as a `LocalCarrier`; closed when this returns or raises.
+    host : str, default "127.0.0.1"
+        The address or name to listen at; empty for all of this machine.
+    port : int, default 8443
+        The port; 0 takes one that is free.
+    certificate : Path or None, default None
+        The certificate with its chain (PEM). A renewed file is taken up within a minute.
+    key : Path or None, default None
+        The certificate's private key (PEM).
+    insecure : bool, default False
+        Serve plain HTTP, for a reverse proxy that does TLS.
+    trusted_proxies : sequence of str, default ()
+        Addresses of reverse proxies whose `X-Forwarded-For` is believed.
+    log_peers : bool, default False
+        Whether the log has the addresses of clients.
+    limits : Limits or None, default None
+        Limits of connections; by default those of `Limits`.
+    ready : callable or None, default None
+        Called with a `Listening` as soon as connections are taken.
+    beside : context manager or None, default None
+        Entered while it serves, and left before the service is closed.
 
-    `trusted_proxies` are the addresses of reverse proxies whose `X-Forwarded-For` is believed.
+    Raises
+    ------
+    ExpungeError
+        Certificate and key are missing or contradict `insecure`, or nothing can listen there.
+    StoreError
+        Certificate or key cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from expunge import Spec
+    >>> from expunge.federation import Federation
+    >>> from expunge.server.http.run import serve
+    >>> from expunge.transport.local import LocalCarrier
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> Federation.found(f"{folder.name}/federation", Spec(dim=2, labels=("cat", "dog"))).close()
+    >>> service = LocalCarrier.open(Path(folder.name) / "federation" / "server")
+    >>> def ready(listening):
+    ...     print(listening.urls[0].startswith("https://127.0.0.1:"))
+    ...     listening.stop()
+    >>> tls = Path(folder.name) / "federation" / "tls"
+    >>> serve(service, port=0, certificate=tls / "tls.pem", key=tls / "tls.key", ready=ready)
+    True
+    >>> folder.cleanup()
     """
     try:
         tls = _tls(certificate, key, insecure=insecure)

@@ -6,3 +6,9 @@ client speaks first, and keeps what it must remember in its store. The agent of 
 run again for each message, and its calls travel in the reply; the answers come with the next
 message. Only `records`, `client_app`, `server_app` and `inprocess` import flwr (extra `flower`).
 """
+
+from expunge._lazy import lazy_names
+
+__all__: list[str] = []
+
+__getattr__, __dir__ = lazy_names(__name__, {}, modules=("client_app", "inprocess", "server_app"))

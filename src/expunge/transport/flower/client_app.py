@@ -7,6 +7,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+from expunge._lazy import public_dir
 from expunge.client.folder import ClientFolder
 from expunge.client.samples import Recompute
 from expunge.errors import ExpungeError, InputError, MissingExtraError
@@ -23,20 +24,61 @@ except ImportError as _problem:
         f"{_problem}. Flower needs it: pip install 'expunge[flower]'"
     ) from _problem
 
+__all__ = ["client_app", "register"]
+__dir__ = public_dir(__name__)
+
 _LONGEST_PROBLEM = 500
 
 
 def client_app(recompute: Recompute | None = None) -> ClientApp:
-    """A ClientApp that does nothing but attend to Expunge."""
+    """A ClientApp that answers messages of Expunge and no others.
+
+    Parameters
+    ----------
+    recompute : callable or None, default None
+        Takes a list of sources and returns their features; for stores that keep none.
+
+    Returns
+    -------
+    flwr.clientapp.ClientApp
+        To be named in an app's `pyproject.toml`.
+
+    See Also
+    --------
+    register : adds the same to an app that does other work as well.
+
+    Examples
+    --------
+    >>> from expunge.transport.flower.client_app import client_app
+    >>> app = client_app()
+    >>> type(app).__name__
+    'ClientApp'
+    """
     app = ClientApp()
     register(app, recompute)
     return app
 
 
 def register(app: ClientApp, recompute: Recompute | None = None) -> None:
-    """Let a ClientApp attend to Expunge, beside its other work.
+    """Let a ClientApp answer messages of Expunge, beside its other work.
 
-    `recompute` is for stores that keep no features.
+    They are of the type `query.expunge`. The node's config names the client's folder
+    (`expunge-client`), and may name a file with a token (`expunge-token`) by which the client is
+    enrolled.
+
+    Parameters
+    ----------
+    app : flwr.clientapp.ClientApp
+        An app that has no function for `query.expunge` yet.
+    recompute : callable or None, default None
+        Takes a list of sources and returns their features; for stores that keep none.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> from expunge.transport.flower.client_app import register
+    >>> app = ClientApp()
+    >>> register(app)
     """
     app.query(ACTION)(_handler(recompute))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from expunge._lazy import public_dir
 from expunge.errors import MissingExtraError
 
 try:
@@ -26,6 +27,9 @@ except ImportError as _problem:
         f"{_problem}. Flower needs it: pip install 'expunge[flower]'"
     ) from _problem
 
+__all__ = ["InProcessGrid"]
+__dir__ = public_dir(__name__)
+
 _RUN = 1
 
 Fate = Callable[[str, int, int], str]
@@ -37,13 +41,61 @@ def delivered(_: str, __: int, ___: int) -> str:
 
 
 class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where types are checked
-    """Runs a ClientApp for nodes with these configs, as soon as a message is pushed.
+    """A grid whose nodes are in this process: a message is serialised and answered as on Flower's
+    own, as soon as it is pushed.
 
-    `fate` decides what happens to each message: it is called with "message" or "reply", the node,
-    and how many went before. It returns "" (it arrives), "lose", "repeat" (a message reaches the
-    node twice, and the second reply counts) or "hold" (a message reaches the node only after the
-    next one to it, and its reply is discarded). For what is lost or held back, the server gets the
-    error that Flower reports when a message expires.
+    Parameters
+    ----------
+    app : flwr.clientapp.ClientApp
+        What every node runs.
+    nodes : mapping of int to mapping
+        The config of each node, by the node's number.
+    run_config : mapping
+        The run's config, for server and nodes.
+    fate : callable, optional
+        What happens to each message; by default it arrives. It is called with "message" or "reply",
+        the node, and how many went before. It returns "" (it arrives), "lose", "repeat" (a message
+        reaches the node twice, and the second reply counts) or "hold" (a message reaches the node
+        only after the next one to it, and its reply is discarded). For what is lost or held back,
+        the server gets the error that Flower reports when a message expires.
+
+    Attributes
+    ----------
+    nodes : dict of int to dict
+        The nodes that are connected now; they may come and go.
+    sent : int
+        Messages to nodes so far.
+    received : int
+        Replies so far.
+    bytes : int
+        Bytes of both.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from expunge import Spec
+    >>> from expunge.client import ClientStore
+    >>> from expunge.federation import Federation
+    >>> from expunge.transport.flower.client_app import client_app
+    >>> from expunge.transport.flower.inprocess import InProcessGrid
+    >>> from expunge.transport.flower.server_app import server_app
+    >>> from expunge.transport.local import LocalCarrier
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"))
+    >>> with Federation.found(f"{folder.name}/federation", spec) as federation:
+    ...     path = federation.client("north").store.path
+    >>> with ClientStore.open(path) as store:
+    ...     _ = store.add(["a"], [[1.0, 0.5]], ["cat"], now=0.0)
+    >>> server = Path(folder.name) / "federation" / "server"
+    >>> nodes = {1: {"expunge-client": str(path)}}
+    >>> grid = InProcessGrid(client_app(), nodes, {"expunge-server": str(server)})
+    >>> grid.run_server(server_app())
+    >>> carrier = LocalCarrier.open(server)
+    >>> carrier.status()["samples"]
+    1
+    >>> carrier.close()
+    >>> folder.cleanup()
     """
 
     def __init__(
@@ -54,21 +106,25 @@ class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where t
         fate: Fate = delivered,
     ) -> None:
         self._app = app
-        self.nodes = {
-            node: dict(config) for node, config in nodes.items()
-        }  # connected now: they may come and go
+        self.nodes = {node: dict(config) for node, config in nodes.items()}
         self._config = dict(run_config)
         self._fate = fate
         self._run = Run.create_empty(_RUN)
         self._replies: dict[str, Message] = {}
         self._held: dict[int, list[Message]] = {}
-        self.sent = 0  # messages to nodes
-        self.received = 0  # replies
-        self.bytes = 0  # of both
+        self.sent = 0
+        self.received = 0
+        self.bytes = 0
         _identify()
 
     def run_server(self, app: ServerApp) -> None:
-        """Run a ServerApp on this grid."""
+        """Run a ServerApp on this grid, to its end.
+
+        Parameters
+        ----------
+        app : flwr.serverapp.ServerApp
+            The app; its context has this grid's run config.
+        """
         _identify()
         app(
             grid=self,
@@ -78,12 +134,18 @@ class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where t
     # -- what Grid asks for ------------------------------------------------------------------------
 
     def set_run(self, run: Run) -> None:
-        """There is one run only."""
+        """Set the run, as Flower's runtime does; there is one only.
+
+        Parameters
+        ----------
+        run : flwr.supercore.run.Run
+            The run.
+        """
         self._run = run
 
     @property
     def run(self) -> Run:
-        """The run."""
+        """The run that messages belong to."""
         return self._run
 
     def create_message(
@@ -94,15 +156,51 @@ class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where t
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """A message to a node."""
+        """Make a message to a node, as Flower's own grid does.
+
+        Parameters
+        ----------
+        content : flwr.app.RecordDict
+            What it holds.
+        message_type : str
+            Which function of the ClientApp it is for.
+        dst_node_id : int
+            The node.
+        group_id : str
+            A name for messages that belong together.
+        ttl : float or None, default None
+            Seconds until it expires.
+
+        Returns
+        -------
+        flwr.app.Message
+            The message; nothing is sent.
+        """
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """The nodes."""
+        """List the nodes that are connected.
+
+        Returns
+        -------
+        iterable of int
+            Their numbers.
+        """
         return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Bring messages to their nodes, whose replies are there at once."""
+        """Bring messages to their nodes, whose replies are there at once.
+
+        Parameters
+        ----------
+        messages : iterable of flwr.app.Message
+            The messages.
+
+        Returns
+        -------
+        iterable of str
+            The id of each.
+        """
         identities = []
         for message in messages:
             identity = message.metadata.__dict__["_message_id"] = message.object_id
@@ -111,7 +209,18 @@ class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where t
         return identities
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies to these messages, each once."""
+        """Take the replies to these messages, each once.
+
+        Parameters
+        ----------
+        message_ids : iterable of str
+            The ids that `push_messages` returned.
+
+        Returns
+        -------
+        iterable of flwr.app.Message
+            The replies that are there.
+        """
         return [
             self._replies.pop(identity) for identity in message_ids if identity in self._replies
         ]
@@ -119,7 +228,20 @@ class InProcessGrid(Grid):  # type: ignore[misc] # flwr is not installed where t
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Push and pull; never waits; `timeout` is ignored."""
+        """Push messages and pull their replies, without waiting.
+
+        Parameters
+        ----------
+        messages : iterable of flwr.app.Message
+            The messages.
+        timeout : float or None, default None
+            Not used: the replies are there at once.
+
+        Returns
+        -------
+        iterable of flwr.app.Message
+            The replies.
+        """
         del timeout
         return self.pull_messages(self.push_messages(messages))
 

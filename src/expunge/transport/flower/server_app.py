@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from expunge._lazy import public_dir
 from expunge.errors import ExpungeError, MissingExtraError
 from expunge.server.service import Service
 from expunge.server.state import Settings
@@ -31,6 +32,9 @@ except ImportError as _problem:
     raise MissingExtraError(
         f"{_problem}. Flower needs it: pip install 'expunge[flower]'"
     ) from _problem
+
+__all__ = ["RunSummary", "serve", "server_app"]
+__dir__ = public_dir(__name__)
 
 _SHORTEST, _LONGEST = 0.005, 0.25
 
@@ -77,8 +81,28 @@ Choose = Callable[[Sequence[int], int], list[int]]
 
 @dataclass
 class RunSummary:
-    """What a run has done: names of the clients that are done, problems and reasons to wait of
-    others, and nodes that were given up on.
+    """What a run has done.
+
+    Attributes
+    ----------
+    done : set of str
+        The clients that have nothing more to say.
+    problems : dict of str to str
+        Why a client could not go on, by the client's name: the reason of a refusal, or the kind of
+        an error, of which only the node's own log says more.
+    late : set of int
+        The nodes that were left behind; the next run continues with them.
+    waiting : dict of str to str
+        What a client waits for in a round of secure aggregation, by the client's name.
+    exchanges : int
+        Replies of nodes.
+
+    Examples
+    --------
+    >>> from expunge.transport.flower.server_app import RunSummary
+    >>> summary = RunSummary(done={"north"}, exchanges=2)
+    >>> sorted(summary.done), summary.problems
+    (['north'], {})
     """
 
     done: set[str] = field(default_factory=set)
@@ -384,7 +408,29 @@ _LOCK_PATIENCE = 60.0  # seconds that a run which was killed may still hold the 
 
 
 def server_app(settings: Settings | None = None) -> ServerApp:
-    """A ServerApp that does nothing but serve the federation of its run's config."""
+    """A ServerApp that serves the federation of its run's config and does nothing else.
+
+    Parameters
+    ----------
+    settings : Settings or None, default None
+        The operator's choices; by default those of `expunge.server.state.Settings`.
+
+    Returns
+    -------
+    flwr.serverapp.ServerApp
+        To be named in an app's `pyproject.toml`.
+
+    See Also
+    --------
+    serve : does the same within the main function of an app that does other work as well.
+
+    Examples
+    --------
+    >>> from expunge.transport.flower.server_app import server_app
+    >>> app = server_app()
+    >>> type(app).__name__
+    'ServerApp'
+    """
     app = ServerApp()
 
     def main(grid: Grid, context: Context) -> None:
@@ -395,8 +441,57 @@ def server_app(settings: Settings | None = None) -> ServerApp:
 
 
 def serve(grid: Grid, context: Context, *, settings: Settings | None = None) -> RunSummary:
-    """Open the server's folder, poll the nodes as the run's config says, and leave the folder
-    folded. For the main of any app.
+    """Poll the nodes as the run's config says, and apply each of their requests once.
+
+    For the main function of any ServerApp. The server's folder is open meanwhile; nothing of what
+    was applied is lost if the run is killed, and the next run continues.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        The way to the nodes, as the main function gets it.
+    context : flwr.app.Context
+        The run, as the main function gets it. Its config names the server's folder
+        (`expunge-server`) and may have the other settings of the guide.
+    settings : Settings or None, default None
+        The operator's choices; by default those of `expunge.server.state.Settings`.
+
+    Returns
+    -------
+    RunSummary
+        The clients that are done, and those that are not.
+
+    Raises
+    ------
+    InputError
+        The run's config has no `expunge-server`, or a setting that cannot be.
+    StoreBusyError
+        Another process has the server's folder open, for more than a minute.
+    StoreError
+        There is no server in the folder, or it is damaged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from flwr.serverapp import ServerApp
+    >>> from expunge import Spec
+    >>> from expunge.federation import Federation
+    >>> from expunge.transport.flower.client_app import client_app
+    >>> from expunge.transport.flower.inprocess import InProcessGrid
+    >>> from expunge.transport.flower.server_app import serve
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spec = Spec(dim=2, labels=("cat", "dog"))
+    >>> with Federation.found(f"{folder.name}/federation", spec) as federation:
+    ...     path = federation.client("north").store.path
+    >>> app = ServerApp()
+    >>> @app.main()
+    ... def main(grid, context):
+    ...     print(sorted(serve(grid, context).done))
+    >>> config = {"expunge-server": f"{folder.name}/federation/server"}
+    >>> grid = InProcessGrid(client_app(), {1: {"expunge-client": str(path)}}, config)
+    >>> grid.run_server(app)
+    ['north']
+    >>> folder.cleanup()
     """
     config = RunConfig.of(context.run_config)
     began = time.monotonic()
