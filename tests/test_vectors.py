@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -88,7 +89,8 @@ def test_the_round_of_secure_aggregation_can_be_heard_and_adds_up() -> None:
         ("join", None),
         ("shares", "roster"),
         ("masked", "deliveries"),
-        ("reveal", "survivors"),
+        ("agreed", "survivors"),
+        ("reveal", "agreements"),
     ):
         for name, said in content["said"].items():
             if answered is not None and kind in said:
@@ -131,7 +133,7 @@ def test_a_masked_vector_follows_from_what_the_page_of_the_protocol_says() -> No
             hashlib.sha256(roster).hexdigest(),
             *who,
         ]
-        info = b"expunge\0aggregation\0\x01" + json.dumps(parts, separators=(",", ":")).encode()
+        info = b"expunge\0aggregation\0\x02" + json.dumps(parts, separators=(",", ":")).encode()
         return HKDF(hashes.SHA256(), 32, None, info).derive(secret)
 
     def mask(secret: bytes, use: str, *who: str) -> list[int]:
@@ -169,7 +171,7 @@ def test_a_share_follows_from_what_the_page_of_the_protocol_says() -> None:
         derived["roster_digest"],
         "hospital-a",
     ]
-    info = b"expunge\0aggregation\0\x01" + json.dumps(parts, separators=(",", ":")).encode()
+    info = b"expunge\0aggregation\0\x02" + json.dumps(parts, separators=(",", ":")).encode()
     secrets = {what: bytes.fromhex(text) for what, text in content["secrets"]["hospital-a"].items()}
     stream_key = HKDF(hashes.SHA256(), 32, None, info).derive(secrets["dealing"])
     threshold = content["plan"]["threshold"]
@@ -190,3 +192,34 @@ def test_a_share_follows_from_what_the_page_of_the_protocol_says() -> None:
         sum(coefficient * x**power for power, coefficient in enumerate(reversed(powers))) % prime
     )
     assert value.to_bytes(33, "little").hex() == derived["seed_share_of_a_for_b"]
+
+
+def test_an_agreement_follows_from_what_the_page_of_the_protocol_says() -> None:
+    """Its header from roster and survivors, its signature over DSSE's PAE."""
+    content: dict[str, Any] = vector("aggregation")
+    roster, survivors, agreements = (
+        bytes.fromhex(content["told"][kind]) for kind in ("roster", "survivors", "agreements")
+    )
+    header = {
+        "body": hashlib.sha256(b"").hexdigest(),
+        "client": "hospital-b",
+        "federation": content["opening"]["federation"],
+        "kind": "agreed",
+        "roster": hashlib.sha256(roster).hexdigest(),
+        "round": content["opening"]["round"],
+        "sequence": content["sequences"]["hospital-b"],
+        "survivors": hashlib.sha256(survivors).hexdigest(),
+    }
+    payload = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
+    kind = b"application/vnd.expunge.aggregation.v2+json"
+    covered = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+    key = Ed25519PrivateKey.from_private_bytes(
+        bytes.fromhex(content["identity_seeds"]["hospital-b"])
+    )
+    signature = key.sign(covered)
+    said = bytes.fromhex(content["said"]["hospital-b"]["agreed"])
+    assert said == b"expunge\0said\0\x02" + len(payload).to_bytes(4, "little") + payload + signature
+    told_length = int.from_bytes(agreements[14:18], "little")
+    told = json.loads(agreements[18 : 18 + told_length])
+    assert told["clients"] == ["hospital-a", "hospital-b"]
+    assert agreements[18 + told_length :][64:] == signature

@@ -163,8 +163,8 @@ def test_a_client_that_finds_a_round_under_way_waits_for_the_next_one_if_it_has_
     def meanwhile(_: float) -> None:
         if next(steps) == 2:
             circle.everybody_adds("c0", "c1")
-        circle.go("c0", "c1", "c2", passes=2)
-        circle.wait(10.0)
+        circle.pass_round("c0", "c1", "c2")
+        circle.wait(6.0)
 
     circle.offered["c3", 1] = dict(circle.held["c3"])
     # No time passes for it, so that only the steps above end its wait.

@@ -15,13 +15,14 @@ from expunge.client.secagg import RoundPolicy
 from expunge.client.settings import pins_text
 from expunge.client.trust import Trust
 from expunge.crypto import Envelope
-from expunge.errors import EvidenceError
+from expunge.errors import EvidenceError, RefusedError
 from expunge.secagg import Collector, Participant, read_preamble
-from expunge.secagg.messages import read_client_message
+from expunge.secagg.messages import read_client_message, read_server_message
 from expunge.secagg.roster import Join, Roster
+from expunge.server.secagg_outcomes import Outcomes
 from support.federation import make_key
 from support.masked_round import GATHER, PHASE, Circle, drawn
-from support.secagg import signed_joins
+from support.secagg import OPENING, signed_joins
 
 
 @pytest.fixture
@@ -235,6 +236,20 @@ def revealed(circle: Circle, since: int = 0) -> list[str]:
     return [name for name in circle.names if "reveal" in kinds(circle, name, since)]
 
 
+def sums_revealed(circle: Circle) -> set[tuple[str, ...]]:
+    """Of whose sums shares were revealed."""
+    survivors, rounds = {}, set()
+    for who, data in circle.way.said:
+        if who == "said" and data[:1] != b"{" and read_preamble(data).kind == "reveal":
+            rounds.add(read_preamble(data).round)
+        if who == "told":
+            told = Envelope.from_bytes(data, "standing").unverified()
+            if told["phase"] == "agreeing" and told["content"]:
+                header, _ = read_server_message("survivors", base64.b64decode(told["content"]))
+                survivors[header["round"]] = tuple(header["clients"])
+    return {survivors[one] for one in rounds}
+
+
 def aborted_when_revealing(circle: Circle, count: int) -> list[str]:
     """A round of all that is aborted after so many have helped to unmask its sum; who they are."""
     circle.everybody_adds()
@@ -249,42 +264,85 @@ def aborted_when_revealing(circle: Circle, count: int) -> list[str]:
     return who
 
 
-def test_no_two_sums_that_differ_by_few_are_unmasked_with_a_clients_help() -> None:
+def test_a_client_that_agreed_to_a_sum_agrees_to_no_other() -> None:
+    """A server that calls a round aborted, and asks for the sum of all but one: as it is told by
+    the real one, and as it is patched to ask all the same.
+    """
     with drawn(5) as circle:
-        who = aborted_when_revealing(circle, 2)
-        away = next(name for name in circle.names if name not in who)
-        others = [name for name in circle.names if name != away]
-        circle.pass_round(*others)
-        since = len(circle.way.said)
-        said = {name: set[str]() for name in others}
-        for _ in range(8):
-            for name in others:
-                said[name].add(circle.sync(name).waiting)
-            circle.wait(GATHER)
-        for name in who:
-            assert any(
-                f"differ from it by {away} only" in one and "nothing is revealed" in one
-                for one in said[name]
-            )
-        assert not set(who) & set(revealed(circle, since))
+        aborted_when_revealing(circle, 2)
+        away, *others = circle.names
+        for _ in range(2):  # everybody learns that the round was aborted, and joins the next one
+            circle.pass_round(*others)
+        since, before = len(circle.way.said), circle.ledger()
+        circle.wait(GATHER)
+        waiting = circle.pass_round(*others)
+        assert all(f"a sum without {away} would show" in one.waiting for one in waiting.values())
+        assert circle.phase == "joining"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Outcomes, "attempted", lambda _: [])
+            said = {name: set[str]() for name in others}
+            for _ in range(8):
+                for name in others:
+                    said[name].add(circle.sync(name).waiting)
+            assert circle.phase == "agreeing"
+        for name in others:
+            assert any(f"differ from it by {away}" in one for one in said[name])
+        assert revealed(circle, since) == []
+        assert circle.ledger() == before
         circle.wait(PHASE)
-        circle.go(*others)  # those who never helped to unmask the first one are enough for this one
-        circle.check()
-        assert not set(who) & set(revealed(circle, since))
-        circle.everybody_adds(*others)
         circle.go()
         circle.check_whole()
+        assert len(circle.entries("aggregated")) == 1
 
 
-def test_two_sums_may_differ_by_as_many_as_a_round_needs() -> None:
-    with drawn(6) as circle:
-        who = aborted_when_revealing(circle, 1)
-        three = [*who, *(name for name in circle.names if name not in who)][:3]
-        circle.pass_round(*three)
-        since = len(circle.way.said)
-        circle.go(*three)
-        assert who[0] in revealed(circle, since)
+def test_sums_of_disjoint_sets_do_not_add_up_to_one_that_shows_a_client() -> None:
+    """Three clients and three others help to unmask sums that are never applied: with the sum of
+    all seven, the server would have the seventh.
+    """
+    with drawn(7) as circle:
+        circle.everybody_adds()
+        three, others, last = circle.names[:3], circle.names[3:6], circle.names[6]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Outcomes, "change", _refuse)
+            for some in (three, others):
+                for _ in range(9):
+                    circle.pass_round(*some)
+                    circle.wait(GATHER)
+                assert set(revealed(circle)) >= set(some)
+                circle.wait(PHASE)  # the round that they have begun again is over, too
+            patch.setattr(Outcomes, "attempted", lambda _: [])
+            said = {name: set[str]() for name in circle.names}
+            for _ in range(12):
+                for name, done in circle.pass_round().items():
+                    said[name].add(done.waiting)
+        assert sums_revealed(circle) == {tuple(three), tuple(others)}
+        assert all(
+            any("differ from it by" in one and last in one for one in said[name])
+            for name in (*three, *others)
+        )
+        circle.wait(PHASE)
+        circle.go(*three, *others, passes=40)  # the same sums again, which show nothing new
         circle.check()
+        assert [
+            tuple(member["client"] for member in entry["clients"])
+            for entry in circle.entries("aggregated")
+        ] == [tuple(three), tuple(others)]
+
+
+def _refuse(*_: object) -> None:
+    raise RefusedError("impossible", "a server that keeps what it has seen, and applies nothing")
+
+
+def test_those_that_remain_go_on_without_one_that_has_left() -> None:
+    with drawn(5) as circle:
+        aborted_when_revealing(circle, 2)
+        circle.federation.operator.command("forget-client", client="c4")
+        circle.stores.pop("c4").close()
+        circle.held.pop("c4")
+        circle.go(passes=30)
+        circle.check_whole()
+        (entry,) = circle.entries("aggregated")
+        assert [member["client"] for member in entry["clients"]] == ["c0", "c1", "c2", "c3"]
 
 
 def test_the_same_sum_may_be_asked_for_again_and_others_wait_for_the_next_round() -> None:
@@ -302,10 +360,7 @@ def test_the_same_sum_may_be_asked_for_again_and_others_wait_for_the_next_round(
         circle.check_whole()
 
 
-def test_a_number_that_went_on_belongs_to_the_same_client() -> None:
-    """c0 with another number is one client more and the same client less: still one client, and not
-    enough to hide in.
-    """
+def test_a_number_that_went_on_makes_another_sum() -> None:
     with drawn(4) as circle:
         store = circle.stores["c1"]
         earlier = '[[["c0",1],["c1",1],["c2",1],["c3",1]]]'
@@ -313,8 +368,15 @@ def test_a_number_that_went_on_belongs_to_the_same_client() -> None:
         policy = RoundPolicy(store, circle.way, Trust(store, circle.way))
 
         class Told:
+            opening, name, sequence = OPENING, "c1", 1
             included = (("c0", 2), ("c1", 1), ("c2", 1), ("c3", 1))
 
-        with pytest.raises(EvidenceError, match="differ from it by c0 only"):
-            policy.require_apart(Told())
+        with pytest.raises(EvidenceError, match="differ from it by c0, whose"):
+            policy.require_one_sum(Told())
         assert store.recall("revealed") == earlier
+        Told.included = (("c0", 1), ("c1", 1), ("c2", 1), ("c3", 1))
+        policy.require_one_sum(Told())
+        assert store.recall("revealed") == earlier
+        Told.sequence, Told.included = 2, (("c0", 2), ("c1", 2), ("c2", 2), ("c3", 2))
+        policy.require_one_sum(Told())  # another change of the same client
+        assert store.recall("revealed") == '[[["c0",2],["c1",2],["c2",2],["c3",2]]]'

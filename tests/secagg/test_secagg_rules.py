@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from expunge.crypto import SigningKey
 from expunge.errors import SpecError
-from expunge.ridge.spec import Aggregation
+from expunge.ridge.spec import Aggregation, Spec
+from expunge.secagg.plan import share_of
+from expunge.server.backup import found
 
 
 def test_the_form_for_json_is_the_rules() -> None:
@@ -44,6 +50,30 @@ def test_somebody_honest_must_be_left() -> None:
     assert Aggregation(dropouts=60, colluding=39).dropouts == 60
     with pytest.raises(SpecError, match="100 per cent"):
         Aggregation(dropouts=60, colluding=40)
+
+
+@given(st.integers(0, 60), st.integers(0, 39), st.integers(100, 1000))
+def test_feasible_rules_leave_a_quorum(dropouts: int, colluding: int, clients: int) -> None:
+    """Where rounds are large, as many as the rules allow may drop out, and others agree."""
+    rules, hundreds = Aggregation(dropouts=dropouts, colluding=colluding), clients // 100 * 100
+    quorum = (hundreds + share_of(colluding, hundreds)) // 2 + 1
+    if 2 * dropouts + colluding < 100:
+        rules.require_feasible()
+        assert quorum <= hundreds - share_of(dropouts, hundreds)
+    else:
+        with pytest.raises(SpecError, match="cannot both be allowed"):
+            rules.require_feasible()
+        assert quorum > hundreds - share_of(dropouts, hundreds)
+
+
+def test_no_federation_is_founded_with_rules_that_cannot_be_kept(tmp_path: Path) -> None:
+    """Old ones go on, with fewer drop-outs than they allow: evidence with such rules is read."""
+    rules = Aggregation(dropouts=50, colluding=10)
+    spec = Spec(dim=1, outputs=1, messages=("masked",), aggregation=rules)
+    with pytest.raises(SpecError, match="cannot both be allowed"):
+        found(tmp_path / "server", spec, SigningKey(b"o" * 32).public)
+    assert not (tmp_path / "server").exists()
+    assert Spec.from_dict(spec.to_dict()) == spec
 
 
 @pytest.mark.parametrize("content", [None, [], {}, Aggregation().to_dict() | {"more": 1}])

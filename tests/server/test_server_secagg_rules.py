@@ -203,7 +203,7 @@ def test_impossible_sums_are_refused_and_change_nothing(
         said |= {done.waiting for done in circle.pass_round("c0", "c1", "c2").values()}
         circle.wait(10.0)
     assert any(
-        "differ from it by c3 only" in one and "forgotten by the operator" in one for one in said
+        "a sum without c3 would show" in one and "forgotten by the operator" in one for one in said
     )
     assert circle.ledger() == before
     circle.wait(PHASE)

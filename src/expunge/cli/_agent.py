@@ -30,6 +30,7 @@ ROUND = "Round"
 _PHASES: dict[AnsweredPhase, str] = {
     "sharing": "exchanging key shares",
     "masking": "sending masked sums",
+    "agreeing": "agreeing on who is in the sum",
     "revealing": "unmasking the sum",
 }
 

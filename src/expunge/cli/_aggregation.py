@@ -97,8 +97,9 @@ def plan_in_words(rules: Aggregation, clients: int) -> str:
     masks = "every other client" if chosen.degree == clients - 1 else f"{chosen.degree} others"
     shares = "1 share opens" if chosen.threshold == 1 else f"{chosen.threshold} shares open"
     return (
-        f"each shares masks with {masks}; {shares} a mask; the sum of {chosen.survivors} or more "
-        f"is unmasked; {chosen.colluders or 'none'} may collude with the server"
+        f"each shares masks with {masks}; {shares} a mask; {chosen.quorum} must agree on who is "
+        f"in a sum; the sum of {chosen.survivors} or more is unmasked; {chosen.colluders or 'none'}"
+        " may collude with the server"
     )
 
 

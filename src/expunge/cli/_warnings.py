@@ -53,17 +53,16 @@ def _aggregation(rules: Aggregation, clients: int | None) -> list[str]:
             f"No round can complete with {clients} clients: the rules require {rules.fewest}"
         )
     elif clients is not None:
-        if plan(rules, clients).survivors == clients and rules.dropouts:
+        spare, dropouts = (
+            clients - plan(rules, clients).survivors,
+            share_of(rules.dropouts, clients),
+        )
+        if spare < dropouts:
             warnings.append(
-                f"With {clients} clients a round is aborted if any of them drops out: the rules "
-                f"require {rules.fewest}"
-            )
-        withstood, colluding = plan(rules, clients).colluders, share_of(rules.colluding, clients)
-        if withstood < colluding:
-            warnings.append(
-                f"With {clients} clients, of which {rules.dropouts} % may drop out, a round "
-                f"withstands {withstood or 'none'} that collude with the server, not {colluding} "
-                f"({rules.colluding} %): allow fewer drop-outs, or enrol more clients"
+                f"With {clients} clients a round is aborted if "
+                f"{'any of them drops' if not spare else f'more than {spare} of them drop'} out, "
+                f"not {dropouts} ({rules.dropouts} %): among so few, more are needed to tell that "
+                "the server tells all the same. Enrol more clients"
             )
     return warnings
 

@@ -7,15 +7,13 @@ is due waits for that.
 `Contributor`: one round, turn by turn. Laws: everything that must survive is in the store before it
 is sent, so a client that is killed continues where it was, or learns how the round ended before it
 offers anything again. A sequence number identifies one content: what was masked under it once goes
-out under it unchanged, however many rounds that takes. Shares are revealed once for each round, and
-never so that two sums which were asked for differ by some clients, but by fewer than the rules ask
-for in a round.
+out under it unchanged, however many rounds that takes. A client agrees to one sum with that content
+in it, and reveals shares once for each round.
 
-`RoundPolicy`: what a client demands of a round before it deals shares, before it reveals any, and
-of receipts. Law: the server is believed about who drops out and about nothing else. Keys come from
-the log or from pins; an audit or a rebuild must be of all clients that the log shows; and two sums
-that this client helps to unmask differ by no client, or by at least as many as the rules ask for in
-a round.
+`RoundPolicy`: what a client demands of a round before it deals shares, before it agrees to a sum,
+and of receipts. Law: the server is believed about who drops out and about nothing else. Keys come
+from the log or from pins; an audit or a rebuild must be of all clients that the log shows; and of
+the sums that its part is in, this client agrees to one.
 """
 
 from __future__ import annotations
@@ -42,10 +40,9 @@ from expunge.kinds import STAGES, AnsweredPhase, Purpose, Stage
 from expunge.ridge.spec import Aggregation
 from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution, Opening, Participant
+from expunge.secagg.unmasking import Part, may_follow
 from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier
-
-_REVEALED_KEPT = 16
 
 
 class UnsafeRoundError(EvidenceError):
@@ -86,6 +83,13 @@ class RoundPolicy:
                     f"log shows, and this round differs by {others}: the sum would show those that "
                     "are missing, so this client keeps out of it"
                 )
+        return self._trusted(peers)
+
+    def pins(self) -> dict[str, PublicKey]:
+        """The keys of the other clients, as far as this client has read the log."""
+        return self._trusted(self._peers())
+
+    def _trusted(self, peers: Peers) -> dict[str, PublicKey]:
         return trusted(peers, read_pins(self._store.recall("pins")))
 
     def _peers(self) -> Peers:
@@ -116,34 +120,32 @@ class RoundPolicy:
                     "clients"
                 )
 
-    def require_apart(self, participant: Participant) -> None:
-        """Two sums that this client has helped to unmask must differ by no client, or by at least
-        as many clients as a round needs.
-
-        Clients that the log shows to be gone are not counted: as with a rebuild, no other client's
-        part could hide what a forgotten client had sent, and the others could never continue
-        without it.
+    def require_one_sum(self, participant: Participant) -> None:
+        """Agree to one sum only with this client's part in it, and remember it
+        (expunge.secagg.unmasking).
         """
-        included = sorted([name, sequence] for name, sequence in participant.included or ())
+        if participant.opening.purpose != "change":
+            return  # what is counted already, of all clients
+        ours, proposed = (participant.name, participant.sequence), set(participant.included or ())
         text = self._store.recall("revealed")
-        earlier = canonical.decode(text.encode("ascii")) if text else []
-        if included in earlier:
-            return  # the same sum again, which reveals nothing new
-        for before in earlier:
-            names = {str(name) for name, _ in _pairs(before) ^ _pairs(included)}
-            if names:
-                names -= self._gone()
-            if 0 < len(names) < self._fewest:
+        earlier = (
+            [_parts(value) for value in canonical.decode(text.encode("ascii"))] if text else []
+        )
+        bound = [parts for parts in earlier if ours in parts]
+        for parts in bound:
+            if parts != proposed and not may_follow(
+                parts, proposed, gone=self._gone(), fewest=self._fewest
+            ):
+                names = sorted({name for name, _ in parts ^ proposed})
                 raise UnsafeRoundError(
                     "a round was aborted after its sum may have been unmasked, and this one would "
-                    f"differ from it by {', '.join(sorted(names))} only, whose changes the two "
-                    "sums would show: nothing is revealed. Join again when the same clients do, "
-                    "or more others; one that stays away for ever must be forgotten by the "
-                    "operator"
+                    f"differ from it by {', '.join(names)}, whose changes the two sums "
+                    "would show: nothing is revealed. Join again when the same clients do; one "
+                    "that stays away for ever must be forgotten by the operator"
                 )
-        if participant.opening.purpose == "change":
-            newest = [*earlier, included][-_REVEALED_KEPT:]
-            self._store.remember({"revealed": canonical.encode(newest).decode("ascii")})
+        if proposed not in bound:
+            kept = [sorted(map(list, parts)) for parts in (*bound, proposed)]
+            self._store.remember({"revealed": canonical.encode(kept).decode("ascii")})
 
     def _gone(self) -> frozenset[str]:
         self._follow_log()
@@ -176,8 +178,8 @@ class RoundPolicy:
         return receipt
 
 
-def _pairs(members: list[list[Any]]) -> set[tuple[Any, ...]]:
-    return {tuple(member) for member in members}
+def _parts(members: list[list[Any]]) -> set[Part]:
+    return {(str(name), int(sequence)) for name, sequence in members}
 
 
 def _with_article(purpose: Purpose) -> str:
@@ -191,6 +193,7 @@ _UNMASKED: tuple[Stage, ...] = ("joined", "shared")
 _ASKED: dict[AnsweredPhase, Stage] = {
     "sharing": "shared",
     "masking": "masked",
+    "agreeing": "agreed",
     "revealing": "revealed",
 }  # by a phase of the round: where an answer leads
 _MASKED = "masked"  # the setting that holds the number of the request that was masked last
@@ -467,10 +470,12 @@ class Contributor:
             if participant.opening.purpose == "change":
                 self._store.remember({_MASKED: str(participant.sequence)})
                 self._outbox.doubt(participant.sequence)
-        else:
+        elif state.phase == "agreeing":
             message = participant.on_survivors(state.content)
             self._policy.require_all(participant)
-            self._policy.require_apart(participant)
+            self._policy.require_one_sum(participant)
+        else:
+            message = participant.on_agreements(state.content, self._policy.pins())
         self._store.participation.write(participant.to_bytes())
         return message
 
@@ -553,6 +558,8 @@ class Contributor:
 def _reason_for(state: _RoundState) -> str:
     if state.phase == "closed":
         return "another round is under way: this client joins the next one"
+    if state.phase == "joining" and state.reason:
+        return state.reason
     if state.phase == "joining":
         missing = state.fewest - state.joined
         if missing > 0:

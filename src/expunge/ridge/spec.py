@@ -109,6 +109,34 @@ class Aggregation:
         """
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    def require_feasible(self) -> None:
+        """Refuse rules that rounds cannot keep. A federation is not founded with such rules.
+
+        More than half of a round's clients, and half of those that collude, must agree on who is in
+        the sum, so that a server which tells different clients different things finds no answer.
+
+        Raises
+        ------
+        SpecError
+            If twice `dropouts` and `colluding` are together 100 or more.
+
+        Examples
+        --------
+        >>> import expunge
+        >>> expunge.Aggregation(dropouts=30, colluding=10).require_feasible()
+        >>> expunge.Aggregation(dropouts=45, colluding=10).require_feasible()
+        Traceback (most recent call last):
+        ...
+        expunge.errors.SpecError: dropouts=45 and colluding=10 of the aggregation cannot both be ...
+        """
+        if 2 * self.dropouts + self.colluding >= 100:
+            raise SpecError(
+                f"dropouts={self.dropouts} and colluding={self.colluding} of the aggregation "
+                "cannot both be allowed: too few clients would be left to agree on who is in a "
+                "sum. Lower one, so that twice the drop-outs and the colluding clients together "
+                "are below 100 per cent"
+            )
+
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Aggregation:
         """The rules that `to_dict` wrote.

@@ -247,7 +247,7 @@ class Collector:
             "sharing": frozenset(self._joins),
             "masking": self._dealers,
             "agreeing": self._survivors,
-            "revealing": self._survivors,
+            "revealing": frozenset(self._agreed),
         }
         return members.get(self.phase, frozenset())
 
@@ -536,6 +536,11 @@ class Collector:
                 f"{quorum} must ({listed(self._survivors - set(agreed))} did not). Nothing was "
                 "learnt or applied; open another round"
             )
+        require_holders(
+            Hearing(self._known(), self._dealt, self._survivors, {}),
+            frozenset(agreed),
+            "after survivors were agreed on",
+        )
         header = {
             "clients": agreed,
             "kind": "agreements",

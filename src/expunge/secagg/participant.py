@@ -52,6 +52,7 @@ _FORMAT = HeaderFormat(
     version=messages.VERSION,
     remedy="leave this round and wait for the next",
 )
+_OLD_FORMAT = HeaderFormat("a participant's state", _FORMAT.magic)
 _TEXTS = ("deliveries", "join", "key", "masked", "phase")
 _PARTS = ("roster", "shares", "held", "survivors", "agreed", "reveal")
 _KEYS = frozenset(
@@ -100,7 +101,13 @@ class ParticipantState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ParticipantState:
-        """The inverse of `to_bytes`."""
+        """The inverse of `to_bytes`.
+
+        Of a state of version 1, whose rounds are not continued, it keeps what it takes to ask how
+        the round ended.
+        """
+        if data[: len(_FORMAT.magic) + 1] == _OLD_FORMAT.begin(0)[: len(_FORMAT.magic) + 1]:
+            return cls._from_old_bytes(data)
         header, reader = _FORMAT.read(data)
         reader.require_checksum()
         content = canonical.decode_object(header, "the state of a participant", _KEYS)
@@ -122,6 +129,28 @@ class ParticipantState:
             else tuple((name, sequence) for name, sequence in included),
             **{name: content[name] for name in _TEXTS},
             **parts,
+        )
+
+    @classmethod
+    def _from_old_bytes(cls, data: bytes) -> ParticipantState:
+        header, reader = _OLD_FORMAT.read(data)
+        reader.require_checksum()
+        content = canonical.decode_object(
+            header, "the state of a participant", _KEYS | {"survivors"}
+        )
+        reader.require(sum(content["parts"]))
+        included = content["included"]
+        return cls(
+            opening=Opening.from_json(content["opening"]),
+            rules=Aggregation.from_dict(content["rules"]),
+            name=schema.name(content["name"], "the name"),
+            sequence=schema.count(content["sequence"], "the sequence number"),
+            key=content["key"],
+            join=content["join"],
+            phase=content["phase"],
+            included=None
+            if included is None
+            else tuple((name, sequence) for name, sequence in included),
         )
 
 
@@ -224,8 +253,11 @@ class Participant:
         """Its newest message.
 
         A masked one is not in the stored state: it is b"" until `on_deliveries` has made it again.
+        Nor is any message in a state of version 1.
         """
         state = self._state
+        if state.phase == "joined" and state.secrets is None:
+            return b""
         if state.phase == "joined":
             return messages.sign(self._join().header(state.opening, state.rules), b"", self._key)
         return {

@@ -84,6 +84,8 @@ def found(
     """Found a federation in a new folder, with its first operator."""
     if solver not in SOLVERS:
         raise FormatError(f"the solver must be one of {', '.join(SOLVERS)}, got {solver!r}")
+    if spec.aggregation is not None:
+        spec.aggregation.require_feasible()
     key = key or SigningKey(secrets.token_bytes(32))
     folder = ServerFolder.create(path, key, mirrors, storage=storage)
     try:

@@ -41,6 +41,7 @@ from expunge.secagg import (
     length,
     read_preamble,
 )
+from expunge.secagg.unmasking import Part, choose
 from expunge.server.secagg_outcomes import Member, Outcomes
 from expunge.server.state import ServerState
 from expunge.server.writer import Writer
@@ -92,7 +93,7 @@ _UNREVEALED: tuple[Phase, ...] = (
     "joining",
     "sharing",
     "masking",
-)  # phases in which no client has helped to unmask anything
+)  # phases in which no client has agreed to a sum
 _UNKNOWN = "the server does not know this round, because it was started anew"
 
 
@@ -228,9 +229,9 @@ class SecureAggregation:
                 if not self._is_complete(current):
                     return
                 if current.collector.phase == "joining" and current.everyone is None:
-                    self._repeat(current)
+                    self._leave_out(current)
                 current.collector.advance()
-                if current.collector.phase == "revealing":
+                if current.collector.phase == "agreeing":
                     self._require_members(current)
                 if current.collector.phase == "done":
                     self._conclude(current)
@@ -255,27 +256,45 @@ class SecureAggregation:
         joined = set(current.members)
         if current.everyone is not None:
             return joined >= current.everyone
-        if len(joined) < self._rules.fewest:
+        if len(self._chosen(current)) < self._rules.fewest:
             return False  # changes wait for a round with enough contributors
         return now >= current.joined + self._state.settings.gather_for or joined >= set(
             self._state.clients("active", "must-rejoin")
         )
 
-    def _repeat(self, current: _MaskedRound) -> None:
-        """Leave out clients that would make this round differ by little from one that was aborted
-        when it was to be unmasked.
+    def _chosen(self, current: _MaskedRound) -> frozenset[Part]:
+        """Those that joined and may be summed up together, after the sums that were asked for."""
+        return choose(
+            {(member.client, member.sequence) for member in current.members.values()},
+            self._conclusions.attempted(),
+            gone=frozenset(self._state.clients("gone")),
+            fewest=self._rules.fewest,
+        )
 
-        Clients that have helped to unmask a sum refuse one which differs from it by few clients,
-        and so shows those. The same sum shows nothing new.
-        """
-        joined = {(member.client, member.sequence) for member in current.members.values()}
-        for attempt in self._conclusions.attempted():
-            if attempt <= joined:
-                others = {client for client, _ in joined - attempt}
-                current.collector.leave_out(others)
-                for client in others:
-                    del current.members[client]
-                return
+    def _lacking(self, current: _MaskedRound) -> str:
+        """Why those that joined wait, though they are enough: the clients of an aborted round."""
+        few, joined = self._rules.fewest, set(current.members)
+        if current.collector.phase != "joining" or current.everyone is not None:
+            return ""
+        if len(joined) < few or len(self._chosen(current)) >= few:
+            return ""
+        gone = set(self._state.clients("gone"))
+        missing = {
+            client for attempt in self._conclusions.attempted() for client, _ in attempt
+        } - joined
+        return (
+            "a round was aborted after its sum may have been unmasked, and a sum without "
+            f"{_named(missing - gone)} would show what they changed: the same clients must join "
+            "again. One that stays away for ever must be forgotten by the operator"
+        )
+
+    def _leave_out(self, current: _MaskedRound) -> None:
+        """Leave out those that would not agree to a sum with the others."""
+        chosen = {client for client, _ in self._chosen(current)}
+        others = set(current.members) - chosen
+        current.collector.leave_out(others)
+        for client in others:
+            del current.members[client]
 
     def _require_current(self, current: _MaskedRound) -> None:
         """Before anything is revealed: the round is still about what it was opened for."""
@@ -439,7 +458,13 @@ class SecureAggregation:
         if current_or_none is not None and current_or_none.opening.round == aggregation:
             collector = current_or_none.collector
             content = collector.say(turn.client) if turn.client in collector.awaited else None
-            return self._answer(turn, current_or_none, collector.phase, content=content)
+            return self._answer(
+                turn,
+                current_or_none,
+                collector.phase,
+                content=content,
+                reason=self._lacking(current_or_none),
+            )
         receipt = self._conclusions.applied(turn.client, turn.sequence, aggregation)
         if receipt is not None:
             return self._answer(turn, None, "done", receipt=canonical.decode(receipt))

@@ -20,6 +20,7 @@ from expunge.kinds import Purpose
 from expunge.ridge.plausibility import problem_with
 from expunge.ridge.spec import Spec
 from expunge.secagg import Contribution, Opening
+from expunge.secagg.unmasking import Part
 from expunge.server.audits import Audits
 from expunge.server.ledger import EVERYONE, Recorded
 from expunge.server.maintenance import Maintenance
@@ -97,21 +98,17 @@ class Outcomes:
     # -- attempts ----------------------------------------------------------------------------------
 
     def attempt(self, opening: Opening, members: Sequence[Member]) -> None:
-        """Note, durably, whose sum is about to be unmasked: until that is applied, only the same
-        sum may be asked for again.
+        """Note, durably, to whose sum clients are about to agree: until that is applied, they
+        agree to no other.
         """
         with self._state.changing():
             self._state.storage.rounds.attempt(
                 Attempt(opening.round, member.client, member.sequence) for member in members
             )
 
-    def attempted(self) -> list[frozenset[tuple[str, int]]]:
-        """By client and sequence number, those whose sums were to be unmasked, and still could be:
-        the least often tried first.
-
-        So where clients know of different ones, and refuse the others, each has its turn.
-        """
-        members: dict[str, set[tuple[str, int]]] = {}
+    def attempted(self) -> list[frozenset[Part]]:
+        """The sums that were to be agreed on, and still could be: the least often tried first."""
+        members: dict[str, set[Part]] = {}
         late = self._late()
         for attempt in self._state.storage.rounds.attempts():
             if attempt.aggregation not in late:
@@ -121,14 +118,13 @@ class Outcomes:
         return sorted(tried, key=tried.__getitem__)
 
     def _late(self) -> set[str]:
-        """The rounds attempted whose sums can no longer be: a member is gone, or further on."""
+        """The rounds attempted whose sums can no longer be: a member is further on."""
         storage = self._state.storage
         actors = {actor.name: actor for actor in storage.actors.all()}
         return {
             attempt.aggregation
             for attempt in storage.rounds.attempts()
-            if actors[attempt.client].status == "gone"
-            or attempt.sequence <= actors[attempt.client].sequence
+            if attempt.sequence <= actors[attempt.client].sequence
         }
 
     # -- the three ends ----------------------------------------------------------------------------
