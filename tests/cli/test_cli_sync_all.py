@@ -77,6 +77,7 @@ def test_a_round_that_waits_for_clients_elsewhere_is_left() -> None:
         ("joining", "2 of at least 3 clients have joined"),
         ("sharing", "exchanging key shares"),
         ("masking", "sending masked sums"),
+        ("agreeing", "agreeing on who is in the sum"),
         ("revealing", "unmasking the sum"),
         ("done", ""),
     ],
@@ -121,5 +122,6 @@ def test_whoever_watches_sees_the_round_go_on(tmp_path: Path) -> None:
         "1 of at least 3 clients have joined",
         "exchanging key shares",
         "sending masked sums",
+        "agreeing on who is in the sum",
         "unmasking the sum",
     ]
