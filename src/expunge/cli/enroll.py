@@ -77,7 +77,8 @@ def enroll(
 
     Example:
       expunge enroll hospital-a.token --dir hospital-a
-      expunge enroll hospital-a.token --dir hospital-a --backbone onnx:model.onnx
+      expunge enroll hospital-a.token --dir hospital-a \\
+          --backbone 'onnx:model.onnx?size=224'
 
     Next:
       expunge client add samples.csv --dir hospital-a

@@ -80,7 +80,8 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
     Example:
       expunge predict new.csv --dir hospital-a -o predictions.csv
       expunge predict new.csv --head head.expunge --trust hospital-a
-      expunge predict scan.png --dir hospital-a --backbone onnx:model.onnx
+      expunge predict scan.png --dir hospital-a \\
+          --backbone 'onnx:model.onnx?size=224'
     """
     if (given["folder"] is None) == (given["head_file"] is None):
         raise click.UsageError("give either --dir (a client's folder) or --head (a file)")

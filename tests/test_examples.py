@@ -1,0 +1,102 @@
+"""Every example of the documentation is run by a test, or holds a command that no test can run.
+
+Of the latter, all that can be checked is: commands and options of Expunge, targets of make, extras
+and files. So are commands within sentences.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from support.pages import PAGES, ROOT, Block, blocks_of, parse
+from support.shell import commands, problem, span_problem
+
+# The examples of the commands' own help: tests/cli/test_cli_examples.py
+REFERENCE = "docs/reference/command-line.md"
+LANGUAGES = {"python", "py", "bash", "console"}
+NOT_CODE = {"text", "toml", "nginx", ""}
+# Commands that no test can run, and why. A block without any of them is bash, and is run.
+NOT_RUN = {
+    "make": "sets up environments, for minutes",
+    "pip": "takes packages from an index",
+}
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def of(*languages: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language in languages]
+
+
+def claims() -> Counter[tuple[str, str]]:
+    """The pages that tests run, with the language: calls of `run_python` and `run_shell`."""
+    found: Counter[tuple[str, str]] = Counter()
+    for folder in (ROOT / "tests", ROOT / "experiments" / "tests"):
+        for file in folder.rglob("test_*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                found.update(claim(node))
+    return found
+
+
+def claim(node: ast.AST) -> list[tuple[str, str]]:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return []
+    texts = [word.value for word in node.args if isinstance(word, ast.Constant)]
+    if node.func.id == "run_shell":
+        return [(texts[0], "bash")]
+    if node.func.id == "run_python" and texts[0] in PAGES:
+        return [(texts[0], language) for language in texts[1:]]
+    return []
+
+
+def test_code_is_fenced() -> None:
+    """An indented block has no language, so nobody would run it."""
+    assert [str(block) for block in BLOCKS if not block.is_fenced] == []
+
+
+def test_each_block_has_a_language_that_says_who_runs_it() -> None:
+    unknown = [f"{b}: {b.language}" for b in BLOCKS if b.language not in LANGUAGES | NOT_CODE]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("language", ["py", "bash"])
+def test_each_page_is_run_by_one_test(language: str) -> None:
+    """`python` is run on all pages by tests/test_docs.py."""
+    pages = {block.page for block in of(language)}
+    claimed = Counter({page: n for (page, spoken), n in claims().items() if spoken == language})
+    assert claimed == Counter(pages)
+
+
+@pytest.mark.parametrize("block", of("console"), ids=str)
+def test_what_is_not_run_cannot_be_run(block: Block) -> None:
+    if block.page != REFERENCE:
+        words = [str(command) for command in commands(block.text)]
+        assert [w for w in words if any(name in w for name in NOT_RUN)], "make it bash, and run it"
+
+
+@pytest.mark.parametrize("block", of("console"), ids=str)
+def test_what_is_not_run_is_right_as_far_as_one_can_see(block: Block) -> None:
+    found = commands(block.text)
+    assert found
+    assert [wrong for command in found if (wrong := problem(command))] == []
+
+
+def test_a_shell_can_read_what_is_not_run() -> None:
+    for block in of("console"):
+        done = subprocess.run(  # noqa: S603 - our own page
+            ["bash", "-n", "-c", block.text],  # noqa: S607 - any
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), block
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_within_sentences_are_right(page: str) -> None:
+    _, spans = parse(page, PAGES[page].read_text(encoding="utf-8"))
+    assert [wrong for span in spans if (wrong := span_problem(span))] == []
