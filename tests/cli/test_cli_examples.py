@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from support.cli import value
 from support.onnx_models import image_network
 from support.pages import PAGES, parse
 from support.printed import run

@@ -43,7 +43,9 @@ def commands(text: str) -> list[Command]:
         for words in _simple_commands(line):
             if words[0] == "export":
                 exported |= dict(word.split("=", 1) for word in words[1:])
-            program = "/".join(words[0].split("/")[-1:])
+            if words[1:3] == ["-m", "pip"]:
+                del words[:2]
+            program = words[0].split("/")[-1]
             found.append(Command(program, tuple(words[1:]), tuple(exported.items())))
     return found
 
@@ -86,8 +88,6 @@ def problem(command: Command) -> str:
     """What is wrong with a command; nothing, if all that can be checked is right."""
     command = inner(command)
     words = [command.program, *command.arguments]
-    if words[1:3] == ["-m", "pip"]:
-        words = words[2:]
     missing = [word for word in words if _is_ours(word) and not _exists(word)]
     if missing:
         return f"{command}: there is no {missing}"
@@ -134,6 +134,8 @@ def _unparsed(command: Command, *, whole: bool = True) -> str:
     context, words = click.Context(main, info_name="expunge"), list(command.arguments)
     while isinstance(given, click.Group) and words and words[0][:1] != "-":
         name = words.pop(0)
+        if name.isupper() and not whole:  # COMMAND, which stands for any
+            return ""
         below = given.get_command(context, name)
         if below is None:
             return f"{command}: there is no command {name}"
@@ -150,7 +152,7 @@ def _unparsed(command: Command, *, whole: bool = True) -> str:
             given.make_context(context.info_name, words, parent=context.parent)
         except click.exceptions.Exit:  # --help, --version
             return ""
-        except click.MissingParameter as refused:
+        except (click.MissingParameter, click.BadOptionUsage) as refused:
             return f"{command}: {refused.format_message()}" if whole else ""
         except click.ClickException as refused:
             return f"{command}: {refused.format_message()}"
@@ -159,7 +161,7 @@ def _unparsed(command: Command, *, whole: bool = True) -> str:
 
 def span_problem(span: str) -> str:
     """What is wrong with code within a sentence; nothing, if it is no command of ours."""
-    if not re.match(r"(expunge|make) \w", span) or "\n" in span:
+    if not re.match(r"(expunge|make) \w", span) or "[OPTIONS]" in span:
         return ""
     (command, *_) = commands(span)
     if command.program == "make":
