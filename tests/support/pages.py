@@ -100,6 +100,7 @@ def run_shell(
     prelude: str = "",
     changes: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    seconds: float = 300,
 ) -> Printed:
     """Run the bash of a page in a folder; what it printed. Any command that fails fails the test.
 
@@ -125,7 +126,7 @@ def run_shell(
         start_new_session=True,
     )
     try:
-        printed, _ = process.communicate(timeout=300)
+        printed, _ = process.communicate(timeout=seconds)
     finally:
         with suppress(ProcessLookupError):  # servers too, if the script did not come to its end
             os.killpg(process.pid, signal.SIGKILL)
