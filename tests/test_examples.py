@@ -77,12 +77,11 @@ def test_each_page_is_run_by_one_test(language: str) -> None:
     assert claimed == Counter(pages)
 
 
-@pytest.mark.parametrize("block", of("console"), ids=str)
+@pytest.mark.parametrize("block", [b for b in of("console") if b.page != REFERENCE], ids=str)
 def test_what_is_not_run_cannot_be_run(block: Block) -> None:
-    if block.page != REFERENCE:
-        texts = [f"{command} " for command in commands(block.text)]
-        reasons = tuple(f"{name} " for name in NOT_RUN)
-        assert any(text.startswith(reasons) for text in texts), "make it bash, and run it"
+    texts = [f"{command} " for command in commands(block.text)]
+    reasons = tuple(f"{name} " for name in NOT_RUN)
+    assert any(text.startswith(reasons) for text in texts), "make it bash, and run it"
 
 
 @pytest.mark.parametrize("block", of("console"), ids=str)
@@ -101,6 +100,66 @@ def test_a_shell_can_read_what_is_not_run() -> None:
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, ""), block
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("expunge serve federation", ""),
+        ("expunge server status --office o && echo done > file  # here", ""),
+        ("export EXPUNGE_CLIENT=a\nexpunge client status", ""),
+        ('WHEEL=$(echo dist/*.whl)\npip install "$WHEEL[server]"', ""),
+        ("make test-random MINUTES=60", ""),
+        ("sudo -u expunge /opt/bin/expunge init f --dim 3 --labels a,b", ""),
+        ("python3 - <<'END'\nexpunge nothing\nEND\n", ""),
+        ("expunge surve federation", "no command surve"),
+        ("expunge server stattus", "no command stattus"),
+        ("expunge serve federation --hots x", "No such option"),
+        ("expunge serve federation \\\n  --port many", "not a valid integer"),
+        ("expunge client status", "Missing option '--dir'"),
+        ("expunge demo   see for yourself", "unexpected extra arguments"),
+        ("true && sudo -u x expunge serve", "Missing argument"),
+        ("podman run --rm expunge init", "Missing argument"),
+        ("make tests", "no such target"),
+        ("pip install '.[servers]'", "no such extra"),
+        ("python3 -m pip download -r requirements/servers.txt", "no requirements/servers.txt"),
+        ("cp packaging/expunge.servise x", "no packaging/expunge.servise"),
+    ],
+)
+def test_each_kind_of_mistake_is_seen(text: str, wrong: str) -> None:
+    found = [seen for command in commands(text) if (seen := problem(command))]
+    assert wrong in "".join(found)
+    assert bool(found) is bool(wrong)
+
+
+@pytest.mark.parametrize(
+    ("span", "wrong"),
+    [
+        ("expunge client add", ""),
+        ("expunge COMMAND --help", ""),
+        ("expunge serve --port", ""),
+        ("expunge init ... --mirror FILE", ""),
+        ("expunge.errors", ""),
+        ("expunge client ad", "no command ad"),
+        ("expunge serve --prot", "No such option"),
+        ("make doc", "no such target"),
+    ],
+)
+def test_each_kind_of_mistake_is_seen_within_sentences(span: str, wrong: str) -> None:
+    assert wrong in span_problem(span)
+    assert bool(span_problem(span)) is bool(wrong)
+
+
+def test_blocks_are_found_wherever_they_stand() -> None:
+    text = "- a\n\n  ```py\n  x = 1\n  ```\n\nb `c d`\n\n    e\n\n~~~bash\nf\n~~~\n"
+    blocks, spans = parse("page", text)
+    assert [(block.language, block.text, block.line) for block in blocks] == [
+        ("py", "x = 1\n", 4),
+        ("", "e\n", 9),
+        ("bash", "f\n", 12),
+    ]
+    assert [block.is_fenced for block in blocks] == [True, False, True]
+    assert spans == ["c d"]
 
 
 @pytest.mark.parametrize("page", PAGES)

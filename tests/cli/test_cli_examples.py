@@ -40,7 +40,7 @@ NOT_ENROLLED = {"hospital-a": "hospital-c"}
 # Not run here, and why. tests/test_examples.py checks that there are such commands and options.
 NOT_RUN = {
     "expunge audit --wait": "waits for clients that sync meanwhile",
-    "expunge demo": "tests/cli/test_cli_modes.py",
+    "expunge demo": "tests/test_demo.py",
     "expunge experiment": "measures for long; only --show-config and list are run",
     "expunge init federation --backbone hf:dinov2": "needs torch",
     "expunge serve": "runs until it is stopped: tests/cli/test_cli_serve.py",

@@ -1,4 +1,4 @@
-"""The commands of the README and of the operator's page are run as they stand, by real processes."""
+"""The commands of the README and of the operator's page are run, by real processes."""
 
 from __future__ import annotations
 

@@ -33,15 +33,18 @@ def test_export() -> None:
     assert weights.any()
 
 
-@pytest.mark.timm
-def test_backbones(
-    library: Any, torch: Any, timm: Any, dinov2: Path, roberta: Path, pictures: list[Array]
-) -> None:
+@pytest.fixture
+def _samples(dinov2: Path, roberta: Path, pictures: list[Array]) -> None:
     Path("dinov2-base").symlink_to(dinov2)
     Path("roberta-base").symlink_to(roberta)
     Path("another.txt").write_text("another text")
     for name, picture in zip(("a.jpg", "b.jpg"), pictures, strict=False):
         Image.fromarray(picture).save(name)
+
+
+@pytest.mark.timm
+@pytest.mark.usefixtures("_samples")
+def test_backbones(library: Any, torch: Any, timm: Any) -> None:
     torch.manual_seed(5)
     network = timm.create_model("vit_tiny_patch16_224.augreg_in21k", pretrained=False)
     save = library("safetensors.torch").save_file

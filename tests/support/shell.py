@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,16 +88,15 @@ def inner(command: Command) -> Command:
 def problem(command: Command) -> str:
     """What is wrong with a command; nothing, if all that can be checked is right."""
     command = inner(command)
-    words = [command.program, *command.arguments]
-    missing = [word for word in words if _is_ours(word) and not _exists(word)]
-    if missing:
-        return f"{command}: there is no {missing}"
-    if words[0] == "expunge":
+    words = command.arguments
+    if missing := [word for word in words if _is_ours(word) and not (ROOT / word).exists()]:
+        return f"{command}: there is no {missing[0]}"
+    if command.program == "expunge":
         return _unparsed(command)
-    if words[0] == "make":
-        unknown = {word for word in words[1:] if "=" not in word} - make_targets()
+    if command.program == "make":
+        unknown = {word for word in words if "=" not in word} - make_targets()
         return f"{command}: no such target" if unknown else ""
-    if words[0] == "pip":
+    if command.program == "pip":
         named = {
             name for word in words for extra in _EXTRAS.findall(word) for name in extra.split(",")
         }
@@ -121,10 +121,6 @@ def _is_ours(word: str) -> bool:
     return first in folders or re.fullmatch(r"constraints[\w-]*\.txt", word) is not None
 
 
-def _exists(word: str) -> bool:
-    return (ROOT / word).exists()
-
-
 def _unparsed(command: Command, *, whole: bool = True) -> str:
     """Why `expunge` does not take these arguments. Files need not exist, and nothing is run.
 
@@ -134,29 +130,38 @@ def _unparsed(command: Command, *, whole: bool = True) -> str:
     context, words = click.Context(main, info_name="expunge"), list(command.arguments)
     while isinstance(given, click.Group) and words and words[0][:1] != "-":
         name = words.pop(0)
-        if name.isupper() and not whole:  # COMMAND, which stands for any
-            return ""
         below = given.get_command(context, name)
         if below is None:
-            return f"{command}: there is no command {name}"
+            stands_for_any = name.isupper() and not whole
+            return "" if stands_for_any else f"{command}: there is no command {name}"
         given, context = below, click.Context(below, info_name=name, parent=context)
-    if isinstance(given, click.Group) and not words and not whole:
+    if isinstance(given, click.Group) and not words:  # the container's own, or within a sentence
         return ""
-    with pytest.MonkeyPatch.context() as patch:
+    try:
+        _parse(given, words, context, command.exported)
+    except (click.MissingParameter, click.BadOptionUsage) as refused:
+        return f"{command}: {refused.format_message()}" if whole else ""
+    except click.ClickException as refused:
+        return f"{command}: {refused.format_message()}"
+    return ""
+
+
+def _parse(
+    command: click.Command,
+    words: list[str],
+    context: click.Context,
+    exported: Iterable[tuple[str, str]],
+) -> None:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        suppress(click.exceptions.Exit),  # --help, --version
+    ):
         patch.setattr(click.Path, "convert", lambda _, value, *__: Path(value))
         for name in [name for name in os.environ if name.startswith("EXPUNGE_")]:
             patch.delenv(name)
-        for name, value in command.exported:
+        for name, value in exported:
             patch.setenv(name, value)
-        try:
-            given.make_context(context.info_name, words, parent=context.parent)
-        except click.exceptions.Exit:  # --help, --version
-            return ""
-        except (click.MissingParameter, click.BadOptionUsage) as refused:
-            return f"{command}: {refused.format_message()}" if whole else ""
-        except click.ClickException as refused:
-            return f"{command}: {refused.format_message()}"
-    return ""
+        command.make_context(context.info_name, words, parent=context.parent)
 
 
 def span_problem(span: str) -> str:

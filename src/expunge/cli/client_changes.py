@@ -104,7 +104,7 @@ def add(
     at: str | None,
     **given: Any,
 ) -> None:
-    """Add samples from FILES and send them to the server.
+    r"""Add samples from FILES and send them to the server.
 
     Feature files are .npz (arrays features and labels, optionally ids and subjects), .npy, .csv or
     .parquet (columns label, id and subject; all others are features). Images and texts go through
@@ -116,7 +116,7 @@ def add(
 
     Example:
       expunge client add features.npz --dir hospital-a
-      expunge client add scans/ --dir hospital-a \\
+      expunge client add scans/ --dir hospital-a \
           --backbone 'onnx:model.onnx?size=224'
 
     Next:
