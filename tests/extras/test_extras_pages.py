@@ -34,7 +34,8 @@ def test_export() -> None:
 
 
 @pytest.fixture
-def _samples(dinov2: Path, roberta: Path, pictures: list[Array]) -> None:
+def _samples(timm: Any, dinov2: Path, roberta: Path, pictures: list[Array]) -> None:
+    """What the page names. timm comes first: it makes torchvision loadable."""
     Path("dinov2-base").symlink_to(dinov2)
     Path("roberta-base").symlink_to(roberta)
     Path("another.txt").write_text("another text")

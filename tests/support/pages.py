@@ -29,9 +29,11 @@ from markdown_it import MarkdownIt  # comes with rich
 from support.printed import Printed
 
 ROOT = Path(__file__).parents[2]
+_PATTERNS = ("README.md", "CONTRIBUTING.md", "experiments/README.md", "docs/**/*.md")
 PAGES = {
     path.relative_to(ROOT).as_posix(): path
-    for path in sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
+    for pattern in _PATTERNS
+    for path in sorted(ROOT.glob(pattern))
 }
 
 
