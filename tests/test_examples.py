@@ -84,6 +84,11 @@ def test_what_is_not_run_cannot_be_run(block: Block) -> None:
     assert any(text.startswith(reasons) for text in texts), "make it bash, and run it"
 
 
+def test_every_reason_not_to_run_is_still_needed() -> None:
+    texts = [f"{command} " for block in of("console") for command in commands(block.text)]
+    assert [name for name in NOT_RUN if not any(t.startswith(f"{name} ") for t in texts)] == []
+
+
 @pytest.mark.parametrize("block", of("console"), ids=str)
 def test_what_is_not_run_is_right_as_far_as_one_can_see(block: Block) -> None:
     found = commands(block.text)

@@ -21,7 +21,7 @@ from support.shell import Command, commands
 REFERENCE = "docs/reference/command-line.md"
 OFFICE = ("--office", "federation/operator")
 CLIENTS = ("hospital-a", "hospital-b", "clinic-a", "clinic-b")
-SEED_ROWS = np.random.default_rng(5).standard_normal((40, 6)).round(3)
+FEATURES = np.random.default_rng(5).standard_normal((40, 6)).round(3)
 # What stands for something in the help, and places that are not here.
 STAND_INS = {
     "CLIENT": "hospital-a",
@@ -80,7 +80,7 @@ def rows(first: int, count: int, prefix: str) -> str:
         name = "scan-17" if number == 3 else f"{prefix}{number}"
         subject = "patient-4711" if number % 5 < 2 else f"patient-{number}"
         label = ("cat", "dog", "healthy")[number % 3]
-        lines.append(f"{name},{subject},{label},{','.join(map(str, SEED_ROWS[number]))}")
+        lines.append(f"{name},{subject},{label},{','.join(map(str, FEATURES[number]))}")
     return "\n".join(lines) + "\n"
 
 
@@ -93,12 +93,12 @@ def write_files() -> None:
         lines = [line.split(",") for line in rows(30, 4, "n").splitlines()]
         Path(name).write_text("".join(",".join([row[0], *row[3:]]) + "\n" for row in lines))
     labels = np.array(["cat", "dog"] * 3)
-    np.savez("features.npz", features=SEED_ROWS[34:], labels=labels)
+    np.savez("features.npz", features=FEATURES[34:], labels=labels)
     Path("data").mkdir()
-    table = pa.table({"feature": list(SEED_ROWS[:6]), "label": list(labels)})
+    table = pa.table({"feature": list(FEATURES[:6]), "label": list(labels)})
     parquet.write_table(table, "data/0.parquet")
     for name in ("part-0", "part-1"):
-        np.save(f"{name}-features.npy", SEED_ROWS[:6])
+        np.save(f"{name}-features.npy", FEATURES[:6])
         np.save(f"{name}-labels.npy", labels)
     draw = np.random.default_rng(6)
     for name in ("scans/cat/1.png", "scans/dog/2.png", "scan.png"):
@@ -116,9 +116,9 @@ def token(name: str, file: str | None = None, **options: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A federation, and all that the examples name: the folder, and a copy as it was at first."""
-    folder = tmp_path_factory.mktemp("world")
+    folder = tmp_path_factory.mktemp("workspace")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         write_files()
@@ -130,13 +130,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             run("enroll", token(name), "--dir", name)
             Path(f"{name}.csv").write_text(rows(5 * place, 5, name))
             run("client", "add", f"{name}.csv", "--dir", name)
-    return folder, Path(shutil.copytree(folder, tmp_path_factory.mktemp("copy") / "world"))
+    return folder, Path(shutil.copytree(folder, tmp_path_factory.mktemp("copy") / "workspace"))
 
 
 @pytest.fixture
-def folder(world: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(workspace: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the examples, as it was at first."""
-    here, copy = world
+    here, copy = workspace
     monkeypatch.chdir(here.parent)
     shutil.rmtree(here)
     shutil.copytree(copy, here)
@@ -183,7 +183,7 @@ def answer_orders() -> None:
         run("client", "sync", "--dir", name)
 
 
-def pin_keys() -> None:
+def write_keys() -> None:
     run("client", "peers", "-o", "peers.json", "--dir", "hospital-a")
     run("client", "key", "-o", "hospital-b.pub", "--dir", "hospital-b")
 
@@ -208,7 +208,7 @@ SETUPS: dict[str, Callable[[], object]] = {
     "aggregator passage": found_group,
     "aggregator sync": found_group,
     "client forget": lambda: run("server", "amend", "--add-label", "otter", "--yes", *OFFICE),
-    "client pin": pin_keys,
+    "client pin": write_keys,
     "key": write_evidence,
     "order bundle": write_evidence,
     "order close": file_order,
@@ -222,7 +222,7 @@ SETUPS: dict[str, Callable[[], object]] = {
 }
 
 
-def play(command: Command, stand_ins: dict[str, str]) -> None:
+def run_example(command: Command, stand_ins: dict[str, str]) -> None:
     """Run a command with what stands for something put in."""
     words = list(command.arguments)
     for name, here in stand_ins.items():
@@ -230,14 +230,14 @@ def play(command: Command, stand_ins: dict[str, str]) -> None:
     if command.program == "cp":
         shutil.copy(*words)
         return
-    make_room(words)
+    remove_earlier(words)
     environment = {"EXPUNGE_OFFICE": "federation/operator", **dict(command.exported)}
     run(*words, given="y\n", env=environment, code=CODES.get(str(command), 0))
     if words[:2] == ["order", "file"]:
         answer_orders()
 
 
-def make_room(words: list[str]) -> None:
+def remove_earlier(words: list[str]) -> None:
     """An example that founds something founds it instead of what the one before it did."""
     new = {"init": 1, "enroll": 3}.get(words[0], 2 if words[1:2] == ["restore"] else None)
     if new is not None and Path(words[new]).exists():
@@ -250,4 +250,12 @@ def make_room(words: list[str]) -> None:
 def test_examples_run(name: str, folder: Path) -> None:
     SETUPS.get(name, lambda: None)()
     for command in EXAMPLES[name]:
-        play(command, STAND_INS | (NOT_ENROLLED if name in ENROLLING else {}))
+        run_example(command, STAND_INS | (NOT_ENROLLED if name in ENROLLING else {}))
+
+
+def test_what_is_said_of_examples_is_about_examples_that_there_are() -> None:
+    shown = {str(command) for listed in EXAMPLES.values() for command in listed}
+    assert set(CODES) <= shown
+    assert SETUPS.keys() | ENROLLING <= EXAMPLES.keys()
+    text = PAGES[REFERENCE].read_text(encoding="utf-8")
+    assert [name for name in NOT_RUN if f"\n{name}" not in text] == []

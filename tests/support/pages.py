@@ -7,7 +7,8 @@ The language of a block says who runs it:
     bash      real processes, all blocks of a page as one script
     console   nobody: it holds a command that cannot be run here; commands are still checked
 
-`tests/test_examples.py` holds every page to that.
+`tests/test_examples.py` holds every page to that. A page with `py` or `bash` has one test that
+calls `run_python` or `run_shell` with its name.
 """
 
 from __future__ import annotations
