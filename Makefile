@@ -101,7 +101,7 @@ $(TOOLS)/.installed: $(CORE) requirements/tools.txt
 # Tests of what was built come last: they read dist/.
 dist: $(STAMP) $(TOOLS)/.installed
 	$(BIN)/python packaging/dist.py $(TOOLS)/bin/python
-	$(BIN)/pytest -m dist tests/test_distribution.py
+	$(BIN)/pytest -m dist tests/test_distribution.py tests/test_install_page.py
 
 # Hashes for pip install --require-hashes: run it whenever a pin in constraints.txt has changed.
 requirements: $(TOOLS)/.installed

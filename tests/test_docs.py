@@ -1,4 +1,6 @@
-"""The documentation is tested: every file's Python examples run, top to bottom, as one script."""
+"""The documentation is tested: every page's Python runs, top to bottom, as one script; links lead
+somewhere; what is listed is there.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +9,18 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
-FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+from support.pages import PAGES, ROOT, blocks_of, run_python
+
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if FENCE.search(page.read_text())], ids=lambda page: page.name
-)
-def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page, "python")])
+def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    script = "\n".join(FENCE.findall(page.read_text()))
-    exec(compile(script, str(page), "exec"), {"__name__": "documentation"})  # noqa: S102 - our own documentation
+    run_python(page, "python")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES.values(), ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     missing = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
     assert missing == []

@@ -16,6 +16,7 @@ from experiment_cases import Toy, ToySettings
 from expunge.errors import InputError
 from expunge_experiments import config
 from expunge_experiments.runs.catalogue import ABOUT, EXPERIMENTS
+from support.pages import blocks_of
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -108,3 +109,11 @@ def test_datasets_on_the_command_line() -> None:
     assert config.on_datasets(EXPERIMENTS["accuracy"], ["a", "b"]) == {"datasets": ["a", "b"]}
     with pytest.raises(InputError, match="one dataset at a time"):
         config.on_datasets(Toy(), ["a", "b"])
+
+
+def test_the_config_in_the_documentation_is_taken() -> None:
+    (block,) = blocks_of("docs/how-to/reproduce-the-paper.md", "toml")
+    tables = tomllib.loads(block.text)
+    config.check_tables(tables, list(EXPERIMENTS))
+    for name, table in tables.items():
+        config.settings_of(EXPERIMENTS[name], table, quick=False)

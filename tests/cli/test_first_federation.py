@@ -7,11 +7,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from support.pages import HOW_TO, run_page
+from support.pages import free_port, run_shell
+
+
+def server_log(folder: Path) -> str:
+    """The log of a server that has come to its end."""
+    log = (folder / "server.log").read_text()
+    assert '"event": "stopped"' in log
+    return log
 
 
 def test_every_command_of_the_first_page_works(tmp_path: Path) -> None:
-    printed, _ = run_page(HOW_TO / "first-federation.md", tmp_path)
+    port = {"8443": str(free_port())}
+    printed = run_shell("docs/how-to/first-federation.md", tmp_path, changes=port)
+    assert server_log(tmp_path)
     assert printed.words.count("carried out: 2 samples found and deleted") == 2
     assert re.search(r"Audit [0-9a-f]{8}: equal", printed.words)
     assert "Verified: Evidence of erasure order" in printed
@@ -22,7 +31,9 @@ def test_every_command_of_the_first_page_works(tmp_path: Path) -> None:
 
 
 def test_every_command_of_the_page_on_secure_aggregation_works(tmp_path: Path) -> None:
-    printed, log = run_page(HOW_TO / "secure-aggregation.md", tmp_path)
+    port = {"8443": str(free_port())}
+    printed = run_shell("docs/how-to/secure-aggregation.md", tmp_path, changes=port)
+    log = server_log(tmp_path)
     assert "it waits for 2 more clients" in printed
     assert "3 keys pinned by garden-a: garden-a, garden-b, garden-c." in printed
     assert "Verified: Receipt for request 2 of garden-b, in a round of 3 clients" in printed

@@ -81,6 +81,20 @@ def roberta(library: Any, torch: Any, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
+def timm(library: Any, torch: Any) -> Any:
+    """The torchvision on the path is the ordinary wheel, whose compiled part wants a torch for
+    graphics cards. timm needs its Python part only, which loads once the two operators that it
+    annotates have been declared; nobody calls them.
+    """
+    operators = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library("torchvision")
+    library("timm.data")
+    return library("timm")
+
+
+@pytest.fixture(scope="session")
 def pictures() -> list[np.ndarray[Any, Any]]:
     """Pictures of several sizes."""
     rng = np.random.default_rng(3)

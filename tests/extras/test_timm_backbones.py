@@ -1,9 +1,4 @@
-"""Images through timm's own small test networks, with random weights that the test saves.
-
-The torchvision on the path is the ordinary wheel, whose compiled part wants a torch for graphics
-cards. timm needs its Python part only, which loads once the two operators that it annotates have
-been declared; nobody calls them.
-"""
+"""Images through timm's own small test networks, with random weights that the test saves."""
 
 from __future__ import annotations
 
@@ -24,16 +19,6 @@ pytestmark = pytest.mark.timm
 
 Array = np.ndarray[Any, Any]
 ARCHITECTURES = ("test_vit", "test_resnet", "test_convnext")
-
-
-@pytest.fixture(scope="session")
-def timm(library: Any, torch: Any) -> Any:
-    operators = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library("torchvision")
-    library("timm.data")
-    return library("timm")
 
 
 @pytest.fixture(scope="session")

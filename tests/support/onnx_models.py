@@ -68,6 +68,15 @@ def convolution(path: Path) -> Path:
     return save(path, nodes, [("x", ["n", 3, "h", "w"])], ["maps", "tokens", "pooled"], weights)
 
 
+def image_network(path: Path) -> Path:
+    """Images (n, 3, 224, 224) to (n, 6)."""
+    nodes = [
+        helper.make_node("Conv", ["x", "K"], ["maps"]),
+        helper.make_node("ReduceMean", ["maps"], ["y"], axes=[2, 3], keepdims=0),
+    ]
+    return save(path, nodes, [("x", ["n", 3, 224, 224])], ["y"], {"K": KERNEL})
+
+
 def two_inputs(path: Path) -> Path:
     return save(
         path,

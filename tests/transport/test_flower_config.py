@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from expunge.errors import InputError
 from expunge.transport.flower.config import RunConfig
+from support.pages import ROOT, blocks_of
 
 
 def test_a_config_has_what_it_says_and_otherwise_what_is_usual() -> None:
@@ -45,3 +47,15 @@ def test_a_config_has_what_it_says_and_otherwise_what_is_usual() -> None:
 def test_what_cannot_be_is_refused_by_name(change: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         RunConfig.of({"expunge-server": "/srv/fed"} | change)
+
+
+def test_the_page_and_the_app_show_every_setting_with_its_default() -> None:
+    (page, _) = blocks_of("docs/how-to/flower.md", "toml")
+    app = (ROOT / "packaging" / "flower-app" / "pyproject.toml").read_text(encoding="utf-8")
+    for text in (page.text, app):
+        config = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
+        server = config.pop("expunge-server") or "/srv/federation/server"
+        defaults = RunConfig(Path(server))
+        assert RunConfig.of({"expunge-server": server, **config}) == defaults
+        names = {name.replace("_", "-") for name in defaults.__dataclass_fields__}
+        assert config.keys() == {f"expunge-{name}" for name in names - {"server"} | {"clients"}}

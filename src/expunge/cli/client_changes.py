@@ -104,7 +104,7 @@ def add(
     at: str | None,
     **given: Any,
 ) -> None:
-    """Add samples from FILES and send them to the server.
+    r"""Add samples from FILES and send them to the server.
 
     Feature files are .npz (arrays features and labels, optionally ids and subjects), .npy, .csv or
     .parquet (columns label, id and subject; all others are features). Images and texts go through
@@ -116,7 +116,8 @@ def add(
 
     Example:
       expunge client add features.npz --dir hospital-a
-      expunge client add scans/ --dir hospital-a --backbone 'onnx:model.onnx'
+      expunge client add scans/ --dir hospital-a \
+          --backbone 'onnx:model.onnx?size=224'
 
     Next:
       expunge client status --dir hospital-a
@@ -283,7 +284,7 @@ def forget(
       expunge client forget --label otter --until 2026-01-01 --dir hospital-a
 
     Next:
-      expunge client receipts --dir hospital-a      list the signed receipts
+      expunge client receipts --dir hospital-a    # list the signed receipts
     """
     screen = Screen.current()
     with store_at(folder) as store:

@@ -99,7 +99,7 @@ def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str
       expunge client leave --dir hospital-a
 
     Next:
-      expunge client receipts --dir hospital-a -o receipts      keep the receipts
+      expunge client receipts --dir hospital-a -o receipts    # keep the receipts
     """
     screen = Screen.current()
     with store_at(folder) as store:

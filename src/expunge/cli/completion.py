@@ -22,7 +22,7 @@ def completion(shell: str) -> None:
 
     Example:
       expunge completion bash > ~/.local/share/bash-completion/completions/expunge
-      expunge completion zsh > ~/.zfunc/_expunge         with ~/.zfunc in fpath
+      expunge completion zsh > ~/.zfunc/_expunge       # with ~/.zfunc in fpath
       expunge completion fish > ~/.config/fish/completions/expunge.fish
     """
     made = get_completion_class(shell)

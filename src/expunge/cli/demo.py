@@ -228,7 +228,7 @@ def demo(keep: Path | None, secure_aggregation: bool) -> None:
     Example:
       expunge demo
       expunge demo --secure-aggregation
-      expunge demo --keep demo      keep the files, and see what to try next
+      expunge demo --keep demo    # keep the files, and see what to try next
     """
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise StoreError(f"{keep} is not empty: name a new folder for the demo")

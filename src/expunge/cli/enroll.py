@@ -65,7 +65,7 @@ def enroll(
     rejoin: bool,
     at: str | None,
 ) -> None:
-    """Enrol in a federation with a one-time TOKEN from its operator.
+    r"""Enrol in a federation with a one-time TOKEN from its operator.
 
     TOKEN is the token itself, a file that holds it, or - for standard input. The token sets the
     role: a client gets a store of samples, an officer or operator an office. The private key is
@@ -77,7 +77,8 @@ def enroll(
 
     Example:
       expunge enroll hospital-a.token --dir hospital-a
-      expunge enroll hospital-a.token --dir hospital-a --backbone onnx:model.onnx
+      expunge enroll hospital-a.token --dir hospital-a \
+          --backbone 'onnx:model.onnx?size=224'
 
     Next:
       expunge client add samples.csv --dir hospital-a

@@ -161,9 +161,9 @@ def main() -> None:
     head retrained without them, and a signed receipt says so.
 
     Start here:
-      expunge demo               run a complete demo, in seconds
-      expunge init DIR ...       create a federation; prints what to type next
-      expunge COMMAND --help     describe a command, with examples
+      expunge demo             # run a complete demo, in seconds
+      expunge init DIR ...     # create a federation; prints what to type next
+      expunge COMMAND --help   # describe a command, with examples
 
     With --json, every command prints one JSON object and nothing else.
     """

@@ -114,8 +114,8 @@ def file(
       expunge order file patient-4711 --known-as clinic-b=B-0815
 
     Next:
-      expunge client sync --dir CLIENT     at each client: answer the order
-      expunge order show ORDER             show who has answered
+      expunge client sync --dir CLIENT   # at each client: answer the order
+      expunge order show ORDER           # show who has answered
     """
     arguments = {"subject": subject_text(subject), "subjects": _known_as(names), "days": days}
     arguments |= {"reference": reference} if reference else {}
@@ -159,7 +159,7 @@ def list_(overdue: bool, office: Path | None, at: str | None) -> None:
       expunge order list --overdue || mail -s overdue officer@example.org
 
     Next:
-      expunge order show ORDER      show who has yet to answer
+      expunge order show ORDER    # show who has yet to answer
     """
     with office_at(office, at) as connection:
         filed = connection.office.ask("orders", {})
@@ -218,7 +218,7 @@ def show(order_id: str, office: Path | None, at: str | None) -> None:
       expunge order show 3fa9 --office privacy-office
 
     Next:
-      expunge order bundle ORDER -o order.html     write the evidence to one file
+      expunge order bundle ORDER -o order.html   # write the evidence to one file
     """
     with office_at(office, at) as connection:
         entry = connection.office.ask("show-order", {"order": whole_id(connection, order_id)})
@@ -266,7 +266,7 @@ def bundle(order_id: str, output: Path, office: Path | None, at: str | None) -> 
 
     Next:
       expunge verify order.html --key server.pub
-      expunge order close 3fa9      make the server forget the subject
+      expunge order close 3fa9    # make the server forget the subject
     """
     from expunge.evidence import Bundle, render_bundle  # noqa: PLC0415 - no other command waits for them
 

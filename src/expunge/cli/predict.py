@@ -72,7 +72,7 @@ _SHOWN = 20  # rows, where they are not written to a file
 @click.option("--scores", is_flag=True, help="Also give the score of every label.")
 @output_option("Write all predictions to this .csv file.")
 def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **given: Any) -> None:
-    """Predict labels (or outputs) for FILES with the newest head.
+    r"""Predict labels (or outputs) for FILES with the newest head.
 
     FILES are as for expunge client add, but need no labels. If they have labels, the accuracy is
     shown.
@@ -80,7 +80,8 @@ def predict(*, files: tuple[Path, ...], output: Path | None, scores: bool, **giv
     Example:
       expunge predict new.csv --dir hospital-a -o predictions.csv
       expunge predict new.csv --head head.expunge --trust hospital-a
-      expunge predict scan.png --dir hospital-a --backbone onnx:model.onnx
+      expunge predict scan.png --dir hospital-a \
+          --backbone 'onnx:model.onnx?size=224'
     """
     if (given["folder"] is None) == (given["head_file"] is None):
         raise click.UsageError("give either --dir (a client's folder) or --head (a file)")

@@ -167,7 +167,7 @@ def clients(office: Path | None, at: str | None) -> None:
       expunge server clients --office federation/operator
 
     Next:
-      expunge server forget-client NAME     forget a client that is lost
+      expunge server forget-client NAME   # forget a client that is lost
     """
     with office_at(office, at) as connection:
         enrolled = connection.office.ask("clients", {})
@@ -262,7 +262,7 @@ def spec(output: Path | None, office: Path | None, at: str | None) -> None:
       expunge server spec -o spec.json
 
     Next:
-      expunge init OTHER --spec spec.json      create another federation like it
+      expunge init OTHER --spec spec.json    # create another federation like it
     """
     with office_at(office, at) as connection:
         agreed = Spec.from_dict(connection.office.federation_content()["spec"])

@@ -211,8 +211,8 @@ def restore(
 
     Next:
       expunge serve new
-      expunge client sync --dir CLIENT --accept-restored     at each client
-      expunge server status --office OFFICE --at new         at the office
+      expunge client sync --dir CLIENT --accept-restored   # at each client
+      expunge server status --office OFFICE --at new       # at the office
     """
     from expunge.federation.recovery import restore_federation  # noqa: PLC0415 - brings the whole server
 

@@ -60,7 +60,7 @@ def verify(
 
     Example:
       expunge verify order.html --key server.pub
-      expunge verify receipt.json --key server.pub --head head.expunge
+      expunge verify order.html --key server.pub --head head.expunge
       expunge verify order.html --key server.pub --quiet && echo verified
 
     To get the key, through a channel that you trust:
