@@ -31,7 +31,7 @@ def circle() -> Iterator[Circle]:
 # -- enough contributors ---------------------------------------------------------------------------
 
 
-def test_changes_wait_for_enough_contributors_and_say_how_many_are_missing(circle: Circle) -> None:
+def test_changes_wait_for_enough_clients_and_say_how_many_are_missing(circle: Circle) -> None:
     circle.everybody_adds("c0", "c1")
     assert "waits for 2 more clients" in circle.sync("c0").waiting
     assert (
@@ -40,19 +40,71 @@ def test_changes_wait_for_enough_contributors_and_say_how_many_are_missing(circl
     )
     for _ in range(5):
         circle.wait(10 * PHASE)
-        for (
-            name,
-            done,
-        ) in (
-            circle.pass_round().items()
-        ):  # the others have nothing to change: they are no contributors
-            assert bool(done.waiting) is (name in ("c0", "c1"))
+        assert all(done.waiting for done in circle.pass_round("c0", "c1").values())
     assert circle.entries("aggregated") == []
-    circle.add("c3")
-    circle.go()
+    circle.go("c0", "c1", "c3")  # c3 has nothing to change, and helps
     circle.check_whole()
     (entry,) = circle.entries("aggregated")
     assert [member["client"] for member in entry["clients"]] == ["c0", "c1", "c3"]
+
+
+def test_a_lone_change_is_applied_and_does_not_stand_out(circle: Circle) -> None:
+    """Those with nothing to change take part with zeros: nobody can tell whose change it is."""
+    circle.everybody_adds()
+    circle.go()
+    (sample,) = circle.add("c2", 1)
+    circle.go()
+    circle.forget("c2", [sample])
+    circle.go()
+    circle.check_whole()
+    entries = circle.entries("aggregated")
+    assert [(entry["added"], entry["deleted"]) for entry in entries] == [(8, 0), (1, 0), (0, 1)]
+    for entry in entries:
+        assert [member["client"] for member in entry["clients"]] == circle.names
+    # Covers leave nothing behind: neither receipts nor numbers that are not in order.
+    assert {len(store.documents("receipt")) for store in circle.stores.values()} == {1, 3}
+    assert {store.sequence for store in circle.stores.values()} == {3}
+
+
+def test_those_with_nothing_to_change_begin_no_round(circle: Circle) -> None:
+    circle.everybody_adds()
+    circle.go()
+    for _ in range(3):
+        assert not any(done.waiting for done in circle.pass_round().values())
+        circle.wait(PHASE)
+    assert circle.phase == ""
+    assert len(circle.entries("aggregated")) == 1
+
+
+def test_a_change_that_comes_while_a_client_covers_goes_into_the_same_round(
+    circle: Circle,
+) -> None:
+    circle.everybody_adds()
+    circle.go()
+    circle.add("c0", 1)
+    circle.sync("c0")
+    assert "waits" in circle.sync("c1").waiting
+    circle.add("c1", 1)
+    circle.go()
+    circle.check_whole()
+    assert [entry["added"] for entry in circle.entries("aggregated")] == [8, 2]
+
+
+def test_a_sum_of_nothing_costs_no_ledger(circle: Circle) -> None:
+    """A change that was taken back while others joined: the round is logged, and changes nothing
+    else.
+    """
+    circle.everybody_adds()
+    circle.go()
+    before, folds = circle.ledger(), circle.service.state.storage.journal.count()
+    (sample,) = circle.add("c0", 1)
+    circle.pass_round("c0", "c1")
+    circle.forget("c0", [sample])
+    circle.go()
+    circle.check_whole()
+    assert circle.ledger()[0] == before[0]
+    assert circle.ledger()[2] == before[2]
+    assert circle.service.state.storage.journal.count() == folds
 
 
 def test_what_comes_while_a_client_waits_for_others_goes_into_the_same_round(

@@ -274,7 +274,9 @@ class Circle:
                 assert sequence > last.get(client, 0), (
                     f"request {sequence} of {client} was applied twice"
                 )
-                last[client], found[client] = sequence, self.offered[client, sequence]
+                last[client] = sequence
+                # A cover changes nothing.
+                found[client] = self.offered.get((client, sequence), found.get(client, {}))
         return {client: held for client, held in found.items() if client in self.stores}
 
     def statistics(self, held: dict[str, Held]) -> Statistics:

@@ -92,6 +92,11 @@ class Delivery(Protocol):
     def is_outdated(self, composition: Composition) -> bool:
         """Whether a composed request may still be composed again, and would have other samples."""
 
+    def cover(self) -> None:
+        """Nothing is pending: help others to deliver what they have; PendingError while it goes
+        on.
+        """
+
     def audits_first(self) -> bool:
         """Whether an audit is in progress that must end before anything else is delivered."""
 
@@ -233,6 +238,9 @@ class Direct:
         """Never: what has been composed goes out as it is."""
         del composition
         return False
+
+    def cover(self) -> None:
+        """Nobody's request needs another's."""
 
     # -- audits ------------------------------------------------------------------------------------
 

@@ -222,6 +222,12 @@ class Composition:
     reset: bool = False
     doubtful: bool = False
 
+    @property
+    def is_cover(self) -> bool:
+        """Whether it holds nothing: the client takes part in a round for the sake of others."""
+        changes = self.added + self.deleted
+        return not (changes or self.orders or self.audits or self.leave or self.reset)
+
 
 class Outbox:
     """Composes, holds, encodes, settles and abandons the requests of a store.
@@ -280,12 +286,14 @@ class Outbox:
         nonce: bytes | None = None,
         audits: Sequence[AuditAnswer] = (),
         reset: bool = False,
+        cover: bool = False,
         sequence: int | None = None,
         most: int | None = None,
         largest: int | None = None,
         recompute: Recompute | None = None,
     ) -> Composition | None:
-        """Freeze what is pending into the next request; None if nothing is.
+        """Freeze what is pending into the next request; None if nothing is, unless it is a `cover`
+        for a round.
 
         Answers to audits travel alone, so that it is plain which samples they are of. A reset takes
         every sample that stays, leaves out those that are being deleted, and answers no orders,
@@ -308,7 +316,7 @@ class Outbox:
         orders = self._chooser.answerable(choice) if answers else []
         leave = self._is_leaving() and choice.is_complete and not audits
         leave = leave and (disclosed or not choice.slots)
-        if not (choice.slots or orders or audits or leave or reset):
+        if not (choice.slots or orders or audits or leave or reset or cover):
             if choice.problem:
                 raise ProtocolError(choice.problem)
             return None
@@ -540,12 +548,13 @@ class Outbox:
         *,
         checkpoint: tuple[int, bytes] | None = None,
         entry: int | None = None,
+        keep: bool = True,
     ) -> None:
         """The receipt is here, and has been verified: what was added is live, what was deleted is
         gone, from the disk too.
 
         `checkpoint` is the newest one seen (size and root), `entry` the number of the request's
-        entry in the log.
+        entry in the log. Receipts of covers need not be kept.
         """
         if (
             self._database.value(
@@ -569,10 +578,11 @@ class Outbox:
         )
         with self._database.transaction() as changes:
             gone = states.settle(changes, sequence, reset=reset)
-            changes.run(
-                "INSERT INTO documents (kind, number, content) VALUES ('receipt', ?, ?)",
-                (sequence, receipt),
-            )
+            if keep:
+                changes.run(
+                    "INSERT INTO documents (kind, number, content) VALUES ('receipt', ?, ?)",
+                    (sequence, receipt),
+                )
             changes.run("UPDATE orders SET answered = 1 WHERE sequence = ?", (sequence,))
             changes.run_many(
                 "INSERT OR REPLACE INTO audits (id, sequence) VALUES (?, ?)",

@@ -279,6 +279,11 @@ class Contributor:
             )
         return self._take_part(purpose, self._store.sequence, lambda: contribution().vector())
 
+    def is_joining(self) -> bool:
+        """Whether others have begun a round of changes, which this client may join."""
+        opening = self._turn(self._question("", self._store.sequence)).opening
+        return opening is not None and self._reason_to_wait(opening, "change") is None
+
     def purpose(self) -> Purpose | None:
         """What the round is for that this client is in, as far as it knows; None if it is in
         none.
@@ -506,6 +511,7 @@ class Contributor:
                     state.receipt,
                     checkpoint=newest,
                     entry=receipt.logged.index,
+                    keep=not composed.is_cover,
                 )
             store.remember({"revealed": ""})
             self._drop(participant)
@@ -585,8 +591,8 @@ _OF_ALL: tuple[Purpose, ...] = (
 
 
 class Masked:
-    """Delivers requests with samples by rounds; the others, which show nothing of any sample, go
-    directly.
+    """Delivers requests with samples by rounds, and covers for those of others; what shows nothing
+    of any sample, such as the answer to an order, goes directly.
     """
 
     def __init__(
@@ -629,7 +635,7 @@ class Masked:
         """Whether a request that waits for a round, and was never masked, would have other samples
         if it were composed now.
         """
-        if not _has_samples(composition) or self._contributor.is_bound(composition.sequence):
+        if not _goes_by_round(composition) or self._contributor.is_bound(composition.sequence):
             return False
         return self._outbox.is_outdated()
 
@@ -640,7 +646,7 @@ class Masked:
         What has never been masked is put back then, so that it can still change; what has been
         stays as it is.
         """
-        if not _has_samples(composition):
+        if not _goes_by_round(composition):
             return self._direct.deliver(composition)
         store, sequence = self._store, composition.sequence
         try:
@@ -668,6 +674,19 @@ class Masked:
             f"{outcome.reason}. Nothing was changed: the next sync joins another round"
         )
 
+    def cover(self) -> None:
+        """Take part, with nothing to change, in a round that others have begun: a single change
+        need not wait for others, nor does it stand out.
+        """
+        with self._outbox.turn:
+            if self._outbox.composed() is not None or self._contributor.purpose() is not None:
+                return
+            if not self._contributor.is_joining():
+                return
+            composition = self._outbox.compose(cover=True, recompute=self._recompute)
+            if composition is not None:
+                self.deliver(composition)
+
     def contribution(self, composition: Composition) -> Contribution:
         """What a composed request adds and deletes; the same each time."""
         spec = self._store.spec  # labels may have been appended since it was composed
@@ -680,7 +699,7 @@ class Masked:
 
     def may_mend(self, composition: Composition, refusal: RefusedError) -> bool:
         """Not what goes by a round, unless the server has lost this client."""
-        return not _has_samples(composition) or refusal.code == "must-rejoin"
+        return not _goes_by_round(composition) or refusal.code == "must-rejoin"
 
     def divide(self, composition: Composition) -> bool:
         """Never: a sum is as large for any number of samples."""
@@ -738,5 +757,5 @@ class Masked:
         self._store.participation.drop()
 
 
-def _has_samples(composition: Composition) -> bool:
-    return composition.added + composition.deleted > 0
+def _goes_by_round(composition: Composition) -> bool:
+    return composition.added + composition.deleted > 0 or composition.is_cover

@@ -450,10 +450,19 @@ class Agent:
             while composition := self._delivery.outstanding(self._compose):
                 receipt = self._send(composition, mend=mended < _MOST_MENDED)
                 mended = mended + 1 if receipt is None else 0
-                receipts += [] if receipt is None else [receipt]
+                receipts += [] if receipt is None or composition.is_cover else [receipt]
         except PendingError as pending:
             self._waiting = str(pending)
         return receipts
+
+    def _cover(self) -> None:
+        """Take part in what others have begun, if nothing of this client's was delivered."""
+        if self.store.recall("left") == "1":
+            return
+        try:
+            self._delivery.cover()
+        except PendingError as pending:
+            self._waiting = str(pending)
 
     def _send(self, composition: Composition, *, mend: bool = True) -> Receipt | None:
         """Deliver a request; None if it was refused and the cause has been fixed: continue."""
@@ -570,6 +579,8 @@ class Agent:
         audits = self._answer_audits(answer) if audits_first else ()
         if not self._waiting:
             receipts += self.push()
+        if not (self._waiting or receipts or rejoined):
+            self._cover()
         audits = audits if audits_first else self._answer_audits(answer)
         head, is_new = self._fetch_head()
         if problem is not None:

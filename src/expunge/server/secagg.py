@@ -183,8 +183,8 @@ class SecureAggregation:
             self._changed()
 
     def pulse(self) -> tuple[int, float]:
-        """A number that grows with every change, and the seconds until the round may change by
-        itself (0.0 without a round).
+        """A number that grows with every change, and the seconds until rounds may change by
+        themselves (0.0 if nothing but a client changes them).
         """
         with self._lock:
             return self._changes, self._due(self._round)
@@ -428,6 +428,11 @@ class SecureAggregation:
             self._changed()
         return self._round
 
+    def _is_idle(self, turn: Turn) -> bool:
+        """Whether a client asks for a round that others have begun: it has no new request."""
+        applied = self._state.actor(turn.client, "client").sequence
+        return self.wanted() == "change" and turn.sequence == applied
+
     def wanted(self) -> Purpose:
         """The purpose of the next round.
 
@@ -450,6 +455,8 @@ class SecureAggregation:
         aggregation = turn.aggregation
         if not aggregation:
             (self._rejoining.add if turn.reset else self._rejoining.discard)(turn.client)
+            if self._round is None and self._is_idle(turn):
+                return self._answer(turn, None, "closed")
             current = self._opened()
             if current.collector.phase == "joining":
                 return self._answer(turn, current, "joining", opening=current.opening.to_json())
@@ -503,8 +510,8 @@ class SecureAggregation:
         return RoundStatus(data, waiting, self._version, self._due(current), turn.wait)
 
     def _due(self, current: _MaskedRound | None) -> float:
-        if current is None:
-            return 0.0
+        if current is None:  # an audit or a rebuild may have given way to changes
+            return max(0.0, self._changes_until - self._clock())
         end = current.deadline
         if current.collector.phase == "joining":
             if current.everyone is not None or len(current.members) < self._rules.fewest:

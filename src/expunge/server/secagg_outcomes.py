@@ -19,6 +19,7 @@ from expunge.evidence.receipt import receipt_content
 from expunge.kinds import Purpose
 from expunge.ridge.plausibility import problem_with
 from expunge.ridge.spec import Spec
+from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution, Opening
 from expunge.secagg.unmasking import Part
 from expunge.server.audits import Audits
@@ -136,16 +137,18 @@ class Outcomes:
         with self._ending(opening):
             for member in members:
                 self.require_member(member, opening.purpose)
+            changes = sum_of.statistics.digest != Statistics.zero(state.spec).digest
             try:
-                state.ledger.apply([message])
+                state.ledger.apply([message] if changes else [])
                 digests = state.solved()
             except ExpungeError as problem:
                 raise RefusedError("impossible", f"{problem}; {_BLAME}") from problem
             with state.changing() as now:
                 record = state.record
                 number = record.round + 1
-                recorded = Recorded(EVERYONE, number, message, message.to_bytes(state.spec))
-                state.ledger.record([recorded], record.generation, now)
+                if changes:
+                    recorded = Recorded(EVERYONE, number, message, message.to_bytes(state.spec))
+                    state.ledger.record([recorded], record.generation, now)
                 state.storage.state.put(replace(record, round=number))
                 state.keep_digests(digests)
                 index = state.append(
