@@ -236,18 +236,30 @@ def revealed(circle: Circle, since: int = 0) -> list[str]:
     return [name for name in circle.names if "reveal" in kinds(circle, name, since)]
 
 
+def survivors_told(circle: Circle) -> dict[str, tuple[str, ...]]:
+    """To whose sums clients were asked to agree, by round."""
+    survivors = {}
+    for who, data in circle.way.said:
+        told = Envelope.from_bytes(data, "standing").unverified() if who == "told" else {}
+        if told and told["phase"] == "agreeing" and told["content"]:
+            header, _ = read_server_message("survivors", base64.b64decode(told["content"]))
+            survivors[header["round"]] = tuple(header["clients"])
+    return survivors
+
+
+def sums_asked(circle: Circle) -> set[tuple[str, ...]]:
+    return set(survivors_told(circle).values())
+
+
 def sums_revealed(circle: Circle) -> set[tuple[str, ...]]:
     """Of whose sums shares were revealed."""
-    survivors, rounds = {}, set()
-    for who, data in circle.way.said:
-        if who == "said" and data[:1] != b"{" and read_preamble(data).kind == "reveal":
-            rounds.add(read_preamble(data).round)
-        if who == "told":
-            told = Envelope.from_bytes(data, "standing").unverified()
-            if told["phase"] == "agreeing" and told["content"]:
-                header, _ = read_server_message("survivors", base64.b64decode(told["content"]))
-                survivors[header["round"]] = tuple(header["clients"])
-    return {survivors[one] for one in rounds}
+    survivors = survivors_told(circle)
+    said = [data for who, data in circle.way.said if who == "said" and data[:1] != b"{"]
+    return {
+        survivors[read_preamble(data).round]
+        for data in said
+        if read_preamble(data).kind == "reveal"
+    }
 
 
 def aborted_when_revealing(circle: Circle, count: int) -> list[str]:
@@ -343,6 +355,30 @@ def test_those_that_remain_go_on_without_one_that_has_left() -> None:
         circle.check_whole()
         (entry,) = circle.entries("aggregated")
         assert [member["client"] for member in entry["clients"]] == ["c0", "c1", "c2", "c3"]
+
+
+def test_a_round_that_repeats_an_aborted_one_is_for_the_same_clients_or_for_none() -> None:
+    """If one dropped out of the repetition, those that never agreed would agree to what is left,
+    and all would wait for one another for ever.
+    """
+    with drawn(4) as circle:
+        circle.everybody_adds()
+        circle.until("agreeing")
+        circle.sync("c0")  # agrees, as the last one that masked did; two more would be a quorum
+        circle.wait(PHASE)
+        circle.until("masking")
+        assert circle.collector is not None
+        away = max(circle.collector.awaited)
+        others = [name for name in circle.names if name != away]
+        circle.pass_round(*others)
+        circle.wait(PHASE)
+        told = circle.pass_round(*others)
+        assert any(
+            f"{away} dropped out of a round that repeats" in one.waiting for one in told.values()
+        )
+        assert sums_asked(circle) == {("c0", "c1", "c2", "c3")}
+        circle.go(passes=30)
+        circle.check_whole()
 
 
 def test_the_same_sum_may_be_asked_for_again_and_others_wait_for_the_next_round() -> None:

@@ -132,10 +132,10 @@ class RoundPolicy:
             [_parts(value) for value in canonical.decode(text.encode("ascii"))] if text else []
         )
         bound = [parts for parts in earlier if ours in parts]
+        if proposed in bound:
+            return  # the same sum again shows nothing new
         for parts in bound:
-            if parts != proposed and not may_follow(
-                parts, proposed, gone=self._gone(), fewest=self._fewest
-            ):
+            if not may_follow(parts, proposed, gone=self._gone(), fewest=self._fewest):
                 names = sorted({name for name, _ in parts ^ proposed})
                 raise UnsafeRoundError(
                     "a round was aborted after its sum may have been unmasked, and this one would "
@@ -143,9 +143,8 @@ class RoundPolicy:
                     "would show: nothing is revealed. Join again when the same clients do; one "
                     "that stays away for ever must be forgotten by the operator"
                 )
-        if proposed not in bound:
-            kept = [sorted(map(list, parts)) for parts in (*bound, proposed)]
-            self._store.remember({"revealed": canonical.encode(kept).decode("ascii")})
+        kept = [sorted(map(list, parts)) for parts in (*bound, proposed)]
+        self._store.remember({"revealed": canonical.encode(kept).decode("ascii")})
 
     def _gone(self) -> frozenset[str]:
         self._follow_log()

@@ -41,7 +41,7 @@ from expunge.secagg import (
     length,
     read_preamble,
 )
-from expunge.secagg.unmasking import Part, choose
+from expunge.secagg.unmasking import Part, choose, may_follow
 from expunge.server.secagg_outcomes import Member, Outcomes
 from expunge.server.state import ServerState
 from expunge.server.writer import Writer
@@ -329,6 +329,7 @@ class SecureAggregation:
             members = [current.members[client] for client in included]
             for member in members:
                 self._conclusions.require_member(member, current.opening.purpose)
+            self._require_agreeable(current)
             try:
                 self._conclusions.attempt(current.opening, members)
             except (StoreError, OSError) as problem:
@@ -342,6 +343,21 @@ class SecureAggregation:
                 f"{_named(missing)} dropped out, and {_a(current.opening.purpose)} needs every "
                 "client"
             )
+
+    def _require_agreeable(self, current: _MaskedRound) -> None:
+        """Some may have agreed to a sum before. If not all of its clients are left in this round,
+        they cannot agree to another, and those that never did must not be led to do so.
+        """
+        included = frozenset(current.collector.included)
+        gone, fewest = frozenset(self._state.clients("gone")), self._rules.fewest
+        attempts = self._conclusions.attempted()
+        for attempt in attempts if included not in attempts else ():
+            if attempt & included and not may_follow(attempt, included, gone=gone, fewest=fewest):
+                missing = {client for client, _ in attempt - included} - gone
+                raise Aborted(
+                    f"{_named(missing)} dropped out of a round that repeats an aborted one: its "
+                    "clients can agree to the same sum only. It begins anew"
+                )
 
     def _conclude(self, current: _MaskedRound) -> None:
         members = [current.members[client] for client, _ in current.collector.included]
