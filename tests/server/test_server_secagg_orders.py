@@ -67,32 +67,66 @@ def test_an_order_is_carried_out_in_a_round_and_completes(circle: Circle) -> Non
     assert answered > deleted  # a client says that it holds nothing any more once that is so
 
 
-def test_an_order_waits_for_a_round_with_enough_contributors(circle: Circle) -> None:
+def test_an_order_about_samples_of_one_client_needs_no_other_changes(circle: Circle) -> None:
+    """All take part in the round that deletes, and answer after it, also those that hold nothing."""
     ids = circle.add("c0", 1, SUBJECT)
     circle.everybody_adds("c1", "c2")
     circle.go()
     number = order(circle)
     erased(circle, "c0", ids)
-    done = circle.pass_round()
-    assert "waits for 2 more clients" in done["c0"].waiting
+    done = circle.pass_round("c0", "c1")
+    assert all("waits for" in one.waiting for one in done.values())
     told = circle.federation.operator.ask("show-order", order=number)
-    assert (told["state"], told["waiting"]) == ("open", ["c0"])
-    circle.everybody_adds("c1", "c3")
+    assert (told["state"], told["waiting"]) == ("open", circle.names)
     circle.go()
     circle.check_whole()
     assert circle.federation.operator.ask("show-order", order=number)["state"] == "complete"
+    *_, last = circle.entries("aggregated")
+    assert [member["client"] for member in last["clients"]] == circle.names
+    assert (last["added"], last["deleted"]) == (0, 1)
+
+
+def test_an_order_about_nobody_is_answered_after_a_round_too(circle: Circle) -> None:
+    number = order(circle)
+    circle.go()
+    circle.check_whole()
+    assert circle.federation.operator.ask("show-order", order=number)["state"] == "complete"
+    *_, last = circle.entries("aggregated")
+    assert (last["added"], last["deleted"]) == (0, 0)
+    rounds = len(circle.entries("aggregated"))
+    circle.go()  # and then all is quiet
+    assert (circle.phase, len(circle.entries("aggregated"))) == ("", rounds)
+
+
+def test_an_order_that_comes_while_another_is_answered_waits_for_a_round_of_its_own(
+    circle: Circle,
+) -> None:
+    """The request that answers the first one is no round, though it has a number."""
+    first = order(circle)
+    circle.until("revealing")
+    second = str(circle.federation.operator.command("order", subject="somebody else")["order"])
+    circle.go(passes=30)
+    ask = circle.federation.operator.ask
+    assert {ask("show-order", order=one)["state"] for one in (first, second)} == {"complete"}
+    answers = [
+        (entry["kind"], index)
+        for index, entry in enumerate(circle.federation.entries())
+        if entry["kind"] in ("aggregated", "ordered")
+    ]
+    last_order = max(index for kind, index in answers if kind == "ordered")
+    assert any(kind == "aggregated" and index > last_order for kind, index in answers)
 
 
 def seen_by_the_server(found: bool) -> tuple[list[Any], list[tuple[str, str]]]:
-    """What log, tables and exchanges show of c0, which has an addition pending, and three samples
-    of the subject or none.
+    """What log, tables and exchanges show of c0, which has three samples of the subject or none,
+    and nothing else to change.
     """
     with drawn(seed=5) as circle:
         ids = circle.add("c0", 3, SUBJECT if found else "somebody else")
         circle.everybody_adds("c1", "c2")
         circle.go()
         number = order(circle)
-        circle.everybody_adds("c0", "c1", "c2")
+        circle.everybody_adds("c1", "c2")
         if found:
             erased(circle, "c0", ids)
         said = len(circle.way.said)
@@ -125,9 +159,7 @@ def seen_by_the_server(found: bool) -> tuple[list[Any], list[tuple[str, str]]]:
 
 
 def test_whether_something_was_found_does_not_show_at_the_server() -> None:
-    """With something else to change in the same round, all that is stored and said of the client is
-    the same.
-    """
+    """All that is stored and said of the client is the same."""
     (log, exchanges), (other, others) = seen_by_the_server(True), seen_by_the_server(False)
     assert log == other
     assert exchanges == others

@@ -15,7 +15,7 @@ float64.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
@@ -178,16 +178,16 @@ class Chooser:
             return Choice([*staying, *going], True, "gram")
         return Choice([*staying[:most], *going], False, kind)
 
+    def unanswered(self) -> list[str]:
+        """Orders that wait for an answer."""
+        query = "SELECT id FROM orders WHERE sequence IS NULL AND answered = 0 ORDER BY id"
+        return [row[0] for row in self._database.rows(query)]
+
     def answerable(self, choice: Choice) -> list[str]:
         """Orders that wait for an answer, and all of whose samples are deleted by this request or
         are gone.
         """
-        waiting = [
-            row[0]
-            for row in self._database.rows(
-                "SELECT id FROM orders WHERE sequence IS NULL AND answered = 0 ORDER BY id"
-            )
-        ]
+        waiting = self.unanswered()
         if not waiting:
             return []
         taken = set(choice.slots)
@@ -287,13 +287,14 @@ class Outbox:
         audits: Sequence[AuditAnswer] = (),
         reset: bool = False,
         cover: bool = False,
+        withheld: Collection[str] = (),
         sequence: int | None = None,
         most: int | None = None,
         largest: int | None = None,
         recompute: Recompute | None = None,
     ) -> Composition | None:
         """Freeze what is pending into the next request; None if nothing is, unless it is a `cover`
-        for a round.
+        for a round. Orders that are `withheld` are not answered yet.
 
         Answers to audits travel alone, so that it is plain which samples they are of. A reset takes
         every sample that stays, leaves out those that are being deleted, and answers no orders,
@@ -313,7 +314,8 @@ class Outbox:
         disclosed = kind != "masked"
         # What a round carries is not disclosed: orders and farewells follow it.
         answers = not (audits or reset) and (disclosed or not choice.slots)
-        orders = self._chooser.answerable(choice) if answers else []
+        answerable = self._chooser.answerable(choice) if answers else []
+        orders = [order for order in answerable if order not in withheld]
         leave = self._is_leaving() and choice.is_complete and not audits
         leave = leave and (disclosed or not choice.slots)
         if not (choice.slots or orders or audits or leave or reset or cover):
@@ -462,6 +464,11 @@ class Outbox:
             "AND sequence IS NULL)"
         )
         return self._database.row(query) is not None
+
+    @exclusive
+    def unanswered(self) -> list[str]:
+        """The orders that no request answers yet."""
+        return self._chooser.unanswered()
 
     # -- offering ----------------------------------------------------------------------------------
 

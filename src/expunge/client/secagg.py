@@ -196,6 +196,7 @@ _ASKED: dict[AnsweredPhase, Stage] = {
     "revealing": "revealed",
 }  # by a phase of the round: where an answer leads
 _MASKED = "masked"  # the setting that holds the number of the request that was masked last
+_LAST = "round"  # the setting that holds the last round that this client was in
 
 
 @dataclass(frozen=True)
@@ -512,7 +513,7 @@ class Contributor:
                     entry=receipt.logged.index,
                     keep=not composed.is_cover,
                 )
-            store.remember({"revealed": ""})
+            store.remember({"revealed": "", _LAST: participant.opening.round})
             self._drop(participant)
         return RoundEnd(receipt)
 
@@ -583,6 +584,7 @@ def _reason_for(state: _RoundState) -> str:
 _AUDITING = (
     "auditing"  # the setting that holds the ids of the audits that this client takes part in
 )
+_ORDERS = "orders"  # the setting that holds, by order, the last round when it was heard of
 _OF_ALL: tuple[Purpose, ...] = (
     "audit",
     "rebuild",
@@ -608,8 +610,25 @@ class Masked:
         self._recompute = recompute
 
     def compose(self) -> Composition | None:
-        """Everything that is pending: a sum is as large for any number of samples."""
-        return self._outbox.compose(recompute=self._recompute)
+        """Everything that is pending: a sum is as large for any number of samples.
+
+        An order is answered after a round that this client has been in since it heard of it,
+        whether it holds anything of the person or not. So the answer says nothing.
+        """
+        withheld = self._orders_before_a_round()
+        return self._outbox.compose(
+            cover=bool(withheld), withheld=withheld, recompute=self._recompute
+        )
+
+    def _orders_before_a_round(self) -> list[str]:
+        """The orders that this client has heard of since its last round."""
+        store, unanswered = self._store, self._outbox.unanswered()
+        text, newest = store.recall(_ORDERS) or "{}", store.recall(_LAST) or ""
+        heard: dict[str, str] = canonical.decode(text.encode("ascii"))
+        known = {order: heard.get(order, newest) for order in unanswered}
+        if known != heard:
+            store.remember({_ORDERS: canonical.encode(known).decode("ascii")})
+        return [order for order, last in known.items() if last == newest]
 
     def compose_reset(self, sequence: int) -> Composition | None:
         """Everything that stays."""

@@ -257,7 +257,7 @@ class SecureAggregation:
         if current.everyone is not None:
             return joined >= current.everyone
         if len(self._chosen(current)) < self._rules.fewest:
-            return False  # changes wait for a round with enough contributors
+            return False  # changes wait for a round with enough clients
         return now >= current.joined + self._state.settings.gather_for or joined >= set(
             self._state.clients("active", "must-rejoin")
         )

@@ -28,6 +28,7 @@ from expunge.server.http.tls import TlsFiles, make_tls
 from expunge.server.state import Settings
 from expunge.transport.http import HttpCarrier
 from expunge.wire import payloads
+from expunge.wire.schema import UNDISCLOSED
 from support.federation import make_key, scratch
 from support.https_server import HOST, Served, Site
 from support.masked_round import RULES, SPEC, Circle
@@ -131,6 +132,38 @@ def online(clients: int, **options: Any) -> Iterator[Online]:
     finally:
         one.close()
         shutil.rmtree(one.circle.path)
+
+
+def test_an_order_about_one_sample_at_one_of_three_clients_completes() -> None:
+    """Nobody else ever changes anything; all sync now and then, each at its own time. The server's
+    days take a second: the order completes long before its deadline.
+    """
+    with online(3) as place:
+        circle = place.circle
+        circle.everybody_adds()
+        (sample,) = circle.add("c1", 1, "somebody")
+        place.in_threads(circle.names, lambda agent: agent.sync())
+        begun, clock = time.monotonic(), circle.federation.clock
+        number = circle.federation.operator.command("order", subject="somebody", days=30)["order"]
+        filed = clock.now
+        del circle.held["c1"][sample]
+
+        def visit(agent: Agent) -> SyncResult:
+            while True:
+                clock.now = filed + 86400 * (time.monotonic() - begun)
+                done = agent.sync()
+                told = circle.federation.operator.ask("show-order", order=number)
+                if told["state"] != "open":
+                    return done
+                time.sleep(0.2 + 0.1 * circle.names.index(agent.store.name))
+
+        place.in_threads(circle.names, visit, patience=2.0)
+        told = circle.federation.operator.ask("show-order", order=number)
+        assert told["state"] == "complete"
+        assert {answer["found"] for answer in told["answers"]} == {UNDISCLOSED}
+        *_, last = circle.entries("aggregated")
+        assert (last["added"], last["deleted"]) == (0, 1)
+        assert [member["client"] for member in last["clients"]] == circle.names
 
 
 def test_five_clients_make_one_round_by_a_handful_of_calls_each() -> None:
