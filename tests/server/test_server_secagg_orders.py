@@ -68,7 +68,7 @@ def test_an_order_is_carried_out_in_a_round_and_completes(circle: Circle) -> Non
 
 
 def test_an_order_about_samples_of_one_client_needs_no_other_changes(circle: Circle) -> None:
-    """All take part in the round that deletes, and answer after it, also those that hold nothing."""
+    """All take part in the round that deletes, and answer after it."""
     ids = circle.add("c0", 1, SUBJECT)
     circle.everybody_adds("c1", "c2")
     circle.go()

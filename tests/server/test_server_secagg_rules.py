@@ -14,7 +14,7 @@ import pytest
 from expunge import Statistics
 from expunge.client.secagg import Masked
 from expunge.crypto import Envelope, SigningKey, canonical
-from expunge.errors import EvidenceError, RefusedError
+from expunge.errors import CarrierError, EvidenceError, RefusedError
 from expunge.evidence.digests import commitments_root
 from expunge.secagg import Contribution, read_preamble
 from support.client_files import rows_of
@@ -74,6 +74,24 @@ def test_those_with_nothing_to_change_begin_no_round(circle: Circle) -> None:
         circle.wait(PHASE)
     assert circle.phase == ""
     assert len(circle.entries("aggregated")) == 1
+
+
+def test_a_cover_that_missed_its_round_begins_no_other(circle: Circle) -> None:
+    circle.everybody_adds()
+    circle.go()
+    circle.add("c0", 1)
+    circle.sync("c0")
+    turns = iter(["", "there"])  # c1 hears of the round, and its wish to join it is lost
+    circle.way.lose = lambda what: next(turns, "there") if what == "aggregate" else ""
+    with pytest.raises(CarrierError):
+        circle.sync("c1")
+    circle.way.lose = lambda _: ""
+    circle.go("c0", "c2", "c3")
+    for _ in range(2):
+        assert circle.sync("c1").waiting == ""
+    assert circle.phase == ""
+    assert len(circle.entries("aggregated")) == 2
+    circle.check_whole()
 
 
 def test_a_change_that_comes_while_a_client_covers_goes_into_the_same_round(

@@ -643,11 +643,19 @@ class Masked:
         """
         with self._outbox.turn:
             composed = self._outbox.composed()
-            if composed is not None and (composed.reset or not self.is_outdated(composed)):
+            if composed is not None and (composed.reset or not self._is_stale(composed)):
                 return composed
             if composed is not None:
                 self._outbox.abandon(composed.sequence, "")
             return compose()
+
+    def _is_stale(self, composition: Composition) -> bool:
+        """Whether it must be composed again: it is outdated, or a cover whose round went on without
+        this client, and which must not begin another.
+        """
+        if composition.is_cover and not self._contributor.is_bound(composition.sequence):
+            return self._contributor.purpose() is None or self._outbox.is_outdated()
+        return self.is_outdated(composition)
 
     def is_outdated(self, composition: Composition) -> bool:
         """Whether a request that waits for a round, and was never masked, would have other samples
