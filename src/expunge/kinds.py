@@ -17,7 +17,8 @@ ChangeKind = Literal[RequestKind, "net"]  # what changes the ledger; "net": the 
 
 Role = Literal["client", "officer", "operator"]
 ClientStatus = Literal["active", "must-rejoin", "gone"]
-PeerState = Literal["active", "away", "gone"]  # of a client, as the log tells it to others
+# Of a client, as the log tells it to others; "going": to be forgotten by a rebuild to come.
+PeerState = Literal["active", "away", "going", "gone"]
 BundledState = Literal["open", "overdue", "complete"]  # of an order, as evidence has it
 OrderState = Literal[BundledState, "closed", "lost"]  # and as the server lists it
 AuditResult = Literal["equal", "different"]

@@ -19,6 +19,7 @@ from expunge.errors import EvidenceError, RefusedError
 from expunge.secagg import Collector, Participant, read_preamble
 from expunge.secagg.messages import read_client_message, read_server_message
 from expunge.secagg.roster import Join, Roster
+from expunge.server.secagg import SecureAggregation
 from expunge.server.secagg_outcomes import Outcomes
 from support.federation import make_key
 from support.masked_round import GATHER, PHASE, Circle, drawn
@@ -296,7 +297,7 @@ def test_a_client_that_agreed_to_a_sum_agrees_to_no_other() -> None:
             for _ in range(8):
                 for name in others:
                     said[name].add(circle.sync(name).waiting)
-            assert circle.phase == "agreeing"
+            assert circle.phase == "masking"
         for name in others:
             assert any(f"differ from it by {away}" in one for one in said[name])
         assert revealed(circle, since) == []
@@ -335,14 +336,88 @@ def test_sums_of_disjoint_sets_do_not_add_up_to_one_that_shows_a_client() -> Non
         circle.wait(PHASE)
         circle.go(*three, *others, passes=40)  # the same sums again, which show nothing new
         circle.check()
-        assert [
+        assert {
             tuple(member["client"] for member in entry["clients"])
             for entry in circle.entries("aggregated")
-        ] == [tuple(three), tuple(others)]
+        } == {tuple(three), tuple(others)}
 
 
 def _refuse(*_: object) -> None:
     raise RefusedError("impossible", "a server that keeps what it has seen, and applies nothing")
+
+
+def test_a_client_that_agreed_to_a_sum_masks_in_no_other_round() -> None:
+    """A server that does not ask it to agree would have its part in the sum all the same: with a
+    quorum of others, two sums that differ by few.
+    """
+    with drawn(8) as circle:
+        circle.everybody_adds()
+        circle.until("revealing")
+        circle.wait(PHASE)
+        circle.enrol("new")
+        circle.add("new")
+        some = [*circle.names[:4], "new"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Outcomes, "attempted", lambda _: [])
+            for _ in range(3):
+                circle.pass_round(*some)
+            circle.wait(GATHER)
+            since = len(circle.way.said)
+            told = [circle.pass_round(*some) for _ in range(3)][-1]
+        assert [name for name in some if "masked" in kinds(circle, name, since)] == ["new"]
+        assert all("would differ from it" in told[name].waiting for name in some[:4])
+
+
+def test_a_server_that_was_not_restored_does_not_get_everything_again() -> None:
+    """It would subtract what some send from what it has of all."""
+    with drawn(5) as circle:
+        circle.everybody_adds()
+        circle.go()
+        state, before = circle.service.state, circle.ledger()
+        with state.changing():
+            for name in circle.names[:4]:
+                actor = state.actor(name)
+                state.storage.actors.put(replace(actor, status="must-rejoin"))
+        since = len(circle.way.said)
+        for _ in range(2):
+            for name in circle.names[:4]:
+                with pytest.raises(EvidenceError, match="its log does not show that"):
+                    circle.sync(name)
+        assert [kinds(circle, name, since) for name in circle.names[:4]] == [[]] * 4
+        assert circle.ledger() == before
+
+
+def test_nothing_is_audited_while_a_client_is_being_forgotten() -> None:
+    """The ledger still has it: the difference would be all that it held."""
+    with drawn(5) as circle:
+        circle.everybody_adds()
+        circle.go()
+        circle.federation.operator.command("audit")
+        circle.federation.operator.command("forget-client", client="c4")
+        circle.stores.pop("c4").close()
+        circle.held.pop("c4")
+        since = len(circle.way.said)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SecureAggregation, "wanted", lambda _: "audit")
+            for _ in range(4):
+                told = circle.pass_round()
+        assert all("while c4 is being forgotten" in one.waiting for one in told.values())
+        assert not any("shares" in kinds(circle, name, since) for name in circle.names)
+
+
+def test_who_has_left_does_not_come_back() -> None:
+    """A server could let a client go, add up the others, and let it come back."""
+    with drawn(4) as circle:
+        circle.everybody_adds()
+        circle.go()
+        state = circle.service.state
+        actor = state.actor("c3")
+        circle.federation.operator.command("forget-client", client="c3")
+        with state.changing() as now:
+            state.append("enrolled", now, name="c3", role="client", key=actor.key)
+        circle.everybody_adds("c0", "c1", "c2")
+        with pytest.raises(EvidenceError, match="the log shows c3 again after it had left"):
+            circle.go("c0", "c1", "c2")
 
 
 def test_those_that_remain_go_on_without_one_that_has_left() -> None:

@@ -113,6 +113,8 @@ def test_those_chosen_may_all_agree(
         ("abcdef", [], "abcdef"),
         ("abcdef", ["abz"], "abcdef"),  # z has left: a and b hide among enough others
         ("abcd", ["abz"], "cd"),
+        # a and b would need three others by the first sum, and just c and d by the second
+        ("abcdefg", ["abz", "abcdz"], "efg"),
     ],
 )
 def test_what_is_chosen(joined: str, attempts: list[str], expected: str) -> None:
@@ -120,3 +122,12 @@ def test_what_is_chosen(joined: str, attempts: list[str], expected: str) -> None
         parts(set(joined)), [parts(set(one)) for one in attempts], gone={"z"}, fewest=FEWEST
     )
     assert chosen == parts(set(expected))
+
+
+def test_those_that_are_free_have_their_turn() -> None:
+    """So that a round that always fails does not hold up others."""
+    joined, attempts = parts(set("abcdef")), [parts(set("abc"))]
+    arguments = {"gone": frozenset[str](), "fewest": FEWEST}
+    assert choose(joined, attempts, repeat=True, **arguments) == attempts[0]
+    assert choose(joined, attempts, repeat=False, **arguments) == parts(set("def"))
+    assert choose(parts(set("abcd")), attempts, repeat=False, **arguments) == attempts[0]

@@ -36,7 +36,7 @@ from expunge.cli._output import (
 from expunge.client import ClientStore
 from expunge.client.overview import ClientOverview
 from expunge.client.settings import pins_text, read_pins
-from expunge.client.trust import Peers
+from expunge.client.trust import LEFT, Peers
 from expunge.crypto import PublicKey
 from expunge.errors import FormatError, InputError
 from expunge.storage.files import write_whole
@@ -109,7 +109,7 @@ def peers(folder: Path, output: Path | None, at: str | None) -> None:
         )
     rows = [_peer(name, log_peers, pins) for name in sorted({*log_peers.keys, *pins})]
     if output is not None:
-        keys = {peer["name"]: peer["key"] for peer in rows if peer["state"] != "gone"}
+        keys = {peer["name"]: peer["key"] for peer in rows if peer["state"] not in LEFT}
         write_whole(output, (json.dumps(keys, indent=1) + "\n").encode("ascii"), mode=0o644)
     value = {
         "name": name,
@@ -149,7 +149,7 @@ def _peer(name: str, log_peers: Peers, pins: Mapping[str, str]) -> dict[str, Any
     differs = logged is not None and pinned is not None and logged != pinned
     where = "pin" if pinned is not None else "log"
     state = log_peers.states.get(name, "not enrolled")
-    believed = (pinned is not None or not pins) and not differs and state != "gone"
+    believed = (pinned is not None or not pins) and not differs and state not in LEFT
     return {
         "name": name,
         "key": key.text,
@@ -192,7 +192,7 @@ def _table(
 def _origin(peer: dict[str, Any], *, pinned: bool) -> Text:
     if peer["differs"]:
         return Text("pin; THE LOG HAS ANOTHER", style=BAD)
-    refused = pinned and peer["from"] == "log" and peer["state"] != "gone"
+    refused = pinned and peer["from"] == "log" and peer["state"] not in LEFT
     return Text("log; not pinned: refused", style=WAITS) if refused else Text(peer["from"])
 
 

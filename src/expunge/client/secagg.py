@@ -44,6 +44,8 @@ from expunge.secagg.unmasking import Part, may_follow
 from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier
 
+_EVERYTHING = 0  # in place of the number of a request that sends everything anew
+
 
 class UnsafeRoundError(EvidenceError):
     """A round that the server asks for would show too much: this client does not take part, and
@@ -70,9 +72,19 @@ class RoundPolicy:
         """The keys that the roster is held against, read from the log as far as it goes now."""
         names = participant.names_in(roster)
         peers = self._peers()
+        if self._store.name in peers.gone:
+            raise UnsafeRoundError(
+                f"the log shows that {self._store.name} has left, and the server asks it to take "
+                "part: it could show others what this client holds. Ask the operator"
+            )
         if not names <= set(peers.keys):
             self._follow_log()
             peers = self._peers()
+        if participant.opening.purpose == "audit" and peers.going:
+            raise UnsafeRoundError(
+                f"an audit while {', '.join(sorted(peers.going)[:5])} is being forgotten would "
+                "show what it held, as what the ledger has more: this client waits for the rebuild"
+            )
         if participant.opening.purpose != "change" and names != peers.active:
             self._follow_log()
             peers = self._peers()
@@ -120,31 +132,76 @@ class RoundPolicy:
                     "clients"
                 )
 
+    def require_roster(self, participant: Participant) -> None:
+        """Mask in no round whose sum this client could not agree to: it need not be asked."""
+        if participant.opening.purpose == "change":
+            self._require_same(participant, set(participant.roster_parts))
+
     def require_one_sum(self, participant: Participant) -> None:
         """Agree to one sum only with this client's part in it, and remember it
         (expunge.secagg.unmasking).
         """
         if participant.opening.purpose != "change":
             return  # what is counted already, of all clients
-        ours, proposed = (participant.name, participant.sequence), set(participant.included or ())
-        text = self._store.recall("revealed")
-        earlier = (
-            [_parts(value) for value in canonical.decode(text.encode("ascii"))] if text else []
-        )
-        bound = [parts for parts in earlier if ours in parts]
+        proposed = self._require_same(participant, set(participant.included or ()))
+        kept = [parts for parts in self._bound(participant) if parts == proposed]
+        text = canonical.encode([sorted(map(list, parts)) for parts in kept or [proposed]])
+        self._store.remember({"revealed": text.decode("ascii")})
+
+    def _require_same(self, participant: Participant, parts: set[Part]) -> set[Part]:
+        proposed = self._identified(parts)
+        bound = self._bound(participant)
         if proposed in bound:
-            return  # the same sum again shows nothing new
-        for parts in bound:
-            if not may_follow(parts, proposed, gone=self._gone(), fewest=self._fewest):
-                names = sorted({name for name, _ in parts ^ proposed})
+            return proposed  # the same sum again shows nothing new
+        for earlier in bound:
+            if not may_follow(earlier, proposed, gone=self._gone(), fewest=self._fewest):
+                names = sorted({name for name, _ in earlier ^ proposed})
                 raise UnsafeRoundError(
                     "a round was aborted after its sum may have been unmasked, and this one would "
                     f"differ from it by {', '.join(names)}, whose changes the two sums "
                     "would show: nothing is revealed. Join again when the same clients do; one "
                     "that stays away for ever must be forgotten by the operator"
                 )
-        kept = [sorted(map(list, parts)) for parts in (*bound, proposed)]
-        self._store.remember({"revealed": canonical.encode(kept).decode("ascii")})
+        return proposed
+
+    def _bound(self, participant: Participant) -> list[set[Part]]:
+        """The sums with this client's part that it has agreed to, and that were not applied."""
+        text = self._store.recall("revealed")
+        earlier = (
+            [_parts(value) for value in canonical.decode(text.encode("ascii"))] if text else []
+        )
+        ours = self._identified({(participant.name, participant.sequence)})
+        return [parts for parts in earlier if ours <= parts]
+
+    def _identified(self, parts: set[Part]) -> set[Part]:
+        """Parts by what they hold: whoever sends all that it holds, sends the same under every
+        number.
+        """
+        composed = self._store.outbox.composed()
+        if composed is None or not composed.reset:
+            return parts
+        return {(name, _EVERYTHING) for name, _ in parts}
+
+    def release(self, sequence: int) -> None:
+        """What has been applied under this number binds no longer."""
+        text = self._store.recall("revealed")
+        earlier = (
+            [_parts(value) for value in canonical.decode(text.encode("ascii"))] if text else []
+        )
+        settled = {(self._store.name, sequence), (self._store.name, _EVERYTHING)}
+        kept = [sorted(map(list, parts)) for parts in earlier if parts.isdisjoint(settled)]
+        self._store.remember({"revealed": canonical.encode(kept).decode("ascii") if kept else ""})
+
+    def require_restored(self) -> None:
+        """A server that asks for everything again could subtract it from what it has: it must have
+        told everybody by its log that it lost what it had.
+        """
+        self._follow_log()
+        if self._peers().states.get(self._store.name) != "away":
+            raise UnsafeRoundError(
+                "the server asks for everything that this client holds, as if it had been restored "
+                "from a backup, but its log does not show that: nothing is sent. Ask its operator"
+            )
 
     def _gone(self) -> frozenset[str]:
         self._follow_log()
@@ -283,6 +340,12 @@ class Contributor:
         """Whether others have begun a round of changes, which this client may join."""
         opening = self._turn(self._question("", self._store.sequence)).opening
         return opening is not None and self._reason_to_wait(opening, "change") is None
+
+    def require_restored(self) -> None:
+        """Raise EvidenceError unless the log shows to all that the server was restored since this
+        client was last in a sum.
+        """
+        self._policy.require_restored()
 
     def purpose(self) -> Purpose | None:
         """What the round is for that this client is in, as far as it knows; None if it is in
@@ -471,6 +534,7 @@ class Contributor:
                 state.content, self._policy.keys(participant, state.content)
             )
         elif state.phase == "masking":
+            self._policy.require_roster(participant)
             message = participant.on_deliveries(state.content, vector())
             if participant.opening.purpose == "change":
                 self._store.remember({_MASKED: str(participant.sequence)})
@@ -513,7 +577,8 @@ class Contributor:
                     entry=receipt.logged.index,
                     keep=not composed.is_cover,
                 )
-            store.remember({"revealed": "", _LAST: participant.opening.round})
+            self._policy.release(receipt.sequence)
+            store.remember({_LAST: participant.opening.round})
             self._drop(participant)
         return RoundEnd(receipt)
 
@@ -631,7 +696,8 @@ class Masked:
         return [order for order, last in known.items() if last == newest]
 
     def compose_reset(self, sequence: int) -> Composition | None:
-        """Everything that stays."""
+        """Everything that stays, if the log shows that the server was restored."""
+        self._contributor.require_restored()
         return self._outbox.compose(reset=True, sequence=sequence, recompute=self._recompute)
 
     def outstanding(self, compose: Callable[[], Composition | None]) -> Composition | None:

@@ -37,6 +37,7 @@ from expunge.wire.carrier import Carrier
 from expunge.wire.request import Request
 
 _AT_ONCE = 1000  # entries
+LEFT: tuple[kinds.PeerState, ...] = ("going", "gone")
 _PEERS_CHECK = schema.objects(
     {
         "frontier": lambda value, _: value,
@@ -63,8 +64,13 @@ class Peers:
 
     @property
     def gone(self) -> frozenset[str]:
-        """The clients that have left, or were forgotten."""
-        return frozenset(name for name, state in self.states.items() if state == "gone")
+        """The clients that have left, or were forgotten, or are to be."""
+        return frozenset(name for name, state in self.states.items() if state in LEFT)
+
+    @property
+    def going(self) -> frozenset[str]:
+        """The clients that are to be forgotten, and of which the ledger still has something."""
+        return frozenset(name for name, state in self.states.items() if state == "going")
 
     def read_on(self, entries: Entries, size: int, root: bytes) -> Peers:
         """The peers in the log of this size and root, whose entries are asked for; EvidenceError if
@@ -134,6 +140,13 @@ class Peers:
 
 def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.PeerState]) -> None:
     kind = entry["kind"]
+    back = {name for name in _acting(entry) if states.get(name) in LEFT}
+    if back:
+        raise EvidenceError(
+            f"the log shows {', '.join(sorted(back))} again after it had left: a server that lets "
+            "clients go and come back could see what they hold. Keep away from it, and ask its "
+            "operator"
+        )
     if kind == "enrolled" and entry["role"] == "client":
         name = entry["name"]
         if keys.get(name, entry["key"]) != entry["key"]:
@@ -149,9 +162,21 @@ def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.
     elif kind == "forgotten":
         states[entry["client"]] = "gone"
     elif kind == "commanded" and entry["action"] == "forget-client":
-        states[str(entry["summary"].get("client"))] = "gone"
+        name = str(entry["summary"].get("client"))
+        states[name] = "gone" if states.get(name) == "gone" else "going"
     elif kind == "restored":
         states |= {name: "away" for name, state in states.items() if state == "active"}
+
+
+def _acting(entry: dict[str, Any]) -> list[str]:
+    """The clients that enrol or change something by an entry."""
+    if entry["kind"] == "enrolled":
+        return [entry["name"]] if entry["role"] == "client" else []
+    if entry["kind"] == "changed":
+        return [entry["client"]]
+    return (
+        [member["client"] for member in entry["clients"]] if entry["kind"] == "aggregated" else []
+    )
 
 
 def trusted(peers: Peers, pins: Mapping[str, str]) -> dict[str, PublicKey]:

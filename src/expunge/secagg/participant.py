@@ -249,6 +249,12 @@ class Participant:
         return None if self._state.included is None else list(self._state.included)
 
     @property
+    def roster_parts(self) -> list[tuple[str, int]]:
+        """Everybody in the roster, by name and sequence number; empty before there is one."""
+        roster = Roster.read(self._state.roster) if self._state.roster else None
+        return [] if roster is None else roster.sequences(roster.names)
+
+    @property
     def message(self) -> bytes:
         """Its newest message.
 

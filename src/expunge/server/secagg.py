@@ -151,6 +151,7 @@ class SecureAggregation:
             -math.inf
         )  # until then changes come first, because an audit or a rebuild lacked a client
         self._watching: list[Future[None]] = []
+        self._has_repeated = False  # whether the last round repeated one that was aborted
 
     # -- taking turns ------------------------------------------------------------------------------
 
@@ -269,6 +270,7 @@ class SecureAggregation:
             self._conclusions.attempted(),
             gone=frozenset(self._state.clients("gone")),
             fewest=self._rules.fewest,
+            repeat=not self._has_repeated,
         )
 
     def _lacking(self, current: _MaskedRound) -> str:
@@ -279,18 +281,21 @@ class SecureAggregation:
         if len(joined) < few or len(self._chosen(current)) >= few:
             return ""
         gone = set(self._state.clients("gone"))
-        missing = {
-            client for attempt in self._conclusions.attempted() for client, _ in attempt
-        } - joined
+        attempted = {client for parts in self._conclusions.attempted() for client, _ in parts}
+        missing = attempted - joined - gone
+        if not missing:
+            return f"the round waits for {few} clients that were in no round that was aborted"
         return (
             "a round was aborted after its sum may have been unmasked, and a sum without "
-            f"{_named(missing - gone)} would show what they changed: the same clients must join "
+            f"{_named(missing)} would show what they changed: the same clients must join "
             "again. One that stays away for ever must be forgotten by the operator"
         )
 
     def _leave_out(self, current: _MaskedRound) -> None:
         """Leave out those that would not agree to a sum with the others."""
-        chosen = {client for client, _ in self._chosen(current)}
+        parts = self._chosen(current)
+        chosen = {client for client, _ in parts}
+        self._has_repeated = any(parts & attempt for attempt in self._conclusions.attempted())
         others = set(current.members) - chosen
         current.collector.leave_out(others)
         for client in others:
