@@ -426,7 +426,7 @@ class Collector:
                 f"the masked vector of {client} has {masked.length} entries, not {expected}",
             )
         if self._hidden is None:
-            self._hidden = masked
+            self._hidden = masked.copy()
         else:
             self._hidden.absorb(masked)
         self._length = expected
