@@ -21,8 +21,10 @@ SHARE_BYTES = 33
 COEFFICIENT_BYTES = 48  # reduced modulo the prime, they are uniform within 2^-127
 
 
-def deal(secret: bytes, threshold: int, holders: int, stream: bytes) -> list[bytes]:
-    """The shares of holders 1 .. `holders`.
+def deal(
+    secret: bytes, threshold: int, holders: int, stream: bytes, *, only: int | None = None
+) -> list[bytes]:
+    """The shares of holders 1 .. `holders`, or that of one of them alone.
 
     `stream`: COEFFICIENT_BYTES random bytes for each of threshold - 1 coefficients.
     """
@@ -41,7 +43,7 @@ def deal(secret: bytes, threshold: int, holders: int, stream: bytes) -> list[byt
     coefficients = [int.from_bytes(piece, "little") % PRIME for piece in pieces]
     constant = int.from_bytes(secret, "little")
     shares = []
-    for x in range(1, holders + 1):
+    for x in range(1, holders + 1) if only is None else [only]:
         value = 0
         for coefficient in coefficients:
             value = (value + coefficient) * x % PRIME
