@@ -8,8 +8,8 @@ its key, 16 bytes, little-endian, as in exact/wide.py.
 Vectors are kept as they travel, the two words of an entry next to one another. So a mask is added
 by three passes over contiguous words (add, compare, count the carries), which the processor's wide
 instructions do in half the time of the stream; carries go to the high words once for many masks.
-Blocks stay in the cache, and nothing is allocated for a mask. Threads do not help: the
-interpreter's lock is held while the stream is made.
+Blocks stay in the cache, and nothing is allocated for a mask but its cipher. Threads do not help:
+the interpreter's lock is held while the stream is made.
 
 Contribution: what one client, or the sum of several, changes, as one vector over Z/2^128.
 
@@ -167,7 +167,7 @@ def _require_counts(
 
 ENTRY_BYTES = 16
 _BLOCK = 1 << 13  # entries made at a time
-_COUNTED = 255  # carries that a count holds
+_TOGETHER = 254  # masks whose streams are open together: their carries, and one more, fit a byte
 
 Words = NDArray[np.uint64]  # low word, high word, entry after entry
 
@@ -217,6 +217,11 @@ class MaskedVector:
         return self._words.tobytes()
 
     @property
+    def view(self) -> memoryview:
+        """The same bytes, without a copy: to be read before anything is absorbed."""
+        return self._words.data.cast("B").toreadonly()
+
+    @property
     def length(self) -> int:
         """The number of entries."""
         return len(self._words) // 2
@@ -245,30 +250,24 @@ class MaskedVector:
 
 
 class _Sum:
-    """A block of words to which others are added in place; `carry` completes the sum."""
+    """A block of words to which up to 255 others are added in place; `carry` completes the sum."""
 
     def __init__(self, words: Words) -> None:
         self._words = words
         self._carried = np.empty(len(words), dtype=np.bool_)
         self._counts = np.zeros(len(words), dtype=np.uint8)  # those of high words are not used
         self._ones = self._carried.view(np.uint8)
-        self._left = _COUNTED
 
     def add(self, more: Words) -> None:
         """Add as many words."""
-        if not self._left:
-            self.carry()
         np.add(self._words, more, out=self._words)
         np.less(self._words, more, out=self._carried)
         np.add(self._counts, self._ones, out=self._counts)
-        self._left -= 1
 
     def carry(self) -> None:
         """Add the carries of the low words to the high ones."""
         high = self._words[1::2]
         np.add(high, self._counts[::2], out=high)
-        self._counts[:] = 0
-        self._left = _COUNTED
 
 
 def _blocks(words: Words) -> Iterator[slice]:
@@ -277,23 +276,26 @@ def _blocks(words: Words) -> Iterator[slice]:
 
 
 def _change(words: Words, plus: Sequence[bytes], minus: Sequence[bytes]) -> None:
-    """Add some masks and subtract others, block by block.
+    """Add some masks and subtract others, a group at a time, block by block.
 
     A mask m is subtracted by adding its complement and 1: the stream makes the complement of ones.
     """
     size = ENTRY_BYTES * min(_BLOCK, len(words) // 2)
-    zeros, ones, made = bytes(size), b"\xff" * size, bytearray(size)
-    streams = [(_stream(key), zeros) for key in plus] + [(_stream(key), ones) for key in minus]
+    zeros, ones, made = memoryview(bytes(size)), memoryview(b"\xff" * size), bytearray(size)
     masks, number = np.frombuffer(made, dtype="<u8"), np.zeros(size // 8, dtype="<u8")
-    number[::2] = len(minus)
-    for block in _blocks(words):
-        count = block.stop - block.start
-        running, mask = _Sum(words[block]), masks[:count]
-        running.add(number[:count])
-        for stream, source in streams:
-            stream.update_into(memoryview(source)[: 8 * count], made)
-            running.add(mask)
-        running.carry()
+    signed = [(key, zeros) for key in plus] + [(key, ones) for key in minus]
+    for start in range(0, len(signed), _TOGETHER):
+        group = signed[start : start + _TOGETHER]
+        streams = [(_stream(key), source) for key, source in group]
+        number[::2] = sum(source is ones for _, source in group)
+        for block in _blocks(words):
+            count = block.stop - block.start
+            running, mask = _Sum(words[block]), masks[:count]
+            running.add(number[:count])
+            for stream, source in streams:
+                stream.update_into(source[: 8 * count], made)
+                running.add(mask)
+            running.carry()
 
 
 def _stream(key: bytes) -> Any:
