@@ -290,7 +290,7 @@ class SignedFormat(HeaderFormat):
         )
         self._kind = kind
 
-    def sign(self, header: dict[str, Any], body: bytes, key: SigningKey) -> bytes:
+    def sign(self, header: dict[str, Any], body: Bytes, key: SigningKey) -> bytes:
         """The bytes of a frame. Law: the same arguments give the same bytes."""
         data = header_bytes(header, body)
         return self.write(data, key.sign(self.signed(data, b"").covered), body)
@@ -314,7 +314,7 @@ class SignedFormat(HeaderFormat):
         return self.header_end(start) + SIGNATURE_BYTES
 
 
-def header_bytes(header: dict[str, Any], body: bytes) -> bytes:
+def header_bytes(header: dict[str, Any], body: Bytes) -> bytes:
     """The header of a frame with this body."""
     return canonical.encode(header | {"body": hashlib.sha256(body).hexdigest()})
 

@@ -20,6 +20,7 @@ cancelled; who dropped out before dealing has no masks in anything.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -264,7 +265,8 @@ class Collector:
         )
 
     def _parcel(self, dealer: str, holder: str) -> Parcel:
-        return self._dealt[dealer].parcels[self._known().neighbours(dealer).index(holder)]
+        place = bisect_left(self._known().neighbours(dealer), holder)  # they are sorted
+        return self._dealt[dealer].parcels[place]
 
     def _round(self) -> dict[str, str]:
         return {
@@ -426,7 +428,7 @@ class Collector:
                 f"the masked vector of {client} has {masked.length} entries, not {expected}",
             )
         if self._hidden is None:
-            self._hidden = masked
+            self._hidden = masked.copy()
         else:
             self._hidden.absorb(masked)
         self._length = expected

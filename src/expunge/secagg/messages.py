@@ -164,7 +164,7 @@ class ClientMessage:
         return str(self.header["client"])
 
 
-def sign(header: dict[str, Any], body: bytes, key: SigningKey) -> bytes:
+def sign(header: dict[str, Any], body: Bytes, key: SigningKey) -> bytes:
     """The bytes of a client's message. Law: the same arguments give the same bytes."""
     return SAID.sign(header, body, key)
 

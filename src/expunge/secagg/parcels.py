@@ -82,19 +82,21 @@ def deal(roster: Roster, secrets: Secrets, name: str) -> Dealt:
 
 def own_share(roster: Roster, secrets: Secrets, name: str) -> bytes:
     """A client's own share of its self seed."""
-    return _shares(roster, secrets.seed, secrets, name)[name]
+    return _shares(roster, secrets.seed, secrets, name, only=name)[name]
 
 
-def _shares(roster: Roster, secret: bytes, secrets: Secrets, name: str) -> dict[str, bytes]:
-    """The shares of a client's self seed or mask key, by holder."""
+def _shares(
+    roster: Roster, secret: bytes, secrets: Secrets, name: str, *, only: str | None = None
+) -> dict[str, bytes]:
+    """The shares of a client's self seed or mask key, by holder; or that of one holder alone."""
     holders, threshold = roster.holders(name), roster.plan.threshold
     use = "dealing seed" if secret == secrets.seed else "dealing mask"
     coefficients = stream(
         roster.context.key(secrets.dealing, use, name), shamir.COEFFICIENT_BYTES * (threshold - 1)
     )
-    return dict(
-        zip(holders, shamir.deal(secret, threshold, len(holders), coefficients), strict=True)
-    )
+    number = None if only is None else 1 + holders.index(only)
+    shares = shamir.deal(secret, threshold, len(holders), coefficients, only=number)
+    return dict(zip(holders if only is None else (only,), shares, strict=True))
 
 
 def unpack(

@@ -352,7 +352,7 @@ class Participant:
             "deliveries": digest,
             "length": int(vector.shape[-1]),
         }
-        body = self._hidden(roster, own, peers, vector).to_bytes()
+        body = self._hidden(roster, own, peers, vector).view
         message = messages.sign(header, body, self._key)
         masked = hashlib.sha256(
             message[: -len(body)]

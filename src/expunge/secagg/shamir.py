@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import accumulate, repeat
+from math import prod
+from operator import sub
 
 from expunge.errors import FormatError, InputError
 
@@ -18,8 +21,10 @@ SHARE_BYTES = 33
 COEFFICIENT_BYTES = 48  # reduced modulo the prime, they are uniform within 2^-127
 
 
-def deal(secret: bytes, threshold: int, holders: int, stream: bytes) -> list[bytes]:
-    """The shares of holders 1 .. `holders`.
+def deal(
+    secret: bytes, threshold: int, holders: int, stream: bytes, *, only: int | None = None
+) -> list[bytes]:
+    """The shares of holders 1 .. `holders`, or that of one of them alone.
 
     `stream`: COEFFICIENT_BYTES random bytes for each of threshold - 1 coefficients.
     """
@@ -38,7 +43,7 @@ def deal(secret: bytes, threshold: int, holders: int, stream: bytes) -> list[byt
     coefficients = [int.from_bytes(piece, "little") % PRIME for piece in pieces]
     constant = int.from_bytes(secret, "little")
     shares = []
-    for x in range(1, holders + 1):
+    for x in range(1, holders + 1) if only is None else [only]:
         value = 0
         for coefficient in coefficients:
             value = (value + coefficient) * x % PRIME
@@ -78,13 +83,20 @@ def _value(share: bytes) -> int:
 
 @lru_cache(maxsize=1024)
 def _weights(holders: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's coefficients at 0; the same holders are asked again and again."""
+    """Lagrange's coefficients at 0; the same holders are asked again and again.
+
+    That of x is the product of all holders over x times the product of the differences of the
+    others to x. One inverse, of the product of all divisors, does for all of them; numbers are
+    small, so that their products are faster without a remainder after every factor.
+    """
+    divisors = [
+        x * prod(map(sub, holders[:place] + holders[place + 1 :], repeat(x))) % PRIME
+        for place, x in enumerate(holders)
+    ]
+    before = list(accumulate(divisors, lambda left, right: left * right % PRIME, initial=1))
+    rest = prod(holders) * pow(before.pop(), -1, PRIME) % PRIME
     weights = []
-    for x in holders:
-        above = below = 1
-        for other in holders:
-            if other != x:
-                above = above * other % PRIME
-                below = below * (other - x) % PRIME
-        weights.append(above * pow(below, -1, PRIME) % PRIME)
-    return tuple(weights)
+    for divisor, product in zip(reversed(divisors), reversed(before), strict=True):
+        weights.append(product * rest % PRIME)
+        rest = rest * divisor % PRIME
+    return tuple(reversed(weights))
