@@ -238,8 +238,8 @@ def test_masks_are_the_same_by_any_blocks_and_groups(
         [bytes([2, place]) * 16 for place in range(less)],
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masks, "_BLOCK", block)
-        patch.setattr(masks, "_TOGETHER", together)
+        patch.setattr(masks, "BLOCK", block)
+        patch.setattr(masks, "TOGETHER", together)
         masked = MaskedVector.of(wide.from_ints(numbers), plus, minus)
         twice = masked.copy()
         twice.absorb(masked)

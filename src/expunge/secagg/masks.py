@@ -166,8 +166,8 @@ def _require_counts(
 
 
 ENTRY_BYTES = 16
-_BLOCK = 1 << 13  # entries made at a time
-_TOGETHER = 254  # masks whose streams are open together: their carries, and one more, fit a byte
+BLOCK = 1 << 13  # entries made at a time
+TOGETHER = 254  # masks whose streams are open together: their carries, and one more, fit a byte
 
 Words = NDArray[np.uint64]  # low word, high word, entry after entry
 
@@ -232,7 +232,7 @@ class MaskedVector:
             raise FormatError(
                 f"a masked vector of {other.length} entries cannot be added to one of {self.length}"
             )
-        aligned = np.empty(2 * _BLOCK, dtype="<u8")  # the words of a message begin anywhere
+        aligned = np.empty(2 * BLOCK, dtype="<u8")  # the words of a message begin anywhere
         for block in _blocks(self._words):
             running, more = _Sum(self._words[block]), aligned[: block.stop - block.start]
             more[:] = other._words[block]
@@ -271,8 +271,8 @@ class _Sum:
 
 
 def _blocks(words: Words) -> Iterator[slice]:
-    for start in range(0, len(words), 2 * _BLOCK):
-        yield slice(start, min(start + 2 * _BLOCK, len(words)))
+    for start in range(0, len(words), 2 * BLOCK):
+        yield slice(start, min(start + 2 * BLOCK, len(words)))
 
 
 def _change(words: Words, plus: Sequence[bytes], minus: Sequence[bytes]) -> None:
@@ -280,12 +280,12 @@ def _change(words: Words, plus: Sequence[bytes], minus: Sequence[bytes]) -> None
 
     A mask m is subtracted by adding its complement and 1: the stream makes the complement of ones.
     """
-    size = ENTRY_BYTES * min(_BLOCK, len(words) // 2)
+    size = ENTRY_BYTES * min(BLOCK, len(words) // 2)
     zeros, ones, made = memoryview(bytes(size)), memoryview(b"\xff" * size), bytearray(size)
     masks, number = np.frombuffer(made, dtype="<u8"), np.zeros(size // 8, dtype="<u8")
     signed = [(key, zeros) for key in plus] + [(key, ones) for key in minus]
-    for start in range(0, len(signed), _TOGETHER):
-        group = signed[start : start + _TOGETHER]
+    for start in range(0, len(signed), TOGETHER):
+        group = signed[start : start + TOGETHER]
         streams = [(_stream(key), source) for key, source in group]
         number[::2] = sum(source is ones for _, source in group)
         for block in _blocks(words):
