@@ -107,8 +107,8 @@ def init(
     With --host, tokens point clients to https://HOST:PORT; without it, to this folder (a federation
     on one machine).
 
-    With --secure-aggregation clients send masked messages in rounds at the running server. If the
-    server follows the protocol, it sees only the exact sum of a round; a sum over few samples can
+    With --secure-aggregation clients send masked messages in rounds at the running server. It sees
+    only the exact sum of a round, even if it lies about who takes part; a sum over few samples can
     still reveal them. This choice and its rules are permanent; --spec can set all of them.
 
     Example:
