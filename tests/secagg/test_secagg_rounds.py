@@ -70,7 +70,7 @@ def test_the_sum_is_exact_or_there_is_none(when: list[str], length: int, seed: i
 
 
 @given(st.integers(RING, RING + 20), st.integers(0, 2**32), st.data())
-@settings(max_examples=5)
+@settings(max_examples=2)
 def test_the_sum_is_exact_on_a_ring_that_is_not_complete(
     clients: int, seed: int, data: st.DataObject
 ) -> None:
