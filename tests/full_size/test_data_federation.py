@@ -176,6 +176,7 @@ class Masked:
         self.step()  # joins
         self.step()  # shares
         self.step(before, deadline=bool(before))  # masked vectors
+        self.step(before, after, deadline=dropping)  # agreements
         last = self.step(before, after, deadline=dropping)  # revealed shares
         done = {
             name: last[name].followed_by(one) if name in last else one
