@@ -362,6 +362,9 @@ def test_require_same_data_names_what_differs() -> None:
         ({"backbone": None}, "backbone=None must be a fingerprint"),
         ({"backbone": b"vit"}, "backbone=b'vit' must be a fingerprint"),
         ({"publication": "never"}, "publication='never' is unknown"),
+        ({"fewest_samples": 2}, "hides nothing where rows messages show single samples"),
+        ({"fewest_samples": -1}, "fewest_samples=-1 must lie between"),
+        ({"fewest_samples": True}, "fewest_samples=True must be an integer"),
     ],
 )
 def test_specs_that_cannot_be(change: dict[str, Any], message: str) -> None:
@@ -402,6 +405,15 @@ def test_from_dict_refuses_missing_keys_by_name(key: str) -> None:
         else rf"missing: \['{key}'\], unknown: \[\]",
     ):
         Spec.from_dict(content)
+
+
+def test_the_fewest_samples_are_written_if_there_is_a_rule() -> None:
+    """Specs of before the rule keep their bytes and digests."""
+    gram = classification(messages=("gram",))
+    spec = classification(messages=("gram",), fewest_samples=8)
+    assert spec.to_dict() == gram.to_dict() | {"fewest_samples": 8}
+    assert changed(gram, spec) == {"policy_digest"}
+    assert Spec.from_dict(spec.to_dict()) == spec
 
 
 def test_from_dict_refuses_unknown_keys_by_name() -> None:

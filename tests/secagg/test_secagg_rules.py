@@ -39,11 +39,35 @@ def test_the_form_for_json_is_the_rules() -> None:
         ("colluding", 2.5),
         ("security_bits", 0),
         ("completion_bits", "x"),
+        ("every", -1),
+        ("every", True),
+        ("window", 1),
+        ("set_aside_after", 0),
+        ("arbiter", "00" * 63),
+        ("arbiter", "XY" * 64),
+        ("arbiter", None),
     ],
 )
 def test_a_field_out_of_range_is_named(field: str, value: Any) -> None:
     with pytest.raises(SpecError, match=field):
         Aggregation(**{field: value})
+
+
+@pytest.mark.parametrize(("every", "window"), [(60, 0), (60, 61), (0, 1)])
+def test_the_window_is_within_the_schedule(every: int, window: int) -> None:
+    assert Aggregation(every=60, window=60).window == 60
+    with pytest.raises(SpecError, match=f"window={window}"):
+        Aggregation(every=every, window=window)
+
+
+def test_rules_of_before_the_schedule_keep_their_bytes() -> None:
+    """Digests of old specs and evidence must not change; later rules are written if set."""
+    old = {"fewest", "dropouts", "colluding", "security_bits", "completion_bits"}
+    assert set(Aggregation().to_dict()) == old
+    later = {"every": 3600, "window": 60, "arbiter": "0a" * 64, "set_aside_after": 86400}
+    rules = Aggregation(**later)  # type: ignore[arg-type]
+    assert rules.to_dict() == Aggregation().to_dict() | later
+    assert Aggregation.from_dict(rules.to_dict()) == rules
 
 
 def test_somebody_honest_must_be_left() -> None:
@@ -78,5 +102,5 @@ def test_no_federation_is_founded_with_rules_that_cannot_be_kept(tmp_path: Path)
 
 @pytest.mark.parametrize("content", [None, [], {}, Aggregation().to_dict() | {"more": 1}])
 def test_other_keys_are_refused_by_name(content: Any) -> None:
-    with pytest.raises(SpecError, match="exactly the keys"):
+    with pytest.raises(SpecError, match="with the keys"):
         Aggregation.from_dict(content)

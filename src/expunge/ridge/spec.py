@@ -21,13 +21,18 @@ from expunge.errors import SpecError, SpecMismatchError
 from expunge.exact.grid import Grid
 from expunge.kinds import MESSAGES, MessageKind
 
+_YEAR = 366 * 24 * 3600
 _RANGES = {
     "fewest": (2, 1 << 20),
     "dropouts": (0, 99),
     "colluding": (0, 99),
     "security_bits": (1, 128),
     "completion_bits": (1, 128),
+    "every": (0, _YEAR),
+    "window": (0, _YEAR),
+    "set_aside_after": (1, _YEAR),
 }
+_ARBITER_DIGITS = 128  # hexadecimal: two keys of 32 bytes
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,26 @@ class Aggregation:
     completion_bits : int, default 20
         With that many clients dropping out, the round is aborted with probability at most
         2^-completion_bits; 1 to 128.
+    every : int, default 0
+        Seconds between the beginnings of rounds of changes, which are at multiples of `every` since
+        1970-01-01 UTC: whoever syncs in the window joins, with zeros if it has nothing to change. 0
+        for rounds that begin whenever a client has something to change.
+    window : int, default 0
+        Seconds from the beginning of a round in which clients join it; 1 to `every`, and 0 without
+        a schedule.
+    arbiter : str, default ""
+        The public keys, 128 hexadecimal digits, of who decides whose statistics are false when a
+        sum is; "" if there is nobody. Never the operator of the server.
+    set_aside_after : int, default 604800
+        Seconds until a client is set aside that others wait for, because a sum was false and it
+        neither takes part in the next one nor opens its part to the arbiter.
 
     Raises
     ------
     SpecError
-        If a value is not an integer or outside its range, or if `dropouts` and `colluding` are
-        together 100 or more.
+        If a value is not an integer or outside its range, if `dropouts` and `colluding` are
+        together 100 or more, if the window is not within `every`, or if `arbiter` is no pair of
+        keys.
 
     See Also
     --------
@@ -78,6 +97,10 @@ class Aggregation:
     colluding: int = 10
     security_bits: int = 40
     completion_bits: int = 20
+    every: int = 0
+    window: int = 0
+    arbiter: str = ""
+    set_aside_after: int = 7 * 24 * 3600
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
@@ -98,16 +121,31 @@ class Aggregation:
                 "together 100 per cent or more: "
                 "no honest client would be left to protect. Lower one of them"
             )
+        if not bool(self.every) <= self.window <= self.every:
+            raise SpecError(
+                f"window={self.window} of the aggregation must lie between 1 and "
+                f"every={self.every} seconds, and both are 0 without a schedule"
+            )
+        if self.arbiter != "" and not _is_hexadecimal(self.arbiter, _ARBITER_DIGITS):
+            raise SpecError(
+                f"arbiter={self.arbiter!r:.40} of the aggregation must be the public keys that "
+                f"`expunge arbiter create` wrote: {_ARBITER_DIGITS} hexadecimal digits"
+            )
 
-    def to_dict(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, int | str]:
         """The rules as a JSON-ready dictionary; `from_dict` is the inverse.
 
         Returns
         -------
-        dict of str to int
-            One entry for each parameter.
+        dict of str to int or str
+            One entry for each of the first five parameters, and for others that are not the
+            default.
         """
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name in _ALWAYS or getattr(self, field.name) != field.default
+        }
 
     def require_feasible(self) -> None:
         """Refuse rules that rounds cannot keep. A federation is not founded with such rules.
@@ -143,8 +181,8 @@ class Aggregation:
 
         Parameters
         ----------
-        content : dict of str to int
-            Exactly the keys that `to_dict` writes.
+        content : dict of str to int or str
+            The keys that `to_dict` writes.
 
         Returns
         -------
@@ -156,15 +194,18 @@ class Aggregation:
         SpecError
             If keys are missing or unknown, which are named, or a value is out of range.
         """
-        expected = {field.name for field in fields(cls)}
-        if not isinstance(content, dict) or set(content) != expected:
-            keys = set(content) if isinstance(content, dict) else set()
+        known = {field.name for field in fields(cls)}
+        keys = set(content) if isinstance(content, dict) else set()
+        if not _ALWAYS <= keys <= known:
             raise SpecError(
-                f"an aggregation must be an object with exactly the keys {sorted(expected)}; "
-                f"missing: {sorted(expected - keys)}, unknown: "
-                f"{sorted(map(str, keys - expected))}"
+                f"an aggregation must be an object with the keys {sorted(_ALWAYS)} and perhaps "
+                f"{sorted(known - _ALWAYS)}; missing: {sorted(_ALWAYS - keys)}, unknown: "
+                f"{sorted(map(str, keys - known))}"
             )
         return cls(**content)
+
+
+_ALWAYS = {"fewest", "dropouts", "colluding", "security_bits", "completion_bits"}  # when written
 
 
 Label = str | int
@@ -172,6 +213,7 @@ Label = str | int
 MOST_GAMMA = 2.0**100
 _MOST_DIM = 1 << 16
 _MOST_PUBLICATION_BITS = 200
+_MOST_FEWEST_SAMPLES = 1 << 20
 _VERSION = 1
 
 
@@ -189,6 +231,12 @@ def _integer(name: str, value: object, least: int, most: int) -> int:
     if not least <= int(value) <= most:
         raise SpecError(f"{name}={int(value)} must lie between {least} and {most}")
     return int(value)
+
+
+def _is_hexadecimal(value: object, digits: int) -> bool:
+    return (
+        isinstance(value, str) and len(value) == digits and not set(value) - set("0123456789abcdef")
+    )
 
 
 def _is_boolean(value: object) -> bool:
@@ -236,6 +284,10 @@ class Spec:
     aggregation : Aggregation, optional
         The rules of secure aggregation: with messages=("masked",) only, where the default is
         Aggregation().
+    fewest_samples : int, default 0
+        A client's change waits until it is of so many samples, added and deleted ones counted, or a
+        deletion in it can wait no longer. 0 to 2^20; not with "rows" or "factor" messages, which
+        show single samples.
 
     Raises
     ------
@@ -254,7 +306,7 @@ class Spec:
     - `data_digest`: dim, intercept, both grids and the backbone's fingerprint;
     - `labels_digest`: the ordered labels, or the number of outputs;
     - `head_digest`: gamma and publication_bits;
-    - `policy_digest`: publication, messages and aggregation.
+    - `policy_digest`: publication, messages, aggregation and fewest_samples.
 
     Statistics are bound to the first two only. So gamma and policy change without touching data,
     and labels may be appended.
@@ -285,6 +337,7 @@ class Spec:
     publication: str = "immediately"
     messages: tuple[MessageKind, ...] = ("gram", "rows")
     aggregation: Aggregation | None = None  # with messages=("masked",) only, and then never None
+    fewest_samples: int = 0
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -317,6 +370,17 @@ class Spec:
             )
         set_field(self, "messages", message_kinds(self.messages))
         set_field(self, "aggregation", _checked_aggregation(self.messages, self.aggregation))
+        set_field(
+            self,
+            "fewest_samples",
+            _integer("fewest_samples", self.fewest_samples, 0, _MOST_FEWEST_SAMPLES),
+        )
+        shown = " and ".join(kind for kind in self.messages if kind in ("factor", "rows"))
+        if self.fewest_samples and shown:
+            raise SpecError(
+                f"fewest_samples={self.fewest_samples} hides nothing where {shown} messages show "
+                "single samples: leave them out of messages, or choose fewest_samples=0"
+            )
         set_field(self, "gamma", _checked_gamma(self.gamma))
         self._check_targets()
         if self.intercept and not self.grid.holds_one:
@@ -416,11 +480,21 @@ class Spec:
 
     @cached_property
     def policy_digest(self) -> str:
-        """SHA-256, in hexadecimal, of publication, messages and the rules of secure aggregation."""
-        rules = {} if self.aggregation is None else {"aggregation": self.aggregation.to_dict()}
-        return _digest(
-            "policy", {"messages": list(self.messages), "publication": self.publication, **rules}
-        )
+        """SHA-256, in hexadecimal, of publication, messages, the rules of secure aggregation and
+        the fewest samples of a change.
+        """
+        content: dict[str, Any] = {
+            "messages": list(self.messages),
+            "publication": self.publication,
+            **self._fewest_samples_entry(),
+        }
+        if self.aggregation is not None:
+            content["aggregation"] = self.aggregation.to_dict()
+        return _digest("policy", content)
+
+    def _fewest_samples_entry(self) -> dict[str, int]:
+        """Nothing by default: specs and digests of before this parameter stay what they were."""
+        return {"fewest_samples": self.fewest_samples} if self.fewest_samples else {}
 
     @cached_property
     def digest(self) -> str:
@@ -565,8 +639,8 @@ class Spec:
         Returns
         -------
         dict
-            One entry for each parameter, and the version. gamma is a hexadecimal float, which is
-            exact.
+            One entry for each parameter, and the version; `fewest_samples` only if it is not 0.
+            gamma is a hexadecimal float, which is exact.
         """
         return {
             "version": _VERSION,
@@ -582,6 +656,7 @@ class Spec:
             "publication": self.publication,
             "messages": list(self.messages),
             "aggregation": None if self.aggregation is None else self.aggregation.to_dict(),
+            **self._fewest_samples_entry(),
         }
 
     @classmethod
@@ -591,7 +666,7 @@ class Spec:
         Parameters
         ----------
         content : dict
-            Exactly the keys that `to_dict` writes.
+            The keys that `to_dict` writes.
 
         Returns
         -------
@@ -606,11 +681,12 @@ class Spec:
         if not isinstance(content, dict) or content.get("version") != _VERSION:
             raise SpecError(f"not a spec of version {_VERSION}: {content!r:.80}")
         fields = {key: value for key, value in content.items() if key != "version"}
-        expected = set(cls.__dataclass_fields__)
-        if set(fields) != expected:
+        expected = set(cls.__dataclass_fields__) - {"fewest_samples"}
+        if set(fields) - {"fewest_samples"} != expected:
             raise SpecError(
                 f"a spec must have exactly the keys {sorted(expected)}; missing: "
-                f"{sorted(expected - set(fields))}, unknown: {sorted(set(fields) - expected)}"
+                f"{sorted(expected - set(fields))}, unknown: "
+                f"{sorted(set(fields) - expected - {'fewest_samples'})}"
             )
         try:
             fields["gamma"] = float.fromhex(fields["gamma"])
