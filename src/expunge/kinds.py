@@ -16,9 +16,10 @@ RequestKind = Literal[OpenKind, "none"]  # what a request holds
 ChangeKind = Literal[RequestKind, "net"]  # what changes the ledger; "net": the sum of a round
 
 Role = Literal["client", "officer", "operator"]
-ClientStatus = Literal["active", "must-rejoin", "gone"]
+# "barred": its statistics were false, by the arbiter's verdict; it takes part in no round.
+ClientStatus = Literal["active", "must-rejoin", "barred", "gone"]
 # Of a client, as the log tells it to others; "going": to be forgotten by a rebuild to come.
-PeerState = Literal["active", "away", "going", "gone"]
+PeerState = Literal["active", "away", "barred", "going", "gone"]
 BundledState = Literal["open", "overdue", "complete"]  # of an order, as evidence has it
 OrderState = Literal[BundledState, "closed", "lost"]  # and as the server lists it
 AuditResult = Literal["equal", "different"]
@@ -29,6 +30,8 @@ Purpose = Literal["change", "audit", "rebuild"]
 Phase = Literal["joining", "sharing", "masking", "agreeing", "revealing", "done"]
 AnsweredPhase = Literal[Phase, "aborted", "closed"]
 Stage = Literal["joined", "shared", "masked", "agreed", "revealed"]
+# Why the sum of a round was not applied: it is that of no samples, or would leave no head.
+VoidReason = Literal["impossible", "headless"]
 SampleState = Literal["adding", "live", "withdrawn", "deleting"]  # in client/states.py
 
 MESSAGES: tuple[MessageKind, ...] = get_args(MessageKind)
@@ -43,3 +46,4 @@ PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 PHASES: tuple[Phase, ...] = get_args(Phase)
 ANSWERED_PHASES: tuple[AnsweredPhase, ...] = get_args(AnsweredPhase)
 STAGES: tuple[Stage, ...] = get_args(Stage)
+VOID_REASONS: tuple[VoidReason, ...] = get_args(VoidReason)

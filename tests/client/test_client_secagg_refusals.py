@@ -343,7 +343,7 @@ def test_sums_of_disjoint_sets_do_not_add_up_to_one_that_shows_a_client() -> Non
 
 
 def _refuse(*_: object) -> None:
-    raise RefusedError("impossible", "a server that keeps what it has seen, and applies nothing")
+    raise RefusedError("storage", "a server that keeps what it has seen, and applies nothing")
 
 
 def test_a_client_that_agreed_to_a_sum_masks_in_no_other_round() -> None:

@@ -169,7 +169,12 @@ def test_a_client_is_forgotten(federation: Federation) -> None:
     assert receipt.logged.entry["ledger_before"] == entry["ledger_after"]
     federation.reopen()
     federation.check()
-    assert federation.service.status()["clients"] == {"active": 1, "must-rejoin": 0, "gone": 1}
+    assert federation.service.status()["clients"] == {
+        "active": 1,
+        "must-rejoin": 0,
+        "barred": 0,
+        "gone": 1,
+    }
 
 
 def test_a_client_that_never_sent_anything_is_forgotten_too(federation: Federation) -> None:

@@ -67,7 +67,12 @@ def test_what_was_deleted_after_the_backup_does_not_come_back(
     operator.sequence -= 1  # the backup does not have the command that made it
     service = federation.service
     assert service.status()["samples"] == 0
-    assert service.status()["clients"] == {"active": 0, "must-rejoin": 2, "gone": 0}
+    assert service.status()["clients"] == {
+        "active": 0,
+        "must-rejoin": 2,
+        "barred": 0,
+        "gone": 0,
+    }
     (entry,) = federation.entries("restored")
     assert (entry["size"], entry["withheld"]) == (before, ["clinic", "lab"])
     heard = clinic.sync()

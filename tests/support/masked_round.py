@@ -179,7 +179,9 @@ class Circle:
 
     def agent(self, name: str, **options: Any) -> Agent:
         return Agent(
-            self.stores[name], self.way, **({"sleep": lambda _: None, "attempts": 1} | options)
+            self.stores[name],
+            self.way,
+            **({"sleep": lambda _: None, "attempts": 1, "now": self.federation.clock} | options),
         )
 
     def pass_round(self, *names: str) -> dict[str, SyncResult]:

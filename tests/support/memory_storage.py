@@ -24,11 +24,13 @@ from expunge.server.storage.tables import (
     Attempt,
     Audit,
     AuditReply,
+    DisputeRecord,
     EnrolmentToken,
     Erasure,
     JournalEntry,
     LedgerFile,
     Membership,
+    OpeningRecord,
     OrderRecord,
     OrderReply,
     ServerRecord,
@@ -66,6 +68,8 @@ class Content:
     members: dict[tuple[str, int], int] = field(default_factory=dict)
     rebuilds: set[str] = field(default_factory=set)
     attempts: list[Attempt] = field(default_factory=list)
+    disputes: dict[str, DisputeRecord] = field(default_factory=dict)
+    openings: dict[tuple[str, str], OpeningRecord] = field(default_factory=dict)
 
 
 class MemoryDisk:
@@ -149,7 +153,16 @@ class MemoryStorage(Storage):
     def write_backup(self, path: Path) -> None:
         kept = copy.deepcopy(self.read)
         empty = Content()
-        for name in ("ledger", "shares", "journal", "commitments", "generations", "tokens"):
+        for name in (
+            "ledger",
+            "shares",
+            "journal",
+            "commitments",
+            "generations",
+            "tokens",
+            "disputes",
+            "openings",
+        ):
             setattr(kept, name, getattr(empty, name))
         if kept.state is not None:
             kept.state = replace(kept.state, salt=b"")
@@ -316,7 +329,11 @@ class _Files(_Table):
         return {file.file for file in self._all()} | large
 
     def slots(self) -> set[int]:
-        sealed = [*self._read.orders.values(), *self._read.audits.values()]
+        sealed = [
+            *self._read.orders.values(),
+            *self._read.audits.values(),
+            *self._read.disputes.values(),
+        ]
         slots = {one.slot for one in sealed if one.slot is not None}
         return {file.slot for file in self._all()} | slots | {*self._read.generations.values()}
 
@@ -503,6 +520,25 @@ class _Rounds(_Table):
         self._write.attempts[:] = [
             one for one in self._write.attempts if one.aggregation not in aggregations
         ]
+        for aggregation in aggregations:
+            self._write.disputes.pop(aggregation, None)
+        for key in [key for key in self._write.openings if key[0] in aggregations]:
+            del self._write.openings[key]
+
+    def disputes(self) -> list[DisputeRecord]:
+        return list(self._read.disputes.values())
+
+    def dispute(self, record: DisputeRecord) -> None:
+        _insert(self._write.disputes, record.aggregation, record)
+
+    def opened(self, aggregation: str) -> list[str]:
+        return sorted(client for about, client in self._read.openings if about == aggregation)
+
+    def opening(self, aggregation: str, client: str) -> OpeningRecord | None:
+        return self._read.openings.get((aggregation, client))
+
+    def open(self, record: OpeningRecord) -> None:
+        _insert(self._write.openings, (record.aggregation, record.client), record)
 
 
 def _by_client(replies: Mapping[str, Any]) -> list[Any]:

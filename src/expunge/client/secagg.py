@@ -40,11 +40,17 @@ from expunge.kinds import STAGES, AnsweredPhase, Purpose, Stage
 from expunge.ridge.spec import Aggregation
 from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution, Opening, Participant
-from expunge.secagg.unmasking import Part, may_follow
+from expunge.secagg.arbitration import Verdict, parts_of
+from expunge.secagg.unmasking import Decision, Narrowed, Part, may_follow, narrowed, remaining
 from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier
 
+_AGREED = "agreed"  # the setting that holds when this client agreed to the sum it is bound to
+_ROSTERS = "rosters"  # the setting that holds the rosters of rounds in which its part was masked
 _EVERYTHING = 0  # in place of the number of a request that sends everything anew
+
+
+Changes = tuple[Statistics | None, Statistics | None]  # what a request adds, and what it deletes
 
 
 class UnsafeRoundError(EvidenceError):
@@ -56,17 +62,24 @@ class UnsafeRoundError(EvidenceError):
 class RoundPolicy:
     """The demands that one client makes of a round."""
 
-    def __init__(self, store: ClientStore, carrier: Carrier, trust: Trust) -> None:
+    def __init__(
+        self,
+        store: ClientStore,
+        carrier: Carrier,
+        trust: Trust,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._store = store
         self._carrier = carrier
         self._trust = trust
+        self._now = now
 
     @property
-    def _fewest(self) -> int:
+    def _rules(self) -> Aggregation:
         rules = self._store.spec.aggregation
         if rules is None:
             raise ProtocolError("this federation does not use secure aggregation")
-        return rules.fewest
+        return rules
 
     def keys(self, participant: Participant, roster: bytes) -> dict[str, PublicKey]:
         """The keys that the roster is held against, read from the log as far as it goes now."""
@@ -80,6 +93,17 @@ class RoundPolicy:
         if not names <= set(peers.keys):
             self._follow_log()
             peers = self._peers()
+        if self._store.name in peers.barred:
+            raise UnsafeRoundError(
+                f"the arbiter found that {self._store.name} sent false statistics: it takes part "
+                "in no round. The operator can forget it"
+            )
+        if participant.opening.purpose != "change" and peers.barred:
+            raise UnsafeRoundError(
+                f"{_with_article(participant.opening.purpose)} while "
+                f"{', '.join(sorted(peers.barred)[:5])} is barred would show what it held, as what "
+                "the ledger has more: this client waits until the operator has forgotten it"
+            )
         if participant.opening.purpose == "audit" and peers.going:
             raise UnsafeRoundError(
                 f"an audit while {', '.join(sorted(peers.going)[:5])} is being forgotten would "
@@ -111,6 +135,9 @@ class RoundPolicy:
         cached = Peers.from_text(self._store.recall("peers"))
         peers = cached.read_on(self._carrier.entries, size, root)
         if peers != cached:
+            for entry in peers.decisions[len(cached.decisions) :]:
+                if entry["kind"] == "judged":
+                    self._verdict(entry)
             self._store.remember({"peers": peers.to_text()})
         return peers
 
@@ -144,18 +171,22 @@ class RoundPolicy:
         if participant.opening.purpose != "change":
             return  # what is counted already, of all clients
         proposed = self._require_same(participant, set(participant.included or ()))
-        kept = [parts for parts in self._bound(participant) if parts == proposed]
-        text = canonical.encode([sorted(map(list, parts)) for parts in kept or [proposed]])
-        self._store.remember({"revealed": text.decode("ascii")})
+        if proposed in self._bound(participant.sequence):
+            return
+        text = canonical.encode([sorted(map(list, proposed))])
+        self._store.remember({"revealed": text.decode("ascii"), _AGREED: str(int(self._now()))})
 
     def _require_same(self, participant: Participant, parts: set[Part]) -> set[Part]:
         proposed = self._identified(parts)
-        bound = self._bound(participant)
+        bound = self._bound(participant.sequence)
         if proposed in bound:
             return proposed  # the same sum again shows nothing new
         for earlier in bound:
-            if not may_follow(earlier, proposed, gone=self._gone(), fewest=self._fewest):
-                names = sorted({name for name, _ in earlier ^ proposed})
+            rest = self._narrowed(earlier).parts
+            if proposed != rest and not may_follow(
+                rest, proposed, gone=self._gone(), fewest=self._rules.fewest
+            ):
+                names = sorted({name for name, _ in rest ^ proposed})
                 raise UnsafeRoundError(
                     "a round was aborted after its sum may have been unmasked, and this one would "
                     f"differ from it by {', '.join(names)}, whose changes the two sums "
@@ -164,14 +195,78 @@ class RoundPolicy:
                 )
         return proposed
 
-    def _bound(self, participant: Participant) -> list[set[Part]]:
+    def _bound(self, sequence: int) -> list[set[Part]]:
         """The sums with this client's part that it has agreed to, and that were not applied."""
         text = self._store.recall("revealed")
         earlier = (
             [_parts(value) for value in canonical.decode(text.encode("ascii"))] if text else []
         )
-        ours = self._identified({(participant.name, participant.sequence)})
+        ours = self._identified({(self._store.name, sequence)})
+        if self._store.recall(_ROSTERS):  # it may be in a sum to which others agreed without it
+            decided = (self._decision(entry) for entry in self._peers().decisions)
+            earlier += [set(one.parts) for one in decided if one and one.kind == "voided"]
         return [parts for parts in earlier if ours <= parts]
+
+    def masked(self, participant: Participant) -> None:
+        """Remember the roster of a round in which this client's part may be in the sum: a verdict
+        about another roster is none about that sum.
+        """
+        rosters = self._rosters() | {participant.opening.round: participant.roster_digest}
+        self._store.remember({_ROSTERS: canonical.encode(rosters).decode("ascii")})
+
+    def _rosters(self) -> dict[str, str]:
+        text = self._store.recall(_ROSTERS)
+        rosters: dict[str, str] = canonical.decode(text.encode("ascii")) if text else {}
+        return rosters
+
+    def disputed(self, sequence: int) -> str:
+        """The round whose sum was false and is in dispute, with this client's part in it; or ""."""
+        if not self._store.recall(_ROSTERS):
+            return ""
+        self._follow_log()
+        bound = self._bound(sequence)
+        return next(filter(None, (self._narrowed(parts).disputed for parts in bound)), "")
+
+    def _narrowed(self, agreed: set[Part]) -> Narrowed:
+        """What the log has left of a sum that this client agreed to.
+
+        It is read as far as this client has followed it, and not believed about who was silent
+        before the time of the rules has passed by this client's own clock.
+        """
+        decisions = filter(None, map(self._decision, self._peers().decisions))
+        return narrowed(agreed, self._store.name, decisions, self._rules)
+
+    def _decision(self, entry: dict[str, Any]) -> Decision | None:
+        """What an entry decides; None for one that this client does not accept."""
+        kind, aggregation = entry["kind"], entry["aggregation"]
+        if kind == "voided":
+            return Decision(kind, aggregation, self._listed(entry["clients"]))
+        if kind == "judged":
+            verdict = self._verdict(entry)
+            if verdict.roster != self._rosters().get(aggregation):
+                return None
+            parts = frozenset(self._identified(set(verdict.parts)))
+            return Decision(kind, aggregation, parts, frozenset(verdict.false))
+        parts, out = self._listed(entry["clients"]), frozenset(entry["excluded"])
+        agreed = int(self._store.recall(_AGREED) or 0)
+        is_due = self._now() >= agreed + self._rules.set_aside_after
+        is_allowed = len(remaining(parts, out)) >= self._rules.fewest
+        if not is_allowed or (not is_due and self._store.name not in out):
+            return None
+        return Decision("excluded", aggregation, parts, out)
+
+    def _listed(self, members: list[dict[str, Any]]) -> frozenset[Part]:
+        return frozenset(self._identified(set(parts_of(members))))
+
+    def _verdict(self, entry: dict[str, Any]) -> Verdict:
+        """The verdict in an entry of the log; EvidenceError unless the arbiter signed it."""
+        verdict = Verdict.read(Envelope.from_json(entry["verdict"], "verdict"), self._rules.arbiter)
+        if (verdict.federation, verdict.aggregation) != (
+            self._store.federation,
+            entry["aggregation"],
+        ):
+            raise EvidenceError("the log shows a verdict about another round than it says")
+        return verdict
 
     def _identified(self, parts: set[Part]) -> set[Part]:
         """Parts by what they hold: whoever sends all that it holds, sends the same under every
@@ -190,7 +285,8 @@ class RoundPolicy:
         )
         settled = {(self._store.name, sequence), (self._store.name, _EVERYTHING)}
         kept = [sorted(map(list, parts)) for parts in earlier if parts.isdisjoint(settled)]
-        self._store.remember({"revealed": canonical.encode(kept).decode("ascii") if kept else ""})
+        text = canonical.encode(kept).decode("ascii") if kept else ""
+        self._store.remember({"revealed": text, _ROSTERS: ""})
 
     def require_restored(self) -> None:
         """A server that asks for everything again could subtract it from what it has: it must have
@@ -253,6 +349,7 @@ _ASKED: dict[AnsweredPhase, Stage] = {
     "revealing": "revealed",
 }  # by a phase of the round: where an answer leads
 _MASKED = "masked"  # the setting that holds the number of the request that was masked last
+_OPENED = "opened"  # the setting that holds the round whose part was opened to the arbiter
 _LAST = "round"  # the setting that holds the last round that this client was in
 
 
@@ -304,11 +401,12 @@ class Contributor:
         retry: Retry,
         patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._carrier = carrier
         self._trust = trust
-        self._policy = RoundPolicy(store, carrier, trust)
+        self._policy = RoundPolicy(store, carrier, trust, now)
         self._outbox = store.outbox
         self._retry = retry
         self._patience = patience
@@ -316,16 +414,54 @@ class Contributor:
 
     # -- rounds ------------------------------------------------------------------------------------
 
-    def change(self, composition: Composition, vector: Callable[[], Wide]) -> Outcome:
+    def change(
+        self,
+        composition: Composition,
+        contribution: Callable[[], Contribution],
+        statistics: Callable[[], Changes],
+    ) -> Outcome:
         """Bring a composed request by a round; `RoundEnd` without a receipt if it was not included,
         and may be offered again.
+
+        `statistics` is what it adds and deletes, apart, for the arbiter of a sum that was false.
         """
         current = self.purpose()
         if current is not None and current != "change":
             return RoundPending(
                 f"this client takes part in {_with_article(current)}, which comes first: sync"
             )
-        return self._take_part("change", composition.sequence, vector, reset=composition.reset)
+        if current is None and (aggregation := self._policy.disputed(composition.sequence)):
+            return RoundPending(self._opened(aggregation, statistics))
+        return self._take_part(
+            "change",
+            composition.sequence,
+            lambda: contribution().vector(),
+            reset=composition.reset,
+        )
+
+    def _opened(self, aggregation: str, statistics: Callable[[], Changes]) -> str:
+        """Open this client's part of a false sum to the arbiter, once; what it waits for then."""
+        false = "a sum that this client's change was in was false"
+        if not self._rules.arbiter:
+            return (
+                f"{false}, and the federation has no arbiter: its operator must find out which "
+                "client sent false statistics, and forget it"
+            )
+        if self._store.recall(_OPENED) == aggregation:
+            self._turn(self._question(aggregation, self._store.sequence))  # time may be up
+        else:
+            data = self._store.disputable.read()
+            part = (
+                None if data is None else Participant.from_bytes(data, self._store.key, self._rules)
+            )
+            if part is None or part.opening.round != aggregation or not part.can_open:
+                return (
+                    f"{false}, and this client holds the keys of that round no longer: it is "
+                    "excluded when its time is up"
+                )
+            self._turn(part.open_part(*statistics()))
+            self._store.remember({_OPENED: aggregation})
+        return f"{false}: this client has opened its part to the arbiter, and waits for the verdict"
 
     def join(self, purpose: Purpose, contribution: Callable[[], Contribution]) -> Outcome:
         """Take part in an audit or a rebuild, which changes nothing here."""
@@ -538,6 +674,7 @@ class Contributor:
             message = participant.on_deliveries(state.content, vector())
             if participant.opening.purpose == "change":
                 self._store.remember({_MASKED: str(participant.sequence)})
+                self._policy.masked(participant)
                 self._outbox.doubt(participant.sequence)
         elif state.phase == "agreeing":
             message = participant.on_survivors(state.content)
@@ -556,6 +693,8 @@ class Contributor:
                     self._outbox.doubt(
                         participant.sequence, False
                     )  # it has not taken effect, and no longer can
+                    if participant.can_open:
+                        store.disputable.write(participant.to_bytes())
                 self._drop(participant)
             if is_change or state.phase == "aborted":
                 return RoundEnd(
@@ -579,6 +718,7 @@ class Contributor:
                 )
             self._policy.release(receipt.sequence)
             store.remember({_LAST: participant.opening.round})
+            store.disputable.drop()
             self._drop(participant)
         return RoundEnd(receipt)
 
@@ -742,7 +882,11 @@ class Masked:
             return self._direct.deliver(composition)
         store, sequence = self._store, composition.sequence
         try:
-            outcome = self._contributor.change(composition, lambda: self._vector(composition))
+            outcome = self._contributor.change(
+                composition,
+                lambda: self.contribution(composition),
+                lambda: self._statistics(composition),
+            )
         except RefusedError as refusal:
             if refusal.code in refusals.OUT_OF_STEP and store.sequence >= sequence:
                 raise PendingError(
@@ -781,13 +925,11 @@ class Masked:
 
     def contribution(self, composition: Composition) -> Contribution:
         """What a composed request adds and deletes; the same each time."""
-        spec = self._store.spec  # labels may have been appended since it was composed
-        due = replace(composition, spec=spec)
-        added, deleted = self._outbox.statistics(due, recompute=self._recompute)
-        return Contribution.of(added, deleted, spec)
+        return Contribution.of(*self._statistics(composition), self._store.spec)
 
-    def _vector(self, composition: Composition) -> Wide:
-        return self.contribution(composition).vector()
+    def _statistics(self, composition: Composition) -> Changes:
+        due = replace(composition, spec=self._store.spec)  # labels may have been appended since
+        return self._outbox.statistics(due, recompute=self._recompute)
 
     def may_mend(self, composition: Composition, refusal: RefusedError) -> bool:
         """Not what goes by a round, unless the server has lost this client."""

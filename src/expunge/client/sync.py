@@ -391,6 +391,7 @@ class Agent:
         announced: bool = False,
         patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self._carrier = CheckedCarrier(carrier)
@@ -400,11 +401,13 @@ class Agent:
         self._progress = progress
         self._announced = announced
         self._updates = Updates(store, self._carrier, self._trust, nonce, self._retry)
-        self._delivery = self._chosen_delivery(patience, clock)
+        self._delivery = self._chosen_delivery(patience, clock, now)
         self._waiting = ""  # what a round of secure aggregation waits for
         self._answer: SyncAnswer | None = None  # that this sync began with
 
-    def _chosen_delivery(self, patience: float, clock: Callable[[], float]) -> Delivery:
+    def _chosen_delivery(
+        self, patience: float, clock: Callable[[], float], now: Callable[[], float]
+    ) -> Delivery:
         """As the spec says, which never changes in this."""
         direct = Direct(self.store, self._carrier, self._trust, self._retry, self._recompute)
         if not self.store.spec.is_masked:
@@ -418,6 +421,7 @@ class Agent:
             retry=self._retry,
             patience=patience,
             clock=clock,
+            now=now,
         )
         return Masked(direct, self.store, rounds, self._recompute)
 

@@ -27,7 +27,7 @@ from expunge.errors import CarrierError, EvidenceError, RefusedError, TruncatedE
 from expunge.evidence import Checkpoint, KeyChain, Receipt, published_head
 from expunge.evidence.certificate import Certificate
 from expunge.evidence.digests import commitments_root
-from expunge.evidence.log import Frontier, read_entry
+from expunge.evidence.log import Frontier, check_entry, read_entry
 from expunge.evidence.merkle import verify_consistency
 from expunge.evidence.rotation import read_federation
 from expunge.ridge.head import Head
@@ -38,8 +38,10 @@ from expunge.wire.request import Request
 
 _AT_ONCE = 1000  # entries
 LEFT: tuple[kinds.PeerState, ...] = ("going", "gone")
+_DECISIONS = ("voided", "judged", "excluded")  # kinds of entries about sums that were not applied
 _PEERS_CHECK = schema.objects(
     {
+        "decisions": schema.lists(lambda value, _: check_entry(value)),
         "frontier": lambda value, _: value,
         "keys": schema.mapping(schema.name, schema.key_text),
         "states": schema.mapping(schema.name, schema.one_of(*kinds.PEER_STATES)),
@@ -56,6 +58,7 @@ class Peers:
     frontier: Frontier = Frontier()  # noqa: RUF009 - a frozen value
     keys: Mapping[str, str] = field(default_factory=dict)  # name to public key
     states: Mapping[str, kinds.PeerState] = field(default_factory=dict)
+    decisions: tuple[dict[str, Any], ...] = ()  # entries about sums that were not applied
 
     @property
     def active(self) -> frozenset[str]:
@@ -71,6 +74,11 @@ class Peers:
     def going(self) -> frozenset[str]:
         """The clients that are to be forgotten, and of which the ledger still has something."""
         return frozenset(name for name, state in self.states.items() if state == "going")
+
+    @property
+    def barred(self) -> frozenset[str]:
+        """The clients whose statistics were false, by a verdict of the arbiter."""
+        return frozenset(name for name, state in self.states.items() if state == "barred")
 
     def read_on(self, entries: Entries, size: int, root: bytes) -> Peers:
         """The peers in the log of this size and root, whose entries are asked for; EvidenceError if
@@ -106,15 +114,18 @@ class Peers:
         return peers
 
     def _after(self, entries: list[bytes]) -> Peers:
-        keys, states = dict(self.keys), dict(self.states)
+        keys, states, decisions = dict(self.keys), dict(self.states), list(self.decisions)
         for data in entries:
             entry = read_entry(data)
             _learn(entry, keys, states)
-        return Peers(self.frontier.extended(entries), keys, states)
+            if entry["kind"] in _DECISIONS:
+                decisions.append(entry)
+        return Peers(self.frontier.extended(entries), keys, states, tuple(decisions))
 
     def to_text(self) -> str:
         """For the store."""
         content = {
+            "decisions": list(self.decisions),
             "frontier": self.frontier.to_json(),
             "keys": dict(self.keys),
             "states": dict(self.states),
@@ -126,15 +137,16 @@ class Peers:
         """The inverse of `to_text`; empty if nothing was stored."""
         if not text:
             return cls()
-        parts = _PEERS_CHECK(
-            canonical.decode(text.encode("ascii"), "the peers of this client"),
-            "the peers of this client",
-        )
+        content = canonical.decode(text.encode("ascii"), "the peers of this client")
+        if isinstance(content, dict):  # a log that was read before there were decisions has none
+            content.setdefault("decisions", [])
+        parts = _PEERS_CHECK(content, "the peers of this client")
         return replace(
             cls(),
             frontier=Frontier.from_json(parts["frontier"]),
             keys=parts["keys"],
             states=parts["states"],
+            decisions=tuple(parts["decisions"]),
         )
 
 
@@ -159,6 +171,9 @@ def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.
         states[entry["client"]] = "gone" if entry["leave"] else "active"
     elif kind == "aggregated":
         states |= {member["client"]: "active" for member in entry["clients"]}
+    elif kind == "judged":
+        false = Envelope.from_json(entry["verdict"], "verdict").unverified()["false"]
+        states |= {name: "barred" for name in false if states.get(name) not in LEFT}
     elif kind == "forgotten":
         states[entry["client"]] = "gone"
     elif kind == "commanded" and entry["action"] == "forget-client":

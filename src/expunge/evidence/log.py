@@ -181,12 +181,18 @@ _EFFECT: dict[str, schema.Check] = {  # of a request, or of a sum of requests
     "erased_by": schema.time,
     "generation": schema.count,  # of the journal
 }
+_MEMBERS = schema.lists(
+    schema.objects({"client": schema.name, "sequence": schema.count, "request": schema.digest})
+)
 EntryKind = Literal[
     "founded",
     "enrolled",
     "changed",
     "forwarded",
     "aggregated",
+    "voided",
+    "judged",
+    "excluded",
     "commanded",
     "amended",
     "erased",
@@ -235,14 +241,24 @@ ENTRY_KINDS: dict[EntryKind, dict[str, schema.Check]] = {
     # single request
     "aggregated": {
         "aggregation": schema.identifier,
-        "clients": schema.lists(
-            schema.objects(
-                {"client": schema.name, "sequence": schema.count, "request": schema.digest}
-            )
-        ),
+        "clients": _MEMBERS,
         "added": schema.count,
         "deleted": schema.count,
         **_EFFECT,
+    },
+    # The sum of a round of secure aggregation was false, and was not applied
+    "voided": {
+        "aggregation": schema.identifier,
+        "clients": _MEMBERS,
+        "reason": schema.one_of(*kinds.VOID_REASONS),
+    },
+    # The arbiter has said whose part of a false sum was false
+    "judged": {"aggregation": schema.identifier, "verdict": schema.envelope_json},
+    # Of the clients that others wait for, to repeat a sum, these were silent for too long
+    "excluded": {
+        "aggregation": schema.identifier,
+        "clients": schema.lists(schema.objects({"client": schema.name, "sequence": schema.count})),
+        "excluded": schema.lists(schema.name),
     },
     "commanded": {  # by an operator or an officer
         "actor": schema.name,

@@ -25,11 +25,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from expunge.crypto import PublicKey
+from expunge.crypto.envelope import SignedHeader
 from expunge.errors import EvidenceError, FormatError, ProtocolError, RefusedError
 from expunge.exact.wide import Wide
 from expunge.kinds import PHASES, Phase
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import messages, shamir
+from expunge.secagg.arbitration import RoundRecords
 from expunge.secagg.keys import Private
 from expunge.secagg.masks import MaskedVector
 from expunge.secagg.messages import ClientKind, ClientMessage
@@ -189,7 +191,7 @@ class Collector:
         self._roster: Roster | None = None
         self._dealt: dict[str, Dealt] = {}
         self._dealers: frozenset[str] = frozenset()  # whose shares arrived in time
-        self._masked: set[str] = set()
+        self._masked: dict[str, SignedHeader] = {}
         self._hidden: MaskedVector | None = None
         self._survivors: frozenset[str] = frozenset()
         self._told_survivors = b""
@@ -210,7 +212,7 @@ class Collector:
         """The clients that have not answered in this phase; empty while joining."""
         answered = {
             "sharing": self._dealt.keys(),
-            "masking": self._masked,
+            "masking": self._masked.keys(),
             "agreeing": self._agreed.keys(),
             "revealing": self._revealed.keys(),
         }
@@ -228,6 +230,15 @@ class Collector:
         if self._sum is None:
             raise ProtocolError(f"there is no sum yet: the round is at {self.phase}")
         return self._sum
+
+    def records(self) -> RoundRecords:
+        """What clients signed to have sent, for the arbiter of a sum that was false."""
+        clients = sorted(self._survivors)
+        return RoundRecords(
+            self._known().data,
+            {client: self._masked[client] for client in clients},
+            {client: self._deliveries(client) for client in clients},
+        )
 
     def say(self, client: str) -> bytes | None:
         """What this client must know in this phase: roster, deliveries, survivors or agreements.
@@ -432,7 +443,7 @@ class Collector:
         else:
             self._hidden.absorb(masked)
         self._length = expected
-        self._masked.add(client)
+        self._masked[client] = message.signed
 
     def _take_agreed(self, message: ClientMessage) -> None:
         self._require_survivors(message, "agrees to")

@@ -31,6 +31,11 @@ bytes of the roster.
   deliveries, sorted by name, a share of 33 bytes: of the self seed of a survivor, of the mask key
   of another.
 
+- said `opening`: to the arbiter, of a round whose sum was false (arbitration.py). Body: an X25519
+  public key of 32 bytes, and sealed with it (ChaCha20-Poly1305 with a nonce of zeros, and that key
+  as associated data): mask key and self seed, 32 bytes each, then the statistics that the client
+  adds and those that it deletes, each after its length (8 bytes), 0 for none.
+
 A *parcel* from a dealer to a holder has 146 bytes: 82 sealed ones (the holder's shares of the self
 seed and of the mask key, 33 bytes each, by ChaCha20-Poly1305 with a nonce of zeros under a key for
 this parcel alone, with both digests as associated data), and the digests of both shares (32 each).
@@ -44,6 +49,8 @@ names:
 - `pair mask`, both sorted: key from X25519 of their mask keys; the mask that the first adds and the
   second subtracts.
 - `self mask`, client: key from the self seed; the mask that the client adds.
+- `opening`, client: key from X25519 of the opening's key and the arbiter's; seals an opening.
+- `opening key`, client: the private key of an opening; other parties cannot tell how it was made.
 - `dealing seed`, `dealing mask`, client: keys of the streams from which the coefficients of
   polynomials are drawn; other parties cannot tell how.
 - `seed`, client: digest that commits a client to its self seed.
@@ -98,7 +105,7 @@ _TOLD = HeaderFormat(
     remedy="ask again",
     retired=_RETIRED,
 )
-ClientKind = Literal["join", "shares", "masked", "agreed", "reveal"]
+ClientKind = Literal["join", "shares", "masked", "agreed", "reveal", "opening"]
 ServerKind = Literal["roster", "deliveries", "survivors", "agreements"]
 
 _FIELDS: dict[str, schema.Check] = {
@@ -135,6 +142,7 @@ CLIENT_MESSAGES: dict[ClientKind, schema.Check] = {
     "masked": _header("client", "deliveries", "length", "roster", "sequence"),
     "agreed": _header("client", "roster", "sequence", "survivors"),
     "reveal": _header("client", "roster", "sequence", "survivors"),
+    "opening": _header("client", "roster", "sequence"),
 }
 SERVER_MESSAGES: dict[ServerKind, schema.Check] = {
     "roster": _header("clients", "purpose", "rules", "spec"),

@@ -14,7 +14,8 @@ Its phases: joined, shared, masked, agreed, revealed. Laws:
   the rules ask for, and reveals shares once, for that list, after a quorum of the roster has signed
   it: so there is no other list for which honest clients reveal shares.
 - For no client does it reveal both a share of the self seed and one of the mask key. Once it has
-  revealed shares, its state holds no secrets.
+  revealed shares, its state holds no secrets; or, where the rules name an arbiter, none but its
+  own, by which it can open its part of a sum that turns out to be false (`open_part`).
 - What it keeps between messages is a `ParticipantState`, secret and whole:
   `ParticipantState.from_bytes(state.to_bytes()) == state`, and any altered byte is refused.
 
@@ -37,7 +38,9 @@ from expunge.errors import EvidenceError, ProtocolError, SpecMismatchError
 from expunge.exact.wide import Wide
 from expunge.frame import HeaderFormat, with_checksum
 from expunge.ridge.spec import Aggregation
+from expunge.ridge.statistics import Statistics
 from expunge.secagg import messages
+from expunge.secagg.arbitration import Opened, seal_opening
 from expunge.secagg.keys import Private, Random, Secrets
 from expunge.secagg.masks import MaskedVector
 from expunge.secagg.parcels import deal, own_share, parcels, unpack
@@ -253,6 +256,11 @@ class Participant:
         """Everybody in the roster, by name and sequence number; empty before there is one."""
         roster = Roster.read(self._state.roster) if self._state.roster else None
         return [] if roster is None else roster.sequences(roster.names)
+
+    @property
+    def roster_digest(self) -> str:
+        """SHA-256 of the roster, which names the round's clients and their keys."""
+        return hashlib.sha256(self._state.roster).hexdigest()
 
     @property
     def message(self) -> bytes:
@@ -516,6 +524,10 @@ class Participant:
             reveal=message,
             included=state.included,
         )
+        if state.rules.arbiter:
+            self._state = replace(
+                self._state, secrets=state.secrets, roster=state.roster, peers=state.peers
+            )
         return message
 
     def _check_agreements(
@@ -548,10 +560,35 @@ class Participant:
         for name, signature in zip(names, signatures, strict=True):
             roster.verify_agreed(name, digest, signature, pins[name])
 
+    # -- a false sum -> opening --------------------------------------------------------------------
+
+    @property
+    def can_open(self) -> bool:
+        """Whether it can open its part of the sum to the arbiter: it has masked it, and holds the
+        keys.
+        """
+        state = self._state
+        return bool(
+            state.rules.arbiter
+            and state.secrets
+            and state.phase in ("masked", "agreed", "revealed")
+        )
+
+    def open_part(self, added: Statistics | None, deleted: Statistics | None) -> bytes:
+        """The message by which the arbiter, and nobody else, sees this client's part of the sum."""
+        state = self._state
+        if not self.can_open or state.secrets is None:
+            raise ProtocolError(
+                "this client has no part of a sum to open, or holds its keys no longer"
+            )
+        roster = Roster.read(state.roster)
+        body = seal_opening(roster, state.secrets, state.name, Opened.of(added, deleted))
+        return messages.sign(self._header("opening", roster), body, self._key)
+
     # -- what all phases share ---------------------------------------------------------------------
 
     def _secrets(self, what: str) -> Secrets:
-        if self._state.secrets is None:
+        if self._state.secrets is None or self._state.phase == "revealed":
             raise ProtocolError(
                 f"{what} came after shares were revealed: this client has no secrets of the round "
                 "any more"

@@ -16,13 +16,87 @@ Parts of clients that have left the federation are the exception: the others cou
 What such a client had sent is not hidden, as it is not by the rebuild that follows its departure,
 and an operator can forget a client at will, by an entry of the log. Those that remain are summed up
 without it; if they are fewer than the rules ask for, together with at least so many others.
+
+**A false sum** is not repeated as it was, or one client that lies would stop all others for ever.
+What follows is decided by entries of the log, which all clients read (`Decision`), and each makes
+the set of parts smaller that a client may agree to (`narrowed`):
+
+- *voided*: the sum was false. Its parts are cut into rows (`rows`), the same for all who know the
+  round, and each row is summed up by itself: those without the liar are applied. A row has at least
+  `fewest` clients that do not collude, even if all that do are in it. Parts that are too few for
+  two rows are in dispute: their clients open them to the arbiter.
+- *judged*: the arbiter has named those whose parts were false; the others are summed up.
+- *excluded*: some stayed silent for longer than the rules allow; the others are summed up.
+
+Parts only get smaller, and each set is a union of atoms: whatever the server adds and subtracts is
+a sum of rows, of parts found false, and of what was excluded. So it sees, beyond sums of `fewest`
+clients or more, the parts of liars and of clients that were silent for too long. The latter is the
+price of going on without them; who has been excluded sees it in the log, and may come back with its
+part in a sum with at least `fewest` others.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from expunge.ridge.spec import Aggregation
+from expunge.secagg.plan import share_of
 
 Part = tuple[str, int]  # a client and its sequence number
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What an entry of the log decides about a sum that was to be, or was, unmasked."""
+
+    kind: Literal["voided", "judged", "excluded"]
+    aggregation: str
+    parts: frozenset[Part]
+    out: frozenset[str] = frozenset()  # whose parts are left out of the next sum
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """The parts that a client may agree to the sum of, and the round in which they are in dispute,
+    if they are.
+    """
+
+    parts: frozenset[Part]
+    disputed: str = ""
+
+
+def rows(parts: Set[Part], aggregation: str, rules: Aggregation) -> list[frozenset[Part]]:
+    """A partition of the parts of a false sum, in an order that the round decides: as many rows as
+    have `fewest` and all colluders' parts each, of about the same size.
+    """
+    smallest = rules.fewest + share_of(rules.colluding, len(parts))
+    count = max(1, len(parts) // smallest)
+    ordered = sorted(
+        parts, key=lambda part: hashlib.sha256(f"{aggregation} {part[0]}".encode()).digest()
+    )
+    return [frozenset(ordered[index::count]) for index in range(count)]
+
+
+def narrowed(
+    agreed: Set[Part], client: str, decisions: Iterable[Decision], rules: Aggregation
+) -> Narrowed:
+    """What is left of the parts that a client agreed to the sum of, after these decisions."""
+    now = Narrowed(frozenset(agreed))
+    for decision in decisions:
+        if decision.parts != now.parts:
+            continue
+        if decision.kind == "voided":
+            cut = rows(now.parts, decision.aggregation, rules)
+            (own,) = (row for row in cut if any(name == client for name, _ in row))
+            now = Narrowed(own, decision.aggregation if len(cut) == 1 else "")
+        elif client in decision.out:
+            now = Narrowed(frozenset(part for part in now.parts if part[0] == client))
+        else:
+            now = Narrowed(remaining(now.parts, decision.out))
+    return now
 
 
 def remaining(parts: Iterable[Part], gone: Set[str]) -> frozenset[Part]:
@@ -45,11 +119,13 @@ def choose(
     gone: Set[str],
     fewest: int,
     repeat: bool = True,
+    disputed: Sequence[Set[Part]] = (),
 ) -> frozenset[Part]:
     """A set of those that joined, after these attempts, to which all of them may agree.
 
     An attempt is repeated first, if all of it have joined, unless others are enough without it and
-    it is not to be repeated now. The set may be smaller than `fewest`: then more must join.
+    it is not to be repeated now, or it is in dispute. The set may be smaller than `fewest`: then
+    more must join.
     """
     rests = [remaining(attempt, gone) for attempt in attempts]
     free = frozenset(joined).difference(*rests)
@@ -64,7 +140,7 @@ def choose(
         )
 
     for rest in rests:
-        if len(rest) >= fewest and rest <= joined and agreeable(rest):
+        if len(rest) >= fewest and rest <= joined and rest not in disputed and agreeable(rest):
             return rest
     if len(free) >= fewest:
         for rest in rests:

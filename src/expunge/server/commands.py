@@ -9,11 +9,12 @@ Enrolment: an actor's key is taken in by a one-time token.
 
 from __future__ import annotations
 
+import base64
 import re
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import ExpungeError, FormatError, RefusedError
@@ -30,6 +31,9 @@ from expunge.server.storage.tables import Actor, EnrolmentToken
 from expunge.wire import payloads, schema
 from expunge.wire.schema import UNDISCLOSED, time_text
 from expunge.wire.token import secret_digest
+
+if TYPE_CHECKING:
+    from expunge.server.disputes import Disputes
 
 
 def enrol(state: ServerState, audits: Audits, content: dict[str, Any], key: PublicKey) -> bytes:
@@ -129,6 +133,7 @@ class Commands:
             "audit": (both, self._audit),
             "order": (both, self._order),
             "close-order": (both, self._close_order),
+            "judge": (("operator",), self._judge),
         }
         self._questions: dict[str, Callable[[dict[str, Any]], Any]] = {
             "status": lambda _: self.status(),
@@ -138,6 +143,9 @@ class Commands:
             "bundle": lambda given: bundle(state, orders, audits, _text(given, "order")).to_json(),
             "audits": lambda _: audits.listed(),
             "show-audit": lambda given: audits.show(_text(given, "audit")),
+            "disputes": lambda _: self._disputes().listed(),
+            "show-dispute": lambda given: self._disputes().show(_text(given, "aggregation")),
+            "show-opening": self._opening,
         }
 
     def roles(self, action: str, *, question: bool) -> tuple[Role, ...]:
@@ -286,6 +294,13 @@ class Commands:
         """Under secure aggregation no party knows a single client's share: the others add up theirs
         in a round to come.
         """
+        barred = [client for client in self._state.clients("barred") if client != name]
+        if barred:
+            raise RefusedError(
+                "not-allowed",
+                f"{barred[0]} is barred and would take no part in the round that this needs: "
+                f"forget {barred[0]} first",
+            )
         left = [client for client in self._state.clients("active") if client != name]
         if len(left) < fewest:
             raise RefusedError(
@@ -326,6 +341,18 @@ class Commands:
         self._orders.close(order, now)
         return {"order": order}, {"order": order}
 
+    def _judge(self, now: int, given: dict[str, Any], _: Envelope) -> Done:
+        judged = self._disputes().judge(now, given.get("verdict"))
+        return judged, {"aggregation": judged["aggregation"]}
+
+    def _disputes(self) -> Disputes:
+        """Of secure aggregation, which other federations do not load."""
+        if self._state.spec.aggregation is None:
+            raise RefusedError("not-allowed", "this federation does not use secure aggregation")
+        from expunge.server.disputes import Disputes  # noqa: PLC0415
+
+        return Disputes(self._state)
+
     # -- questions ---------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -363,7 +390,13 @@ class Commands:
             "forgetting": forgetting,
             "needed": [] if wanted == "change" else state.clients("active"),
             "fewest": state.spec.aggregation.fewest,
+            "disputes": self._disputes().listed(),
+            "barred": state.clients("barred"),
         }
+
+    def _opening(self, given: dict[str, Any]) -> str:
+        data = self._disputes().opening(_text(given, "aggregation"), _text(given, "client"))
+        return base64.b64encode(data).decode("ascii")
 
     def _clients(self) -> list[dict[str, Any]]:
         storage = self._state.storage

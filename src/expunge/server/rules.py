@@ -118,6 +118,12 @@ def require_standing(client: str, status: ClientStatus, *, reset: bool) -> None:
         raise RefusedError(
             "gone", f"{client} has left this federation, or was forgotten: enrol under another name"
         )
+    if status == "barred":
+        raise RefusedError(
+            "not-allowed",
+            f"the arbiter found that {client} sent false statistics: it takes part in no round. "
+            "The operator can forget it",
+        )
     if reset and status != "must-rejoin":
         raise RefusedError("not-allowed", f"{client} takes part: it cannot replace everything")
     if status == "must-rejoin" and not reset:

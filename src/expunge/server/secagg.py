@@ -23,7 +23,7 @@ import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import RLock
@@ -31,7 +31,7 @@ from typing import Any
 
 from expunge.crypto import canonical
 from expunge.errors import ExpungeError, RefusedError, StoreError
-from expunge.kinds import AnsweredPhase, Phase, Purpose
+from expunge.kinds import AnsweredPhase, Phase, Purpose, VoidReason
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import (
     Aborted,
@@ -61,6 +61,7 @@ class Turn:
     message: bytes | memoryview | None
     digest: str
     wait: int = 0  # seconds that it would like to wait for a change
+    is_opening: bool = False  # for the arbiter, of a round that is over
 
 
 def read_turn(state: ServerState, data: bytes | memoryview) -> Turn:
@@ -71,7 +72,15 @@ def read_turn(state: ServerState, data: bytes | memoryview) -> Turn:
             claims = read_preamble(data)
         state.require_federation(claims.federation)
         state.signing_client(claims.client, claims.signed)
-        return Turn(claims.client, claims.round, claims.sequence, False, data, digest)
+        return Turn(
+            claims.client,
+            claims.round,
+            claims.sequence,
+            False,
+            data,
+            digest,
+            is_opening=claims.kind == "opening",
+        )
     with malformed():
         envelope, content = payloads.open_unverified("turn", bytes(data))
     state.require_federation(content["federation"])
@@ -159,6 +168,7 @@ class SecureAggregation:
         """Take a client's message, and answer with the state of the round for it."""
         turn = read_turn(self._state, data)
         with self._lock:
+            self._conclusions.disputes.exclude_unopened()
             self._move()
             if turn.message is not None:
                 self._take(turn)
@@ -196,6 +206,9 @@ class SecureAggregation:
         One that is late is not an error: its sender learns how the round ended.
         """
         current = self._round
+        if turn.is_opening and turn.message is not None:
+            self._conclusions.disputes.open(turn.message)
+            return
         if current is None or turn.aggregation != current.opening.round or turn.message is None:
             return
         before = self._heard(current)
@@ -224,9 +237,12 @@ class SecureAggregation:
         abortion.
         """
         while (current := self._round) is not None:
+            is_late = self._clock() >= current.deadline
+            silent = current.collector.awaited if is_late else frozenset[str]()
             try:
                 if current.collector.phase in _UNREVEALED:
                     self._require_current(current)
+                self._exclude_absent(current)
                 if not self._is_complete(current):
                     return
                 if current.collector.phase == "joining" and current.everyone is None:
@@ -238,6 +254,7 @@ class SecureAggregation:
                     self._conclude(current)
             except (Aborted, RefusedError) as problem:
                 self._end(current, problem.reason)
+                self._exclude_silent(current, silent)
             except BaseException as problem:
                 self._end(
                     current,
@@ -263,6 +280,17 @@ class SecureAggregation:
             self._state.clients("active", "must-rejoin")
         )
 
+    def _exclude_absent(self, current: _MaskedRound) -> None:
+        """Those that others wait for, to repeat a sum, may not be away for ever."""
+        time_is_up = self._clock() >= current.joined + self._state.settings.gather_for
+        if current.collector.phase == "joining" and current.everyone is None and time_is_up:
+            self._conclusions.disputes.exclude_absent(set(current.members))
+
+    def _exclude_silent(self, current: _MaskedRound, silent: frozenset[str]) -> None:
+        """Nor may those that join it, and then leave it each time."""
+        if silent and current.everyone is None:
+            self._conclusions.disputes.exclude_silent(silent)
+
     def _chosen(self, current: _MaskedRound) -> frozenset[Part]:
         """Those that joined and may be summed up together, after the sums that were asked for."""
         return choose(
@@ -271,6 +299,7 @@ class SecureAggregation:
             gone=frozenset(self._state.clients("gone")),
             fewest=self._rules.fewest,
             repeat=not self._has_repeated,
+            disputed=self._conclusions.disputes.disputed(),
         )
 
     def _lacking(self, current: _MaskedRound) -> str:
@@ -281,6 +310,11 @@ class SecureAggregation:
         if len(joined) < few or len(self._chosen(current)) >= few:
             return ""
         gone = set(self._state.clients("gone"))
+        disputed = {
+            client for parts in self._conclusions.disputes.disputed() for client, _ in parts
+        }
+        if joined & disputed:
+            return "a sum was false: its clients wait until the arbiter has said whose part was"
         attempted = {client for parts in self._conclusions.attempted() for client, _ in parts}
         missing = attempted - joined - gone
         if not missing:
@@ -369,6 +403,7 @@ class SecureAggregation:
         try:
             sum_of = Contribution.from_vector(self._state.spec, current.collector.sum())
         except ExpungeError as problem:
+            self._void(current, members, "impossible")
             raise Aborted(
                 f"the sum of the round is that of no samples ({problem}): a client's statistics "
                 "are false"
@@ -376,7 +411,11 @@ class SecureAggregation:
         end = getattr(self._conclusions, current.opening.purpose)
         try:
             self._queue.do(lambda: end(current.opening, sum_of, members))
-        except RefusedError:
+        except RefusedError as refusal:
+            if refusal.code in ("impossible", "unsolvable"):
+                self._void(
+                    current, members, "impossible" if refusal.code == "impossible" else "headless"
+                )
             raise
         except Exception as problem:
             first = members[0]
@@ -387,6 +426,25 @@ class SecureAggregation:
                     "nothing was changed"
                 ) from problem
         self._end(current, "")
+
+    def _void(self, current: _MaskedRound, members: Sequence[Member], reason: VoidReason) -> None:
+        """A false sum of changes is not repeated as it was.
+
+        One that was made before labels were amended cannot be told from a false one.
+        """
+        opening, spec = current.opening, self._state.spec
+        digests = (spec.data_digest, spec.labels_digest)
+        if opening.purpose != "change" or (opening.data_digest, opening.labels_digest) != digests:
+            return
+        listed = [(member.client, member.sequence, member.request) for member in members]
+        disputes, records = self._conclusions.disputes, current.collector.records()
+        try:
+            self._queue.do(lambda: disputes.void(current.opening, listed, reason, records))
+        except (StoreError, OSError) as problem:
+            raise Aborted(
+                f"the server could not store that a sum was false ({cause_of(problem)}): the same "
+                "clients join again"
+            ) from problem
 
     def _end(self, current: _MaskedRound, reason: str) -> None:
         self._round = None
@@ -464,6 +522,7 @@ class SecureAggregation:
             rules is None
             or self._clock() < self._changes_until
             or len(state.clients("active")) < rules.fewest
+            or state.clients("barred")  # whose samples are in the ledger, and who adds up nothing
         ):
             return "change"
         if state.storage.rounds.rebuilds():

@@ -23,6 +23,7 @@ from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution, Opening
 from expunge.secagg.unmasking import Part
 from expunge.server.audits import Audits
+from expunge.server.disputes import Disputes
 from expunge.server.ledger import EVERYONE, Recorded
 from expunge.server.maintenance import Maintenance
 from expunge.server.orders import Orders
@@ -34,7 +35,8 @@ from expunge.wire.schema import UNDISCLOSED, time_text
 
 _BLAME = (
     "nothing was changed. Under secure aggregation the server cannot tell which client's "
-    "statistics are false: an audit shows whether the ledger is what the clients hold"
+    "statistics are false: its clients are summed up in smaller groups, or open their parts to the "
+    "arbiter"
 )
 
 
@@ -60,6 +62,7 @@ class Outcomes:
         self._orders = orders
         self._audits = audits
         self._upkeep = upkeep
+        self.disputes = Disputes(state)
 
     def require_member(self, member: Member, purpose: Purpose) -> None:
         """Refuse a client that cannot take part in a round of this purpose with this sequence
@@ -102,9 +105,9 @@ class Outcomes:
         """Note, durably, to whose sum clients are about to agree: until that is applied, they
         agree to no other.
         """
-        with self._state.changing():
+        with self._state.changing() as now:
             self._state.storage.rounds.attempt(
-                Attempt(opening.round, member.client, member.sequence) for member in members
+                Attempt(opening.round, member.client, member.sequence, now) for member in members
             )
 
     def attempted(self) -> list[frozenset[Part]]:
@@ -138,11 +141,14 @@ class Outcomes:
             for member in members:
                 self.require_member(member, opening.purpose)
             changes = sum_of.statistics.digest != Statistics.zero(state.spec).digest
+            had_head = state.head is not None
             try:
                 state.ledger.apply([message] if changes else [])
                 digests = state.solved()
             except ExpungeError as problem:
                 raise RefusedError("impossible", f"{problem}; {_BLAME}") from problem
+            if had_head and not digests.head and not self._is_accepted(members):
+                raise RefusedError("unsolvable", f"{state.headless}; {_BLAME}")
             with state.changing() as now:
                 record = state.record
                 number = record.round + 1
@@ -175,6 +181,10 @@ class Outcomes:
                 )
                 self._enter(members, index)
             state.settle_head()
+
+    def _is_accepted(self, members: Sequence[Member]) -> bool:
+        parts = {(member.client, member.sequence) for member in members}
+        return self.disputes.is_accepted(parts)
 
     def _enter(self, members: Sequence[Member], index: int) -> None:
         state, storage = self._state, self._state.storage

@@ -170,6 +170,14 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
         (st.lists(st.builds(tables.Attempt, ids, names, small), max_size=3),),
     ),
     "rounds.drop_attempts": (lambda s, v: s.rounds.drop_attempts(v), (st.sets(ids),)),
+    "rounds.dispute": (
+        lambda s, v: s.rounds.dispute(v),
+        (st.builds(tables.DisputeRecord, ids, st.just("impossible"), small, blobs),),
+    ),
+    "rounds.open": (
+        lambda s, v: s.rounds.open(v),
+        (st.builds(tables.OpeningRecord, ids, names, blobs),),
+    ),
 }
 SAMPLES: dict[str, tuple[Any, ...]] = {  # one call of each method that changes something
     "state.put": (STATE,),
@@ -204,6 +212,8 @@ SAMPLES: dict[str, tuple[Any, ...]] = {  # one call of each method that changes 
     "rounds.rebuilt": (),
     "rounds.attempt": ([tables.Attempt("r", "ada", 1)],),
     "rounds.drop_attempts": (["r"],),
+    "rounds.dispute": (tables.DisputeRecord("r", "impossible", 3, b"{}"),),
+    "rounds.open": (tables.OpeningRecord("r", "ada", b"s"),),
 }
 TABLES = tuple(tables.Storage.__annotations__)
 
@@ -267,6 +277,11 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
         "audit replies": [*map(storage.audits.replies, ident)],
         "members": [storage.rounds.membership(name, number) for name in who for number in numbers],
         "rounds": (storage.rounds.rebuilds(), storage.rounds.attempts()),
+        "disputes": (
+            storage.rounds.disputes(),
+            {one: storage.rounds.opened(one) for one in ident},
+            {(one, name): storage.rounds.opening(one, name) for one in ident for name in who},
+        ),
     }
     return read
 

@@ -28,7 +28,7 @@ MIGRATIONS: tuple[str, ...] = (
         name TEXT PRIMARY KEY,
         role TEXT NOT NULL,
         key TEXT NOT NULL UNIQUE,
-        status TEXT NOT NULL,             -- active, must-rejoin, gone
+        status TEXT NOT NULL,             -- active, must-rejoin, barred, gone
         sequence INTEGER NOT NULL,
         enrolled INTEGER NOT NULL,
         token TEXT NOT NULL               -- SHA-256 of the secret it enrolled with
@@ -161,5 +161,22 @@ MIGRATIONS: tuple[str, ...] = (
     """
     -- What officers call an order in their own files; not personal, and kept when the order is closed.
     ALTER TABLE orders ADD COLUMN reference TEXT NOT NULL DEFAULT '';
+    """,
+    """
+    -- How long others have waited for the clients of an attempt; false sums, and what their clients opened for the arbiter.
+    ALTER TABLE attempts ADD COLUMN since INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE attempts ADD COLUMN accepted INTEGER NOT NULL DEFAULT 0;
+    CREATE TABLE disputes (
+        aggregation TEXT PRIMARY KEY,
+        reason TEXT NOT NULL,
+        slot INTEGER NOT NULL,
+        records BLOB NOT NULL
+    );
+    CREATE TABLE openings (
+        aggregation TEXT NOT NULL,
+        client TEXT NOT NULL,
+        sealed BLOB NOT NULL,
+        PRIMARY KEY (aggregation, client)
+    ) WITHOUT ROWID;
     """,
 )

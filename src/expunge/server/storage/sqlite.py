@@ -17,11 +17,13 @@ from expunge.server.storage.tables import (
     Attempt,
     Audit,
     AuditReply,
+    DisputeRecord,
     EnrolmentToken,
     Erasure,
     JournalEntry,
     LedgerFile,
     Membership,
+    OpeningRecord,
     OrderRecord,
     OrderReply,
     ServerRecord,
@@ -33,8 +35,17 @@ from expunge.storage.sqlite import Database, Hook, no_hook
 _SETTINGS: dict[str, str | int] = {"wal_autocheckpoint": 4000}
 _PARAMETERS = 900  # in one query
 _FOREVER = 1 << 62
-_FORGETTABLE = ("ledger", "subledgers", "journal", "commitments", "generations", "tokens")
-_WITH_SLOTS = ("ledger", "subledgers", "generations", "orders", "audits")
+_FORGETTABLE = (
+    "ledger",
+    "subledgers",
+    "journal",
+    "commitments",
+    "generations",
+    "tokens",
+    "disputes",
+    "openings",
+)
+_WITH_SLOTS = ("ledger", "subledgers", "generations", "orders", "audits", "disputes")
 _WITH_FILES = ("ledger", "subledgers", "journal")
 
 Record = TypeVar("Record")
@@ -417,6 +428,8 @@ class _Rounds:
         self._database = database
         self._memberships = _Records(database, "aggregations", Membership)
         self._attempts = _Records(database, "attempts", Attempt)
+        self._disputes = _Records(database, "disputes", DisputeRecord)
+        self._openings = _Records(database, "openings", OpeningRecord)
 
     def membership(self, client: str, sequence: int) -> Membership | None:
         return self._memberships.one(
@@ -447,10 +460,27 @@ class _Rounds:
         self._attempts.insert(attempts)
 
     def drop_attempts(self, aggregations: Collection[str]) -> None:
-        self._database.run_many(
-            "DELETE FROM attempts WHERE aggregation = ?",
-            [(aggregation,) for aggregation in aggregations],
-        )
+        for table in ("attempts", "disputes", "openings"):
+            self._database.run_many(
+                f"DELETE FROM {table} WHERE aggregation = ?",  # noqa: S608 - our own names
+                [(aggregation,) for aggregation in aggregations],
+            )
+
+    def disputes(self) -> list[DisputeRecord]:
+        return self._disputes.all("ORDER BY rowid")
+
+    def dispute(self, record: DisputeRecord) -> None:
+        self._disputes.insert([record])
+
+    def opened(self, aggregation: str) -> list[str]:
+        query = "SELECT client FROM openings WHERE aggregation = ? ORDER BY client"
+        return [row[0] for row in self._database.rows(query, (aggregation,))]
+
+    def opening(self, aggregation: str, client: str) -> OpeningRecord | None:
+        return self._openings.one("WHERE aggregation = ? AND client = ?", (aggregation, client))
+
+    def open(self, record: OpeningRecord) -> None:
+        self._openings.insert([record])
 
 
 class SqliteStorage(Storage):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from expunge.crypto import PublicKey
-from expunge.kinds import AuditState, ChangeKind, ClientStatus, OrderState, Role
+from expunge.kinds import AuditState, ChangeKind, ClientStatus, OrderState, Role, VoidReason
 
 
 @dataclass(frozen=True)
@@ -191,6 +191,27 @@ class Attempt:
     aggregation: str
     client: str
     sequence: int
+    since: int = 0  # when it was first asked for, or fixed by an entry of the log
+    accepted: int = 0  # 1 if by a verdict the sum may leave no head
+
+
+@dataclass(frozen=True)
+class DisputeRecord:
+    """A false sum whose clients open their parts to the arbiter; its attempt has the same id."""
+
+    aggregation: str
+    reason: VoidReason
+    slot: int  # of the key that seals the openings
+    records: bytes  # canonical JSON: what clients signed to have sent
+
+
+@dataclass(frozen=True)
+class OpeningRecord:
+    """A client's opening: sealed by the client for the arbiter, and here once more."""
+
+    aggregation: str
+    client: str
+    sealed: bytes
 
 
 class StateTable(Protocol):
@@ -440,8 +461,8 @@ class AuditTable(Protocol):
 
 class RoundTable(Protocol):
     """Evidence: rounds of secure aggregation by their place in the log, and which requests each has
-    applied. Truth: clients whose samples are in the ledger until the others have rebuilt it, and
-    whose sums were to be unmasked.
+    applied. Truth: clients whose samples are in the ledger until the others have rebuilt it, whose
+    sums were to be unmasked, and what clients opened for the arbiter.
     """
 
     def membership(self, client: str, sequence: int) -> Membership | None:
@@ -466,7 +487,22 @@ class RoundTable(Protocol):
         """Note whose sum is about to be unmasked."""
 
     def drop_attempts(self, aggregations: Collection[str]) -> None:
-        """Keep the attempts of these rounds no longer."""
+        """Keep the attempts of these rounds no longer, nor what is in dispute about them."""
+
+    def disputes(self) -> list[DisputeRecord]:
+        """Every dispute, the oldest first."""
+
+    def dispute(self, record: DisputeRecord) -> None:
+        """Begin a dispute about an attempt."""
+
+    def opened(self, aggregation: str) -> list[str]:
+        """Who has opened its part in a dispute, by name."""
+
+    def opening(self, aggregation: str, client: str) -> OpeningRecord | None:
+        """A client's opening in a dispute."""
+
+    def open(self, record: OpeningRecord) -> None:
+        """Keep an opening; a second one of a client is refused."""
 
 
 class Storage(ABC):

@@ -1,0 +1,301 @@
+"""Sums that were false, or whose clients stay silent: what the server decides about them, by
+entries of the log, and what it keeps for the arbiter.
+
+Law: every decision is an entry of the log and a change of what may be summed up next, both or
+neither, and by the rules of `expunge.secagg.unmasking`, which clients hold the server to. Openings
+are sealed for the arbiter by their clients; the server cannot read them, and destroys them when the
+dispute is over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from expunge.crypto import Envelope, canonical
+from expunge.errors import EvidenceError, FormatError, RefusedError
+from expunge.kinds import VoidReason
+from expunge.ridge.spec import Aggregation
+from expunge.secagg import Opening
+from expunge.secagg.arbitration import Dispute, RoundRecords, Verdict, parts_json
+from expunge.secagg.messages import read_client_message
+from expunge.secagg.unmasking import Part, remaining, rows
+from expunge.server.state import ServerState
+from expunge.server.storage.tables import Attempt, DisputeRecord, OpeningRecord
+from expunge.wire.refusals import malformed
+from expunge.wire.schema import time_text
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Parts that are to be summed up together, or are in dispute, and since when."""
+
+    aggregation: str
+    parts: frozenset[Part]
+    since: int
+    disputed: bool
+
+
+class Disputes:
+    """What becomes of false sums, and of sums that some of their clients do not repeat."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    # -- what there is -----------------------------------------------------------------------------
+
+    def waiting(self) -> list[Waiting]:
+        """All that clients have been asked to sum up, and that was not applied."""
+        attempts: dict[str, list[Attempt]] = {}
+        for attempt in self._state.storage.rounds.attempts():
+            attempts.setdefault(attempt.aggregation, []).append(attempt)
+        disputed = {record.aggregation for record in self._state.storage.rounds.disputes()}
+        return [
+            Waiting(
+                aggregation,
+                frozenset((one.client, one.sequence) for one in members),
+                min(one.since for one in members),
+                aggregation in disputed,
+            )
+            for aggregation, members in attempts.items()
+        ]
+
+    def disputed(self) -> list[frozenset[Part]]:
+        """The sums that are in dispute."""
+        return [waiting.parts for waiting in self.waiting() if waiting.disputed]
+
+    def is_accepted(self, parts: Collection[Part]) -> bool:
+        """Whether by a verdict this sum may leave no head."""
+        return {
+            (one.client, one.sequence)
+            for one in self._state.storage.rounds.attempts()
+            if one.accepted
+        } >= set(parts)
+
+    # -- a false sum -------------------------------------------------------------------------------
+
+    def void(
+        self,
+        opening: Opening,
+        members: Sequence[tuple[str, int, str]],
+        reason: VoidReason,
+        records: RoundRecords,
+    ) -> None:
+        """The sum of these clients, each with its number and the digest of its join, was false: its
+        rows are summed up next, or its clients open their parts.
+        """
+        state, parts = self._state, frozenset(member[:2] for member in members)
+        cut = rows(parts, opening.round, self._rules)
+        with state.lock, state.changing() as now:
+            listed = [
+                dict(zip(("client", "sequence", "request"), one, strict=True)) for one in members
+            ]
+            state.append("voided", now, aggregation=opening.round, clients=listed, reason=reason)
+            self._drop(parts)
+            if len(cut) > 1:
+                for index, row in enumerate(cut):
+                    self._await(_id_of(opening.round, str(index)), row, now)
+                return
+            self._await(opening.round, parts, now)
+            (slot,) = state.vault.new()
+            text = canonical.encode(records.to_json())
+            state.storage.rounds.dispute(DisputeRecord(opening.round, reason, slot, text))
+
+    @property
+    def _rules(self) -> Aggregation:
+        rules = self._state.spec.aggregation
+        if rules is None:
+            raise RefusedError("not-allowed", "this federation does not use secure aggregation")
+        return rules
+
+    def _await(
+        self, aggregation: str, parts: Iterable[Part], now: int, *, accepted: bool = False
+    ) -> None:
+        self._state.storage.rounds.attempt(
+            Attempt(aggregation, client, sequence, now, int(accepted))
+            for client, sequence in sorted(parts)
+        )
+
+    def _drop(self, parts: frozenset[Part]) -> None:
+        same = {waiting.aggregation for waiting in self.waiting() if waiting.parts == parts}
+        self._state.storage.rounds.drop_attempts(same)
+
+    def open(self, data: bytes | memoryview) -> None:
+        """Keep what a client has opened for the arbiter; the same again changes nothing."""
+        with malformed():
+            message = read_client_message(data)
+        state, client, header = self._state, message.client, message.header
+        with state.lock:
+            record = self._record(header["round"])
+            parts = {waiting.aggregation: waiting.parts for waiting in self.waiting()}
+            roster = RoundRecords.from_json(canonical.decode(record.records)).roster
+            if (client, header["sequence"]) not in parts[record.aggregation] or (
+                header["roster"] != hashlib.sha256(roster).hexdigest()
+            ):
+                raise RefusedError(
+                    "wrong-round", f"{client} opens a part of another sum than the one in dispute"
+                )
+            if state.storage.rounds.opening(record.aggregation, client) is not None:
+                return
+            with state.changing():
+                sealed = state.vault.seal(
+                    record.slot, bytes(data), _context(record.aggregation, client)
+                )
+                state.storage.rounds.open(OpeningRecord(record.aggregation, client, sealed))
+
+    def _record(self, aggregation: str) -> DisputeRecord:
+        for record in self._state.storage.rounds.disputes():
+            if record.aggregation == aggregation:
+                return record
+        raise RefusedError(
+            "not-found", "no such sum is in dispute, or not any more: ask for the list of disputes"
+        )
+
+    # -- what the arbiter needs, and says ----------------------------------------------------------
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Every dispute: whose sum, who has opened its part, and until when the others may."""
+        table, limit = self._state.storage.rounds, self._rules.set_aside_after
+        since = {waiting.aggregation: waiting for waiting in self.waiting()}
+        return [
+            {
+                "aggregation": record.aggregation,
+                "reason": record.reason,
+                "since": time_text(since[record.aggregation].since),
+                "until": time_text(since[record.aggregation].since + limit),
+                "clients": sorted(client for client, _ in since[record.aggregation].parts),
+                "opened": table.opened(record.aggregation),
+                "arbiter": bool(self._rules.arbiter),
+            }
+            for record in table.disputes()
+            if record.aggregation in since
+        ]
+
+    def show(self, aggregation: str) -> dict[str, Any]:
+        """What the arbiter gets, without the openings, and who has opened its part."""
+        state, record = self._state, self._record(aggregation)
+        records = RoundRecords.from_json(canonical.decode(record.records))
+        (parts,) = (
+            waiting.parts for waiting in self.waiting() if waiting.aggregation == aggregation
+        )
+        keys = {name: state.actor(name, "client").key for name in records.names}
+        dispute = Dispute(state.spec, state.federation, record.reason, parts, records, keys)
+        return {"dispute": dispute.to_json(), "opened": state.storage.rounds.opened(aggregation)}
+
+    def opening(self, aggregation: str, client: str) -> bytes:
+        """What a client has opened, as it sealed it for the arbiter."""
+        record, kept = (
+            self._record(aggregation),
+            self._state.storage.rounds.opening(aggregation, client),
+        )
+        if kept is None:
+            raise RefusedError("not-found", f"{client} has not opened its part of that sum")
+        return self._state.vault.unseal(record.slot, kept.sealed, _context(aggregation, client))
+
+    def judge(self, now: int, value: object) -> dict[str, Any]:
+        """Act on a verdict: those whose parts were false are barred, the others go on.
+
+        Within a transaction. RefusedError unless the arbiter signed it, about a sum in dispute.
+        """
+        state = self._state
+        try:
+            envelope = Envelope.from_json(value, "verdict")
+            verdict = Verdict.read(envelope, self._rules.arbiter)
+        except (EvidenceError, FormatError) as problem:
+            raise RefusedError(
+                "not-allowed", f"this is no verdict of the arbiter: {problem}"
+            ) from (problem)
+        record = self._record(verdict.aggregation)
+        records = RoundRecords.from_json(canonical.decode(record.records))
+        roster = hashlib.sha256(records.roster).hexdigest()
+        (parts,) = (
+            waiting.parts
+            for waiting in self.waiting()
+            if waiting.aggregation == verdict.aggregation
+        )
+        if (verdict.federation, verdict.roster, verdict.parts) != (
+            state.federation,
+            roster,
+            parts,
+        ):
+            raise RefusedError("not-allowed", "the verdict is about another sum than the one here")
+        if not verdict.false and record.reason != "headless":
+            raise RefusedError(
+                "not-allowed",
+                "the verdict finds nobody false, but the sum cannot be applied: it must name "
+                "whose part is left out",
+            )
+        state.append("judged", now, aggregation=verdict.aggregation, verdict=envelope.to_json())
+        good = frozenset(part for part in parts if part[0] not in verdict.false)
+        state.storage.rounds.drop_attempts({verdict.aggregation})
+        self._await(_id_of(verdict.aggregation, "judged"), good, now, accepted=not verdict.false)
+        for name in verdict.false:
+            actor = state.actor(name, "client")
+            if actor.status != "gone":
+                state.storage.actors.put(replace(actor, status="barred"))
+        return {"aggregation": verdict.aggregation, "false": dict(verdict.false)}
+
+    # -- silence -----------------------------------------------------------------------------------
+
+    def exclude_unopened(self) -> None:
+        """Go on without those that have not opened their parts of a false sum in time."""
+        with self._state.lock:
+            for waiting in self._overdue():
+                if waiting.disputed:
+                    opened = self._state.storage.rounds.opened(waiting.aggregation)
+                    self._exclude(
+                        waiting, {client for client, _ in waiting.parts}.difference(opened)
+                    )
+
+    def exclude_absent(self, present: Collection[str]) -> None:
+        """Go on without those that have not come, in time, to repeat a sum with those present."""
+        with self._state.lock:
+            for waiting in self._overdue():
+                names = {client for client, _ in waiting.parts}
+                if not waiting.disputed and not names.isdisjoint(present):
+                    self._exclude(waiting, names.difference(present))
+
+    def exclude_silent(self, silent: Collection[str]) -> None:
+        """Go on without those that came to repeat a sum, and then left its round again."""
+        with self._state.lock:
+            for waiting in self._overdue():
+                if not waiting.disputed:
+                    names = {client for client, _ in waiting.parts}
+                    self._exclude(waiting, names.intersection(silent))
+
+    def _overdue(self) -> list[Waiting]:
+        """What has waited for longer than the rules allow."""
+        before = self._state.now() - self._rules.set_aside_after
+        return [waiting for waiting in self.waiting() if 0 < waiting.since <= before]
+
+    def _exclude(self, waiting: Waiting, names: set[str]) -> None:
+        """Unless too few would be left: clients agree to no such sum."""
+        state, aggregation = self._state, waiting.aggregation
+        gone = state.clients("gone")
+        out, left = names.difference(gone), remaining(waiting.parts, {*names, *gone})
+        if not out or len(left) < self._rules.fewest:
+            return
+        with state.changing() as now:
+            state.append(
+                "excluded",
+                now,
+                aggregation=aggregation,
+                clients=parts_json(waiting.parts),
+                excluded=sorted(out),
+            )
+            self._drop(waiting.parts)
+            rest = frozenset(part for part in waiting.parts if part[0] not in out)
+            self._await(_id_of(aggregation, "excluded"), rest, now)
+            for part in sorted(waiting.parts - rest):
+                self._await(_id_of(aggregation, part[0]), [part], now)
+
+
+def _id_of(aggregation: str, what: str) -> str:
+    """The id of what is summed up after a decision about a round."""
+    return hashlib.sha256(f"{aggregation} {what}".encode()).hexdigest()[:32]
+
+
+def _context(aggregation: str, client: str) -> bytes:
+    return f"opening:{aggregation}:{client}".encode()

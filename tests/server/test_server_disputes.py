@@ -1,0 +1,514 @@
+"""A client that lies, or stays silent, holds up nobody: false sums are voided, rows without the
+liar are applied, the arbiter names it, and the others go on.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from expunge import Aggregation, Statistics
+from expunge.client.secagg import Masked
+from expunge.crypto import Envelope, canonical
+from expunge.errors import EvidenceError, RefusedError
+from expunge.exact import wide
+from expunge.ridge.sums import Sums
+from expunge.secagg import Contribution
+from expunge.secagg.arbitration import Arbiter, Dispute, Examined, Verdict, examine
+from expunge.secagg.messages import read_client_message
+from expunge.secagg.unmasking import rows
+from support.masked_round import GATHER, PHASE, SPEC, Circle, drawn
+
+ARBITER = Arbiter(bytes(range(64)))
+RULES = Aggregation(fewest=3, arbiter=ARBITER.public, set_aside_after=3600)
+WITH_ARBITER = replace(SPEC, aggregation=RULES)
+WEEK = 7 * 24 * 3600
+
+
+@contextmanager
+def circle_of(clients: int, rules: Aggregation = RULES) -> Iterator[Circle]:
+    with drawn(clients, spec=replace(SPEC, aggregation=rules)) as circle:
+        circle.everybody_adds()
+        circle.go()
+        circle.check_whole()
+        yield circle
+
+
+Lie = Callable[[wide.Wide], None]
+
+
+def negative(vector: wide.Wide) -> None:
+    """One bit of the first sum of squares: it is negative."""
+    vector[1, 0] ^= np.uint64(1 << 63)
+
+
+def enormous(vector: wide.Wide) -> None:
+    """A moment so large that no weight can be published."""
+    vector[1, 10] += np.uint64(1 << 58)
+
+
+def miscounted(vector: wide.Wide) -> None:
+    """One more of a class is deleted than the class has less."""
+    vector[0, -1] += np.uint64(1)
+
+
+LIES = {"negative": negative, "enormous": enormous, "miscounted": miscounted}
+
+
+@contextmanager
+def lying(circle: Circle, lies: dict[str, Lie]) -> Iterator[None]:
+    """These clients send something else than what they add and delete, and open the truth."""
+    true = Contribution.vector
+    with pytest.MonkeyPatch.context() as patch:
+        contribution = Masked.contribution
+
+        def of(self: Masked, *rest: Any) -> Contribution:
+            result = contribution(self, *rest)
+            lie = lies.get(self._store.name)
+            if lie is not None:
+                vector = true(result).copy()
+                lie(vector)
+                object.__setattr__(result, "vector", lambda: vector)
+            return result
+
+        patch.setattr(Masked, "contribution", of)
+        yield
+
+
+def dispute_of(circle: Circle, number: int = -1) -> Dispute:
+    """What the operator carries to the arbiter."""
+    operator = circle.federation.operator
+    aggregation = operator.ask("disputes")[number]["aggregation"]
+    shown = operator.ask("show-dispute", aggregation=aggregation)
+    openings = {
+        name: base64.b64decode(operator.ask("show-opening", aggregation=aggregation, client=name))
+        for name in shown["opened"]
+    }
+    return Dispute.from_json(canonical.decode(canonical.encode(shown["dispute"])), openings)
+
+
+def verdict_on(dispute: Dispute, false: dict[str, str]) -> Envelope:
+    roster = read_roster(dispute)
+    return ARBITER.sign(
+        Verdict(
+            dispute.federation,
+            roster.opening.round,
+            roster.digest,
+            dispute.parts,
+            false,
+            "2026-01-01T00:00:00Z",
+        )
+    )
+
+
+def read_roster(dispute: Dispute) -> Any:
+    from expunge.secagg.roster import Roster  # noqa: PLC0415
+
+    return Roster.read(dispute.records.roster)
+
+
+def judged(circle: Circle, dispute: Dispute, examined: Examined) -> None:
+    verdict = verdict_on(dispute, examined.false)
+    circle.federation.operator.command("judge", verdict=verdict.to_json())
+
+
+def until_disputed(circle: Circle, *names: str) -> None:
+    """Sync until the clients have opened their parts, and wait."""
+    circle.go(*names, passes=8)
+
+
+# -- the arbiter -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_liar_is_named_and_the_others_go_on(lie: str) -> None:
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        before = circle.ledger()
+        with lying(circle, {"c2": LIES[lie]}):
+            until_disputed(circle)
+        assert circle.ledger() == before
+        (entry,) = circle.entries("voided")
+        assert [member["client"] for member in entry["clients"]] == circle.names
+        assert entry["reason"] == ("headless" if lie == "enormous" else "impossible")
+        dispute = dispute_of(circle)
+        examined = examine(dispute, ARBITER)
+        assert list(examined.false) == ["c2"]
+        assert "another vector" in examined.false["c2"]
+        assert examined.missing == ()
+        assert set(examined.counts.values()) == {(2, 0)}
+        judged(circle, dispute, examined)
+        circle.go("c0", "c1", "c3")
+        assert circle.sync("c2").waiting
+        counted = circle.counted()
+        circle.check(counted)
+        for name in ("c0", "c1", "c3"):
+            assert counted[name] == circle.held[name]
+        assert circle.service.status()["aggregation"]["barred"] == ["c2"]
+        assert circle.service.status()["aggregation"]["disputes"] == []
+        # The liar is forgotten; what it held leaves the ledger with it.
+        circle.federation.operator.command("forget-client", client="c2")
+        circle.stores.pop("c2").close()
+        circle.held.pop("c2")
+        circle.go(passes=30)
+        circle.check_whole()
+
+
+def test_a_liar_that_opens_what_it_sent_is_named_too() -> None:
+    """Its statistics are those of no samples."""
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        sums = Sums(circle.spec)
+        sums.gram[1, 1] = np.uint64(1 << 62)  # products of features that are all zero
+        forged = Statistics.snapshot(sums)
+        with pytest.MonkeyPatch.context() as patch:
+            true = Masked._statistics
+            patch.setattr(
+                Masked,
+                "_statistics",
+                lambda self, *rest: (
+                    (forged, None) if self._store.name == "c1" else true(self, *rest)
+                ),
+            )
+            until_disputed(circle)
+            examined = examine(dispute_of(circle), ARBITER)
+        assert list(examined.false) == ["c1"]
+        assert "the sum of no samples" in examined.false["c1"]
+
+
+def test_honest_clients_are_never_found_false() -> None:
+    """Nor if the sum is called false by a server that lies: then nobody is named, and nothing can
+    be judged.
+    """
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        held = dict(circle.held["c0"])
+        circle.forget("c0", [next(iter(held))])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(circle.service.state.ledger, "apply", _refuse)
+            until_disputed(circle)
+        dispute = dispute_of(circle)
+        examined = examine(dispute, ARBITER)
+        assert (examined.false, examined.missing) == ({}, ())
+        assert examined.counts["c0"] == (2, 1)
+        with pytest.raises(RefusedError, match="finds nobody false"):
+            judged(circle, dispute, examined)
+
+
+def _refuse(*_: object) -> None:
+    from expunge.errors import NotAGramError  # noqa: PLC0415
+
+    raise NotAGramError("a server that says so")
+
+
+def test_an_honest_sum_that_leaves_no_head_may_be_accepted() -> None:
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(circle.service.state), "solved", _headless(circle))
+            until_disputed(circle)
+        dispute = dispute_of(circle)
+        assert dispute.reason == "headless"
+        judged(circle, dispute, examine(dispute, ARBITER))
+        circle.go()
+        circle.check_whole()
+
+
+def _headless(circle: Circle) -> Callable[..., Any]:
+    true = type(circle.service.state).solved
+
+    def solved(self: Any) -> Any:
+        digests = true(self)
+        return replace(digests, head="")
+
+    return solved
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def test_rows_without_the_liar_are_applied_at_once() -> None:
+    """Nobody waits for the arbiter but those in the liar's row."""
+    with circle_of(9) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c4": negative}):
+            circle.go(passes=20)
+        first, second = circle.entries("voided")
+        parts = frozenset((member["client"], member["sequence"]) for member in first["clients"])
+        cut = rows(parts, first["aggregation"], RULES)
+        assert [len(row) for row in cut] == [5, 4]
+        (bad,) = (row for row in cut if any(name == "c4" for name, _ in row))
+        assert {member["client"] for member in second["clients"]} == {name for name, _ in bad}
+        good = {name for row in cut for name, _ in row} - {name for name, _ in bad}
+        last = circle.entries("aggregated")[-1]
+        assert {member["client"] for member in last["clients"]} == good
+        for name in good:
+            assert not circle.stores[name].status().adding
+        dispute = dispute_of(circle)
+        judged(circle, dispute, examine(dispute, ARBITER))
+        circle.go(*(name for name in circle.names if name != "c4"))
+        for name in circle.names:
+            assert bool(circle.stores[name].status().adding) == (name == "c4")
+        circle.check()
+
+
+def test_a_liar_that_behaves_in_its_row_holds_up_nobody() -> None:
+    with circle_of(8) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c4": negative}):
+            for _ in range(40):
+                circle.pass_round()
+                if circle.entries("voided"):
+                    break
+                if circle.service.rounds.pulse()[1] < 1e9:
+                    circle.wait(GATHER)
+        circle.go(passes=20)
+        circle.check_whole()
+        assert len(circle.entries("voided")) == 1
+        assert [entry["added"] for entry in circle.entries("aggregated") if entry["added"]] == [
+            16,
+            8,
+            8,
+        ]
+
+
+# -- silence ---------------------------------------------------------------------------------------
+
+
+def test_who_does_not_open_its_part_is_excluded_and_may_come_back() -> None:
+    with circle_of(6) as circle:
+        circle.everybody_adds()
+        others = [name for name in circle.names if name != "c5"]
+        with lying(circle, {"c2": negative}):
+            for _ in range(40):  # c5 leaves when the sum has been unmasked
+                for name in circle.names if not circle.entries("voided") else others:
+                    circle.sync(name)
+                if circle.service.rounds.pulse()[1] < 1e9:
+                    circle.wait(1.0)
+        assert [one["opened"] for one in circle.federation.operator.ask("disputes")] == [others]
+        circle.go(*others, passes=3)
+        assert circle.entries("excluded") == []
+        circle.federation.clock.now += RULES.set_aside_after
+        circle.go(*others, passes=20)
+        (entry,) = circle.entries("excluded")
+        assert entry["excluded"] == ["c5"]
+        # The liar behaves by now: the sum of those that are left is applied.
+        for name in others:
+            assert not circle.stores[name].status().adding, name
+        circle.check()
+        circle.go(passes=20)
+        circle.check_whole()
+
+
+@pytest.mark.parametrize("phase", ["masking", "agreeing", "revealing"])
+def test_who_leaves_every_repetition_is_excluded(phase: str) -> None:
+    """An aborted round can be repeated by the same clients only: one of them joins each time, and
+    then is silent.
+    """
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        circle.until("revealing")
+        others = [name for name in circle.names if name != "c4"]
+        circle.wait(PHASE)
+        for _ in range(12):
+            for name in circle.names:
+                if name != "c4" or circle.phase in ("", "joining"):
+                    circle.sync(name)
+            circle.wait(GATHER if circle.phase == "joining" else PHASE / 4)
+        assert len(circle.entries("aggregated")) == 1
+        circle.federation.clock.now += RULES.set_aside_after
+        for _ in range(40):
+            for name in circle.names:
+                if name != "c4" or circle.phase in ("", "joining", "sharing"):
+                    circle.sync(name)
+            circle.wait(GATHER if circle.phase == "joining" else PHASE / 4)
+            if len(circle.entries("aggregated")) > 1:
+                break
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c4"]]
+        for name in others:
+            assert not circle.stores[name].status().adding, name
+        del phase
+
+
+def test_nobody_is_excluded_before_its_time_by_the_clients_clocks() -> None:
+    """A server whose clock runs ahead, or that lies about it, gets no sum without somebody."""
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        circle.until("revealing")
+        circle.wait(PHASE)
+        others = [name for name in circle.names if name != "c4"]
+        true = circle.federation.clock.now
+        circle.federation.clock.now += RULES.set_aside_after
+        said = set[str]()
+        for _ in range(30):
+            for name in others:
+                said.add(circle.sync(name, now=lambda: true).waiting)
+            circle.wait(GATHER)
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c4"]]
+        assert len(circle.entries("aggregated")) == 1
+        assert any("would differ from it by c4" in one for one in said)
+
+
+def test_too_few_cannot_exclude_others() -> None:
+    """Of five, two that come when time is up do not go on without three."""
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        circle.until("revealing")
+        circle.wait(PHASE)
+        circle.federation.clock.now += 2 * RULES.set_aside_after
+        for _ in range(10):
+            circle.pass_round("c0", "c1")
+            circle.wait(PHASE)
+        assert circle.entries("excluded") == []
+        circle.go(passes=20)
+        circle.check_whole()
+
+
+# -- a server that lies ----------------------------------------------------------------------------
+
+
+def test_a_verdict_that_the_arbiter_did_not_sign_is_not_believed() -> None:
+    """Neither by the server, nor by clients if the server believes it: it would open whom it
+    likes.
+    """
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative}):
+            until_disputed(circle)
+        dispute = dispute_of(circle)
+        forged = Envelope.signed(
+            "verdict",
+            verdict_on(dispute, {"c0": "a lie"}).unverified(),
+            circle.federation.server_key,
+        )
+        with pytest.raises(RefusedError, match="no verdict of the arbiter"):
+            circle.federation.operator.command("judge", verdict=forged.to_json())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "expunge.server.disputes.Verdict.read",
+                lambda envelope, _: _unchecked(envelope),
+            )
+            circle.federation.operator.command("judge", verdict=forged.to_json())
+        assert circle.entries("judged")
+        with pytest.raises(EvidenceError, match="signed by key"):
+            circle.sync("c1")
+
+
+def _unchecked(envelope: Envelope) -> Verdict:
+    content = envelope.unverified()
+    return Verdict(
+        content["federation"],
+        content["aggregation"],
+        content["roster"],
+        frozenset((one["client"], one["sequence"]) for one in content["clients"]),
+        content["false"],
+        content["time"],
+    )
+
+
+def test_a_verdict_about_another_roster_is_none_about_this_sum() -> None:
+    """A server that shows the arbiter a round that never was, with keys of its own, gets a verdict;
+    clients of the true round do not act on it.
+    """
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative}):
+            until_disputed(circle)
+        dispute = dispute_of(circle)
+        content = verdict_on(dispute, {"c0": "a lie"}).unverified() | {"roster": "0" * 64}
+        signed = Envelope.signed("verdict", content, ARBITER._key)
+        with pytest.raises(RefusedError, match="about another sum"):
+            circle.federation.operator.command("judge", verdict=signed.to_json())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "expunge.server.disputes.hashlib",
+                type("H", (), {"sha256": staticmethod(lambda _: _Zeros())}),
+            )
+            circle.federation.operator.command("judge", verdict=signed.to_json())
+        before = circle.ledger()
+        said = {one.waiting for _ in range(6) for one in circle.pass_round("c1", "c3").values()}
+        assert any("waits for the verdict" in one for one in said)
+        assert circle.ledger() == before
+
+
+class _Zeros:
+    def hexdigest(self) -> str:
+        return "0" * 64
+
+
+def test_the_arbiter_notices_a_server_that_made_the_sum_false() -> None:
+    """It told its clients of different dealers, so that masks do not cancel; or it shows other
+    records than what clients signed.
+    """
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative}):
+            until_disputed(circle)
+        dispute = dispute_of(circle)
+        records = dispute.records
+        swapped = replace(records, masked=dict(records.masked) | {"c0": records.masked["c1"]})
+        with pytest.raises(EvidenceError):
+            examine(replace(dispute, records=swapped), ARBITER)
+        without = {name: data for name, data in records.deliveries.items() if name != "c3"}
+        with pytest.raises(EvidenceError, match="c3 was sent"):
+            examine(replace(dispute, records=replace(records, deliveries=without)), ARBITER)
+        openings = dict(dispute.openings) | {"c0": dispute.openings["c1"]}
+        with pytest.raises(EvidenceError, match="signature"):
+            examine(replace(dispute, openings=openings), ARBITER)
+        with pytest.raises(EvidenceError, match="not for this arbiter"):
+            examine(dispute, Arbiter(bytes(64)))
+
+
+def test_nobody_but_the_arbiter_reads_an_opening() -> None:
+    """The server keeps it sealed, and destroys it with the dispute."""
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative}):
+            until_disputed(circle)
+        dispute = dispute_of(circle)
+        message = read_client_message(dispute.openings["c0"])
+        roster = read_roster(dispute)
+        with pytest.raises(EvidenceError, match="does not open"):
+            Arbiter(bytes(64)).open(roster, "c0", message.body)
+        opened = ARBITER.open(roster, "c0", message.body)
+        contribution, _ = opened.contribution(circle.spec)
+        expected = circle.statistics({"c0": _new(circle, "c0")})
+        assert contribution.statistics.digest == expected.digest
+        judged(circle, dispute, examine(dispute, ARBITER))
+        assert circle.federation.operator.ask("disputes") == []
+        with pytest.raises(RefusedError, match="no such sum is in dispute"):
+            circle.federation.operator.ask(
+                "show-opening", aggregation=roster.opening.round, client="c0"
+            )
+
+
+def _new(circle: Circle, name: str) -> Any:
+    held = circle.held[name]
+    return {one: held[one] for one in list(held)[2:]}
+
+
+# -- restarts --------------------------------------------------------------------------------------
+
+
+def test_a_dispute_survives_restarts_of_all() -> None:
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative}):
+            for _ in range(30):
+                for name in circle.names:
+                    circle.sync(name)
+                    circle.restart_client(name)
+                circle.restart_server() if circle.entries("voided") else circle.wait(1.0)
+        dispute = dispute_of(circle)
+        judged(circle, dispute, examine(dispute, ARBITER))
+        circle.restart_server()
+        circle.go("c0", "c1", "c3")
+        for name in ("c0", "c1", "c3"):
+            assert not circle.stores[name].status().adding
+        circle.check()
