@@ -48,6 +48,10 @@ _COMMANDS = {  # in the order in which they are first needed
         "expunge.cli.audit:audit",
         "Audit the federation: compare the ledger with what clients recompute.",
     ),
+    "arbiter": LazyCommand(
+        "expunge.cli.arbiter:arbiter",
+        "Arbiter commands: find out whose statistics made a masked sum false.",
+    ),
     "aggregator": LazyCommand(
         "expunge.cli.aggregator:aggregator",
         "Serve a group of clients under another server, which sees only the group's sums.",

@@ -29,6 +29,7 @@ from expunge.cli._output import (
 )
 from expunge.cli._samples import backbone_argument
 from expunge.cli.server_backup import backup, renew_certificate, restore, rotate_key
+from expunge.cli.server_disputes import dispute, disputes, judge
 from expunge.errors import InputError
 from expunge.evidence.wording import moment
 from expunge.federation.layout import Layout
@@ -205,7 +206,9 @@ def status(office: Path | None, at: str | None) -> None:
         overview = connection.office.ask("status", {})
     present, orders, audit = overview["clients"], overview["orders"], overview["audit"]
     gone = "".join(
-        f", {present[state]} {state}" for state in ("must-rejoin", "gone") if present[state]
+        f", {present[state]} {state}"
+        for state in ("must-rejoin", "barred", "gone")
+        if present[state]
     )
     Screen.current().result(
         overview,
@@ -232,12 +235,28 @@ def status(office: Path | None, at: str | None) -> None:
                     if overview["aggregation"]
                     else []
                 ),
+                *_disputed(overview["aggregation"]),
                 ("Solver", overview["solver"]),
                 ("Spec", overview["spec"]),
                 ("Server key", overview["key"]),
             ]
         ),
     )
+
+
+def _disputed(rounds: dict[str, Any] | None) -> list[tuple[str, Text]]:
+    """False sums that wait for the arbiter, and clients that it found false."""
+    if rounds is None:
+        return []
+    rows = []
+    for false_sum in rounds["disputes"]:
+        missing = sorted(set(false_sum["clients"]) - set(false_sum["opened"]))
+        waits = f"; {', '.join(missing)} must open their parts" if missing else ""
+        text = f"of {', '.join(false_sum['clients'])}{waits}: expunge server dispute -o DIR"
+        rows.append(("False sum", Text(text, style=WAITS)))
+    if rounds["barred"]:
+        rows.append(("Barred", Text(f"{', '.join(rounds['barred'])}: forget-client", style=WAITS)))
+    return rows
 
 
 def _next_round(rounds: dict[str, Any]) -> Text:
@@ -442,5 +461,5 @@ def forget_client(client: str, yes: bool, office: Path | None, at: str | None) -
     raise click.exceptions.Exit(_command.NOT_YET)
 
 
-for command in (rotate_key, backup, restore, renew_certificate):
+for command in (disputes, dispute, judge, rotate_key, backup, restore, renew_certificate):
     server.add_command(command)

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.linalg import eigvalsh
 
 from expunge import kinds
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
@@ -452,6 +451,8 @@ def _problem_with(statistics: Statistics) -> str | None:
         for row, moment in enumerate(wide.to_ints(moments)):
             if moment * moment > squares[row] * labels[column]:
                 return f"feature {row} and column {column} would be correlated by more than 1"
+    from scipy.linalg import eigvalsh  # noqa: PLC0415 - slow to load, and for the arbiter alone
+
     size = spec.width + spec.columns
     scaled = _scaled(statistics, size)
     least = float(eigvalsh(scaled, subset_by_index=(0, 0))[0])
