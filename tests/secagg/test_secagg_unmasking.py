@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import plan
-from expunge.secagg.unmasking import Part, choose, may_follow
+from expunge.secagg.plan import share_of
+from expunge.secagg.unmasking import (
+    Decision,
+    Narrowed,
+    Part,
+    choose,
+    may_follow,
+    narrowed,
+    rows,
+)
 
 FEWEST = 3
 RULES = Aggregation(fewest=FEWEST)
@@ -131,3 +140,109 @@ def test_those_that_are_free_have_their_turn() -> None:
     assert choose(joined, attempts, repeat=True, **arguments) == attempts[0]
     assert choose(joined, attempts, repeat=False, **arguments) == parts(set("def"))
     assert choose(parts(set("abcd")), attempts, repeat=False, **arguments) == attempts[0]
+
+
+# -- false sums ------------------------------------------------------------------------------------
+
+ROUND = "0123456789abcdef0123456789abcdef"
+some_rules = st.builds(Aggregation, fewest=st.integers(2, 6), colluding=st.integers(0, 30))
+
+
+def parts_of(count: int) -> frozenset[Part]:
+    return frozenset((f"c{number}", 1 + number % 3) for number in range(count))
+
+
+@given(st.integers(2, 60), some_rules)
+def test_rows_are_a_partition_into_rows_that_hide_their_clients(
+    count: int, rules: Aggregation
+) -> None:
+    """Even if all that collude are in one row, `fewest` others are in it, too."""
+    everybody = parts_of(count)
+    cut = rows(everybody, ROUND, rules)
+    assert sorted(part for row in cut for part in row) == sorted(everybody)
+    if len(cut) > 1:
+        colluders = share_of(rules.colluding, count)
+        assert min(map(len, cut)) >= rules.fewest + colluders
+    assert max(map(len, cut)) - min(map(len, cut)) <= 1
+    assert len(everybody) < (len(cut) + 1) * (rules.fewest + share_of(rules.colluding, count))
+
+
+@given(st.data(), st.integers(3, 40), some_rules)
+def test_whatever_is_added_and_subtracted_hides_honest_clients(
+    data: st.DataObject, count: int, rules: Aggregation
+) -> None:
+    """The sums that can be unmasked after a false one, as often as rows are false, tell apart no
+    set of fewer than `fewest` honest clients. (As many as may collude lie.)
+    """
+    everybody = parts_of(count)
+    liars = data.draw(
+        st.sets(st.sampled_from(sorted(everybody)), max_size=share_of(rules.colluding, count))
+    )
+    sums, decisions = {everybody}, [Decision("voided", ROUND, everybody)]
+    for row in rows(everybody, ROUND, rules):
+        sums.add(row)
+        if row & liars:
+            decisions.append(Decision("voided", ROUND, row))
+            decisions.append(
+                Decision("judged", ROUND, row, frozenset(name for name, _ in row & liars))
+            )
+    for name, sequence in sorted(everybody - liars):
+        ended = narrowed(everybody, name, decisions, rules)
+        assert (name, sequence) in ended.parts
+        assert bool(ended.disputed) == (not liars and len(rows(everybody, ROUND, rules)) == 1)
+        assert not ended.parts & liars
+        sums.add(ended.parts)
+    blocks: dict[tuple[bool, ...], set[Part]] = {}
+    ordered = sorted(sums, key=sorted)
+    for part in everybody - liars:
+        blocks.setdefault(tuple(part in one for one in ordered), set()).add(part)
+    if len(everybody) >= rules.fewest + share_of(rules.colluding, count):
+        assert min(map(len, blocks.values())) >= rules.fewest
+
+
+def test_decisions_about_other_sums_change_nothing() -> None:
+    everybody, rules = parts_of(6), Aggregation()
+    others = [
+        Decision("voided", ROUND, everybody - {("c0", 1)}),
+        Decision("judged", ROUND, frozenset({("c0", 1), ("c1", 2)}), frozenset({"c0"})),
+        Decision("excluded", ROUND, parts_of(7), frozenset({"c1"})),
+    ]
+    assert narrowed(everybody, "c1", others, rules) == Narrowed(everybody)
+
+
+def test_who_was_excluded_keeps_its_own_part_alone() -> None:
+    everybody, rules = parts_of(6), Aggregation()
+    out = [Decision("excluded", ROUND, everybody, frozenset({"c5"}))]
+    assert narrowed(everybody, "c5", out, rules) == Narrowed(frozenset({("c5", 3)}))
+    assert narrowed(everybody, "c1", out, rules) == Narrowed(everybody - {("c5", 3)})
+
+
+def test_too_few_for_two_rows_are_in_dispute() -> None:
+    everybody, rules = parts_of(6), Aggregation(fewest=3)
+    void = [Decision("voided", ROUND, everybody)]
+    assert narrowed(everybody, "c1", void, rules) == Narrowed(everybody, ROUND)
+    judged = [*void, Decision("judged", ROUND, everybody, frozenset({"c2"}))]
+    assert narrowed(everybody, "c1", judged, rules) == Narrowed(everybody - {("c2", 3)})
+
+
+def test_a_row_is_not_cut_again() -> None:
+    """All that collude may be in it."""
+    everybody, rules = parts_of(21), Aggregation(fewest=2, colluding=10)
+    row, *_ = rows(everybody, ROUND, rules)
+    assert len(rows(row, ROUND, rules)) > 1
+    assert rows(row, ROUND, rules, [everybody]) == [row]
+    decisions = [Decision("voided", ROUND, everybody), Decision("voided", "ab" * 16, row)]
+    for name, _ in row:
+        assert narrowed(everybody, name, decisions, rules) == Narrowed(row, "ab" * 16)
+        assert narrowed(row, name, decisions, rules) == Narrowed(row, "ab" * 16)
+
+
+def test_what_is_in_dispute_is_not_repeated() -> None:
+    everybody = parts_of(5)
+    assert choose(everybody, [everybody], gone=frozenset(), fewest=3) == everybody
+    assert (
+        choose(everybody, [everybody], gone=frozenset(), fewest=3, disputed=[everybody])
+        == frozenset()
+    )
+    rest = everybody - {("c4", 2)}
+    assert choose(rest, [everybody], gone={"c4"}, fewest=3, disputed=[everybody]) == rest

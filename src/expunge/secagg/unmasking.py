@@ -23,8 +23,9 @@ the set of parts smaller that a client may agree to (`narrowed`):
 
 - *voided*: the sum was false. Its parts are cut into rows (`rows`), the same for all who know the
   round, and each row is summed up by itself: those without the liar are applied. A row has at least
-  `fewest` clients that do not collude, even if all that do are in it. Parts that are too few for
-  two rows are in dispute: their clients open them to the arbiter.
+  `fewest` clients that do not collude, even if all that do are in it; so a row is not cut again.
+  Parts that are too few for two rows, and those of a row, are in dispute: their clients open them
+  to the arbiter.
 - *judged*: the arbiter has named those whose parts were false; the others are summed up.
 - *excluded*: some stayed silent for longer than the rules allow; the others are summed up.
 
@@ -68,10 +69,15 @@ class Narrowed:
     disputed: str = ""
 
 
-def rows(parts: Set[Part], aggregation: str, rules: Aggregation) -> list[frozenset[Part]]:
+def rows(
+    parts: Set[Part], aggregation: str, rules: Aggregation, earlier: Iterable[Set[Part]] = ()
+) -> list[frozenset[Part]]:
     """A partition of the parts of a false sum, in an order that the round decides: as many rows as
-    have `fewest` and all colluders' parts each, of about the same size.
+    have `fewest` and all colluders' parts each, of about the same size. One row if they were in an
+    `earlier` false sum: then they are a row, or what is left of one.
     """
+    if any(parts <= voided for voided in earlier):
+        return [frozenset(parts)]
     smallest = rules.fewest + share_of(rules.colluding, len(parts))
     count = max(1, len(parts) // smallest)
     ordered = sorted(
@@ -84,12 +90,14 @@ def narrowed(
     agreed: Set[Part], client: str, decisions: Iterable[Decision], rules: Aggregation
 ) -> Narrowed:
     """What is left of the parts that a client agreed to the sum of, after these decisions."""
-    now = Narrowed(frozenset(agreed))
+    now, voided = Narrowed(frozenset(agreed)), list[frozenset[Part]]()
     for decision in decisions:
+        earlier = list(voided)
+        voided += [decision.parts] if decision.kind == "voided" else []
         if decision.parts != now.parts:
             continue
         if decision.kind == "voided":
-            cut = rows(now.parts, decision.aggregation, rules)
+            cut = rows(now.parts, decision.aggregation, rules, earlier)
             (own,) = (row for row in cut if any(name == client for name, _ in row))
             now = Narrowed(own, decision.aggregation if len(cut) == 1 else "")
         elif client in decision.out:

@@ -16,10 +16,11 @@ from typing import Any
 
 from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError, FormatError, RefusedError
+from expunge.evidence.log import read_entry
 from expunge.kinds import VoidReason
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import Opening
-from expunge.secagg.arbitration import Dispute, RoundRecords, Verdict, parts_json
+from expunge.secagg.arbitration import Dispute, RoundRecords, Verdict, parts_json, parts_of
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.unmasking import Part, remaining, rows
 from expunge.server.state import ServerState
@@ -87,8 +88,8 @@ class Disputes:
         rows are summed up next, or its clients open their parts.
         """
         state, parts = self._state, frozenset(member[:2] for member in members)
-        cut = rows(parts, opening.round, self._rules)
         with state.lock, state.changing() as now:
+            cut = rows(parts, opening.round, self._rules, self._voided())
             listed = [
                 dict(zip(("client", "sequence", "request"), one, strict=True)) for one in members
             ]
@@ -102,6 +103,14 @@ class Disputes:
             (slot,) = state.vault.new()
             text = canonical.encode(records.to_json())
             state.storage.rounds.dispute(DisputeRecord(opening.round, reason, slot, text))
+
+    def _voided(self) -> list[frozenset[Part]]:
+        """The sums that were false before."""
+        log = self._state.log
+        entries = (
+            read_entry(log.entry(at)) for at in self._state.storage.log.search({"kind": "voided"})
+        )
+        return [parts_of(entry["clients"]) for entry in entries]
 
     @property
     def _rules(self) -> Aggregation:
