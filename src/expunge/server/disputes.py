@@ -48,7 +48,14 @@ class Disputes:
     # -- what there is -----------------------------------------------------------------------------
 
     def waiting(self) -> list[Waiting]:
-        """All that clients have been asked to sum up, and that was not applied."""
+        """All that clients have been asked to sum up, however often, and that was not applied."""
+        waiting: dict[frozenset[Part], Waiting] = {}
+        for attempt in self._tried():
+            waiting.setdefault(attempt.parts, attempt)  # the first one: since then they wait
+        return list(waiting.values())
+
+    def _tried(self) -> list[Waiting]:
+        """Each time that clients were asked to sum something up."""
         attempts: dict[str, list[Attempt]] = {}
         for attempt in self._state.storage.rounds.attempts():
             attempts.setdefault(attempt.aggregation, []).append(attempt)
@@ -57,7 +64,7 @@ class Disputes:
             Waiting(
                 aggregation,
                 frozenset((one.client, one.sequence) for one in members),
-                min(one.since for one in members),
+                members[0].since,
                 aggregation in disputed,
             )
             for aggregation, members in attempts.items()
@@ -128,7 +135,7 @@ class Disputes:
         )
 
     def _drop(self, parts: frozenset[Part]) -> None:
-        same = {waiting.aggregation for waiting in self.waiting() if waiting.parts == parts}
+        same = {tried.aggregation for tried in self._tried() if tried.parts == parts}
         self._state.storage.rounds.drop_attempts(same)
 
     def open(self, data: bytes | memoryview) -> None:
