@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.federation import Clock, Federation
+from support.federation import Clock, Federation, scratch
+from support.masked_round import Circle, settled
 
 
 @pytest.fixture
@@ -16,3 +18,20 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
     with Federation(tmp_path / "server", clock=Clock()) as federation:
         federation.enrol("clinic").send(federation.draw(5))
         yield federation
+
+
+@pytest.fixture(scope="session")
+def settled_circle() -> Iterator[Circle]:
+    """Four clients under secure aggregation and one round of all of them: it is made once."""
+    place = scratch()
+    yield settled(place)
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def circle_of_four(settled_circle: Circle) -> Iterator[Circle]:
+    """A twin of it, for one test."""
+    place = scratch()
+    with settled_circle.twin(place) as circle:
+        yield circle
+    shutil.rmtree(place)
