@@ -8,15 +8,28 @@ from pathlib import Path
 
 import pytest
 
+from support import seeds
 from support.federation import Clock, Federation, scratch
 from support.masked_round import Circle, settled
 
 
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    """A federation whose clock is moved by hand, with one client that has five samples."""
-    with Federation(tmp_path / "server", clock=Clock()) as federation:
+@pytest.fixture(scope="session")
+def founded() -> Iterator[Federation]:
+    """A federation with one client that has five samples: it is made once, and closed."""
+    place = scratch()
+    with (
+        seeds.apart("founded"),
+        Federation(place / "server", clock=Clock()) as federation,
+    ):
         federation.enrol("clinic").send(federation.draw(5))
+    yield federation
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def federation(founded: Federation, tmp_path: Path) -> Iterator[Federation]:
+    """A twin of it, whose clock is moved by hand."""
+    with founded.twin(tmp_path / "server") as federation:
         yield federation
 
 
