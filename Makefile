@@ -43,6 +43,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Tests start some hundred processes: whatever the caller has set, modules are compiled only once.
+test test-random: export PYTHONDONTWRITEBYTECODE =
+
 # One BLAS thread for each test process: with more, their threads would fight over the cores.
 test: lint
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m $(LIGHT)

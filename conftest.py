@@ -7,10 +7,14 @@ each test has surroundings of its own: a narrow or a wide terminal, and a tempor
 path is short or long. They are drawn from the test's name and the seed, so that the same seed draws
 the same ones again, and each test meets all of them in the course of time.
 `--surroundings narrow-long` has all tests run in these.
+
+Temporary folders are in memory where the machine has room for them: many tests write, and none asks
+what a disk keeps when the power fails. Where TMPDIR is set, they are there.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import tempfile
@@ -29,6 +33,8 @@ seeds.rule_secrets()
 _COLUMNS = {"narrow": 40, "wide": 200}
 _SURROUNDINGS = [f"{width}-{folder}" for width, folder in product(_COLUMNS, ("short", "long"))]
 _LONG = 160  # characters at least
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
+_ROOM = 1 << 30  # bytes; a run has less than 100 MB at a time
 _TERMINAL = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "TERM", "LINES")
 
 
@@ -74,6 +80,18 @@ def pytest_configure(config: pytest.Config) -> None:
         derandomize=config.option.hypothesis_seed is None,
     )
     settings.load_profile("expunge")
+    if "TMPDIR" not in os.environ and _has_room(_MEMORY):
+        folder = tempfile.mkdtemp(prefix="e", dir=_MEMORY)
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ["TMPDIR"] = tempfile.tempdir = folder  # for processes that tests start, too
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether much can be written to a folder, and what is written can be run."""
+    if not os.access(folder, os.W_OK):
+        return False
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize >= _ROOM and not found.f_flag & os.ST_NOEXEC
 
 
 def pytest_report_header() -> str:

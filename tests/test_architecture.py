@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -64,19 +66,55 @@ def module_name(root: Path, file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def trees(root: Path) -> dict[str, ast.Module]:
-    return {
-        module_name(root, file): ast.parse(file.read_text(encoding="utf-8"))
-        for file in sorted(root.rglob("*.py"))
+@dataclass(frozen=True)
+class Source:
+    """The package in a folder: the nodes of each module, and all that it imports."""
+
+    root: Path
+    nodes: dict[str, list[ast.AST]]
+    arrows: dict[str, set[str]]
+
+    @property
+    def name(self) -> str:
+        return self.root.name
+
+    @property
+    def own(self) -> dict[str, set[str]]:
+        """What each module imports of the same package."""
+        return {
+            name: {target for target in targets if target.split(".")[0] == self.name}
+            for name, targets in self.arrows.items()
+        }
+
+
+def read(root: Path) -> Source:
+    files = {module_name(root, file): file for file in sorted(root.rglob("*.py"))}
+    packages = {name for name, file in files.items() if file.stem == "__init__"}
+    nodes = {
+        name: list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+        for name, file in files.items()
     }
+    arrows = {name: imported(name, inside, set(files), packages) for name, inside in nodes.items()}
+    return Source(root, nodes, arrows)
 
 
-def imported(name: str, tree: ast.Module, modules: set[str], packages: set[str]) -> set[str]:
+@cache
+def expunge_source() -> Source:
+    """Expunge itself: it takes a second to read."""
+    return read(SOURCE)
+
+
+@cache
+def experiments_source() -> Source:
+    return read(EXPERIMENTS)
+
+
+def imported(name: str, nodes: list[ast.AST], modules: set[str], packages: set[str]) -> set[str]:
     """What a module imports, in any place and any form: our own modules in full, others as they are
     written.
     """
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -90,13 +128,6 @@ def imported(name: str, tree: ast.Module, modules: set[str], packages: set[str])
                 full = f"{base}.{alias.name}"
                 found.add(full if full in modules else base)
     return found
-
-
-def arrows(root: Path) -> dict[str, set[str]]:
-    """Every module with all that it imports."""
-    parsed = trees(root)
-    packages = {module_name(root, file) for file in root.rglob("__init__.py")}
-    return {name: imported(name, tree, set(parsed), packages) for name, tree in parsed.items()}
 
 
 def layer(module: str) -> str:
@@ -123,42 +154,38 @@ def misplaced(own: dict[str, set[str]]) -> list[str]:
     return found
 
 
-def reserved(name: str, tree: ast.Module, targets: set[str], allowed: set[str]) -> list[str]:
+def reserved(name: str, nodes: list[ast.AST], targets: set[str], allowed: set[str]) -> list[str]:
     """What a module does that only the command line may, but for what it is allowed."""
     outside = sorted(
         {target.split(".")[0] for target in targets} & (FOR_THE_COMMAND_LINE_ONLY - allowed)
     )
-    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node.func for node in nodes if isinstance(node, ast.Call))
     prints = any(isinstance(call, ast.Name) and call.id == "print" for call in calls)
     found = [f"{name} imports {target}, which is for the command line only" for target in outside]
     return [*found, f"{name} prints, which is for the command line only"] if prints else found
 
 
-def queries(name: str, tree: ast.Module, targets: set[str]) -> list[str]:
+def queries(name: str, nodes: list[ast.AST], targets: set[str]) -> list[str]:
     """SQL in a module that has to ask a store for what it wants: `sqlite3`, or a text of SQL."""
     texts = (
         node.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
     speaks = "sqlite3" in targets or any(SQL.match(text) for text in texts)
     return [f"{name} speaks SQL, which is for stores only"] if speaks else []
 
 
-def problems(root: Path) -> list[str]:
+def problems(source: Source) -> list[str]:
     """Everything in which the source breaks the rules."""
-    graph = arrows(root)
-    own = {
-        name: {target for target in targets if target.split(".")[0] == root.name}
-        for name, targets in graph.items()
-    }
-    found = misplaced(own)
-    for name, tree in trees(root).items():
+    found = misplaced(source.own)
+    for name, nodes in source.nodes.items():
+        targets = source.arrows[name]
         allowed = {"time"} if layer(name) in WITH_A_CLOCK else set()
-        found += [] if layer(name) == "cli" else reserved(name, tree, graph[name], allowed)
-        with_sql = any(f"{name}.".startswith(f"{root.name}.{place}.") for place in WITH_SQL)
-        found += [] if with_sql else queries(name, tree, graph[name])
-    return found + cycles(own)
+        found += [] if layer(name) == "cli" else reserved(name, nodes, targets, allowed)
+        with_sql = any(f"{name}.".startswith(f"{source.name}.{place}.") for place in WITH_SQL)
+        found += [] if with_sql else queries(name, nodes, targets)
+    return found + cycles(source.own)
 
 
 def cycles(own: dict[str, set[str]]) -> list[str]:
@@ -170,16 +197,15 @@ def cycles(own: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def experiment_problems(root: Path, runtime: Path) -> list[str]:
+def experiment_problems(source: Source, runtime: Source) -> list[str]:
     """Everything in which the experiments break theirs: public names only, and only the command
     line uses them.
     """
-    graph = arrows(root)
     found = []
-    for name, tree in trees(root).items():
+    for name, nodes in source.nodes.items():
         at_the_command_line = layer(name) == "cli"
-        found += [] if at_the_command_line else reserved(name, tree, graph[name], {"time"})
-        for target in sorted(graph[name]):
+        found += [] if at_the_command_line else reserved(name, nodes, source.arrows[name], {"time"})
+        for target in sorted(source.arrows[name]):
             top, *rest = target.split(".")
             if rest[:1] == ["cli"] and not at_the_command_line:
                 found.append(f"{name} imports {target}, which is for the command line only")
@@ -189,35 +215,31 @@ def experiment_problems(root: Path, runtime: Path) -> list[str]:
                 and any(part.startswith("_") for part in rest)
             ):
                 found.append(f"{name} imports {target}, which is private")
-    own = {
-        name: {target for target in targets if target.split(".")[0] == root.name}
-        for name, targets in graph.items()
-    }
-    found += cycles(own)
-    for name, targets in arrows(runtime).items():
-        theirs = sorted(target for target in targets if target.split(".")[0] == root.name)
+    found += cycles(source.own)
+    for name, targets in runtime.arrows.items():
+        theirs = sorted(target for target in targets if target.split(".")[0] == source.name)
         found += [f"{name} imports {target}, which is of the experiments" for target in theirs]
     return found
 
 
 def test_the_source_keeps_the_rules() -> None:
-    assert problems(SOURCE) == []
-    assert experiment_problems(EXPERIMENTS, SOURCE) == []
+    assert problems(expunge_source()) == []
+    assert experiment_problems(experiments_source(), expunge_source()) == []
 
 
-def class_names(roots: list[Path]) -> dict[str, list[str]]:
+def class_names(sources: list[Source]) -> dict[str, list[str]]:
     """The modules that define a class of each name."""
     where: dict[str, list[str]] = {}
-    for root in roots:
-        for module, tree in trees(root).items():
-            for node in ast.walk(tree):
+    for one in sources:
+        for module, nodes in one.nodes.items():
+            for node in nodes:
                 if isinstance(node, ast.ClassDef):
                     where.setdefault(node.name, []).append(module)
     return where
 
 
 def test_a_class_name_is_used_for_one_thing() -> None:
-    where = class_names([SOURCE, EXPERIMENTS])
+    where = class_names([expunge_source(), experiments_source()])
     assert where["RidgeSystem"] == ["expunge.solvers.system"]
     assert where["System"] == ["expunge_experiments.systems.base"]
     assert {name: modules for name, modules in where.items() if len(modules) > 1} == {}
@@ -231,7 +253,7 @@ def test_no_helper_of_the_tests_hides_a_module_of_python() -> None:
 
 
 def test_the_source_is_really_read() -> None:
-    graph = arrows(SOURCE)
+    graph = expunge_source().arrows
     assert {"expunge", "expunge.errors", "expunge.exact.wide", "expunge.ridge.statistics"} <= set(
         graph
     )
@@ -239,7 +261,7 @@ def test_the_source_is_really_read() -> None:
         "expunge.ridge.statistics"
     ]
     assert "expunge.exact.threads" in graph["expunge.exact.wide"]
-    assert "expunge.errors" in arrows(EXPERIMENTS)["expunge_experiments.runner"]
+    assert "expunge.errors" in experiments_source().arrows["expunge_experiments.runner"]
 
 
 def source_tree(tmp_path: Path, sources: dict[str, str]) -> Path:
@@ -262,7 +284,7 @@ def test_a_good_source_has_no_problems(tmp_path: Path) -> None:
         "cli/__init__": "import sys, argparse, expunge\nfrom expunge.cli import demo\nprint(1)",
         "cli/demo": "import time, random",
     }
-    assert problems(source_tree(tmp_path, sources)) == []
+    assert problems(read(source_tree(tmp_path, sources))) == []
 
 
 @pytest.mark.parametrize(
@@ -384,7 +406,7 @@ def test_a_good_source_has_no_problems(tmp_path: Path) -> None:
 def test_each_rule_is_seen_to_be_broken(
     tmp_path: Path, module: str, text: str, expected: str | None
 ) -> None:
-    assert problems(source_tree(tmp_path, {module: text})) == (
+    assert problems(read(source_tree(tmp_path, {module: text}))) == (
         [] if expected is None else [expected]
     )
 
@@ -394,10 +416,10 @@ def test_a_cycle_within_a_layer_is_found(tmp_path: Path) -> None:
         tmp_path,
         {"exact/wide": "from expunge.exact.grid import Grid", "exact/grid": "from . import wide"},
     )
-    assert len(problems(root)) == 1
-    assert problems(root)[0].startswith("an import cycle: ")
+    (found,) = problems(read(root))
+    assert found.startswith("an import cycle: ")
     assert {"expunge.exact.wide", "expunge.exact.grid"} <= set(
-        problems(root)[0].removeprefix("an import cycle: ").split(" -> ")
+        found.removeprefix("an import cycle: ").split(" -> ")
     )
 
 
@@ -461,4 +483,6 @@ def test_each_rule_of_the_experiments_is_seen_to_be_broken(
         file = root / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
-    assert experiment_problems(root, runtime) == ([] if expected is None else [expected])
+    assert experiment_problems(read(root), read(runtime)) == (
+        [] if expected is None else [expected]
+    )

@@ -35,9 +35,9 @@ def test_the_demo_forgets_a_person_and_equals_retraining(
     assert "is not empty" in run("demo", "--keep", keep, code=1).stderr
 
 
-@pytest.mark.parametrize("options", [[], ["--secure-aggregation"]], ids=["plain", "masked"])
-def test_the_demo_fits_a_terminal_of_80_characters(options: list[str]) -> None:
-    printed = run("demo", *options, env={"COLUMNS": "80"}).stdout
+def test_the_demo_fits_a_terminal_of_80_characters() -> None:
+    """So does the one with secure aggregation: tests/cli/test_cli_masked_demo.py."""
+    printed = run("demo", env={"COLUMNS": "80"}).stdout
     assert max(map(len, printed.splitlines())) <= 80
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,11 @@ def test_it(name):
 """
 
 
-@pytest.fixture
-def drawing(tmp_path: Path) -> Path:
-    (tmp_path / "test_drawing.py").write_text(DRAWING)
-    return tmp_path
+@pytest.fixture(scope="module")
+def drawing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drawing")
+    (folder / "test_drawing.py").write_text(DRAWING)
+    return folder
 
 
 def run(folder: Path, seed: str | None, *command: str) -> subprocess.CompletedProcess[str]:
@@ -66,6 +68,7 @@ def run(folder: Path, seed: str | None, *command: str) -> subprocess.CompletedPr
     )
 
 
+@cache
 def drawn(folder: Path, seed: str | None, *arguments: str) -> tuple[list[str], str]:
     """What the tests in a folder draw, as they run; and what the run says of its seed."""
     done = run(folder, seed, "-m", "pytest", "-s", *arguments)
@@ -74,57 +77,79 @@ def drawn(folder: Path, seed: str | None, *arguments: str) -> tuple[list[str], s
     return re.findall(r"drawn (.*)", done.stdout), told
 
 
+def drawn_again(folder: Path, seed: str | None) -> tuple[list[str], str]:
+    """The same of another run, in continuous integration.
+
+    Hypothesis has settings of its own where the variable CI is set.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CI", "true")
+        return drawn.__wrapped__(folder, seed)
+
+
+@pytest.fixture(autouse=True)
+def _outside_of_continuous_integration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+
+
 def test_runs_draw_the_same_unless_told_otherwise(drawing: Path) -> None:
-    assert drawn(drawing, None) == drawn(drawing, "") == drawn(drawing, None)
-    assert "same for every run" in drawn(drawing, None)[1]
+    usual = drawn(drawing, None)
+    assert "same for every run" in usual[1]
+    assert drawn_again(drawing, "") == usual
 
 
-def test_a_number_draws_other_things_and_the_same_ones_again(drawing: Path) -> None:
-    usual, first, second = (set(drawn(drawing, seed)[0]) for seed in (None, "1", "2"))
-    assert first == set(drawn(drawing, "1")[0])
-    for one, another in ((usual, first), (usual, second), (first, second)):
-        by_hand = {line for line in one & another if " " in line}
-        assert by_hand == set()
-        assert one - another > by_hand  # examples may have some numbers in common, such as 0
+def test_a_number_draws_the_same_again(drawing: Path) -> None:
+    assert drawn_again(drawing, "1") == drawn(drawing, "1")
 
 
 def test_a_fresh_seed_is_told_and_replays_the_run(drawing: Path) -> None:
     fresh, told = drawn(drawing, "random")
     assert told.isdigit()
     assert drawn(drawing, told) == (fresh, told)
-    assert drawn(drawing, "random")[1] != told
+
+
+def test_each_seed_draws_other_things(drawing: Path) -> None:
+    usual, number, fresh = (set(drawn(drawing, seed)[0]) for seed in (None, "1", "random"))
+    for one, another in ((usual, number), (usual, fresh), (number, fresh)):
+        by_hand = {line for line in one & another if " " in line}
+        assert by_hand == set()
+        assert one - another > by_hand  # examples may have some numbers in common, such as 0
 
 
 def test_a_test_draws_the_same_by_itself(drawing: Path) -> None:
-    everything, _ = drawn(drawing, "7")
-    alone, _ = drawn(drawing, "7", "-k", "by_hand and 3")
+    everything, _ = drawn(drawing, "1")
+    alone, _ = drawn(drawing, "1", "-k", "by_hand and 3")
     assert len(alone) == 2
     assert set(alone) < set(everything)
 
 
-def test_continuous_integration_by_itself_changes_nothing(
-    drawing: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hypothesis has settings of its own where the variable CI is set."""
-    for seed in (None, "7"):
-        monkeypatch.setenv("CI", "true")
-        there = drawn(drawing, seed)
-        monkeypatch.delenv("CI")
-        assert drawn(drawing, seed) == there
+def test_a_fresh_seed_is_another_one_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    settled = set()
+    for _ in range(3):
+        monkeypatch.setenv(seeds.VARIABLE, "random")
+        seeds.settle()
+        settled.add(seeds.given())
+    assert len(settled) == 3
 
 
 @pytest.mark.parametrize("seed", ["yes", "-1", "1.5", str(2**32), "²"])
-def test_other_seeds_are_refused(tmp_path: Path, seed: str) -> None:
-    done = run(tmp_path, seed, "-m", "pytest")
+def test_other_seeds_are_refused(monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
+    monkeypatch.setenv(seeds.VARIABLE, seed)
+    with pytest.raises(ValueError, match=r"EXPUNGE_SEED must be a number below 2\^32, or 'random'"):
+        seeds.settle()
+
+
+def test_a_run_with_a_refused_seed_does_not_begin(tmp_path: Path) -> None:
+    done = run(tmp_path, "yes", "-m", "pytest")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "EXPUNGE_SEED must be a number below 2^32, or 'random'" in done.stderr
+    assert "EXPUNGE_SEED must be a number below 2^32, or 'random', got 'yes'" in done.stderr
 
 
 # -- runs with fresh seeds -------------------------------------------------------------------------
 
 
 def test_random_runs_end_when_time_is_up(drawing: Path) -> None:
-    done = run(drawing, None, str(ROOT / "tests" / "random_runs.py"), "0.1")
+    done = run(drawing, None, str(ROOT / "tests" / "random_runs.py"), "0.04")
     assert done.returncode == 0, done.stdout + done.stderr
     numbers = re.findall(r"^Run \d+: EXPUNGE_SEED=(\d+)$", done.stdout, re.MULTILINE)
     assert len(set(numbers)) == len(numbers) > 0

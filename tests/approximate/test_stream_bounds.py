@@ -23,7 +23,7 @@ from expunge.errors import NotAGramError
 from support.approximate import Long, batch_of, exact_weights, extremes, long_gram, spec_of, sums_of
 
 UPDATES = 1000
-SEEDS = 16
+SEEDS = 9
 
 
 @dataclass

@@ -12,15 +12,27 @@ import pytest
 from expunge.client import ClientStore
 from expunge.client.trust import Peers
 from expunge.crypto import PublicKey, SigningKey
+from support import seeds
 from support.cli import Federation, run, value
 from support.printed import WIDE
 
+MASKED = ("--dim", 3, "--labels", "cat,dog", "--secure-aggregation")
 STRANGER = SigningKey(bytes(range(32))).public
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Federation:
-    return Federation.found(tmp_path, "--dim", 3, "--labels", "cat,dog", "--secure-aggregation")
+    return Federation.found(tmp_path, *MASKED)
+
+
+@pytest.fixture(scope="module")
+def unpinned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A client among three, for tests that change nothing of it."""
+    with seeds.apart("unpinned"):
+        place = Federation.found(tmp_path_factory.mktemp("unpinned"), *MASKED)
+        folders = [place.enrol(name) for name in ("clinic-a", "clinic-b", "clinic-c")]
+        run("client", "sync", "--dir", folders[0])
+    return folders[0]
 
 
 @pytest.fixture
@@ -164,24 +176,18 @@ def test_a_log_with_another_key_for_this_client_is_pointed_out(clients: dict[str
         (["--clear", "clinic-b=" + STRANGER.text], 2, "give keys to pin, or --clear"),
     ],
 )
-def test_bad_pins_change_nothing(
-    clients: dict[str, Path], given: list[str], code: int, message: str
-) -> None:
-    folder = clients["clinic-a"]
-    assert message in run("client", "pin", *given, "--dir", folder, code=code).stderr
-    with ClientStore.open(folder) as store:
+def test_bad_pins_change_nothing(unpinned: Path, given: list[str], code: int, message: str) -> None:
+    assert message in run("client", "pin", *given, "--dir", unpinned, code=code).stderr
+    with ClientStore.open(unpinned) as store:
         assert not store.recall("pins")
 
 
 @pytest.mark.parametrize(
     "content", ["", "[]", '{"clinic-b": 7}', '{"clinic-b": "short"}', '{"Clinic B": "x"}', "\x00"]
 )
-def test_a_file_that_holds_no_keys_is_refused(
-    clients: dict[str, Path], tmp_path: Path, content: str
-) -> None:
+def test_a_file_that_holds_no_keys_is_refused(unpinned: Path, tmp_path: Path, content: str) -> None:
     file = tmp_path / "peers.json"
     file.write_text(content)
-    assert (
-        "not a file of keys"
-        in run("client", "pin", file, "--dir", clients["clinic-a"], code=1).stderr
-    )
+    assert "not a file of keys" in run("client", "pin", file, "--dir", unpinned, code=1).stderr
+    with ClientStore.open(unpinned) as store:
+        assert not store.recall("pins")

@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.federation import Clock, Federation
+from support import seeds
+from support.federation import Clock, Federation, scratch
+from support.masked_round import Circle, settled
+
+
+@pytest.fixture(scope="session")
+def founded() -> Iterator[Federation]:
+    """A federation with one client that has five samples: it is made once, and closed."""
+    place = scratch()
+    with (
+        seeds.apart("founded"),
+        Federation(place / "server", clock=Clock()) as federation,
+    ):
+        federation.enrol("clinic").send(federation.draw(5))
+    yield federation
+    shutil.rmtree(place)
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    """A federation whose clock is moved by hand, with one client that has five samples."""
-    with Federation(tmp_path / "server", clock=Clock()) as federation:
-        federation.enrol("clinic").send(federation.draw(5))
+def federation(founded: Federation, tmp_path: Path) -> Iterator[Federation]:
+    """A twin of it, whose clock is moved by hand."""
+    with founded.twin(tmp_path / "server") as federation:
         yield federation
+
+
+@pytest.fixture(scope="session")
+def settled_circle() -> Iterator[Circle]:
+    """Four clients under secure aggregation and one round of all of them: it is made once."""
+    place = scratch()
+    yield settled(place)
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def circle_of_four(settled_circle: Circle) -> Iterator[Circle]:
+    """A twin of it, for one test."""
+    place = scratch()
+    with settled_circle.twin(place) as circle:
+        yield circle
+    shutil.rmtree(place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,11 +19,8 @@ SUBJECT = "subject-17"
 
 
 @pytest.fixture
-def circle() -> Iterator[Circle]:
-    with drawn() as one:
-        one.everybody_adds()
-        one.go()
-        yield one
+def circle(circle_of_four: Circle) -> Circle:
+    return circle_of_four
 
 
 def order(circle: Circle) -> str:

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -291,14 +291,19 @@ class Federation:
         self.service = self.opened()
         self.id = self.service.state.federation
 
-    def twin(self, path: Path) -> Federation:
+    def copied(self) -> Self:
+        """What a twin begins with: clocks and a generator of its own."""
+        other = copy.copy(self)
+        other.clock, other.rng = copy.copy(self.clock), copy.deepcopy(self.rng)
+        return other
+
+    def twin(self, path: Path) -> Self:
         """The same federation in another folder, to be taken elsewhere from here; this one must be
         closed.
         """
         shutil.copytree(self.path, path)
-        other = copy.copy(self)
+        other = self.copied()
         other.path = path
-        other.clock = copy.copy(self.clock)
         other.operator = replace(self.operator, federation=other)
         other.clients = {
             name: replace(client, federation=other, retained=list(client.retained))

@@ -7,6 +7,7 @@ what it held when the last request of it that a round has applied was composed.
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from expunge.secagg import Collector
 from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.wire.token import Token
+from support import seeds
 from support.federation import NOW, Clock, Federation, scratch
 
 RULES = Aggregation(fewest=3)
@@ -44,6 +46,11 @@ class Timed(Federation):
 
     def opened(self, **options: Any) -> Service:
         return super().opened(seconds=self.seconds, **options)
+
+    def copied(self) -> Timed:
+        other = super().copied()
+        other.seconds = copy.copy(self.seconds)
+        return other
 
 
 class Way:
@@ -249,6 +256,23 @@ class Circle:
         finally:
             self.way.lose = lambda _: ""
 
+    def twin(self, path: Path) -> Circle:
+        """The same circle in another folder, to be taken elsewhere from here; this one must be
+        closed.
+        """
+        other = copy.copy(self)
+        other.path = path
+        other.federation = self.federation.twin(path / "server")
+        other.way = Way(other)
+        other.stores = {}
+        for name in self.stores:
+            shutil.copytree(self.path / name, path / name)
+            other.stores[name] = ClientStore.open(path / name)
+        other.held = {name: dict(held) for name, held in self.held.items()}
+        other.offered = {key: dict(held) for key, held in self.offered.items()}
+        other.rng = copy.deepcopy(self.rng)
+        return other
+
     def close(self) -> None:
         for store in self.stores.values():
             store.close()
@@ -320,6 +344,17 @@ class Circle:
         state = self.service.state
         head = state.head.digest if state.head is not None else state.headless
         return state.ledger.exact_statistics().digest, state.record.round, head
+
+
+def settled(path: Path) -> Circle:
+    """A circle whose clients have all added something, in one round; it is closed, so that each
+    test takes a twin of it.
+    """
+    with seeds.apart("settled"), Circle(path) as circle:
+        circle.everybody_adds()
+        circle.go()
+        circle.check_whole()
+    return circle
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import random
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 VARIABLE = "EXPUNGE_SEED"
 FRESH = "random"
@@ -56,6 +58,19 @@ def chance(*names: object) -> random.Random:
 def begin(name: str) -> None:
     """From here on, `secrets` draws what the seed has for this name."""
     _source.seed(f"{seed()} {name}")
+
+
+@contextmanager
+def apart(name: str) -> Iterator[None]:
+    """Meanwhile `secrets` draws what the seed has for this name: for what several tests share,
+    whichever of them comes first.
+    """
+    before = _source.getstate()
+    begin(name)
+    try:
+        yield
+    finally:
+        _source.setstate(before)
 
 
 def rule_secrets() -> None:

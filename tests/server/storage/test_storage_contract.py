@@ -216,6 +216,10 @@ SAMPLES: dict[str, tuple[Any, ...]] = {  # one call of each method that changes 
     "rounds.open": (tables.OpeningRecord("r", "ada", b"s"),),
 }
 TABLES = tuple(tables.Storage.__annotations__)
+# More commitments than one query of SQLite takes parameters.
+EVERY_BYTE = [number.to_bytes(2) for number in range(900)] + [
+    bytes([number]) for number in range(256)
+]
 
 
 def seen(storage: tables.Storage) -> dict[str, Any]:
@@ -229,7 +233,7 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
         "tokens": [*map(storage.tokens.get, ident)],
         "answers": [storage.answers.get(name, number) for name in who for number in numbers],
         "commitments": [
-            (storage.commitments.count(name), storage.commitments.present(name, every_byte()))
+            (storage.commitments.count(name), storage.commitments.present(name, EVERY_BYTE))
             for name in who
         ],
         "journal": (
@@ -286,11 +290,6 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
     return read
 
 
-def every_byte() -> list[bytes]:
-    """More commitments than one query of SQLite takes parameters."""
-    return [bytes([number]) for number in range(256)] + [bytes(number) for number in range(2, 900)]
-
-
 class Unwanted(Exception):  # noqa: N818 - what a test raises
     """What ends a transaction that is to leave nothing."""
 
@@ -310,7 +309,7 @@ transactions = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(transactions)
 def test_both_stores_say_the_same_whatever_is_done_to_them(
     story: list[tuple[list[tuple[Any, ...]], bool]],
