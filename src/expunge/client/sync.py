@@ -342,6 +342,9 @@ class Agent:
         `SyncResult.waiting` says so.
     clock : callable, default time.monotonic
         Returns the seconds of a clock for durations.
+    now : callable, default time.time
+        Returns the time in seconds since 1970. Where rounds of secure aggregation are on a
+        schedule, this client joins them by this clock, whatever the server says.
 
     Attributes
     ----------
@@ -391,6 +394,7 @@ class Agent:
         announced: bool = False,
         patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self._carrier = CheckedCarrier(carrier)
@@ -400,11 +404,13 @@ class Agent:
         self._progress = progress
         self._announced = announced
         self._updates = Updates(store, self._carrier, self._trust, nonce, self._retry)
-        self._delivery = self._chosen_delivery(patience, clock)
+        self._delivery = self._chosen_delivery(patience, clock, now)
         self._waiting = ""  # what a round of secure aggregation waits for
         self._answer: SyncAnswer | None = None  # that this sync began with
 
-    def _chosen_delivery(self, patience: float, clock: Callable[[], float]) -> Delivery:
+    def _chosen_delivery(
+        self, patience: float, clock: Callable[[], float], now: Callable[[], float]
+    ) -> Delivery:
         """As the spec says, which never changes in this."""
         direct = Direct(self.store, self._carrier, self._trust, self._retry, self._recompute)
         if not self.store.spec.is_masked:
@@ -418,6 +424,7 @@ class Agent:
             retry=self._retry,
             patience=patience,
             clock=clock,
+            now=now,
         )
         return Masked(direct, self.store, rounds, self._recompute)
 
@@ -430,7 +437,9 @@ class Agent:
         -------
         list of Receipt
             The receipts, verified and settled. Under secure aggregation the list may be empty
-            although something is pending: call again, or `sync`, until its round is complete.
+            although something is pending: call again, or `sync`, until its round is complete. It
+            is empty where rounds are on a schedule: there everything waits for `sync`, by which
+            clients with and without changes do the same at the same time.
 
         Raises
         ------
@@ -444,6 +453,15 @@ class Agent:
             The client was never enrolled.
         """
         self._require_enrolled()
+        return [] if self._is_scheduled else self._pushed()
+
+    @property
+    def _is_scheduled(self) -> bool:
+        """Whether only a sync may bring changes, so that nobody sees which clients have some."""
+        rules = self.store.spec.aggregation
+        return rules is not None and rules.every > 0
+
+    def _pushed(self) -> list[Receipt]:
         receipts: list[Receipt] = []
         mended = 0
         try:
@@ -578,7 +596,7 @@ class Agent:
         audits_first = self._delivery.audits_first()
         audits = self._answer_audits(answer) if audits_first else ()
         if not self._waiting:
-            receipts += self.push()
+            receipts += self._pushed()
         if not (self._waiting or receipts or rejoined):
             self._cover()
         audits = audits if audits_first else self._answer_audits(answer)
@@ -603,7 +621,7 @@ class Agent:
 
         The request goes first, so the answer tells whether it took effect. What cannot be offered
         is left to `sync`, which asks first. A store that is an old copy offers nothing before it
-        has asked.
+        has asked, nor does any where rounds are on a schedule.
 
         Raises
         ------
@@ -611,7 +629,7 @@ class Agent:
             The client was never enrolled.
         """
         self._require_enrolled()
-        if self.store.recall("rejoin") != "1":
+        if self.store.recall("rejoin") != "1" and not self._is_scheduled:
             with suppress(ExpungeError):
                 composition = self._delivery.outstanding(self._compose)
                 if composition is not None:
