@@ -254,15 +254,32 @@ def test_receipts_of_rounds_are_told_as_such_and_hold(served: Federation) -> Non
     run("verify", file, "--key", served.key, code=3)
 
 
+def told_time(office: Sequence[Any]) -> str:
+    """When the last round took effect, by the receipts."""
+    folder = Path(office[1]).parent / "clinic-a"
+    receipts = value("client", "receipts", "--dir", folder)["receipts"]
+    return str(receipts[-1]["time"])
+
+
 def test_an_audit_needs_all_clients_and_compares_their_sum(served: Federation) -> None:
     folders = joined(served, "clinic-a", "clinic-b", "clinic-c")
     office = ["--office", served.office]
-    assert value("server", "status", *office)["aggregation"] == {
+    told = value("server", "status", *office)["aggregation"]
+    assert told.pop("last") == {
+        "round": 1,
+        "clients": 3,
+        "added": 6,
+        "deleted": 0,
+        "time": told_time(office),
+    }
+    assert told == {
         "wanted": "change",
         "forgetting": [],
         "needed": [],
         "fewest": 3,
+        "schedule": None,
     }
+    assert "3 clients, 6 added, 0 deleted" in run("server", "status", *office).stdout.words
     under_way = run("audit", *office, code=7).stdout
     assert "needs all of them at the same time" in under_way
     told = value("server", "status", *office)["aggregation"]

@@ -151,7 +151,7 @@ def agent_of(
 def _usual_wait(store: ClientStore) -> float:
     """Seconds to wait for others: on a schedule, until the round of a window must be over."""
     rules = store.spec.aggregation
-    return WAIT if rules is None or not rules.every else rules.window + WAIT_AFTER
+    return WAIT if rules is None or not store.spec.is_scheduled else rules.window + WAIT_AFTER
 
 
 def next_round(store: ClientStore) -> str:
@@ -160,12 +160,12 @@ def next_round(store: ClientStore) -> str:
     There, commands that change something leave it to the next sync: a client that speaks to the
     server out of turn tells that it has changed something.
     """
-    rules = store.spec.aggregation
-    if rules is None or not rules.every:
+    if not store.spec.is_scheduled:
         return ""
     from expunge.secagg.schedule import Schedule  # noqa: PLC0415 - for masked federations only
 
-    return Schedule(rules.every, rules.window).next_round(time.time())
+    schedule = Schedule.of(store.spec.aggregation)
+    return "" if schedule is None else schedule.next_round(time.time())
 
 
 @contextmanager

@@ -453,13 +453,7 @@ class Agent:
             The client was never enrolled.
         """
         self._require_enrolled()
-        return [] if self._is_scheduled else self._pushed()
-
-    @property
-    def _is_scheduled(self) -> bool:
-        """Whether only a sync may bring changes, so that nobody sees which clients have some."""
-        rules = self.store.spec.aggregation
-        return rules is not None and rules.every > 0
+        return [] if self.store.spec.is_scheduled else self._pushed()
 
     def _pushed(self) -> list[Receipt]:
         receipts: list[Receipt] = []
@@ -629,7 +623,7 @@ class Agent:
             The client was never enrolled.
         """
         self._require_enrolled()
-        if self.store.recall("rejoin") != "1" and not self._is_scheduled:
+        if self.store.recall("rejoin") != "1" and not self.store.spec.is_scheduled:
             with suppress(ExpungeError):
                 composition = self._delivery.outstanding(self._compose)
                 if composition is not None:

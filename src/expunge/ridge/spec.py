@@ -443,6 +443,11 @@ class Spec:
         return self.aggregation is not None
 
     @property
+    def is_scheduled(self) -> bool:
+        """Whether clients' changes travel by rounds on a schedule, which all clients join."""
+        return self.aggregation is not None and self.aggregation.every > 0
+
+    @property
     def exact_gamma(self) -> Fraction:
         """gamma as the rational number that its float64 is."""
         return Fraction(self.gamma)

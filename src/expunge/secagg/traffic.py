@@ -34,7 +34,7 @@ _KEY = SigningKey(bytes(32))  # signatures of every key have the same length
 
 
 @dataclass(frozen=True)
-class Traffic:
+class RoundTraffic:
     """Bytes of one round: sent and received by one client, and added to the audit log."""
 
     sent: int
@@ -57,14 +57,14 @@ class RoundSizes:
         self._degree = plan(self._rules, len(names)).degree
         self._opening = Opening(_ROUND, _ROUND, "change", spec.data_digest, spec.labels_digest)
 
-    def of(self, name: str) -> Traffic:
+    def of(self, name: str) -> RoundTraffic:
         """What the round costs the client of this name, and the log."""
         entry = self._entry()
         received = sum(
             len(self._standing(name, content)) for content in (0, *self._told(name).values())
         )
         received += len(self._standing(name, 0, canonical.decode(entry)))
-        return Traffic(sum(self.sent(name).values()), received, len(entry))
+        return RoundTraffic(sum(self.sent(name).values()), received, len(entry))
 
     def sent(self, name: str) -> dict[str, int]:
         """The bytes of each message that this client sends: exactly those of a round in which
