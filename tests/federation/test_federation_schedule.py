@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -12,23 +12,15 @@ from expunge import Aggregation, Spec
 from expunge.evidence import verify
 from expunge.federation import Federation
 from expunge.federation.layout import Layout
-from expunge.secagg.schedule import Schedule
 from expunge.server.service import Service
 from expunge.wire.schema import time_seconds
-from support.masked_federation import SPEC, Masked
+from support.masked_federation import SPEC, Masked, closed_schedule
 
 
-def closed_now(window: int = 10) -> Spec:
-    """A spec whose windows are closed now, and for some time to come."""
-    now = int(time.time())
-    every = next(
-        every
-        for every in range(3600, 9000)
-        if not any(
-            Schedule(every, window).open_at(now + later, skew=60) for later in range(0, 1200, 30)
-        )
-    )
-    return replace(SPEC, aggregation=Aggregation(fewest=3, every=every, window=window))
+def closed_now() -> Spec:
+    """A spec whose windows are closed now."""
+    rules = Aggregation(fewest=3, **asdict(closed_schedule()))
+    return replace(SPEC, aggregation=rules)
 
 
 @pytest.fixture
