@@ -615,7 +615,7 @@ class Agent:
 
         The request goes first, so the answer tells whether it took effect. What cannot be offered
         is left to `sync`, which asks first. A store that is an old copy offers nothing before it
-        has asked, nor does any where rounds are on a schedule.
+        has asked.
 
         Raises
         ------
@@ -623,11 +623,13 @@ class Agent:
             The client was never enrolled.
         """
         self._require_enrolled()
-        if self.store.recall("rejoin") != "1" and not self.store.spec.is_scheduled:
+        if self.store.recall("rejoin") != "1":
             with suppress(ExpungeError):
                 composition = self._delivery.outstanding(self._compose)
                 if composition is not None:
                     self._delivery.deliver(composition)
+                elif self.store.spec.is_scheduled:
+                    self._cover()  # so that those with and without changes do the same
         with suppress(CarrierError):
             self._updates.fetch()
 
