@@ -107,10 +107,13 @@ def test_groups_of_groups(tmp_path: Path) -> None:
         tree.close()
 
 
-def test_secure_aggregation_within_each_group(tmp_path: Path) -> None:
-    tree = Tree.planted(
-        tmp_path, clients=3, messages=("masked",), aggregation=Aggregation(fewest=3)
-    )
+@pytest.mark.parametrize(
+    "rules",
+    [Aggregation(fewest=3), Aggregation(fewest=3, every=3600, window=300)],
+    ids=["when there are changes", "on a schedule"],
+)
+def test_secure_aggregation_within_each_group(tmp_path: Path, rules: Aggregation) -> None:
+    tree = Tree.planted(tmp_path, clients=3, messages=("masked",), aggregation=rules)
     try:
         fill(tree)
         tree.check()

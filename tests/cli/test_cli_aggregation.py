@@ -257,12 +257,24 @@ def test_receipts_of_rounds_are_told_as_such_and_hold(served: Federation) -> Non
 def test_an_audit_needs_all_clients_and_compares_their_sum(served: Federation) -> None:
     folders = joined(served, "clinic-a", "clinic-b", "clinic-c")
     office = ["--office", served.office]
-    assert value("server", "status", *office)["aggregation"] == {
+    told = value("server", "status", *office)["aggregation"]
+    last = told.pop("last")
+    receipt = value("client", "receipts", "--dir", folders[0])["receipts"][-1]
+    assert last == {
+        "round": 1,
+        "clients": 3,
+        "added": 6,
+        "deleted": 0,
+        "time": receipt["time"],
+    }
+    assert told == {
         "wanted": "change",
         "forgetting": [],
         "needed": [],
         "fewest": 3,
+        "schedule": None,
     }
+    assert "3 clients, 6 added, 0 deleted" in run("server", "status", *office).stdout.words
     under_way = run("audit", *office, code=7).stdout
     assert "needs all of them at the same time" in under_way
     told = value("server", "status", *office)["aggregation"]

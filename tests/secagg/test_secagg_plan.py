@@ -76,6 +76,76 @@ def test_a_plan_keeps_both_promises_and_no_smaller_degree_does(
     assert not any(keeps(found.degree - 2, threshold) for threshold in range(1, found.degree))
 
 
+def plain_plan(rules: Aggregation, clients: int) -> tuple[int, int]:
+    """Degree and threshold beyond 128 clients by trying all of them; (0, 0) if none of up to 512
+    neighbours will do.
+    """
+    dropped, colluding = share_of(rules.dropouts, clients), share_of(rules.colluding, clients)
+    completes = Fraction(1, 2**rules.completion_bits)
+    is_safe = Fraction(1, 2**rules.security_bits)
+    for degree in range(2, min(clients - 1, 513), 2):
+        for threshold in range(degree, 0, -1):
+            if completion_failure(clients, degree, threshold, dropped) <= completes:
+                if security_failure(clients, degree, threshold, dropped, colluding) <= is_safe:
+                    return degree, threshold
+                break
+    return 0, 0
+
+
+@pytest.mark.parametrize("clients", [129, 130, 163, 211])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Aggregation(),
+        Aggregation(dropouts=20, colluding=5),
+        Aggregation(dropouts=0, colluding=10),
+        Aggregation(dropouts=10, colluding=0),
+        Aggregation(dropouts=5, colluding=60),
+        Aggregation(dropouts=40, colluding=15),
+        Aggregation(security_bits=128, completion_bits=1),
+        Aggregation(security_bits=1, completion_bits=128),
+    ],
+)
+def test_the_plan_is_that_of_trying_all_degrees_and_thresholds(
+    rules: Aggregation, clients: int
+) -> None:
+    found, (degree, threshold) = plan(rules, clients), plain_plan(rules, clients)
+    if degree:
+        assert (found.degree, found.threshold) == (degree, threshold)
+    else:
+        assert found.degree == clients - 1
+
+
+@pytest.mark.parametrize(
+    ("dropouts", "colluding", "clients", "expected"),
+    [
+        (30, 10, 300, Plan(182, 107, 166, 210, 30)),
+        (30, 10, 1000, Plan(410, 245, 551, 700, 100)),
+        (30, 10, 2000, Plan(552, 330, 1101, 1400, 200)),
+        (30, 10, 20000, Plan(828, 495, 11001, 14000, 2000)),
+        (20, 5, 1000, Plan(150, 92, 526, 800, 50)),
+        (20, 5, 20000, Plan(208, 127, 10501, 16000, 1000)),
+        (10, 5, 2000, Plan(82, 55, 1051, 1800, 100)),
+        (30, 20, 1000, Plan(640, 408, 601, 700, 200)),
+        (40, 10, 2000, Plan(1522, 858, 1101, 1200, 200)),
+        (5, 60, 1000, Plan(318, 283, 801, 950, 600)),
+        (0, 0, 2000, Plan(2, 2, 1001, 2000, 0)),
+    ],
+)
+def test_plans_of_large_rounds_stay_what_they_were(
+    dropouts: int, colluding: int, clients: int, expected: Plan
+) -> None:
+    assert plan(Aggregation(dropouts=dropouts, colluding=colluding), clients) == expected
+
+
+def test_few_degrees_of_a_large_round_are_computed_in_decimals() -> None:
+    """Most are passed over by float64, at a small part of the time."""
+    plan.cache_clear()
+    tails.cache_clear()
+    plan(Aggregation(), 1000)
+    assert tails.cache_info().misses <= 9
+
+
 @pytest.mark.parametrize(
     ("clients", "expected"),
     [

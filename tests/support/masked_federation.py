@@ -4,6 +4,7 @@ hand.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,22 @@ import numpy as np
 from expunge import Aggregation, Spec, Statistics, solve
 from expunge.client import Selection
 from expunge.federation import Federation
+from expunge.secagg.schedule import Schedule
 from expunge.server.state import Settings
 
 RULES = Aggregation(fewest=3)
 SPEC = Spec(dim=4, labels=("no", "yes"), gamma=0.5, messages=("masked",), aggregation=RULES)
+
+
+def closed_schedule(window: int = 10) -> Schedule:
+    """A schedule whose windows are closed now, and for some time to come."""
+    now = int(time.time())
+    schedules = (Schedule(every, window) for every in range(3600, 9000))
+    return next(
+        schedule
+        for schedule in schedules
+        if not any(schedule.open_at(now + later, skew=60) for later in range(0, 1200, 30))
+    )
 
 
 @dataclass

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from expunge.secagg import Collector
 from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.wire.token import Token
-from support import seeds
 from support.federation import NOW, Clock, Federation, scratch
 
 RULES = Aggregation(fewest=3)
@@ -185,11 +184,8 @@ class Circle:
                     self.offered[name, sequence] = dict(self.held[name])
 
     def agent(self, name: str, **options: Any) -> Agent:
-        return Agent(
-            self.stores[name],
-            self.way,
-            **({"sleep": lambda _: None, "attempts": 1, "now": self.federation.clock} | options),
-        )
+        usual = {"sleep": lambda _: None, "attempts": 1, "now": self.federation.clock}
+        return Agent(self.stores[name], self.way, **(usual | options))
 
     def pass_round(self, *names: str) -> dict[str, SyncResult]:
         """One sync of each, in this order."""
@@ -279,7 +275,7 @@ class Circle:
         with suppress(Exception):
             self.federation.close()
 
-    def __enter__(self) -> Circle:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -346,23 +342,20 @@ class Circle:
         return state.ledger.exact_statistics().digest, state.record.round, head
 
 
-def settled(path: Path) -> Circle:
-    """A circle whose clients have all added something, in one round; it is closed, so that each
-    test takes a twin of it.
-    """
-    with seeds.apart("settled"), Circle(path) as circle:
-        circle.everybody_adds()
-        circle.go()
-        circle.check_whole()
-    return circle
+_Circle = TypeVar("_Circle", bound=Circle)
 
 
 @contextmanager
-def drawn(clients: int = 4, **options: Any) -> Iterator[Circle]:
+def drawn(
+    clients: int = 4,
+    *,
+    make: type[_Circle] = Circle,
+    **options: Any,  # type: ignore[assignment]
+) -> Iterator[_Circle]:
     """A circle in a folder that is gone afterwards."""
     path = scratch()
     try:
-        with Circle(path, clients, **options) as circle:
+        with make(path, clients, **options) as circle:
             yield circle
     finally:
         shutil.rmtree(path)

@@ -490,6 +490,10 @@ class _Rounds(_Table):
         position = self._read.members.get((client, sequence))
         return None if position is None else self._read.rounds[position]
 
+    def last(self) -> Membership | None:
+        rounds = self._read.rounds
+        return rounds[max(rounds)] if rounds else None
+
     def apply(self, membership: Membership, members: Iterable[tuple[str, int]]) -> None:
         _insert(self._write.rounds, membership.position, membership)
         for member in members:

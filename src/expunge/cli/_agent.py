@@ -7,6 +7,7 @@ has recomputed.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from expunge.cli import _connect
 from expunge.cli._connect import carrier_to, is_url, layout_at, require_client
+from expunge.cli._options import WAIT, WAIT_AFTER
 from expunge.cli._output import Bars, Screen
 from expunge.cli._samples import opened_backbone, recomputing
 from expunge.client import Agent, ClientStore
@@ -126,19 +128,44 @@ def unserved(store: ClientStore, at: str | None) -> Path | None:
 
 @contextmanager
 def agent_of(
-    store: ClientStore, at: str | None, backbone: Backbone | None = None, *, wait: float = 0.0
+    store: ClientStore,
+    at: str | None,
+    backbone: Backbone | None = None,
+    *,
+    wait: float | None = 0.0,
 ) -> Iterator[Agent]:
     """A client's agent with its way to the server; features that are not kept are computed by the
     backbone.
 
     `wait` is how many seconds it waits for the other clients of a round of secure aggregation.
     """
-    patience = wait if unserved(store, at) is None else 0.0
+    patience = _usual_wait(store) if wait is None else wait
+    patience = patience if unserved(store, at) is None else 0.0
     with (
         carrier_to(at or store.address, store.ca) as carrier,
         agent_on(store, carrier, backbone, wait=patience) as agent,
     ):
         yield agent
+
+
+def _usual_wait(store: ClientStore) -> float:
+    """Seconds to wait for others: on a schedule, until the round of a window must be over."""
+    rules = store.spec.aggregation
+    return WAIT if rules is None or not store.spec.is_scheduled else rules.window + WAIT_AFTER
+
+
+def next_round(store: ClientStore) -> str:
+    """When the next round on the federation's schedule begins; empty without a schedule.
+
+    There, commands that change something leave it to the next sync: a client that speaks to the
+    server out of turn tells that it has changed something.
+    """
+    if not store.spec.is_scheduled:
+        return ""
+    from expunge.secagg.schedule import Schedule  # noqa: PLC0415 - for masked federations only
+
+    schedule = Schedule.of(store.spec.aggregation)
+    return "" if schedule is None else schedule.next_round(time.time())
 
 
 @contextmanager

@@ -7,12 +7,15 @@ from typing import Any
 
 import click
 
-from expunge.cli._options import Function
+from expunge.cli._options import Function, duration_option
 from expunge.kinds import MessageKind
-from expunge.ridge.spec import Aggregation, message_kinds
+from expunge.ridge.spec import Aggregation, Spec, message_kinds
 from expunge.secagg import plan
+from expunge.secagg.schedule import DAY, Schedule
+from expunge.secagg.traffic import RoundSizes
 
-_SET_BY_OPTIONS = ("fewest", "dropouts", "colluding")
+_SET_BY_OPTIONS = ("fewest", "dropouts", "colluding", "every", "window")
+_NAMED = "client-{:09}"  # clients whose traffic is computed before they have names
 
 
 def rules_options(function: Function) -> Function:
@@ -44,6 +47,14 @@ def rules_options(function: Function) -> Function:
                 f"{usual.colluding}]"
             ),
         ),
+        duration_option(
+            "--every",
+            "Masked rounds: begin them on a schedule, such as 1h. "
+            "[default: when a client has changes]",
+        ),
+        duration_option(
+            "--window", "Masked rounds on a schedule: how long clients may join, such as 5m."
+        ),
         click.option(
             "--clients",
             "expected",
@@ -63,6 +74,11 @@ def rules_of(given: dict[str, Any]) -> Aggregation | None:
     """
     chosen = {name: given[name] for name in _SET_BY_OPTIONS if given[name] is not None}
     if given["secure_aggregation"]:
+        if ("every" in chosen) != ("window" in chosen):
+            raise click.UsageError(
+                "--every and --window belong together: rounds begin every so often, and are "
+                "joined while the window is open"
+            )
         return Aggregation(**chosen)
     if chosen:
         raise click.UsageError(
@@ -85,9 +101,11 @@ def messages_of(given: dict[str, Any], rules: Aggregation | None) -> tuple[Messa
 
 def rules_in_words(rules: Aggregation) -> str:
     """What the rules ask for and allow."""
+    schedule = Schedule.of(rules)
     return (
         f"at least {rules.fewest} clients; {rules.dropouts} % may drop out, "
         f"{rules.colluding} % may collude with the server"
+        f"{'' if schedule is None else f'; {schedule}'}"
     )
 
 
@@ -103,14 +121,54 @@ def plan_in_words(rules: Aggregation, clients: int) -> str:
     )
 
 
-def rounds_facts(rules: Aggregation | None, clients: int | None) -> list[tuple[str, str]]:
+def rounds_facts(spec: Spec, clients: int | None) -> list[tuple[str, str]]:
     """What founding reports about rounds, for `facts`; empty if there are none."""
+    rules = spec.aggregation
     if rules is None:
         return []
     rows = [("Rounds", rules_in_words(rules))]
-    if clients is not None:
-        rows.append((f"With {clients} clients", plan_in_words(rules, clients)))
+    if clients is None:
+        return rows
+    rows.append((f"With {clients} clients", plan_in_words(rules, clients)))
+    cost = schedule_value(spec, clients)
+    if cost is not None:
+        daily = cost["rounds_a_day"]
+        rows += [
+            ("Rounds a day", f"{daily:g}, also when nobody changes anything"),
+            *(
+                (f"Each client {verb}", _each(cost[name], daily))
+                for verb, name in (("sends", "sent"), ("receives", "received"))
+            ),
+            ("Audit log", f"grows by {_bytes(daily * cost['logged'])} a day"),
+        ]
     return rows
+
+
+def _each(size: int, daily: float) -> str:
+    return f"{_bytes(size)} a round, {_bytes(daily * size)} a day"
+
+
+def _bytes(number: float) -> str:
+    """Bytes in a unit in which they are easy to read."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            break
+        number /= 1000
+    return f"{number:.3g} {unit}"
+
+
+def schedule_value(spec: Spec, clients: int | None) -> dict[str, Any] | None:
+    """The schedule as JSON, and what its rounds cost with this many clients: bytes of a round that
+    a client sends and receives, and that are logged. None without a schedule.
+    """
+    schedule = Schedule.of(spec.aggregation)
+    if schedule is None:
+        return None
+    value: dict[str, Any] = {**asdict(schedule), "rounds_a_day": DAY / schedule.every}
+    if clients is None:
+        return value
+    names = [_NAMED.format(number) for number in range(clients)]
+    return value | asdict(RoundSizes(spec, names).of(names[0]))
 
 
 def require_rules(rules: Aggregation | None, clients: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -29,6 +30,8 @@ _TIMES = (
     "%Y-%m-%dT%H:%M%z",
     "%Y-%m-%dT%H:%M:%S%z",
 )
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 24 * 3600}  # of a duration
 
 BACKBONE = "The backbone that turns images or texts into features. [default: as enrolled]"
 
@@ -131,6 +134,18 @@ def seconds(text: str | None, option: str) -> float | None:
     )
 
 
+def _read_duration(_: click.Context, __: click.Parameter, given: str | None) -> int | None:
+    match = None if given is None else re.fullmatch(r"([0-9]{1,9})([smhd]?)", given)
+    if given is not None and match is None:
+        raise click.BadParameter(f"{given!r:.40} must be a duration such as 90s, 5m, 1h or 1d")
+    return None if match is None else int(match[1]) * _UNITS[match[2]]
+
+
+def duration_option(name: str, text: str) -> Callable[[Function], Function]:
+    """An option that takes 90s, 5m, 1h or 1d, of which the command gets whole seconds."""
+    return click.option(name, metavar="DURATION", callback=_read_duration, help=text)
+
+
 def _read_subject(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
     return None if given is None else subject_text(given)
 
@@ -143,11 +158,12 @@ def subject_option(text: str) -> Callable[[Function], Function]:
 
 
 WAIT = 30.0  # seconds that a command waits for the other clients of a round
+WAIT_AFTER = 240.0  # seconds that it waits from the end of a window, if rounds are on a schedule
 NOT_DISCLOSED = "not disclosed"
 
 
 def wait_options(function: Function) -> Function:
-    """--wait and --no-wait, of which the command gets `wait`: seconds."""
+    """--wait and --no-wait, of which the command gets `wait`: seconds, or None for the usual."""
     function = click.option(
         "--no-wait",
         "wait",
@@ -158,10 +174,11 @@ def wait_options(function: Function) -> Function:
     return click.option(
         "--wait",
         type=click.FloatRange(0.0),
-        default=WAIT,
-        show_default=True,
         metavar="SECONDS",
-        help="Secure aggregation: how long to wait for other clients.",
+        help=(
+            "Secure aggregation: how long to wait for other clients. [default: "
+            f"{WAIT:g}; on a schedule, to the end of the window and {WAIT_AFTER:g} more]"
+        ),
     )(function)
 
 

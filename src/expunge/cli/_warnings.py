@@ -5,7 +5,9 @@ from __future__ import annotations
 from expunge.ridge.spec import Aggregation, Spec
 from expunge.secagg import plan
 from expunge.secagg.plan import share_of
+from expunge.secagg.schedule import DAY, duration_text
 
+_RARE = 14 * DAY
 _SMALL_GAMMA = 1e-12  # next to features of about 1
 
 
@@ -43,6 +45,11 @@ def of_amending(before: Spec, after: Spec) -> list[str]:
 
 def _aggregation(rules: Aggregation, clients: int | None) -> list[str]:
     warnings = []
+    if rules.every > _RARE:
+        warnings.append(
+            f"Rounds every {duration_text(rules.every)} are rare: an erasure order waits for one, "
+            "and for the next if too few clients come. The usual deadline is 30 days"
+        )
     if rules.fewest == 2:
         warnings.append(
             "From a sum of two clients, each can compute the other's part. Use --fewest 3 or "

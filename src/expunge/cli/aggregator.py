@@ -119,7 +119,7 @@ def found(
             [
                 ("Under", unwrapped(f"federation {above}, at {address}")),
                 ("Clients may send", ", ".join(spec.messages)),
-                *rounds_facts(rules, expected),
+                *rounds_facts(spec, expected),
                 ("Reached at", unwrapped(", ".join(urls) or f"{directory}, on this machine")),
                 ("Operator's office", directory / "operator"),
             ]

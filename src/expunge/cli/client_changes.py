@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import RenderableType
 
 from expunge.cli import _command
-from expunge.cli._agent import agent_of, backbone_of, store_at, unserved
+from expunge.cli._agent import agent_of, backbone_of, next_round, store_at, unserved
 from expunge.cli._command import command
 from expunge.cli._connect import carrier_to, sync_command
 from expunge.cli._format import preview_value, show_preview, show_synced, show_way_on, synced_value
@@ -100,7 +100,7 @@ def add(
     folder: Path,
     backbone: str | None,
     no_sync: bool,
-    wait: float,
+    wait: float | None,
     at: str | None,
     **given: Any,
 ) -> None:
@@ -266,7 +266,7 @@ def forget(
     yes: bool,
     backbone: str | None,
     no_sync: bool,
-    wait: float,
+    wait: float | None,
     at: str | None,
     **given: Any,
 ) -> None:
@@ -355,7 +355,7 @@ def correct(
     raw_file: Path | None,
     backbone: str | None,
     no_sync: bool,
-    wait: float,
+    wait: float | None,
     at: str | None,
 ) -> None:
     """Correct the label or the feature of one sample.
@@ -433,7 +433,7 @@ def _finish(
     at: str | None,
     opened: Backbone | None,
     no_sync: bool,
-    wait: float,
+    wait: float | None,
     alone_too: bool = False,
 ) -> None:
     """Bring what has changed to the server, unless that is not wanted; what cannot be brought now
@@ -441,10 +441,10 @@ def _finish(
 
     What is `alone_too` is done even if the server knows the client no longer; anything else has
     failed then. Under secure aggregation what a round has not brought within `wait` seconds stays
-    pending as well, and that is said.
+    pending as well, and that is said. On a schedule everything is left to the next sync.
     """
-    screen = Screen.current()
-    if no_sync:
+    screen, scheduled = Screen.current(), next_round(store)
+    if no_sync or scheduled:
         pending = store.status()
         waits = pending.adding + pending.deleting
         parts.append(
@@ -454,9 +454,13 @@ def _finish(
                 else f"{count(waits, 'change')} pending until the next sync."
             )
         )
+        if waits and scheduled:
+            parts.append(line(f"{scheduled[0].upper()}{scheduled[1:]}. Sync then."))
         if waits:
             parts.append(next_steps(sync_command(store.path, store.address, at)))
         screen.result(value | {"pending": bool(waits), "sync": None}, *parts)
+        if waits and not no_sync:
+            raise click.exceptions.Exit(_command.NOT_YET)
         return
     try:
         with agent_of(store, at, opened, wait=wait) as agent:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from expunge.cli import _command
-from expunge.cli._agent import agent_of, backbone_of, store_at, unserved
+from expunge.cli._agent import agent_of, backbone_of, next_round, store_at, unserved
 from expunge.cli._command import command
 from expunge.cli._connect import sync_command
 from expunge.cli._format import show_synced, show_way_on, synced_value
@@ -44,7 +44,7 @@ def sync(
     accept_restored: bool,
     message: str | None,
     old_copy: bool,
-    wait: float,
+    wait: float | None,
     at: str | None,
 ) -> None:
     """Send pending changes, carry out erasure orders, answer audits, fetch the newest head.
@@ -55,7 +55,8 @@ def sync(
 
     Under secure aggregation a change takes effect in a round with other clients. Sync waits for
     them and exits with 7 if they do not join in time; changes stay pending, and the next sync
-    continues.
+    continues. If rounds are on a schedule, sync at the beginning of each window: every client takes
+    part, also one that has nothing to change.
 
     Example:
       expunge client sync --dir hospital-a
@@ -88,7 +89,9 @@ def sync(
 @yes_option
 @wait_options
 @at_option
-def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str | None) -> None:
+def leave(
+    *, folder: Path, backbone: str | None, yes: bool, wait: float | None, at: str | None
+) -> None:
     """Leave the federation: delete everything this client added, here and at the server.
 
     The signed receipt of the deletion stays in the folder. A client that has left cannot return
@@ -110,6 +113,13 @@ def leave(*, folder: Path, backbone: str | None, yes: bool, wait: float, at: str
         )
         if store.gone:  # nobody else holds anything of it
             gone, done, idle = store.leave(), SyncResult("gone"), None
+        elif waiting := next_round(store):
+            again = recomputing(backbone_of(store, backbone))
+            gone, done, idle = (
+                store.leave(recompute=again),
+                SyncResult("active", waiting=waiting),
+                None,
+            )
         else:
             opened, idle = backbone_of(store, backbone), unserved(store, at)
             with agent_of(store, at, opened, wait=wait) as agent:

@@ -17,6 +17,7 @@ from expunge.cli._aggregation import (
     rounds_facts,
     rules_of,
     rules_options,
+    schedule_value,
 )
 from expunge.cli._command import command
 from expunge.cli._options import (
@@ -109,12 +110,15 @@ def init(
 
     With --secure-aggregation clients send masked messages in rounds at the running server. It sees
     only the exact sum of a round, even if it lies about who takes part; a sum over few samples can
-    still reveal them. This choice and its rules are permanent; --spec can set all of them.
+    still reveal them. With --every and --window rounds are on a schedule, in which all clients take
+    part, so that the server does not see who changes something. This choice and its rules are
+    permanent; --spec can set all of them.
 
     Example:
       expunge init federation --dim 768 --labels cat,dog --host server.example.org
       expunge init federation --backbone hf:dinov2 --labels @labels.txt
       expunge init federation --dim 768 --labels cat,dog --secure-aggregation
+      expunge init federation --dim 768 --labels cat,dog --secure-aggregation --every 1h --window 5m
 
     Next:
       expunge serve federation
@@ -144,6 +148,7 @@ def init(
             "spec_digest": spec.digest,
             "urls": urls,
             "plan": plan_value(rules, expected),
+            "schedule": schedule_value(spec, expected),
         },
         unwrapped(f"Federation {federation} created in {directory}", "bold"),
         facts(
@@ -151,7 +156,7 @@ def init(
                 ("Spec", _in_words(spec)),
                 ("Backbone", spec.backbone or "none pinned: clients supply features"),
                 ("Clients may send", ", ".join(spec.messages)),
-                *rounds_facts(rules, expected),
+                *rounds_facts(spec, expected),
                 ("Reached at", unwrapped(", ".join(urls) or f"{layout.path}, on this machine")),
                 ("Operator's office", directory / "operator"),
                 ("Server's public key", directory / "server.pub"),

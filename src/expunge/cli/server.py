@@ -35,6 +35,7 @@ from expunge.evidence.wording import moment
 from expunge.federation.layout import Layout
 from expunge.kinds import ROLES, Role
 from expunge.ridge.spec import Spec
+from expunge.secagg.schedule import Schedule
 from expunge.storage.files import write_whole
 
 
@@ -230,11 +231,7 @@ def status(office: Path | None, at: str | None) -> None:
                     "Last audit",
                     "none yet" if audit is None else f"{audit['result']}, {moment(audit['time'])}",
                 ),
-                *(
-                    [("Next round", _next_round(overview["aggregation"]))]
-                    if overview["aggregation"]
-                    else []
-                ),
+                *_rounds(overview["aggregation"]),
                 *_disputed(overview["aggregation"]),
                 ("Solver", overview["solver"]),
                 ("Spec", overview["spec"]),
@@ -256,6 +253,24 @@ def _disputed(rounds: dict[str, Any] | None) -> list[tuple[str, Text]]:
         rows.append(("False sum", Text(text, style=WAITS)))
     if rounds["barred"]:
         rows.append(("Barred", Text(f"{', '.join(rounds['barred'])}: forget-client", style=WAITS)))
+    return rows
+
+
+def _rounds(rounds: dict[str, Any] | None) -> list[tuple[str, object]]:
+    """The last round of secure aggregation, the next one, and the schedule; empty without masks."""
+    if rounds is None:
+        return []
+    last, schedule = rounds["last"], rounds["schedule"]
+    rows: list[tuple[str, object]] = [("Next round", _next_round(rounds))]
+    if schedule is not None:
+        words = str(Schedule(schedule["every"], schedule["window"]))
+        now = "open now; " if schedule["is_open"] else ""
+        rows.append(("Schedule", f"{words}; {now}next on {moment(schedule['next'])}"))
+    if last is not None:
+        changes = f"{last['added']:,} added, {last['deleted']:,} deleted"
+        rows.append(
+            ("Last round", f"{count(last['clients'], 'client')}, {changes}, {moment(last['time'])}")
+        )
     return rows
 
 

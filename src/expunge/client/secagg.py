@@ -35,15 +35,18 @@ from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import EvidenceError, ProtocolError, RefusedError
 from expunge.evidence import Checkpoint, Receipt
 from expunge.evidence.receipt import member_of
+from expunge.evidence.wording import moment
 from expunge.exact.wide import Wide
 from expunge.kinds import STAGES, AnsweredPhase, Purpose, Stage
 from expunge.ridge.spec import Aggregation
 from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution, Opening, Participant
 from expunge.secagg.arbitration import Verdict, parts_of
+from expunge.secagg.schedule import Schedule
 from expunge.secagg.unmasking import Decision, Narrowed, Part, may_follow, narrowed, remaining
 from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier
+from expunge.wire.schema import time_text
 
 _AGREED = "agreed"  # the setting that holds when this client agreed to the sum it is bound to
 _ROSTERS = "rosters"  # the setting that holds the rosters of rounds in which its part was masked
@@ -351,6 +354,8 @@ _ASKED: dict[AnsweredPhase, Stage] = {
 _MASKED = "masked"  # the setting that holds the number of the request that was masked last
 _OPENED = "opened"  # the setting that holds the round whose part was opened to the arbiter
 _LAST = "round"  # the setting that holds the last round that this client was in
+_JOINED = "joined-window"  # the setting that holds the window whose round this client joined last
+_APPLIED = "window"  # the setting that holds the window whose round took effect last, of those
 
 
 @dataclass(frozen=True)
@@ -389,7 +394,9 @@ class _RoundState:
 class Contributor:
     """One client in rounds, one round at a time.
 
-    `patience` is how many seconds it waits for others before it says so.
+    `patience` is how many seconds it waits for others before it says so. On a schedule it joins a
+    round of changes only if `now` is in a window, whatever the server says, and only one that takes
+    effect in each: it asks for none at other times, whether it has something to change or not.
     """
 
     def __init__(
@@ -411,6 +418,7 @@ class Contributor:
         self._retry = retry
         self._patience = patience
         self._clock = clock
+        self._now = now
 
     # -- rounds ------------------------------------------------------------------------------------
 
@@ -432,6 +440,9 @@ class Contributor:
             )
         if current is None and (aggregation := self._policy.disputed(composition.sequence)):
             return RoundPending(self._opened(aggregation, statistics))
+        closed = self._reason_between_windows("change")
+        if closed is not None and self._resumed("change", composition.sequence) is None:
+            return RoundPending(closed)
         return self._take_part(
             "change",
             composition.sequence,
@@ -473,7 +484,11 @@ class Contributor:
         return self._take_part(purpose, self._store.sequence, lambda: contribution().vector())
 
     def is_joining(self) -> bool:
-        """Whether others have begun a round of changes, which this client may join."""
+        """Whether this client takes part with nothing to change: as others have begun a round of
+        changes, or on a schedule, as one begins now.
+        """
+        if self._schedule is not None:
+            return self._reason_between_windows("change") is None
         opening = self._turn(self._question("", self._store.sequence)).opening
         return opening is not None and self._reason_to_wait(opening, "change") is None
 
@@ -552,8 +567,9 @@ class Contributor:
                 is_waiting = False
                 continue
             left = self._patience - (self._clock() - begun)
-            if left <= 0.0:
-                return RoundPending(_reason_for(state))
+            closed = self._reason_between_windows(purpose) if participant is None else None
+            if left <= 0.0 or closed is not None:
+                return RoundPending(closed or _reason_for(state))
             if (
                 is_waiting and took < pause
             ):  # this server, or its carrier, was asked to wait and does not
@@ -616,11 +632,33 @@ class Contributor:
             )
         if opening.labels_digest != spec.labels_digest:
             return "the labels have been amended: sync again"
-        return (
-            None
-            if opening.purpose == purpose
-            else f"a round for {_with_article(opening.purpose)} comes first"
-        )
+        if opening.purpose != purpose:
+            return f"a round for {_with_article(opening.purpose)} comes first"
+        return self._reason_between_windows(purpose)
+
+    @property
+    def _schedule(self) -> Schedule | None:
+        return Schedule.of(self._rules)
+
+    def _window(self) -> int | None:
+        """The beginning of the window in which this client's clock is, or almost is."""
+        schedule = self._schedule
+        return None if schedule is None else schedule.open_at(self._now(), skew=schedule.skew)
+
+    def _reason_between_windows(self, purpose: Purpose) -> str | None:
+        """Why this client joins no round of this purpose now: by its own clock no window is open,
+        or it has been in the round of this one.
+        """
+        schedule = self._schedule
+        if schedule is None or purpose != "change":
+            return None
+        now, window = self._now(), self._window()
+        following = schedule.next_round(now, skew=schedule.skew)
+        if window is None:
+            return f"by this client's clock it is {moment(time_text(now))}: {following}"
+        if self._store.recall(_APPLIED) == str(window):
+            return f"this client has been in the round of this window: {following}"
+        return None
 
     def _join(self, opening: Opening, sequence: int) -> Participant | None:
         """The part in a round that this client joins now; None if another agent on this store has
@@ -637,6 +675,8 @@ class Contributor:
             participant = Participant.join(
                 opening, self._rules, name=store.name, sequence=sequence, key=store.key
             )
+            if self._schedule is not None and opening.purpose == "change":
+                store.remember({_JOINED: str(self._window())})
             store.participation.write(participant.to_bytes())
             return participant
 
@@ -717,7 +757,8 @@ class Contributor:
                     keep=not composed.is_cover,
                 )
             self._policy.release(receipt.sequence)
-            store.remember({_LAST: participant.opening.round})
+            window = {} if self._schedule is None else {_APPLIED: store.recall(_JOINED) or ""}
+            store.remember({_LAST: participant.opening.round} | window)
             store.disputable.drop()
             self._drop(participant)
         return RoundEnd(receipt)
@@ -767,6 +808,8 @@ class Contributor:
 
 
 def _reason_for(state: _RoundState) -> str:
+    if state.phase == "closed" and state.reason:
+        return state.reason
     if state.phase == "closed":
         return "another round is under way: this client joins the next one"
     if state.phase == "joining" and state.reason:

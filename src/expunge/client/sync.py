@@ -342,6 +342,9 @@ class Agent:
         `SyncResult.waiting` says so.
     clock : callable, default time.monotonic
         Returns the seconds of a clock for durations.
+    now : callable, default time.time
+        Returns the time in seconds since 1970. Where rounds of secure aggregation are on a
+        schedule, this client joins them by this clock, whatever the server says.
 
     Attributes
     ----------
@@ -434,7 +437,9 @@ class Agent:
         -------
         list of Receipt
             The receipts, verified and settled. Under secure aggregation the list may be empty
-            although something is pending: call again, or `sync`, until its round is complete.
+            although something is pending: call again, or `sync`, until its round is complete. It
+            is empty where rounds are on a schedule: there everything waits for `sync`, by which
+            clients with and without changes do the same at the same time.
 
         Raises
         ------
@@ -448,6 +453,9 @@ class Agent:
             The client was never enrolled.
         """
         self._require_enrolled()
+        return [] if self.store.spec.is_scheduled else self._pushed()
+
+    def _pushed(self) -> list[Receipt]:
         receipts: list[Receipt] = []
         mended = 0
         try:
@@ -582,7 +590,7 @@ class Agent:
         audits_first = self._delivery.audits_first()
         audits = self._answer_audits(answer) if audits_first else ()
         if not self._waiting:
-            receipts += self.push()
+            receipts += self._pushed()
         if not (self._waiting or receipts or rejoined):
             self._cover()
         audits = audits if audits_first else self._answer_audits(answer)
@@ -620,6 +628,8 @@ class Agent:
                 composition = self._delivery.outstanding(self._compose)
                 if composition is not None:
                     self._delivery.deliver(composition)
+                elif self.store.spec.is_scheduled:
+                    self._cover()  # so that those with and without changes do the same
         with suppress(CarrierError):
             self._updates.fetch()
 

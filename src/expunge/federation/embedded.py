@@ -34,13 +34,15 @@ from expunge.wire.token import Token
 _MOST_ABORTED = (
     2  # rounds in one sync: whatever aborts more of them will abort the next one as well
 )
+_MOST_WINDOWS = 3  # in one sync: what they do not bring, the next one will not, either
 
 
 class _SkippingClock:
-    """Monotonic seconds of rounds, from which waiting is left out that nobody can end.
+    """Clocks of rounds, from which waiting is left out that nobody can end: monotonic seconds, and
+    the time by which rounds on a schedule begin.
 
     While a federation is open in this process, no other process reaches its server: once all
-    clients here have had their turn, waiting for more of them is pointless.
+    clients here have had their turn, waiting for more of them, or for a window, is pointless.
     """
 
     def __init__(self) -> None:
@@ -48,6 +50,10 @@ class _SkippingClock:
 
     def __call__(self) -> float:
         return time.monotonic() + self._skipped
+
+    def schedule(self) -> float:
+        """The time in seconds since 1970, as far as the schedule of rounds is concerned."""
+        return time.time() + self._skipped
 
     def skip(self, seconds: float) -> None:
         """Go on as if these had passed."""
@@ -263,6 +269,7 @@ class Federation:
             mirrors=layout.mirrors,
             settings=settings or Settings(),
             seconds=self._clock,
+            schedule=self._clock.schedule,
             timeout=timeout,
         )
         self._clients: dict[str, Client] = {}
@@ -385,7 +392,8 @@ class Federation:
                 raise StoreError(
                     f"{folder} is the store of a client of another federation: move it away"
                 )
-            self._clients[name] = Client(store, Agent(store, self.carrier))
+            now = time.time if self._is_given else self._clock.schedule
+            self._clients[name] = Client(store, Agent(store, self.carrier, now=now))
         return self._clients[name]
 
     def _enrolled(self, name: str, folder: Path, message: str) -> ClientStore:
@@ -425,6 +433,13 @@ class Federation:
         dict of str to SyncResult
             What each client has done. If rounds are aborted more than twice, or wait for clients
             elsewhere, `SyncResult.waiting` says so.
+
+        Notes
+        -----
+        If rounds are on a schedule and a client has changes, the next window begins at once: all
+        parties are in this process, so a schedule hides nothing from anybody. Times in the log are
+        the real ones. If the server was given to the constructor, others may use it, and changes
+        wait for the window.
         """
         self._require_open()
         syncs = {name: client.sync for name, client in self._clients.items()}
@@ -436,15 +451,20 @@ class Federation:
             return lambda _: False
         limit = rounds.aborted + _MOST_ABORTED
         seen: int | None = None
+        windows = 0
 
         def go_on(_: bool) -> bool:
-            nonlocal seen
+            nonlocal seen, windows
             before, (seen, due) = seen, rounds.pulse()
             if rounds.aborted > limit:
                 return False
             if seen == before:
                 if not math.isfinite(due):
                     return False  # the round waits for clients that are not here
+                if self.spec.is_scheduled and rounds.is_between_rounds:
+                    windows += 1
+                    if self._is_given or windows > _MOST_WINDOWS:
+                        return False  # the clients wait for a window, or for something else
                 self._wait(due)
             return True
 

@@ -32,6 +32,7 @@ _RANGES = {
     "window": (0, _YEAR),
     "set_aside_after": (1, _YEAR),
 }
+_SHORTEST_WINDOW = 10  # seconds within which clients with timers can meet
 _ARBITER_DIGITS = 128  # hexadecimal: two keys of 32 bytes
 
 
@@ -153,10 +154,13 @@ class Aggregation:
         More than half of a round's clients, and half of those that collude, must agree on who is in
         the sum, so that a server which tells different clients different things finds no answer.
 
+        On a schedule, a window must be long enough for clients to meet in it.
+
         Raises
         ------
         SpecError
-            If twice `dropouts` and `colluding` are together 100 or more.
+            If twice `dropouts` and `colluding` are together 100 or more, or if there is a schedule
+            and `window` is below 10.
 
         Examples
         --------
@@ -173,6 +177,11 @@ class Aggregation:
                 "cannot both be allowed: too few clients would be left to agree on who is in a "
                 "sum. Lower one, so that twice the drop-outs and the colluding clients together "
                 "are below 100 per cent"
+            )
+        if self.every and self.window < _SHORTEST_WINDOW:
+            raise SpecError(
+                f"window={self.window} of the aggregation is too short for clients to meet in: "
+                f"give it {_SHORTEST_WINDOW} seconds or more, and better minutes"
             )
 
     @classmethod
@@ -432,6 +441,11 @@ class Spec:
     def is_masked(self) -> bool:
         """Whether clients' changes travel by secure aggregation only: the server sees sums."""
         return self.aggregation is not None
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether clients' changes travel by rounds on a schedule, which all clients join."""
+        return self.aggregation is not None and self.aggregation.every > 0
 
     @property
     def exact_gamma(self) -> Fraction:

@@ -60,14 +60,17 @@ complete graph it cannot. Nor are colluders covered who choose their keys, or a 
 whom to let into the roster, after looking at many outcomes.
 
 All probabilities are computed by decimal arithmetic that rounds up, which is the same on every
-machine.
+machine. Degrees that miss a promise by more than a hundredth are passed over by float64, whose
+error is thousands of times smaller; so the plan does not depend on it.
 
 An `Opening` is what a round is before any client has joined it.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, Context, Decimal
 from functools import lru_cache
@@ -118,6 +121,8 @@ _UP = Context(prec=40, rounding=ROUND_CEILING, Emin=MIN_EMIN, Emax=MAX_EMAX, tra
 _ZERO, _ONE = Decimal(0), Decimal(1)
 _COMPLETE = 128  # up to so many clients all are neighbours
 _FINE = 512  # up to here every even degree is tried
+_NEGLIGIBLE = 1e-12  # of a sum, next to the margin
+_MARGIN = 1.01  # by which float64 must show that a promise is missed; its error is below 1e-6
 
 
 @dataclass(frozen=True)
@@ -158,12 +163,42 @@ def _sparse_degree(rules: Aggregation, clients: int, dropped: int, colluding: in
         failure = security_failure(clients, degree, threshold, dropped, colluding)
         return threshold > 0 and failure <= _power(rules.security_bits)
 
-    degree = next(filter(enough, range(2, min(clients - 1, _FINE + 1), 2)), 0)
+    degree = next(filter(enough, _possible(rules, clients, dropped, colluding)), 0)
     if degree:
         return degree
     coarse = _coarse(clients)
     index = bisect_left(coarse, True, key=enough)
     return coarse[index] if index < len(coarse) else 0
+
+
+def _possible(rules: Aggregation, clients: int, dropped: int, colluding: int) -> Iterator[int]:
+    """The even degrees that may keep both promises: without those that certainly do not.
+
+    Law: a degree that is left out fails. Completion grows with the threshold, and security failure
+    falls, so no threshold up to `highest` is safe if that one is not; and none above it completes.
+    """
+    others = clients - 1
+    completes = _MARGIN * 2.0**-rules.completion_bits
+    is_safe = _MARGIN * 2.0**-rules.security_bits
+    apart, highest = clients * (clients - 1) / 2, 0  # the chance that survivors are not connected
+    for degree in range(2, min(others, _FINE + 1), 2):
+        for index in (degree - 2, degree - 1):
+            apart *= max(0, dropped + colluding - index) / (clients - index)
+        if apart > is_safe:
+            continue
+
+        def stuck(threshold: int, degree: int = degree) -> float:
+            stays = _tail(others, dropped, degree, degree + 2 - threshold)
+            leaves = _tail(others, dropped - 1, degree, degree + 1 - threshold) if dropped else 0.0
+            return (clients - dropped) * stays + dropped * leaves
+
+        while highest < degree and stuck(highest + 1) <= completes:
+            highest += 1
+        while highest > 0 and stuck(highest) > completes:
+            highest -= 1
+        opened = _tail(others, colluding, degree, 2 * highest - degree - 1)
+        if highest and (clients - colluding) * opened + apart <= is_safe:
+            yield degree
 
 
 def share_of(percent: int, clients: int) -> int:
@@ -218,6 +253,27 @@ def tails(others: int, marked: int, degree: int) -> tuple[Decimal, ...]:
         total = min(_ONE, _UP.add(total, term))
         probabilities.append(total)
     return (*[_ONE] * least, *reversed(probabilities))
+
+
+def _tail(others: int, marked: int, degree: int, x: int) -> float:
+    """P[X >= x] as in `tails`, by float64: summed upwards until the rest does not matter."""
+    clear, most = others - marked, min(degree, marked)
+    if x <= max(0, degree - clear):
+        return 1.0
+    if x > most:
+        return 0.0
+    ways = _log_ways(marked, x) + _log_ways(clear, degree - x) - _log_ways(others, degree)
+    mass = total = math.exp(ways)
+    while x < most and mass > total * _NEGLIGIBLE:
+        mass *= (marked - x) * (degree - x) / ((x + 1) * (clear - degree + x + 1))
+        total += mass
+        x += 1
+    return min(1.0, total)
+
+
+def _log_ways(total: int, chosen: int) -> float:
+    """The logarithm of the number of ways to choose so many."""
+    return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
 
 
 def _at_least(chances: tuple[Decimal, ...], x: int) -> Decimal:

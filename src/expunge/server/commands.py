@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.errors import ExpungeError, FormatError, RefusedError
+from expunge.evidence.log import read_entry
 from expunge.evidence.rotation import rotate
 from expunge.kinds import CLIENT_STATUSES, Role
 from expunge.ridge.spec import Spec
@@ -378,7 +379,8 @@ class Commands:
 
     def _aggregation(self) -> dict[str, Any] | None:
         """What the next round of secure aggregation is for: a rebuild or an audit needs all
-        clients, a change needs a few.
+        clients, a change needs a few. When the next one on a schedule is, and what the last one
+        was.
         """
         state = self._state
         if state.spec.aggregation is None:
@@ -392,7 +394,31 @@ class Commands:
             "fewest": state.spec.aggregation.fewest,
             "disputes": self._disputes().listed(),
             "barred": state.clients("barred"),
+            "schedule": self._schedule(),
+            "last": self._last_round(),
         }
+
+    def _schedule(self) -> dict[str, Any] | None:
+        from expunge.secagg.schedule import Schedule  # noqa: PLC0415 - for masked federations only
+
+        schedule, now = Schedule.of(self._state.spec.aggregation), self._state.now()
+        if schedule is None:
+            return None
+        return {
+            "every": schedule.every,
+            "window": schedule.window,
+            "is_open": schedule.open_at(now) is not None,
+            "next": time_text(schedule.following(now)),
+        }
+
+    def _last_round(self) -> dict[str, Any] | None:
+        """The last round of changes, as the log has it."""
+        membership = self._state.storage.rounds.last()
+        if membership is None:
+            return None
+        entry = read_entry(self._state.log.entry(membership.position))
+        numbers = {name: entry[name] for name in ("round", "time", "added", "deleted")}
+        return numbers | {"clients": len(entry["clients"])}
 
     def _opening(self, given: dict[str, Any]) -> str:
         data = self._disputes().opening(_text(given, "aggregation"), _text(given, "client"))

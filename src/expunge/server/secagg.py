@@ -12,6 +12,10 @@ Rebuilds and audits come before changes, but need every client. So that one whic
 hold up everybody's changes, they and changes take turns: a rebuild or an audit that not all have
 joined in the time of a phase gives way for as long.
 
+On a schedule (expunge.secagg.schedule), a round of changes is opened in its window by whoever asks
+first, and joined until the window ends or all have joined. There it comes before rebuilds and
+audits, and one that took effect is the only one of its window.
+
 A `Turn` is what a client says in a round, read and checked for who signed it.
 """
 
@@ -41,6 +45,7 @@ from expunge.secagg import (
     length,
     read_preamble,
 )
+from expunge.secagg.schedule import Schedule
 from expunge.secagg.unmasking import Part, choose, may_follow
 from expunge.server.secagg_outcomes import Member, Outcomes
 from expunge.server.state import ServerState
@@ -128,6 +133,7 @@ class _MaskedRound:
     )  # an audit or a rebuild needs all of these; a change needs no particular client
     joined: float  # when the last client joined
     deadline: float
+    window: int | None = None  # the beginning of the window in which it is joined, on a schedule
     members: dict[str, Member] = field(default_factory=dict)  # by client; those that have joined
 
 
@@ -140,11 +146,16 @@ class SecureAggregation:
         queue: Writer,
         conclusions: Outcomes,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] | None = None,
     ) -> None:
+        """`clock` measures how long phases take; `now` says when windows begin, and is the state's
+        if it is not given.
+        """
         self._state = state
         self._queue = queue
         self._conclusions = conclusions
         self._clock = clock
+        self._now = now or state.now
         self._lock = RLock()
         self._round: _MaskedRound | None = None
         self._ended: OrderedDict[str, str] = (
@@ -161,6 +172,7 @@ class SecureAggregation:
         )  # until then changes come first, because an audit or a rebuild lacked a client
         self._watching: list[Future[None]] = []
         self._has_repeated = False  # whether the last round repeated one that was aborted
+        self._applied: int | None = None  # the window whose round took effect last
 
     # -- taking turns ------------------------------------------------------------------------------
 
@@ -199,6 +211,12 @@ class SecureAggregation:
         """
         with self._lock:
             return self._changes, self._due(self._round)
+
+    @property
+    def is_between_rounds(self) -> bool:
+        """Whether no round is in progress."""
+        with self._lock:
+            return self._round is None
 
     def _take(self, turn: Turn) -> None:
         """A message of a phase.
@@ -276,9 +294,18 @@ class SecureAggregation:
             return joined >= current.everyone
         if len(self._chosen(current)) < self._rules.fewest:
             return False  # changes wait for a round with enough clients
-        return now >= current.joined + self._state.settings.gather_for or joined >= set(
-            self._state.clients("active", "must-rejoin")
-        )
+        if joined >= set(self._state.clients("active", "must-rejoin")):
+            return True
+        if (left := self._left_to_join(current)) is not None:
+            return left <= 0.0
+        return now >= current.joined + self._state.settings.gather_for
+
+    def _left_to_join(self, current: _MaskedRound) -> float | None:
+        """Seconds until the window ends in which a round is joined; None without a schedule."""
+        schedule = self._schedule
+        if schedule is None or current.window is None:
+            return None
+        return schedule.end(current.window) - self._now()
 
     def _exclude_absent(self, current: _MaskedRound) -> None:
         """Those that others wait for, to repeat a sum, may not be away for ever."""
@@ -341,6 +368,7 @@ class SecureAggregation:
         if (opening.data_digest, opening.labels_digest) != (spec.data_digest, spec.labels_digest):
             raise Aborted("the labels were amended while the round was under way: it begins anew")
         if current.everyone is None:
+            self._require_enough(current)
             return
         others = current.everyone ^ set(self._state.clients("active"))
         if others:
@@ -355,6 +383,18 @@ class SecureAggregation:
                 f"{_named(missing)} did not join, and {_a(opening.purpose)} needs every client: "
                 "it is tried again later"
             )
+
+    def _require_enough(self, current: _MaskedRound) -> None:
+        """On a schedule: enough clients have joined when the window ends."""
+        left, schedule = self._left_to_join(current), self._schedule
+        if current.collector.phase != "joining" or schedule is None or left is None or left > 0.0:
+            return
+        few, joined = self._rules.fewest, len(current.members)
+        if len(self._chosen(current)) < few:
+            reason = self._lacking(current) or (
+                f"{joined} of the {few} clients that a round needs joined while its window was open"
+            )
+            raise Aborted(f"{reason}: {schedule.next_round(self._now())}")
 
     def _require_members(self, current: _MaskedRound) -> None:
         """Before anything is revealed: the sum has every client that it needs, and the requests in
@@ -448,6 +488,8 @@ class SecureAggregation:
 
     def _end(self, current: _MaskedRound, reason: str) -> None:
         self._round = None
+        if not reason and current.window is not None:
+            self._applied = current.window
         self.aborted += bool(reason)
         self._rejoining -= set(current.members) if not reason else set()
         self._ended[current.opening.round] = reason
@@ -473,19 +515,32 @@ class SecureAggregation:
             raise RefusedError("not-allowed", "this federation does not use secure aggregation")
         return rules
 
+    @property
+    def _schedule(self) -> Schedule | None:
+        return Schedule.of(self._state.spec.aggregation)
+
+    def _window(self) -> int | None:
+        """The beginning of the window that is open now and whose round has yet to take effect."""
+        schedule = self._schedule
+        begin = None if schedule is None else schedule.open_at(self._now())
+        return None if begin == self._applied else begin
+
+    def _give_way(self) -> None:
+        """End a round that nobody has to finish, if one for another purpose is wanted."""
+        current, purpose = self._round, self.wanted()
+        if (
+            current is not None
+            and current.collector.phase == "joining"
+            and current.opening.purpose != purpose
+        ):
+            self._end(current, f"a round for {_a(purpose)} comes first")
+
     def _opened(self) -> _MaskedRound:
         """The round in progress, or a new one: a rebuild or an audit if one is wanted, otherwise a
         change.
         """
-        purpose = self.wanted()
-        if (
-            self._round is not None
-            and self._round.collector.phase == "joining"
-            and self._round.opening.purpose != purpose
-        ):
-            self._end(self._round, f"a round for {_a(purpose)} comes first")
         if self._round is None:
-            state = self._state
+            state, purpose = self._state, self.wanted()
             spec, now = state.spec, self._clock()
             opening = Opening(
                 state.federation,
@@ -494,7 +549,8 @@ class SecureAggregation:
                 spec.data_digest,
                 spec.labels_digest,
             )
-            everyone = None if purpose == "change" else frozenset(state.clients("active"))
+            is_change = purpose == "change"
+            everyone = None if is_change else frozenset(state.clients("active"))
             collector = Collector(
                 opening,
                 self._rules,
@@ -502,20 +558,37 @@ class SecureAggregation:
                 length=length(spec),
             )
             self._round = _MaskedRound(
-                opening, collector, everyone, now, now + state.settings.phase_for
+                opening,
+                collector,
+                everyone,
+                now,
+                now + state.settings.phase_for,
+                self._window() if is_change else None,
             )
             self._changed()
         return self._round
 
-    def _is_idle(self, turn: Turn) -> bool:
-        """Whether a client asks for a round that others have begun: it has no new request."""
+    def _reason_to_wait(self, turn: Turn) -> str | None:
+        """Why no round is opened for a client that asks for one; None if one is opened.
+
+        Without a schedule, a client that has no new request begins none. On one, everybody begins
+        the round of a window, and nobody another.
+        """
+        if self.wanted() != "change":
+            return None
+        if (schedule := self._schedule) is not None:
+            return None if self._window() is not None else schedule.next_round(self._now())
         applied = self._state.actor(turn.client, "client").sequence
-        return self.wanted() == "change" and turn.sequence == applied
+        return "" if turn.sequence == applied else None
 
     def wanted(self) -> Purpose:
-        """The purpose of the next round.
+        """The purpose of the next round: in a window, changes come first."""
+        return "change" if self._window() is not None else self.wanted_of_all() or "change"
 
-        With too few clients for a rebuild or an audit, changes may bring others back.
+    def wanted_of_all(self) -> Purpose | None:
+        """The rebuild or the audit that all clients are asked for.
+
+        With too few clients for either, changes may bring others back.
         """
         state, rules = self._state, self._state.spec.aggregation
         if (
@@ -524,10 +597,10 @@ class SecureAggregation:
             or len(state.clients("active")) < rules.fewest
             or state.clients("barred")  # whose samples are in the ledger, and who adds up nothing
         ):
-            return "change"
+            return None
         if state.storage.rounds.rebuilds():
             return "rebuild"
-        return "audit" if state.storage.audits.running() else "change"
+        return "audit" if state.storage.audits.running() else None
 
     # -- answering ---------------------------------------------------------------------------------
 
@@ -535,8 +608,9 @@ class SecureAggregation:
         aggregation = turn.aggregation
         if not aggregation:
             (self._rejoining.add if turn.reset else self._rejoining.discard)(turn.client)
-            if self._round is None and self._is_idle(turn):
-                return self._answer(turn, None, "closed")
+            self._give_way()
+            if self._round is None and (reason := self._reason_to_wait(turn)) is not None:
+                return self._answer(turn, None, "closed", reason=reason)
             current = self._opened()
             if current.collector.phase == "joining":
                 return self._answer(turn, current, "joining", opening=current.opening.to_json())
@@ -586,14 +660,21 @@ class SecureAggregation:
             "to": turn.digest,
         }
         waiting = current is not None and not content and opening is None
+        waiting |= phase == "closed" and reason != ""  # a window opens by itself
         data = payloads.sign("standing", answer, state.folder.key)
         return RoundStatus(data, waiting, self._version, self._due(current), turn.wait)
 
     def _due(self, current: _MaskedRound | None) -> float:
-        if current is None:  # an audit or a rebuild may have given way to changes
-            return max(0.0, self._changes_until - self._clock())
+        if current is None:
+            # An audit or a rebuild may have given way to changes; a window opens by itself.
+            given_way, schedule = max(0.0, self._changes_until - self._clock()), self._schedule
+            if given_way or schedule is None:
+                return given_way
+            return schedule.following(self._now()) - self._now()
         end = current.deadline
         if current.collector.phase == "joining":
+            if (left := self._left_to_join(current)) is not None:
+                return max(0.0, left)
             if current.everyone is not None or len(current.members) < self._rules.fewest:
                 return math.inf  # only a join changes it
             end = current.joined + self._state.settings.gather_for

@@ -57,6 +57,7 @@ class Service:
         *,
         upkeep: bool,
         seconds: Clock = time.monotonic,
+        schedule: Clock | None = None,
     ) -> None:
         self._state = state = ServerState(folder, settings, clock)
         self._report = report
@@ -69,7 +70,7 @@ class Service:
         self._requests = Requests(state, self._orders, self._audits)
         self._commands = Commands(state, self._orders, self._audits, self.upkeep)
         self._queue = Writer(self._requests.run, group_commit=settings.group_commit)
-        self.rounds = self._rounds(seconds) if state.spec.is_masked else None
+        self.rounds = self._rounds(seconds, schedule) if state.spec.is_masked else None
         self._published: tuple[int, bytes, str] | None = None  # a cache: version, file, digest
         if upkeep:
             self.upkeep.start()
@@ -83,6 +84,7 @@ class Service:
         mirrors: Sequence[Path] = (),
         clock: Clock = time.time,
         seconds: Clock = time.monotonic,
+        schedule: Clock | None = None,
         report: Report = no_report,
         hook: Hook = no_hook,
         upkeep: bool = True,
@@ -91,24 +93,31 @@ class Service:
     ) -> Self:
         """The server in this folder, as it was left.
 
-        `clock` says what time it is, `seconds` how long something takes.
+        `clock` says what time it is, `seconds` how long something takes. Rounds on a schedule
+        begin by `schedule`, or by `clock` if that is not given.
         """
         folder = ServerFolder.open(path, mirrors, hook, timeout, storage)
         try:
             return cls(
-                folder, settings or Settings(), clock, report, upkeep=upkeep, seconds=seconds
+                folder,
+                settings or Settings(),
+                clock,
+                report,
+                upkeep=upkeep,
+                seconds=seconds,
+                schedule=schedule,
             )
         except BaseException:
             folder.close()
             raise
 
-    def _rounds(self, seconds: Clock) -> SecureAggregation:
+    def _rounds(self, seconds: Clock, schedule: Clock | None) -> SecureAggregation:
         """Secure aggregation, which other federations do not load."""
         from expunge.server.secagg import SecureAggregation  # noqa: PLC0415
         from expunge.server.secagg_outcomes import Outcomes  # noqa: PLC0415
 
         outcomes = Outcomes(self._state, self._orders, self._audits, self.upkeep)
-        return SecureAggregation(self._state, self._queue, outcomes, seconds)
+        return SecureAggregation(self._state, self._queue, outcomes, seconds, schedule)
 
     # -- who we are --------------------------------------------------------------------------------
 
@@ -234,7 +243,7 @@ class Service:
                 "orders": self._orders.waiting(name) if is_client else [],
                 "rebuild": is_client
                 and self.rounds is not None
-                and self.rounds.wanted() == "rebuild",
+                and self.rounds.wanted_of_all() == "rebuild",
                 "rotations": [rotation.to_json() for rotation in state.rotations()],
                 "sequence": actor.sequence,
                 "spec": state.spec.to_dict(),

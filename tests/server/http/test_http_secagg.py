@@ -12,11 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from expunge import Aggregation, Spec
 from expunge.client import Agent, SyncResult
 from expunge.crypto import SigningKey
 from expunge.errors import CarrierError, ExpungeError
@@ -40,10 +42,18 @@ class Online:
     """A circle whose server is reached by HTTPS."""
 
     def __init__(
-        self, path: Path, clients: int, *, limits: Limits | None = None, **settings: Any
+        self,
+        path: Path,
+        clients: int,
+        *,
+        limits: Limits | None = None,
+        spec: Spec = SPEC,
+        **settings: Any,
     ) -> None:
         options = {"gather_for": GATHER, "phase_for": 30.0, "erase_within": 3600} | settings
-        self.circle = Circle(path, clients, settings=Settings(**options), seconds=time.monotonic)
+        self.circle = Circle(
+            path, clients, spec=spec, settings=Settings(**options), seconds=time.monotonic
+        )
         self.tls: TlsFiles = make_tls(path / "tls", [HOST])
         ready, said = threading.Event(), list[Listening]()
         self._thread = threading.Thread(
@@ -89,7 +99,8 @@ class Online:
             time.sleep(seconds)
 
         carrier.aggregate = counted  # type: ignore[method-assign]
-        return Agent(self.circle.stores[name], carrier, sleep=sleep, **options)
+        usual = {"now": self.circle.federation.clock, "sleep": sleep}
+        return Agent(self.circle.stores[name], carrier, **(usual | options))
 
     def in_threads(
         self, names: list[str], act: Callable[[Agent], SyncResult], patience: float = 60.0
@@ -164,6 +175,65 @@ def test_an_order_about_one_sample_at_one_of_three_clients_completes() -> None:
         *_, last = circle.entries("aggregated")
         assert (last["added"], last["deleted"]) == (0, 1)
         assert [member["client"] for member in last["clients"]] == circle.names
+
+
+EVERY, WINDOW = 3600, 300
+SCHEDULED = replace(SPEC, aggregation=Aggregation(fewest=3, every=EVERY, window=WINDOW))
+
+
+def test_an_order_about_one_sample_at_one_of_three_clients_completes_on_a_schedule() -> None:
+    """Nobody else ever changes anything; all sync every quarter of an hour."""
+    with online(3, spec=SCHEDULED, gather_for=3600.0) as place:
+        circle, clock = place.circle, place.circle.federation.clock
+        clock.now = clock.now // EVERY * EVERY + EVERY
+        circle.everybody_adds()
+        (sample,) = circle.add("c1", 1, "somebody")
+        done = place.in_threads(circle.names, lambda agent: agent.sync())
+        assert [len(one.receipts) for one in done.values()] == [1, 1, 1]
+        clock.now += WINDOW + 100
+        ask = circle.federation.operator.ask
+        number = circle.federation.operator.command("order", subject="somebody", days=1)["order"]
+        filed, in_vain = clock.now, 0
+        del circle.held["c1"][sample]
+        place.calls.clear()
+        while True:
+            clock.now = (clock.now // 900 + 1) * 900
+            done = place.in_threads(circle.names, lambda agent: agent.sync())
+            if ask("show-order", order=number)["state"] == "complete":
+                break
+            assert all("the next round begins on" in one.waiting for one in done.values())
+            assert not place.calls  # no client asks for a round
+            in_vain += 1
+        assert in_vain == 3
+        assert clock.now < filed + 86400
+        assert not place.slept
+        *_, last = circle.entries("aggregated")
+        assert (last["added"], last["deleted"]) == (0, 1)
+        assert [member["client"] for member in last["clients"]] == circle.names
+        circle.check_whole()
+
+
+def test_a_client_that_is_early_is_answered_when_the_window_begins() -> None:
+    with online(3, spec=SCHEDULED) as place:
+        circle, clock = place.circle, place.circle.federation.clock
+        begin = clock.now // EVERY * EVERY + EVERY
+        clock.now = begin - 30
+        circle.add("c0")
+        rounds = circle.service.rounds
+        assert rounds is not None
+
+        def come(agent: Agent) -> SyncResult:
+            if agent.store.name != "c0":
+                while not rounds._watching:
+                    time.sleep(0.01)
+                clock.now = begin
+                rounds.wake()
+            return agent.sync()
+
+        done = place.in_threads(circle.names, come)
+        assert len(done["c0"].receipts) == 1
+        assert not place.slept["c0"]
+        circle.check_whole()
 
 
 def test_five_clients_make_one_round_by_a_handful_of_calls_each() -> None:

@@ -436,6 +436,9 @@ class _Rounds:
             "JOIN members USING (position) WHERE client = ? AND sequence = ?", (client, sequence)
         )
 
+    def last(self) -> Membership | None:
+        return self._memberships.one("ORDER BY position DESC LIMIT 1")
+
     def apply(self, membership: Membership, members: Iterable[tuple[str, int]]) -> None:
         self._memberships.insert([membership])
         self._database.run_many(

@@ -468,6 +468,9 @@ class RoundTable(Protocol):
     def membership(self, client: str, sequence: int) -> Membership | None:
         """The round that has applied a client's request of this number."""
 
+    def last(self) -> Membership | None:
+        """The round that was applied last."""
+
     def apply(self, membership: Membership, members: Iterable[tuple[str, int]]) -> None:
         """A round has applied these requests, by client and number."""
 
