@@ -24,6 +24,7 @@ from expunge.secagg import Collector
 from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.wire.token import Token
+from support import seeds
 from support.federation import NOW, Clock, Federation, scratch
 
 RULES = Aggregation(fewest=3)
@@ -340,6 +341,17 @@ class Circle:
         state = self.service.state
         head = state.head.digest if state.head is not None else state.headless
         return state.ledger.exact_statistics().digest, state.record.round, head
+
+
+def settled(path: Path) -> Circle:
+    """A circle whose clients have all added something, in one round; it is closed, so that each
+    test takes a twin of it.
+    """
+    with seeds.apart("settled"), Circle(path) as circle:
+        circle.everybody_adds()
+        circle.go()
+        circle.check_whole()
+    return circle
 
 
 _Circle = TypeVar("_Circle", bound=Circle)

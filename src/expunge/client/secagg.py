@@ -226,9 +226,11 @@ class RoundPolicy:
         """The round whose sum was false and is in dispute, with this client's part in it; or ""."""
         if not self._store.recall(_ROSTERS):
             return ""
-        self._follow_log()
-        bound = self._bound(sequence)
-        return next(filter(None, (self._narrowed(parts).disputed for parts in bound)), "")
+        gone = self._gone()
+        for left in map(self._narrowed, self._bound(sequence)):
+            if left.disputed and remaining(left.parts, gone) == left.parts:
+                return left.disputed
+        return ""
 
     def _narrowed(self, agreed: set[Part]) -> Narrowed:
         """What the log has left of a sum that this client agreed to.

@@ -258,9 +258,9 @@ class SecureAggregation:
             is_late = self._clock() >= current.deadline
             silent = current.collector.awaited if is_late else frozenset[str]()
             try:
+                self._exclude_absent(current)
                 if current.collector.phase in _UNREVEALED:
                     self._require_current(current)
-                self._exclude_absent(current)
                 if not self._is_complete(current):
                     return
                 if current.collector.phase == "joining" and current.everyone is None:
@@ -296,9 +296,13 @@ class SecureAggregation:
             return False  # changes wait for a round with enough clients
         if joined >= set(self._state.clients("active", "must-rejoin")):
             return True
+        return self._has_gathered(current)
+
+    def _has_gathered(self, current: _MaskedRound) -> bool:
+        """Whether those that have joined need not wait for others any longer."""
         if (left := self._left_to_join(current)) is not None:
             return left <= 0.0
-        return now >= current.joined + self._state.settings.gather_for
+        return self._clock() >= current.joined + self._state.settings.gather_for
 
     def _left_to_join(self, current: _MaskedRound) -> float | None:
         """Seconds until the window ends in which a round is joined; None without a schedule."""
@@ -309,8 +313,8 @@ class SecureAggregation:
 
     def _exclude_absent(self, current: _MaskedRound) -> None:
         """Those that others wait for, to repeat a sum, may not be away for ever."""
-        time_is_up = self._clock() >= current.joined + self._state.settings.gather_for
-        if current.collector.phase == "joining" and current.everyone is None and time_is_up:
+        is_joining = current.collector.phase == "joining" and current.everyone is None
+        if is_joining and self._has_gathered(current):
             self._conclusions.disputes.exclude_absent(set(current.members))
 
     def _exclude_silent(self, current: _MaskedRound, silent: frozenset[str]) -> None:
