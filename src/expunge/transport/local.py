@@ -37,6 +37,8 @@ class LocalCarrier(Service):
         Whether a background thread erases at rest in time and finishes audits.
     seconds : callable, default time.monotonic
         Returns the seconds of a clock for durations.
+    schedule : callable or None, default None
+        Returns the time by which rounds on a schedule begin; None for `clock`.
 
     Examples
     --------
@@ -70,7 +72,7 @@ class LocalCarrier(Service):
             Seconds to wait for another process that has the folder open.
         **options
             As for `expunge.server.service.Service.open`: `settings`, `mirrors`, `clock`, `seconds`,
-            `report`, `hook`, `upkeep`, `storage`.
+            `schedule`, `report`, `hook`, `upkeep`, `storage`.
 
         Returns
         -------
