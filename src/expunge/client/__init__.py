@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from expunge._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from expunge.client.backlog import Backlog
     from expunge.client.enrolment import enrol
     from expunge.client.overview import Status
     from expunge.client.samples import Preview, Selection
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "Backlog",
     "ClientStore",
     "Loaded",
     "Preview",
@@ -29,6 +31,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Agent": "expunge.client.sync",
+        "Backlog": "expunge.client.backlog",
         "ClientStore": "expunge.client.store",
         "Loaded": "expunge.data.columns",
         "Preview": "expunge.client.samples",

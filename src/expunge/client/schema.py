@@ -96,4 +96,11 @@ MIGRATIONS: tuple[str, ...] = (
         sealed BLOB NOT NULL
     );
     """,
+    """
+    -- When what is pending may wait for more samples no longer, in seconds since 1970: NULL for additions that wait until there are enough.
+    ALTER TABLE samples ADD COLUMN due INTEGER;
+    UPDATE samples SET due = 0 WHERE state IN ('deleting', 'withdrawn');
+    -- When a quarter of the order's time has passed.
+    ALTER TABLE orders ADD COLUMN due INTEGER NOT NULL DEFAULT 0;
+    """,
 )
