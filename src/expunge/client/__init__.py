@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from expunge.client.backlog import Backlog
     from expunge.client.enrolment import enrol
     from expunge.client.overview import Status
+    from expunge.client.rarity import Rarity
     from expunge.client.samples import Preview, Selection
     from expunge.client.store import ClientStore
     from expunge.client.sync import Agent, SyncResult
@@ -20,6 +21,7 @@ __all__ = [
     "ClientStore",
     "Loaded",
     "Preview",
+    "Rarity",
     "Selection",
     "Status",
     "SyncResult",
@@ -35,6 +37,7 @@ __getattr__, __dir__ = lazy_names(
         "ClientStore": "expunge.client.store",
         "Loaded": "expunge.data.columns",
         "Preview": "expunge.client.samples",
+        "Rarity": "expunge.client.rarity",
         "Selection": "expunge.client.samples",
         "Status": "expunge.client.overview",
         "SyncResult": "expunge.client.sync",

@@ -25,6 +25,7 @@ from expunge.client.backlog import usual_due_time
 from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.client.outbox import Outbox
 from expunge.client.overview import ClientOverview
+from expunge.client.rarity import Rarity, rarity_of
 from expunge.client.samples import (
     BLOCK_SAMPLES,
     Preview,
@@ -349,6 +350,23 @@ class ClientStore(ClientOverview):
             if progress is not None:
                 progress(min(number * BLOCK_SAMPLES, len(slots)))
         return Statistics.snapshot(sums, by_construction=True)
+
+    @exclusive
+    def rarity(self) -> Rarity:
+        """Columns and classes that few of the pending samples have, whose sums show these samples
+        however many are sent together.
+
+        Returns
+        -------
+        Rarity
+            Counts and labels; false if nothing is rare.
+        """
+        query = (
+            "SELECT slot FROM samples WHERE sequence IS NULL AND state IN ('adding', 'deleting') "
+            "ORDER BY slot"
+        )
+        slots = [row[0] for row in self._database.rows(query)]
+        return rarity_of(self._spec, len(slots), self._samples.integers(self._spec, slots))
 
     @exclusive
     def answered(self, audit: str) -> bool:

@@ -214,6 +214,7 @@ MOST_GAMMA = 2.0**100
 _MOST_DIM = 1 << 16
 _MOST_PUBLICATION_BITS = 200
 _MOST_FEWEST_SAMPLES = 1 << 20
+_SHOWING = {"factor", "rows"}  # messages that show single samples
 _LATTICE_SAMPLES = 1024  # from whose sum lattice reduction recovers none
 _VERSION = 1
 
@@ -387,8 +388,8 @@ class Spec:
             "fewest_samples",
             _integer("fewest_samples", self.fewest_samples, 0, _MOST_FEWEST_SAMPLES),
         )
-        shown = " and ".join(kind for kind in self.messages if kind in ("factor", "rows"))
-        if self.fewest_samples and shown:
+        shown = " and ".join(kind for kind in self.messages if kind in _SHOWING)
+        if self.fewest_samples and not self.shows_only_sums:
             raise SpecError(
                 f"fewest_samples={self.fewest_samples} hides nothing where {shown} messages show "
                 "single samples: leave them out of messages, or choose fewest_samples=0"
@@ -439,6 +440,11 @@ class Spec:
         A federation that allows factor messages computes in float64 instead.
         """
         return "factor" not in self.messages
+
+    @property
+    def shows_only_sums(self) -> bool:
+        """Whether no kind of messages shows the server single samples: only sums over several."""
+        return not _SHOWING & set(self.messages)
 
     @property
     def is_masked(self) -> bool:
