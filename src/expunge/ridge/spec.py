@@ -222,10 +222,10 @@ _VERSION = 1
 def recommended_fewest_samples(width: int) -> int:
     """The `fewest_samples` to choose for features of this width: min(1024, 2 width).
 
-    The exact Gram of r samples is that of a lattice Z^r, turned: reduction with blocks of r/2
-    recovers the samples, in some 2^(0.146 r) steps, which nobody takes from r = 1024 on. For more
-    than twice as many samples as the features are wide, the Gram does not determine them. Neither
-    helps a column that few of the samples have, nor a class of few samples.
+    The exact Gram of r samples is that of the lattice Z^r, turned: reduction with blocks of r/2
+    recovers the samples, in some 2^(0.146 r) steps, which are too many from r = 1024 on. And with
+    twice as many samples as the features are wide, the Gram has fewer bits than they. Neither helps
+    a column that few of the samples have, nor a class of few samples.
     """
     return min(_LATTICE_SAMPLES, 2 * width)
 
