@@ -278,6 +278,17 @@ def test_a_restored_server_gets_what_is_held_however_few(ward: Ward, tmp_path: P
     assert ward.ledger.count == 1
 
 
+def test_what_a_restored_server_has_no_room_for_is_as_if_it_were_added_now(tmp_path: Path) -> None:
+    with make_store(tmp_path, replace(GRAM, dim=4), message="gram") as store:
+        store.add(ids(5), features(5), [0] * 5, now=NOW)
+        store.outbox.expedite(NOW)  # which was about that request only
+        store.outbox.compose()
+        store.outbox.settle(1, b"receipt")
+        store.outbox.compose(reset=True, sequence=2, most=3, largest=100)
+        store.outbox.settle(2, b"receipt")
+        assert store.backlog(now=NOW) == Backlog(2, FEWEST, None)
+
+
 # -- requests that are too large -------------------------------------------------------------------
 
 
