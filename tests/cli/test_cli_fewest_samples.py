@@ -156,6 +156,9 @@ def test_a_round_carries_few_samples_only_if_the_client_says_so(tmp_path: Path) 
         for _ in range(8):
             for folder in folders:
                 run("client", "sync", "--no-wait", "--dir", folder, code=None)
+        run("order", "file", "nobody", "--office", place.office)
+        printed = run("client", "sync", "--no-wait", "--dir", folders[1]).stdout
+        assert "Orders 1 to be answered after a round, when a quarter" in printed.words
         listed = value("client", "receipts", "--dir", folders[0])
         assert [one["samples_in_sum"] for one in listed["receipts"]] == [2]
         shown = run("client", "receipts", "--dir", folders[0]).stdout.words

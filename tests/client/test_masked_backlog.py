@@ -135,6 +135,19 @@ def test_enough_samples_go_out_in_the_round_that_a_cover_has_joined(circle: Circ
     circle.check_whole()
 
 
+@pytest.mark.parametrize("phase", ["joining", "sharing", "masking"])
+def test_a_change_that_becomes_too_small_in_a_round_leaves_zeros_there(
+    circle: Circle, phase: str
+) -> None:
+    ids, before = circle.add("c0", FEWEST), len(circle.entries("aggregated"))
+    circle.until(phase)
+    circle.forget("c0", ids[:1])
+    done = circle.go()
+    (entry,) = circle.entries("aggregated")[before:]
+    assert (entry["added"], entry["deleted"], len(entry["clients"])) == (0, 0, 4)
+    assert done["c0"].backlog == Backlog(FEWEST - 1, FEWEST, None)
+
+
 def test_the_decision_to_send_few_outlives_a_round_that_comes_to_nothing(circle: Circle) -> None:
     circle.add("c0", 1)
     assert circle.sync("c0", at_once=True).waiting

@@ -184,6 +184,8 @@ def show_synced(done: SyncResult, status: Status) -> list[RenderableType]:
         )
     )
     if not done.waiting and done.backlog is None:
+        later = "to be answered after a round, when a quarter of the time has passed, as by all"
+        rows += [("Orders", f"{status.orders:,} {later}")] if status.orders else []
         return [line("Up to date with the server.", GOOD), facts(rows)]
     rows.append(("Pending", _pending(status)))
     rows += [("Because", done.waiting)] if done.waiting else []

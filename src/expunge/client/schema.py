@@ -1,7 +1,7 @@
 """The client's tables, and how a database of an earlier version becomes one of this version.
 
 What can be read without the vault: how many samples there are, of which label, since when, in which
-state. Ids, subjects, features, targets and salts are sealed; ids and subjects are found by tags
+state, and when a deletion is due. Ids, subjects, features, targets and salts are sealed; ids and subjects are found by tags
 that only the vault's store key can make.
 """
 

@@ -721,15 +721,20 @@ class Masked:
 
         One that waits for a round is composed again, as long as it was never masked.
 
-        So what is added or forgotten while a client waits for others goes into the same round.
+        So what is added or forgotten while a client waits for others goes into the same round. If
+        what is left waits for more samples, the client stays in the round with zeros.
         """
         with self._outbox.turn:
             composed = self._outbox.composed()
             if composed is not None and (composed.reset or not self._is_stale(composed)):
                 return composed
+            is_in_round = self._contributor.purpose() == "change"
             if composed is not None:
                 self._outbox.abandon(composed.sequence, "")
-            return compose()
+            composition = compose()
+            if composition is None and is_in_round:
+                return self._composed(cover=True)
+            return composition
 
     def _is_stale(self, composition: Composition) -> bool:
         """Whether it must be composed again: it is outdated, or a cover whose round went on without
