@@ -16,10 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from expunge import Spec, Statistics, solve
 from expunge.client import Agent, Backlog, ClientStore, Selection
 from expunge.client.backlog import due_time, usual_due_time
+from expunge.client.trust import PendingOrder
 from expunge.errors import CarrierError, RefusedError
 from expunge.server.backup import restore
 from expunge.wire import request
 from expunge.wire.request import Header
+from expunge.wire.schema import time_text
 from support.agents import Home, add
 from support.clients import features, ids, make_store
 from support.federation import NOW, SPEC, scratch
@@ -86,9 +88,18 @@ def test_an_order_whose_deadline_has_passed_before_it_was_filed_is_due(
 def test_without_an_order_a_deletion_is_due_as_if_one_were_filed_now(ward: Ward) -> None:
     usual = ward.federation.operator.command("order", subject="nobody")["order"]
     shown = ward.federation.operator.ask("show-order", order=usual)
-    (order,) = ward.agent._updates.fetch().orders
-    assert order.filed == shown["filed"]
-    assert order.due(0) == usual_due_time(ward.now) == NOW + 7.5 * DAY
+    order = PendingOrder(usual, "nobody", shown["deadline"], shown["filed"])
+    assert order.due(NOW + 5 * DAY) == usual_due_time(ward.now) == NOW + 7.5 * DAY
+
+
+@given(filed=st.one_of(st.none(), st.integers(-99, 99)), left=st.integers(-99, 400))
+def test_no_server_makes_a_deletion_wait_longer_than_a_quarter_of_what_is_left(
+    filed: int | None, left: int
+) -> None:
+    """A server that says nothing of the filing, or names a time to come, gains nothing."""
+    said = None if filed is None else time_text(NOW + filed * DAY)
+    due = PendingOrder("o", "s", time_text(NOW + left * DAY), said).due(NOW)
+    assert due <= NOW + max(0, left) * DAY // 4
 
 
 # -- waiting ---------------------------------------------------------------------------------------

@@ -204,9 +204,9 @@ class PendingOrder:
 
     def due(self, heard: int) -> int:
         """When a quarter of its time has passed; counted from when it was `heard` of, if it does
-        not say when it was filed.
+        not say when it was filed, or says that it is yet to be.
         """
-        filed = heard if self.filed is None else schema.time_seconds(self.filed)
+        filed = heard if self.filed is None else min(heard, schema.time_seconds(self.filed))
         return due_time(filed, schema.time_seconds(self.deadline))
 
 
