@@ -10,10 +10,12 @@ from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from expunge import Aggregation, Spec, aggregator
 from expunge.aggregator import Aggregator, Forwarder
+from expunge.client import Selection
 from expunge.crypto import canonical
 from expunge.errors import (
     CarrierError,
@@ -27,7 +29,7 @@ from expunge.evidence import verify
 from expunge.evidence.log import read_entry
 from expunge.federation import Federation
 from expunge.server.service import Service
-from support.aggregators import Tree
+from support.aggregators import SPEC, Tree
 
 
 @pytest.fixture
@@ -381,3 +383,25 @@ def test_a_forwarder_outlives_a_server_that_does_not_answer(
     forward_until(heard, Forwarder(group, 0.01, report))
     assert isinstance(told[0], CarrierError)
     tree.check()
+
+
+def test_small_changes_wait_within_groups(tmp_path: Path) -> None:
+    """The spec of the root holds in its groups, so that what is forwarded is of no fewer samples;
+    a group that would show single samples is refused, and founded by the next attempt.
+    """
+    spec = replace(SPEC, messages=("group",), fewest_samples=3)
+    with Federation.found(tmp_path / "root", spec) as root:
+        token = root.token("north")
+        with pytest.raises(SpecError, match="leave them out of messages"):
+            Aggregator.found(tmp_path / "north", token, root.carrier)
+        north = Aggregator.found(tmp_path / "north", token, root.carrier, messages=("gram",))
+        clinic = north.group.client("clinic")
+        assert clinic.add(["a", "b"], np.eye(4)[:2], ["no", "yes"]) == []
+        assert north.sync().receipts == ()
+        assert len(clinic.add(["c"], np.eye(4)[2:3], ["yes"])) == 1
+        (receipt,) = north.sync().receipts
+        assert receipt.samples_in_sum == 3
+        clinic.store.forget(Selection(ids=["a"]))
+        assert clinic.sync().backlog is not None
+        assert len(clinic.sync(at_once=True).receipts) == 1
+        north.close()

@@ -121,6 +121,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert live_slots(self.store) == referred_slots(self.store)
 
     @invariant()
+    def every_deletion_is_due_at_some_time_and_nothing_else(self) -> None:
+        with files_of(self.store) as files:
+            rows = files.database.rows("SELECT DISTINCT state, due IS NULL FROM samples")
+        assert set(rows) <= {("adding", 1), ("live", 1), ("deleting", 0), ("withdrawn", 0)}
+
+    @invariant()
     def the_model_is_what_is_there(self) -> None:
         assert set(self.store.preview(Selection(everything=True)).ids) == set(self.model)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
-from expunge.client import ClientStore
+from expunge.client import Backlog, ClientStore
 from expunge.client.schema import MIGRATIONS
 from expunge.client.settings import spec_text
 from expunge.crypto import canonical
@@ -27,6 +28,7 @@ def take_back(database: sqlite3.Connection) -> None:
     """Bring a database back to the first version, by undoing what later ones made."""
     database.executescript(
         "DROP TABLE kept; DROP TABLE order_samples; "
+        "ALTER TABLE samples DROP COLUMN due; ALTER TABLE orders DROP COLUMN due; "
         "ALTER TABLE compositions DROP COLUMN doubtful; PRAGMA user_version = 1"
     )
     with closing(sqlite3.connect(":memory:")) as first:
@@ -70,3 +72,20 @@ def test_a_store_of_the_first_version(tmp_path: Path) -> None:
             False,
             (OrderAnswer(ORDER, 2),),
         )
+
+
+def test_deletions_of_before_due_times_wait_no_longer(tmp_path: Path) -> None:
+    """Nobody knows since when they have been pending."""
+    gram = replace(SPEC, messages=("gram",), fewest_samples=10)
+    with make_store(tmp_path, gram, message="gram") as store:
+        store.add(ids(3), features(3), [0, 1, 2], now=NOW)
+    with closing(sqlite3.connect(tmp_path / "store" / "client.db")) as database:
+        take_back(database)
+        database.execute("UPDATE samples SET state = 'deleting', held = 1 WHERE label = 0")
+        database.commit()
+    with ClientStore.open(tmp_path / "store") as store:
+        assert store.backlog(now=0.0) is None
+        store.outbox.compose()
+        store.outbox.settle(1, b"receipt")
+        store.add(["late"], features(1), [0], now=NOW)
+        assert store.backlog(now=NOW) == Backlog(samples=1, fewest=10, due=None)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from expunge import Grid, Spec
 from expunge.errors import ExpungeError, SpecError, SpecMismatchError
+from expunge.ridge.spec import recommended_fewest_samples
 
 DIGESTS = ("data_digest", "labels_digest", "head_digest", "policy_digest")
 
@@ -405,6 +406,24 @@ def test_from_dict_refuses_missing_keys_by_name(key: str) -> None:
         else rf"missing: \['{key}'\], unknown: \[\]",
     ):
         Spec.from_dict(content)
+
+
+@pytest.mark.parametrize(
+    ("width", "fewest"), [(1, 2), (4, 8), (511, 1022), (512, 1024), (513, 1024), (65_537, 1024)]
+)
+def test_the_fewest_samples_to_choose_grow_with_the_width_up_to_where_lattices_end(
+    width: int, fewest: int
+) -> None:
+    assert recommended_fewest_samples(width) == fewest
+
+
+@pytest.mark.parametrize(
+    ("messages", "sums"),
+    [(("gram",), True), (("group", "gram"), True), (("masked",), True), (("gram", "rows"), False)],
+)
+def test_whether_the_server_sees_only_sums(messages: tuple[str, ...], sums: bool) -> None:
+    assert classification(messages=messages).shows_only_sums == sums
+    assert not classification(messages=("factor",)).shows_only_sums
 
 
 def test_the_fewest_samples_are_written_if_there_is_a_rule() -> None:

@@ -357,7 +357,7 @@ def test_nobody_is_excluded_before_its_time_by_the_clients_clocks() -> None:
         said = set[str]()
         for _ in range(30):
             for name in others:
-                said.add(circle.sync(name, now=lambda: true).waiting)
+                said.add(circle.sync(name, wall_clock=lambda: true).waiting)
             circle.wait(GATHER)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c4"]]
         assert len(circle.entries("aggregated")) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from expunge.evidence import Bundle, read_bundle, render_bundle, verify
 from expunge.wire.request import OrderAnswer
 from expunge.wire.schema import time_text
 from support import seeds
-from support.federation import NOW, Clock, Federation, Party
+from support.federation import NOW, SPEC, Clock, Federation, Party
 
 DAY = 86400
 SUBJECT = "Ada Byron, 1815-12-10"
@@ -326,3 +327,18 @@ def test_a_closed_orders_subject_cannot_be_picked_out_of_candidates(
     for _, answer in rows:
         result = Envelope.from_bytes(bytes(answer), "result").unverified()
         assert result["result"]["nonce"] == ""
+
+
+@pytest.mark.parametrize(("fewest", "more"), [(0, set()), (8, {"filed"})])
+def test_clients_learn_when_an_order_was_filed_where_small_changes_wait(
+    tmp_path: Path, fewest: int, more: set[str]
+) -> None:
+    """Elsewhere they may be of a version that takes no other keys than it knows."""
+    spec = replace(SPEC, messages=("gram",), fewest_samples=fewest)
+    with Federation(tmp_path / "server", spec, clock=Clock()) as federation:
+        clinic = federation.enrol("clinic")
+        federation.operator.command("order", subject=SUBJECT, days=2)
+        federation.clock.now += DAY
+        (waiting,) = clinic.sync()["orders"]
+    assert set(waiting) == {"deadline", "order", "subject"} | more
+    assert waiting.get("filed") in (None, time_text(NOW))

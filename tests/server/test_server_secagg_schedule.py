@@ -357,7 +357,7 @@ def test_a_client_whose_clock_is_off_by_a_minute_takes_part(
     circle.everybody_adds()
     clock = circle.federation.clock
     for _ in range(9):
-        circle.sync("c0", now=lambda: clock() + ahead)
+        circle.sync("c0", wall_clock=lambda: clock() + ahead)
         circle.pass_round("c1", "c2")
     circle.check_whole()
     assert len(circle.rounds()) == 1
@@ -370,7 +370,7 @@ def test_a_client_whose_clock_is_wrong_waits_and_says_what_time_it_has(
     circle.at(0)
     circle.add("c0")
     clock, said = circle.federation.clock, circle.turns()
-    waiting = circle.sync("c0", now=lambda: clock() + ahead).waiting
+    waiting = circle.sync("c0", wall_clock=lambda: clock() + ahead).waiting
     assert waiting.startswith("by this client's clock it is ")
     assert circle.turns() == said
 

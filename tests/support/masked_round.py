@@ -156,16 +156,19 @@ class Circle:
             self.add(name)
 
     def forget(self, name: str, ids: list[str]) -> None:
-        self.stores[name].forget(Selection(ids=ids))
+        self.stores[name].forget(Selection(ids=ids), now=self.federation.clock())
         for one in ids:
             del self.held[name][one]
 
     def correct(self, name: str, sample: str) -> None:
         row, label = self.rng.standard_normal(self.spec.dim), int(self.rng.integers(2))
-        self.stores[name].correct(sample, feature=row, label=label)
+        now = self.federation.clock()
+        self.stores[name].correct(sample, feature=row, label=label, now=now)
         self.held[name][sample] = (row, label)
 
-    def sync(self, name: str, *, accept_restored: bool = False, **options: Any) -> SyncResult:
+    def sync(
+        self, name: str, *, accept_restored: bool = False, at_once: bool = False, **options: Any
+    ) -> SyncResult:
         """One sync of a client.
 
         What it masks now, and did not mask before, is of what it holds now.
@@ -174,18 +177,20 @@ class Circle:
         receipts, composed = set(store.documents("receipt")), store.outbox.composed()
         is_bound = composed is not None and store.recall("masked") == str(composed.sequence)
         try:
-            return self.agent(name, **options).sync(accept_restored=accept_restored)
+            return self.agent(name, **options).sync(
+                accept_restored=accept_restored, at_once=at_once
+            )
         finally:
             outstanding = store.outbox.composed()
             for sequence in {
                 *store.documents("receipt"),
-                *([] if outstanding is None else [outstanding.sequence]),
+                *([] if outstanding is None or outstanding.is_cover else [outstanding.sequence]),
             } - receipts:
                 if not is_bound or composed is None or sequence != composed.sequence:
                     self.offered[name, sequence] = dict(self.held[name])
 
     def agent(self, name: str, **options: Any) -> Agent:
-        usual = {"sleep": lambda _: None, "attempts": 1, "now": self.federation.clock}
+        usual = {"sleep": lambda _: None, "attempts": 1, "wall_clock": self.federation.clock}
         return Agent(self.stores[name], self.way, **(usual | options))
 
     def pass_round(self, *names: str) -> dict[str, SyncResult]:

@@ -148,3 +148,17 @@ def test_checks_name_the_field_and_how_it_was_reached() -> None:
     for wrong, problem in cases:
         with pytest.raises(FormatError, match=problem):
             check(wrong, "it")
+
+
+def test_optional_keys_are_checked_where_they_are_and_no_others_are_taken() -> None:
+    check = schema.objects({"a": schema.count}, optional={"b": schema.string})
+    assert check({"a": 1}, "it") == {"a": 1}
+    assert check({"a": 1, "b": ""}, "it") == {"a": 1, "b": ""}
+    for value, message in (
+        ({"a": 1, "b": 2}, "'b' of it must be a string"),
+        ({"b": ""}, r"it has the wrong keys; missing: \['a'\], unknown: \[\]"),
+        ({"a": 1, "c": 2}, r"it has the wrong keys; missing: \[\], unknown: \['c'\]"),
+        ([], "it must be an object, got list"),
+    ):
+        with pytest.raises(FormatError, match=message):
+            check(value, "it")

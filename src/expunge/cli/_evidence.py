@@ -66,6 +66,17 @@ def chains_from(folder: Path) -> list[KeyChain]:
     )
 
 
+def fewest_samples_from(folder: Path) -> int:
+    """The `fewest_samples` of the spec that a client's folder knows; 0 for other folders."""
+    from expunge.cli._connect import read_store  # noqa: PLC0415 - not for a key in a file
+    from expunge.client.folder import ClientFolder  # noqa: PLC0415
+    from expunge.client.overview import ClientOverview  # noqa: PLC0415
+
+    if not ClientFolder.is_at(folder):
+        return 0
+    return read_store(ClientOverview, folder, lambda store: store.spec.fewest_samples)[0]
+
+
 def store_head(store: ClientOverview) -> tuple[bytes, Head, Certificate] | None:
     """The newest head that a client has fetched: its file, itself, and its certificate; checked."""
     data = store.head()

@@ -10,11 +10,13 @@ from rich.console import RenderableType
 from expunge.cli._output import GOOD, WAITS, count, facts, line, next_steps, table, typed
 from expunge.evidence import Receipt
 from expunge.evidence.wording import moment
+from expunge.wire.schema import time_text
 
 if TYPE_CHECKING:
-    from expunge.client import Preview, Status, SyncResult
+    from expunge.client import Backlog, Preview, Rarity, Status, SyncResult
 
 _SHOWN = 12  # ids of samples
+_SHOWN_LABELS = 5
 
 
 def synced_value(done: SyncResult) -> dict[str, Any]:
@@ -29,18 +31,75 @@ def synced_value(done: SyncResult) -> dict[str, Any]:
         "head": done.head,
         "new_head": done.new_head,
         "waiting": done.waiting,
+        "backlog": backlog_value(done.backlog),
     }
+
+
+def backlog_value(backlog: Backlog | None) -> dict[str, Any] | None:
+    """What waits for more samples, as JSON."""
+    if backlog is None:
+        return None
+    return {
+        "samples": backlog.samples,
+        "fewest": backlog.fewest,
+        "due": None if backlog.due is None else time_text(backlog.due),
+        "uncounted": backlog.uncounted,
+    }
+
+
+def backlog_facts(backlog: Backlog | None) -> list[tuple[str, object]]:
+    """What waits for more samples, why, and until when, for `facts`; empty if nothing does."""
+    if backlog is None:
+        return []
+    apart = (
+        f" ({count(backlog.uncounted, 'sample')} of erasure orders counted only when these are due)"
+        if backlog.uncounted
+        else ""
+    )
+    until = (
+        f"when {backlog.fewest:,} are pending"
+        if backlog.due is None
+        else f"when {backlog.fewest:,} are pending, or with the first sync after "
+        f"{moment(time_text(backlog.due))}"
+    )
+    return [
+        (
+            "Waits for more",
+            (
+                f"{backlog.samples:,} of {count(backlog.fewest, 'sample')} pending{apart}: the sum "
+                "of fewer can reveal them to the server"
+            ),
+        ),
+        ("Goes out", until),
+    ]
+
+
+def rarity_in_words(rarity: Rarity) -> str:
+    """What few of the pending samples have, in a sentence."""
+    labels = [f"{label} ({number:,})" for label, number in rarity.labels.items()]
+    more = len(labels) - _SHOWN_LABELS
+    shown = ", ".join(labels[:_SHOWN_LABELS]) + (f" and {more:,} more" if more > 0 else "")
+    parts = [
+        *([count(rarity.columns, "feature column")] if rarity.columns else []),
+        *([f"{'label' if len(labels) == 1 else 'labels'} {shown}"] if labels else []),
+    ]
+    return (
+        f"Few of the {count(rarity.samples, 'pending sample')} have {' and '.join(parts)}: the sum "
+        "shows the server those samples, however many are sent together"
+    )
 
 
 def receipt_value(receipt: Receipt) -> dict[str, Any]:
     """A receipt, as JSON.
 
     That of a round of secure aggregation says nothing of this client's own numbers, which are null;
-    `aggregation` has those of all its clients together.
+    `aggregation` has those of all its clients together. `samples_in_sum` is of how many samples the
+    sum was that the server saw; null if it saw none.
     """
     entry = receipt.logged.entry
-    value = {"sequence": receipt.sequence, "index": receipt.logged.index}
+    value: dict[str, Any] = {"sequence": receipt.sequence, "index": receipt.logged.index}
     value |= {name: entry[name] for name in ("round", "time", "erased_by")}
+    value["samples_in_sum"] = receipt.samples_in_sum
     if not receipt.is_of_round:
         names = ("added", "deleted", "orders", "audits", "leave", "reset")
         return value | {name: entry[name] for name in names} | {"aggregation": None}
@@ -99,7 +158,8 @@ def show_synced(done: SyncResult, status: Status) -> list[RenderableType]:
             )
         )
         rows.append(("Erased at rest by", moment(receipt.logged.entry["erased_by"])))
-    deleted = "to be deleted in a round" if done.waiting and status.deleting else "deleted"
+    waits = (done.waiting or done.backlog) and status.deleting
+    deleted = "to be deleted" + (" in a round" if done.waiting else "") if waits else "deleted"
     rows += [
         (f"Order {order[:8]}", f"carried out: {count(preview.count, 'sample')} found and {deleted}")
         for order, preview in done.orders
@@ -123,10 +183,15 @@ def show_synced(done: SyncResult, status: Status) -> list[RenderableType]:
             ),
         )
     )
-    if not done.waiting:
+    if not done.waiting and done.backlog is None:
+        later = "to be answered after a round, when a quarter of the time has passed, as by all"
+        rows += [("Orders", f"{status.orders:,} {later}")] if status.orders else []
         return [line("Up to date with the server.", GOOD), facts(rows)]
-    rows += [("Pending", _pending(status)), ("Because", done.waiting)]
-    return [line("Not complete yet: other clients must take part.", WAITS), facts(rows)]
+    rows.append(("Pending", _pending(status)))
+    rows += [("Because", done.waiting)] if done.waiting else []
+    rows += backlog_facts(done.backlog)
+    cause = "other clients must take part" if done.waiting else "the change is of too few samples"
+    return [line(f"Not complete yet: {cause}.", WAITS), facts(rows)]
 
 
 def _pending(status: Status) -> str:
@@ -141,12 +206,19 @@ def _pending(status: Status) -> str:
 def show_way_on(done: SyncResult, sync: str, unserved: Path | None) -> list[RenderableType]:
     """How to continue pending work by this command; empty if there is none."""
     if not done.waiting:
-        return []
+        return show_way_out(done.backlog, sync)
     alone = "The server is not running, so no round can take place. Start it first:"
     return [
         *([] if unserved is None else [next_steps(f"expunge serve {typed(unserved)}", why=alone)]),
         next_steps(sync, why="Nothing is lost. The next sync continues from here:"),
     ]
+
+
+def show_way_out(backlog: Backlog | None, sync: str) -> list[RenderableType]:
+    """How to send what waits for more samples by this command; empty if nothing does."""
+    if backlog is None:
+        return []
+    return [next_steps(f"{sync} --now", why="To send them now, although they are so few:")]
 
 
 def preview_value(preview: Preview) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from expunge.ridge.spec import Aggregation, Spec
+from expunge.ridge.spec import Aggregation, Spec, recommended_fewest_samples
 from expunge.secagg import plan
 from expunge.secagg.plan import share_of
 from expunge.secagg.schedule import DAY, duration_text
@@ -16,6 +16,8 @@ def of_founding(spec: Spec, *, clients: int | None = None) -> list[str]:
     warnings = _small_gamma(spec)
     if spec.aggregation is not None:
         warnings += _aggregation(spec.aggregation, clients)
+    if spec.shows_only_sums:
+        warnings += _few_samples(spec)
     if not spec.is_exact:
         warnings.append(
             "This federation allows factor messages, so it computes in float64: its heads are not "
@@ -72,6 +74,20 @@ def _aggregation(rules: Aggregation, clients: int | None) -> list[str]:
                 "the server tells all the same. Enrol more clients"
             )
     return warnings
+
+
+def _few_samples(spec: Spec) -> list[str]:
+    fewest = recommended_fewest_samples(spec.width)
+    if spec.fewest_samples >= fewest:
+        return []
+    size = f"of {spec.fewest_samples:,} samples" if spec.fewest_samples else "of any size"
+    caution = (
+        f"Clients send changes {size}, and the server can compute samples from the exact sum of "
+        f"few. For this width, --fewest-samples {fewest} (the smaller of 1024 and twice the width) "
+        "lets a change wait until it is of that many samples, or a deletion in it is due. It "
+        "cannot be chosen later"
+    )
+    return [caution]
 
 
 def _small_gamma(spec: Spec) -> list[str]:

@@ -16,7 +16,17 @@ from expunge.cli import _command
 from expunge.cli._agent import agent_of, backbone_of, next_round, store_at, unserved
 from expunge.cli._command import command
 from expunge.cli._connect import carrier_to, sync_command
-from expunge.cli._format import preview_value, show_preview, show_synced, show_way_on, synced_value
+from expunge.cli._format import (
+    backlog_facts,
+    backlog_value,
+    preview_value,
+    rarity_in_words,
+    show_preview,
+    show_synced,
+    show_way_on,
+    show_way_out,
+    synced_value,
+)
 from expunge.cli._options import (
     FILE,
     PATH,
@@ -28,7 +38,17 @@ from expunge.cli._options import (
     wait_options,
     yes_option,
 )
-from expunge.cli._output import GOOD, Screen, count, line, next_steps, short_path, typed, unwrapped
+from expunge.cli._output import (
+    GOOD,
+    Screen,
+    count,
+    facts,
+    line,
+    next_steps,
+    short_path,
+    typed,
+    unwrapped,
+)
 from expunge.cli._samples import (
     LoadedSamples,
     asking_for_backbone,
@@ -153,7 +173,12 @@ def add(
             Screen.current().note(
                 f"{count(nobodys, 'sample')} {verb} no subject: erasure orders cannot find them"
             )
-        value = {"added": added, "without_subject": nobodys, "pending": True}
+        value: dict[str, Any] = {"added": added, "without_subject": nobodys, "pending": True}
+        if store.spec.shows_only_sums:
+            rarity = store.rarity()
+            value["rare"] = {"columns": rarity.columns, "labels": dict(rarity.labels)}
+            if rarity:
+                Screen.current().note(rarity_in_words(rarity))
         parts: list[RenderableType] = [
             unwrapped(f"{count(added, 'sample')} added to {folder}.", GOOD)
         ]
@@ -441,11 +466,12 @@ def _finish(
 
     What is `alone_too` is done even if the server knows the client no longer; anything else has
     failed then. Under secure aggregation what a round has not brought within `wait` seconds stays
-    pending as well, and that is said. On a schedule everything is left to the next sync.
+    pending as well, and so does a change of too few samples; that is said. On a schedule everything
+    is left to the next sync.
     """
     screen, scheduled = Screen.current(), next_round(store)
     if no_sync or scheduled:
-        pending = store.status()
+        pending, backlog = store.status(), store.backlog(now=time.time())
         waits = pending.adding + pending.deleting
         parts.append(
             line(
@@ -454,11 +480,16 @@ def _finish(
                 else f"{count(waits, 'change')} pending until the next sync."
             )
         )
+        sync = sync_command(store.path, store.address, at)
+        parts += [facts(backlog_facts(backlog))] if backlog else []
         if waits and scheduled:
             parts.append(line(f"{scheduled[0].upper()}{scheduled[1:]}. Sync then."))
-        if waits:
-            parts.append(next_steps(sync_command(store.path, store.address, at)))
-        screen.result(value | {"pending": bool(waits), "sync": None}, *parts)
+        parts += [next_steps(sync)] if waits else []
+        parts += show_way_out(backlog, sync)
+        screen.result(
+            value | {"pending": bool(waits), "backlog": backlog_value(backlog), "sync": None},
+            *parts,
+        )
         if waits and not no_sync:
             raise click.exceptions.Exit(_command.NOT_YET)
         return
@@ -481,6 +512,15 @@ def _finish(
         *show_synced(done, store.status()),
         *show_way_on(done, sync_command(store.path, store.address, at), unserved(store, at)),
     ]
-    screen.result(value | {"pending": bool(done.waiting), "sync": synced_value(done)}, *parts)
-    if done.waiting:
+    waits = bool(done.waiting or done.backlog)
+    screen.result(
+        value
+        | {
+            "pending": waits,
+            "backlog": backlog_value(done.backlog),
+            "sync": synced_value(done),
+        },
+        *parts,
+    )
+    if waits:
         raise click.exceptions.Exit(_command.NOT_YET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rich.console import RenderableType
 from expunge.cli import _command
 from expunge.cli._command import command
 from expunge.cli._connect import read_store, sync_command
-from expunge.cli._format import receipt_value
+from expunge.cli._format import backlog_facts, backlog_value, receipt_value, show_way_out
 from expunge.cli._identifiers import Identifier, resolve
 from expunge.cli._options import PATH, client_option
 from expunge.cli._output import (
@@ -28,11 +29,13 @@ from expunge.cli._output import (
     typed,
     unwrapped,
 )
+from expunge.client.backlog import Backlog
 from expunge.client.overview import ClientOverview, Status
 from expunge.client.settings import read_pins
 from expunge.crypto import Envelope
 from expunge.evidence import Receipt
 from expunge.evidence.rotation import chain_for
+from expunge.evidence.wording import sum_of
 from expunge.ridge.spec import Spec
 from expunge.storage.files import make_folder, write_whole
 
@@ -52,7 +55,7 @@ def status(folder: Path) -> None:
     Next:
       expunge client sync --dir hospital-a
     """
-    (overview, address, spec, round_), busy = read_store(ClientOverview, folder, _overview)
+    (overview, address, spec, round_, backlog), busy = read_store(ClientOverview, folder, _overview)
     pending = [
         *([f"{overview.adding:,} to be added"] if overview.adding else []),
         *([f"{overview.deleting:,} to be deleted"] if overview.deleting else []),
@@ -78,6 +81,7 @@ def status(folder: Path) -> None:
             "address": address,
             "spec": spec.digest,
             "aggregation": round_,
+            "backlog": backlog_value(backlog),
             "busy": busy,
         },
         title(f"Client {overview.name} {state}"),
@@ -85,6 +89,7 @@ def status(folder: Path) -> None:
             [
                 ("Samples", f"{overview.live:,}"),
                 ("Pending", ", ".join(pending) or "nothing"),
+                *backlog_facts(backlog),
                 (
                     "Last receipt",
                     f"request {overview.sequence}" if overview.sequence else "none yet",
@@ -119,15 +124,18 @@ def status(folder: Path) -> None:
             if overview.labels
             else []
         ),
+        *show_way_out(backlog, sync_command(folder, address)),
     )
 
 
 _REFUSED = ("The server refused the last request", "The last request did not take effect")
 
 
-def _overview(store: ClientOverview) -> tuple[Status, str, Spec, dict[str, Any] | None]:
+def _overview(
+    store: ClientOverview,
+) -> tuple[Status, str, Spec, dict[str, Any] | None, Backlog | None]:
     """A client's state, its server's address and the spec; with secure aggregation also whether a
-    round is in progress, and its pins.
+    round is in progress, and its pins; and what waits for more samples.
     """
     rounds = None
     if store.spec.is_masked:
@@ -135,7 +143,7 @@ def _overview(store: ClientOverview) -> tuple[Status, str, Spec, dict[str, Any] 
             "in_round": store.participation.read() is not None,
             "pins": len(read_pins(store.recall("pins"))),
         }
-    return store.status(), store.address, store.spec, rounds
+    return store.status(), store.address, store.spec, rounds, store.backlog(now=time.time())
 
 
 def _round_in_words(rounds: dict[str, Any]) -> str:
@@ -189,8 +197,14 @@ def receipts(number: str | None, folder: Path, output: Path | None) -> None:
       expunge verify receipt.json --trust hospital-a
     """
     screen = Screen.current()
-    (verified, documents), _ = read_store(
-        ClientOverview, folder, lambda store: (_receipts(store, number), store.documents("receipt"))
+    (verified, documents, fewest), _ = read_store(
+        ClientOverview,
+        folder,
+        lambda store: (
+            _receipts(store, number),
+            store.documents("receipt"),
+            store.spec.fewest_samples,
+        ),
     )
     data = {sequence: documents[sequence] for sequence in verified}
     if not verified:
@@ -199,8 +213,12 @@ def receipts(number: str | None, folder: Path, output: Path | None) -> None:
     written = [] if output is None else _write(output, data, alone=number is not None)
     values = [receipt_value(receipt) for receipt in verified.values()]
     screen.result(
-        {"receipts": values, "files": [str(path) for path in written]},
-        *_listed(list(verified.values())),
+        {
+            "receipts": values,
+            "fewest_samples": fewest,
+            "files": [str(path) for path in written],
+        },
+        *_listed(list(verified.values()), fewest),
         *(
             [next_steps(f"expunge verify {typed(written[-1])} --trust {typed(folder)}")]
             if written
@@ -209,9 +227,9 @@ def receipts(number: str | None, folder: Path, output: Path | None) -> None:
     )
 
 
-def _listed(verified: list[Receipt]) -> list[RenderableType]:
+def _listed(verified: list[Receipt], fewest: int) -> list[RenderableType]:
     """Receipts in a table; where some are of rounds, with the number of clients in each, and whose
-    samples are counted.
+    samples are counted; and which of them went out with few samples.
     """
     rounds = any(receipt.is_of_round for receipt in verified)
     rows = []
@@ -244,7 +262,12 @@ def _listed(verified: list[Receipt]) -> list[RenderableType]:
         "Samples are counted for all clients of a round together: a receipt does not show this "
         "client's own."
     )
-    return [*parts, *([line(note, QUIET, indent=2)] if rounds else [])]
+    few = [
+        line(f"Receipt {receipt.sequence} went out in a sum of {sum_of(number, fewest)}.", indent=2)
+        for receipt in verified
+        if (number := receipt.samples_in_sum) is not None and number < fewest
+    ]
+    return [*parts, *([line(note, QUIET, indent=2)] if rounds else []), *few]
 
 
 def _receipts(store: ClientOverview, given: str | None) -> dict[int, Receipt]:

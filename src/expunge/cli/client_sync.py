@@ -35,6 +35,12 @@ from expunge.kinds import MESSAGES
     is_flag=True,
     help="This folder was restored from a backup: drop what has been erased since.",
 )
+@click.option(
+    "--now",
+    "at_once",
+    is_flag=True,
+    help="Send what waits for more samples: the sum of so few can reveal them.",
+)
 @wait_options
 @at_option
 def sync(
@@ -44,6 +50,7 @@ def sync(
     accept_restored: bool,
     message: str | None,
     old_copy: bool,
+    at_once: bool,
     wait: float | None,
     at: str | None,
 ) -> None:
@@ -58,6 +65,10 @@ def sync(
     continues. If rounds are on a schedule, sync at the beginning of each window: every client takes
     part, also one that has nothing to change.
 
+    In a federation with --fewest-samples a change of fewer samples waits for more, and sync exits
+    with 7: additions until there are enough, deletions for at most a quarter of their order's time
+    (7.5 days without an order). With --now everything pending is sent.
+
     Example:
       expunge client sync --dir hospital-a
       expunge client sync --wait 600 --dir hospital-a
@@ -68,7 +79,7 @@ def sync(
     ):
         if message is not None:
             store.choose(message)
-        done = agent.sync(accept_restored=accept_restored)
+        done = agent.sync(accept_restored=accept_restored, at_once=at_once)
         status, idle = store.status(), unserved(store, at)
         way_on = show_way_on(done, sync_command(folder, store.address, at), idle)
     screen = Screen.current()
@@ -79,7 +90,7 @@ def sync(
         )
         raise click.exceptions.Exit(_command.FAILED)
     screen.result(synced_value(done), *show_synced(done, status), *way_on)
-    if done.waiting:
+    if done.waiting or done.backlog:
         raise click.exceptions.Exit(_command.NOT_YET)
 
 

@@ -75,6 +75,12 @@ _GRID_HELP = "DIGITS,FRACTION_BITS (a digit has 21 bits)"
     help="Pin a backbone by its fingerprint, or by any agreed text.",
 )
 @click.option("--messages", help="Messages that clients may send. [default: rows,gram]")
+@click.option(
+    "--fewest-samples",
+    type=click.IntRange(0),
+    metavar="N",
+    help="A change of fewer samples waits for more; with masked or gram messages. [default: 0]",
+)
 @rules_options
 @click.option(
     "--spec",
@@ -113,6 +119,9 @@ def init(
     still reveal them. With --every and --window rounds are on a schedule, in which all clients take
     part, so that the server does not see who changes something. This choice and its rules are
     permanent; --spec can set all of them.
+
+    With --fewest-samples a client sends a change only when it has that many samples to add and
+    delete, or when a deletion in it has waited for a quarter of its order's time. Also permanent.
 
     Example:
       expunge init federation --dim 768 --labels cat,dog --host server.example.org
@@ -157,6 +166,11 @@ def init(
                 ("Backbone", spec.backbone or "none pinned: clients supply features"),
                 ("Clients may send", ", ".join(spec.messages)),
                 *rounds_facts(spec, expected),
+                *(
+                    [("A change waits", f"until it is of {count(spec.fewest_samples, 'sample')}")]
+                    if spec.fewest_samples
+                    else []
+                ),
                 ("Reached at", unwrapped(", ".join(urls) or f"{layout.path}, on this machine")),
                 ("Operator's office", directory / "operator"),
                 ("Server's public key", directory / "server.pub"),
@@ -193,6 +207,8 @@ def _spec_file(given: dict[str, Any]) -> Spec:
             "--spec includes the rules of secure aggregation: give either --spec or "
             "--secure-aggregation"
         )
+    if given["fewest_samples"] is not None:
+        raise click.UsageError("--spec includes fewest_samples: leave out --fewest-samples")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as problem:
@@ -236,6 +252,7 @@ def _spec(given: dict[str, Any]) -> Spec:
         backbone=fingerprint,
         messages=messages,
         aggregation=rules,
+        fewest_samples=given["fewest_samples"] or 0,
     )
 
 

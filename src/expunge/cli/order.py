@@ -39,6 +39,7 @@ from expunge.errors import InputError, UnknownSampleError
 from expunge.evidence.wording import found_in, moment
 from expunge.kinds import OrderState
 from expunge.storage.files import write_whole
+from expunge.wire.payloads import ORDER_DAYS
 
 _RANK: dict[OrderState, int] = {"lost": 0, "overdue": 1, "open": 2, "complete": 3, "closed": 4}
 _STYLE: dict[OrderState, str] = {
@@ -71,7 +72,7 @@ def order() -> None:
 @click.option(
     "--days",
     type=click.IntRange(1, 3650),
-    default=30,
+    default=ORDER_DAYS,
     show_default=True,
     help="Days until the deadline.",
 )

@@ -13,7 +13,13 @@ from rich.text import Text
 
 from expunge.cli import _command
 from expunge.cli._command import command
-from expunge.cli._evidence import chains_from, head_from, key_from, rotations_from
+from expunge.cli._evidence import (
+    chains_from,
+    fewest_samples_from,
+    head_from,
+    key_from,
+    rotations_from,
+)
 from expunge.cli._options import FILE, FOLDER
 from expunge.cli._output import BAD, GOOD, QUIET, Screen, bullets, facts, line
 from expunge.errors import EvidenceError, ExpungeError, FormatError
@@ -94,17 +100,27 @@ def _finding(
     ] + trusted_chains[1:]
     given = None if head is None else head_from(head, chains)
     try:
-        return _verified(file.read_bytes(), chains, given)
+        fewest = 0 if trust is None else fewest_samples_from(trust)
+        return _verified(file.read_bytes(), chains, given, fewest)
     except (EvidenceError, FormatError) as problem:
         raise EvidenceError(f"{file} failed verification: {problem}") from problem
 
 
-def _verified(data: bytes, chains: Sequence[KeyChain], head: Head | None) -> VerifiedFile:
+def _verified(
+    data: bytes, chains: Sequence[KeyChain], head: Head | None, fewest: int
+) -> VerifiedFile:
     """What the evidence says; by the first chain, if none of them signed it."""
     now, problems = time_text(time.time()), []
     for chain in chains:
         try:
-            return verified(data, chain.pinned, head=head, now=now, rotations=chain.envelopes)
+            return verified(
+                data,
+                chain.pinned,
+                head=head,
+                now=now,
+                rotations=chain.envelopes,
+                fewest_samples=fewest,
+            )
         except (EvidenceError, FormatError) as problem:
             problems.append(problem)
     raise problems[0]

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from expunge._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from expunge.client.backlog import Backlog
     from expunge.client.enrolment import enrol
     from expunge.client.overview import Status
+    from expunge.client.rarity import Rarity
     from expunge.client.samples import Preview, Selection
     from expunge.client.store import ClientStore
     from expunge.client.sync import Agent, SyncResult
@@ -15,9 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "Backlog",
     "ClientStore",
     "Loaded",
     "Preview",
+    "Rarity",
     "Selection",
     "Status",
     "SyncResult",
@@ -29,9 +33,11 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Agent": "expunge.client.sync",
+        "Backlog": "expunge.client.backlog",
         "ClientStore": "expunge.client.store",
         "Loaded": "expunge.data.columns",
         "Preview": "expunge.client.samples",
+        "Rarity": "expunge.client.rarity",
         "Selection": "expunge.client.samples",
         "Status": "expunge.client.overview",
         "SyncResult": "expunge.client.sync",

@@ -126,10 +126,13 @@ class Direct:
         trust: Trust,
         retry: Retry,
         recompute: Recompute | None,
+        *,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._outbox = store.outbox
         self._carrier = carrier
+        self._wall_clock = wall_clock
         self._trust = trust
         self._retry = retry
         self._recompute = recompute
@@ -139,8 +142,8 @@ class Direct:
     # -- composing ---------------------------------------------------------------------------------
 
     def compose(self) -> Composition | None:
-        """The next request, if anything is pending; what is too large is measured by what the
-        server takes now.
+        """The next request, if anything is pending that does not wait for more samples; what is too
+        large is measured by what the server takes now.
         """
         try:
             return self._compose()
@@ -154,7 +157,10 @@ class Direct:
 
     def _compose(self) -> Composition | None:
         return self._outbox.compose(
-            most=self._samples_at_most(), largest=self._largest(), recompute=self._recompute
+            waits=self._store.backlog(now=self._wall_clock()) is not None,
+            most=self._samples_at_most(),
+            largest=self._largest(),
+            recompute=self._recompute,
         )
 
     def compose_reset(self, sequence: int) -> Composition | None:
@@ -168,14 +174,18 @@ class Direct:
         )
 
     def _samples_at_most(self) -> int:
-        """How many samples a request may have so that its bytes stay within what the server
-        takes.
+        """How many samples a request may have so that its bytes stay within what the server takes;
+        enough that none of several requests need be of too few.
         """
         spec = self._store.spec
         room = min(self._server_limit(), _LARGEST) // 2
         each = 64 + (8 * spec.dim + 8 * spec.columns if self._store.message == "rows" else 0)
-        most = max(1, room // each)
+        most = max(self._least(), room // each)
         return most if self._most is None else min(most, self._most)
+
+    def _least(self) -> int:
+        """What a request may always have."""
+        return max(1, 2 * self._store.spec.fewest_samples)
 
     def _largest(self) -> int:
         """How many bytes a request may have that cannot be divided."""
@@ -224,11 +234,11 @@ class Direct:
         return True
 
     def divide(self, composition: Composition) -> bool:
-        """Halve the number of samples."""
-        samples = composition.added + composition.deleted
-        if samples > 1:
-            self._most = samples // 2
-        return samples > 1
+        """Halve the number of samples, as long as the rest is of enough."""
+        samples, least = composition.added + composition.deleted, self._least()
+        if samples > least:
+            self._most = max(samples // 2, least)
+        return samples > least
 
     def restart(self, sequence: int) -> int:
         """The same number: no other request has it."""

@@ -25,6 +25,7 @@ import numpy as np
 
 from expunge import kinds
 from expunge.client import states
+from expunge.client.backlog import expedite
 from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.client.samples import Block, Recompute, SampleTable
 from expunge.client.settings import ClientSettings, checkpoint_text, spec_of, spec_text
@@ -103,6 +104,9 @@ class Chooser:
     def next(self, spec: Spec, kind: MessageKind, most: int | None, largest: int | None) -> Choice:
         """Pending deletions, those for orders first, each with the sample that replaces it; then
         the other additions.
+
+        Where everything is too much for one request, none of its parts is of fewer samples than
+        the spec's `fewest_samples`, if `most` is twice as many.
         """
         replaced = dict(
             self._database.rows(
@@ -122,8 +126,10 @@ class Chooser:
             new = [slot for slot in (replaced.pop(deleted) for deleted in old) if slot is not None]
             if most is None or len(chosen) + len(old) + len(new) <= most:
                 chosen += [*old, *new]
-            elif chosen:
+            elif len(chosen) >= max(1, spec.fewest_samples):
                 return Choice(chosen, False, kind)
+            elif len(old) + len(new) <= most:
+                return Choice([*old, *new], False, kind)
             elif other := fitting(
                 spec, kind, largest, added=len(new), deleted=len(old), orders=len(orders)
             ):
@@ -178,10 +184,13 @@ class Chooser:
             return Choice([*staying, *going], True, "gram")
         return Choice([*staying[:most], *going], False, kind)
 
-    def unanswered(self) -> list[str]:
-        """Orders that wait for an answer."""
-        query = "SELECT id FROM orders WHERE sequence IS NULL AND answered = 0 ORDER BY id"
-        return [row[0] for row in self._database.rows(query)]
+    def unanswered(self, now: float | None = None) -> list[str]:
+        """Orders that wait for an answer, and are due at this time, if one is given."""
+        query = (
+            "SELECT id FROM orders WHERE sequence IS NULL AND answered = 0 "
+            "AND (?1 IS NULL OR due <= ?1) ORDER BY id"
+        )
+        return [row[0] for row in self._database.rows(query, (now,))]
 
     def answerable(self, choice: Choice) -> list[str]:
         """Orders that wait for an answer, and all of whose samples are deleted by this request or
@@ -288,13 +297,15 @@ class Outbox:
         reset: bool = False,
         cover: bool = False,
         withheld: Collection[str] = (),
+        waits: bool = False,
         sequence: int | None = None,
         most: int | None = None,
         largest: int | None = None,
         recompute: Recompute | None = None,
     ) -> Composition | None:
         """Freeze what is pending into the next request; None if nothing is, unless it is a `cover`
-        for a round. Orders that are `withheld` are not answered yet.
+        for a round. Orders that are `withheld` are not answered yet. While the backlog `waits`, no
+        samples are taken.
 
         Answers to audits travel alone, so that it is plain which samples they are of. A reset takes
         every sample that stays, leaves out those that are being deleted, and answers no orders,
@@ -310,7 +321,7 @@ class Outbox:
         nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
         if len(nonce) != NONCE_BYTES:
             raise InputError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
-        choice = self._choice(kind, most, largest, alone=bool(audits), reset=reset)
+        choice = self._choice(kind, most, largest, alone=bool(audits) or waits, reset=reset)
         disclosed = kind != "masked"
         # What a round carries is not disclosed: orders and farewells follow it.
         answers = not (audits or reset) and (disclosed or not choice.slots)
@@ -466,9 +477,19 @@ class Outbox:
         return self._database.row(query) is not None
 
     @exclusive
-    def unanswered(self) -> list[str]:
-        """The orders that no request answers yet."""
-        return self._chooser.unanswered()
+    def unanswered(self, *, now: float | None = None) -> list[str]:
+        """The orders that no request answers yet; only those that are due, if it is said what time
+        it is `now`.
+        """
+        return self._chooser.unanswered(now)
+
+    @exclusive
+    def expedite(self, now: float) -> None:
+        """Send what is pending at this time with the next request, however few samples they are;
+        noted durably.
+        """
+        with self._database.transaction() as changes:
+            expedite(changes, now)
 
     # -- offering ----------------------------------------------------------------------------------
 

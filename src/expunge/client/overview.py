@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from expunge.client.backlog import Backlog, read_backlog
 from expunge.client.folder import ClientFolder, exclusive
 from expunge.client.settings import ClientSettings
 
@@ -251,4 +252,25 @@ class ClientOverview(ClientSettings):
             leaving=self.recall("leaving") == "1",
             left=self.recall("left") == "1",
             gone=self.gone and self.recall("left") != "1",
+        )
+
+    @exclusive
+    def backlog(self, *, now: float) -> Backlog | None:
+        """What is pending and waits for more samples, by the spec's `fewest_samples`.
+
+        Parameters
+        ----------
+        now : float
+            The time, in seconds since 1970.
+
+        Returns
+        -------
+        Backlog or None
+            None if nothing is pending, or if it goes out with the next sync.
+        """
+        spec = self._spec
+        if not spec.fewest_samples or self.recall("leaving") == "1":
+            return None
+        return read_backlog(
+            self._database, fewest=spec.fewest_samples, now=now, masked=spec.is_masked
         )

@@ -787,6 +787,18 @@ class SampleTable:
             else:
                 yield _verified(spec, _with_features(spec, opened, recompute))
 
+    def integers(self, spec: Spec, slots: Sequence[int]) -> Iterator[Rows]:
+        """The integers of pending samples, whose features are kept, a block at a time; those added
+        last need not be opened, and stay in memory.
+        """
+        for start in range(0, len(slots), BLOCK_SAMPLES):
+            chunk = slots[start : start + BLOCK_SAMPLES]
+            recent = self._recent.get(tuple(self.commitments(chunk)))
+            if recent is not None and recent[0] == spec:
+                yield recent[1].rows
+            else:
+                yield _verified(spec, _with_features(spec, self.open(chunk), None)).rows
+
     # -- features that are not kept ----------------------------------------------------------------
 
     def keep_features(self, spec: Spec, slots: Sequence[int], recompute: Recompute | None) -> None:

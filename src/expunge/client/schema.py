@@ -1,7 +1,7 @@
 """The client's tables, and how a database of an earlier version becomes one of this version.
 
 What can be read without the vault: how many samples there are, of which label, since when, in which
-state. Ids, subjects, features, targets and salts are sealed; ids and subjects are found by tags
+state, and when a deletion is due. Ids, subjects, features, targets and salts are sealed; ids and subjects are found by tags
 that only the vault's store key can make.
 """
 
@@ -95,5 +95,12 @@ MIGRATIONS: tuple[str, ...] = (
         slot INTEGER NOT NULL,
         sealed BLOB NOT NULL
     );
+    """,
+    """
+    -- When what is pending may wait for more samples no longer, in seconds since 1970: NULL for additions that wait until there are enough.
+    ALTER TABLE samples ADD COLUMN due INTEGER;
+    UPDATE samples SET due = 0 WHERE state IN ('deleting', 'withdrawn');
+    -- When a quarter of the order's time has passed.
+    ALTER TABLE orders ADD COLUMN due INTEGER NOT NULL DEFAULT 0;
     """,
 )

@@ -21,7 +21,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -852,7 +852,9 @@ class Masked:
         store: ClientStore,
         contributor: Contributor,
         recompute: Recompute | None,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        self._wall_clock = wall_clock
         self._direct = direct
         self._store = store
         self._outbox = store.outbox
@@ -860,22 +862,36 @@ class Masked:
         self._recompute = recompute
 
     def compose(self) -> Composition | None:
-        """Everything that is pending: a sum is as large for any number of samples.
+        """Everything that is pending, unless it waits for more samples: a sum is as large for any
+        number of samples.
 
-        An order is answered after a round that this client has been in since it heard of it,
-        whether it holds anything of the person or not. So the answer says nothing.
+        An order is answered after a round that this client has been in since it heard of it, and
+        where small changes wait, since the order was due, whether it holds anything of the person
+        or not. So the answer says nothing.
         """
-        withheld = self._orders_before_a_round()
+        return self._composed(cover=False)
+
+    def _composed(self, *, cover: bool) -> Composition | None:
+        now = self._wall_clock()
+        due = self._outbox.unanswered(now=now if self._store.spec.fewest_samples else None)
+        early = [order for order in self._outbox.unanswered() if order not in due]
+        before = self._orders_before_a_round(due)
         return self._outbox.compose(
-            cover=bool(withheld), withheld=withheld, recompute=self._recompute
+            cover=cover or bool(before),
+            withheld=[*early, *before],
+            waits=self._waits(now),
+            recompute=self._recompute,
         )
 
-    def _orders_before_a_round(self) -> list[str]:
-        """The orders that this client has heard of since its last round."""
-        store, unanswered = self._store, self._outbox.unanswered()
+    def _waits(self, now: float) -> bool:
+        return self._store.backlog(now=now) is not None
+
+    def _orders_before_a_round(self, due: Sequence[str]) -> list[str]:
+        """Those of the orders whose answer is due that were not yet due at the last round."""
+        store = self._store
         text, newest = store.recall(_ORDERS) or "{}", store.recall(_LAST) or ""
         heard: dict[str, str] = canonical.decode(text.encode("ascii"))
-        known = {order: heard.get(order, newest) for order in unanswered}
+        known = {order: heard.get(order, newest) for order in due}
         if known != heard:
             store.remember({_ORDERS: canonical.encode(known).decode("ascii")})
         return [order for order, last in known.items() if last == newest]
@@ -890,22 +906,29 @@ class Masked:
 
         One that waits for a round is composed again, as long as it was never masked.
 
-        So what is added or forgotten while a client waits for others goes into the same round.
+        So what is added or forgotten while a client waits for others goes into the same round. If
+        what is left waits for more samples, the client stays in the round with zeros.
         """
         with self._outbox.turn:
             composed = self._outbox.composed()
             if composed is not None and (composed.reset or not self._is_stale(composed)):
                 return composed
+            is_in_round = self._contributor.purpose() == "change"
             if composed is not None:
                 self._outbox.abandon(composed.sequence, "")
-            return compose()
+            composition = compose()
+            if composition is None and is_in_round:
+                return self._composed(cover=True)
+            return composition
 
     def _is_stale(self, composition: Composition) -> bool:
         """Whether it must be composed again: it is outdated, or a cover whose round went on without
         this client, and which must not begin another.
         """
         if composition.is_cover and not self._contributor.is_bound(composition.sequence):
-            return self._contributor.purpose() is None or self._outbox.is_outdated()
+            return self._contributor.purpose() is None or (
+                self._outbox.is_outdated() and not self._waits(self._wall_clock())
+            )
         return self.is_outdated(composition)
 
     def is_outdated(self, composition: Composition) -> bool:
@@ -964,7 +987,7 @@ class Masked:
                 return
             if not self._contributor.is_joining():
                 return
-            composition = self._outbox.compose(cover=True, recompute=self._recompute)
+            composition = self._composed(cover=True)
             if composition is not None:
                 self.deliver(composition)
 

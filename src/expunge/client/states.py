@@ -36,6 +36,9 @@ deleting is gone, and what is forgotten from then on is gone at once (`remove`).
 An order waits for every sample of its subject (`order_samples`), and each sample is counted by one
 order (`order_id`): the first that is still to be answered.
 
+`due` is the time from which a pending sample waits for others no longer (`expunge.client.backlog`).
+A deletion has the earliest time at which it was ever due; a live sample has none.
+
 Every function here works within a transaction of its caller and returns the vault slots of the
 samples that are gone.
 """
@@ -51,9 +54,9 @@ COUNTED = "(state IN ('live', 'deleting') OR (state = 'withdrawn' AND held = 1))
 ADDED = "state IN ('adding', 'live', 'withdrawn')"  # by the request that the sample takes part in
 
 
-def forget(changes: Database, slots: Iterable[int], order: str | None) -> list[int]:
-    """What a person asks for, or an erasure order; samples that are being deleted already only
-    learn of the order.
+def forget(changes: Database, slots: Iterable[int], order: str | None, due: int) -> list[int]:
+    """What a person asks for, or an erasure order, due at this time; samples that are being deleted
+    already only learn of the order.
     """
     wanted = [(slot,) for slot in slots]
     gone: list[int] = []
@@ -61,9 +64,15 @@ def forget(changes: Database, slots: Iterable[int], order: str | None) -> list[i
         gone += [row[0] for row in changes.rows(_UNSENT, (slot,))]
     changes.run_many("DELETE FROM samples WHERE slot = ?", [(slot,) for slot in gone])
     changes.run_many(
-        "UPDATE samples SET state = CASE WHEN sequence IS NULL THEN 'deleting' ELSE 'withdrawn' END"
+        "UPDATE samples SET due = min(?, coalesce(due, ?)) WHERE slot = ? "
+        "AND state IN ('deleting', 'withdrawn')",
+        [(due, due, slot) for (slot,) in wanted],
+    )
+    changes.run_many(
+        "UPDATE samples SET due = ?, "
+        "state = CASE WHEN sequence IS NULL THEN 'deleting' ELSE 'withdrawn' END"
         " WHERE slot = ? AND state IN ('adding', 'live')",
-        wanted,
+        [(due, slot) for (slot,) in wanted],
     )
     if order is not None:
         changes.run_many(_COUNT_FOR, [(order, slot) for (slot,) in wanted])
@@ -124,7 +133,7 @@ def settle(changes: Database, sequence: int, *, reset: bool = False) -> list[int
             "AND sequence IS NULL"
         )
     changes.run(
-        "UPDATE samples SET state = 'live', sequence = NULL, held = 1, replaces = NULL"
+        "UPDATE samples SET state = 'live', sequence = NULL, held = 1, replaces = NULL, due = NULL"
         " WHERE state IN ('adding', 'live') AND sequence = ?",
         (sequence,),
     )

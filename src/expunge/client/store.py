@@ -11,6 +11,7 @@ A store may be opened read-only while another process works on it: a snapshot th
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.client import states
+from expunge.client.backlog import usual_due_time
 from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.client.outbox import Outbox
 from expunge.client.overview import ClientOverview
+from expunge.client.rarity import Rarity, rarity_of
 from expunge.client.samples import (
     BLOCK_SAMPLES,
     Preview,
@@ -349,6 +352,23 @@ class ClientStore(ClientOverview):
         return Statistics.snapshot(sums, by_construction=True)
 
     @exclusive
+    def rarity(self) -> Rarity:
+        """Columns and classes that few of the pending samples have, whose sums show these samples
+        however many are sent together.
+
+        Returns
+        -------
+        Rarity
+            Counts and labels; false if nothing is rare.
+        """
+        query = (
+            "SELECT slot FROM samples WHERE sequence IS NULL AND state IN ('adding', 'deleting') "
+            "ORDER BY slot"
+        )
+        slots = [row[0] for row in self._database.rows(query)]
+        return rarity_of(self._spec, len(slots), self._samples.integers(self._spec, slots))
+
+    @exclusive
     def answered(self, audit: str) -> bool:
         """Whether an audit has been answered.
 
@@ -461,6 +481,7 @@ class ClientStore(ClientOverview):
         label: Any = None,
         source: str | None = None,
         recompute: Recompute | None = None,
+        now: float | None = None,
     ) -> bool:
         """Give a sample another feature or label: one deletion and one addition, which travel in
         one request.
@@ -479,6 +500,9 @@ class ClientStore(ClientOverview):
             The new source; required with `feature` if the store keeps no features.
         recompute : callable or None, default None
             Takes a list of sources and returns their features; for stores that keep none.
+        now : float or None, default None
+            The time, in seconds since 1970, from which the deletion may wait for more samples, if
+            the spec has `fewest_samples`; None for the present.
 
         Returns
         -------
@@ -502,6 +526,7 @@ class ClientStore(ClientOverview):
                 "this store keeps no features: give source=, from which the new feature can be "
                 "computed again"
             )
+        due = usual_due_time(time.time() if now is None else now)
         slot, unsent, added = self._samples.current(sample)
         (fresh,) = self._folder.vault.new()
         try:
@@ -524,7 +549,7 @@ class ClientStore(ClientOverview):
                 if names == old.names and self._samples.is_committed(self._spec, old, rows):
                     raise _UnchangedError
                 earlier = changes.value("SELECT replaces FROM samples WHERE slot = ?", (slot,))
-                gone = states.forget(changes, [slot], None)
+                gone = states.forget(changes, [slot], None, due)
                 replaces = earlier if unsent else slot
                 self._samples.insert_one(
                     self._spec, fresh, names, content, rows, now=added, replaces=replaces
@@ -563,7 +588,13 @@ class ClientStore(ClientOverview):
 
     @exclusive
     def forget(
-        self, selection: Selection, *, order: str | None = None, recompute: Recompute | None = None
+        self,
+        selection: Selection,
+        *,
+        order: str | None = None,
+        recompute: Recompute | None = None,
+        now: float | None = None,
+        due: int | None = None,
     ) -> Preview:
         """Delete the samples of a selection, pending until the receipt; samples that were never
         sent are erased at once.
@@ -580,6 +611,12 @@ class ClientStore(ClientOverview):
             answered is, because the server asks again only if the answer was lost.
         recompute : callable or None, default None
             Takes a list of sources and returns their features; for stores that keep none.
+        now : float or None, default None
+            The time, in seconds since 1970, from which the deletion may wait for more samples, if
+            the spec has `fewest_samples`; None for the present.
+        due : int or None, default None
+            When the deletion waits for more samples no longer, in seconds since 1970; None for when
+            an order that is filed `now`, with the usual deadline, would be due.
 
         Returns
         -------
@@ -600,7 +637,9 @@ class ClientStore(ClientOverview):
         ):
             return Preview()
         selected = self._samples.find(selection, self._spec, for_order=order is not None)
-        self._forget(selected, order=order, recompute=recompute)
+        if due is None:
+            due = usual_due_time(time.time() if now is None else now)
+        self._forget(selected, order=order, recompute=recompute, due=due)
         return self._preview(selected)
 
     @exclusive
@@ -623,7 +662,7 @@ class ClientStore(ClientOverview):
             A recomputed feature is not the one that was committed to; nothing is deleted.
         """
         selected = self._samples.find(Selection(everything=True), self._spec)
-        self._forget(selected, recompute=recompute, leaving=True)
+        self._forget(selected, recompute=recompute, due=0, leaving=True)
         return self._preview(selected)
 
     @exclusive
@@ -647,6 +686,7 @@ class ClientStore(ClientOverview):
         *,
         order: str | None = None,
         recompute: Recompute | None,
+        due: int,
         leaving: bool = False,
     ) -> None:
         self._samples.drop_recent()
@@ -658,9 +698,12 @@ class ClientStore(ClientOverview):
                     self._samples.keep_features(
                         self._spec, [sample.slot for sample in selected if sample.sent], recompute
                     )
-                gone = states.forget(changes, [sample.slot for sample in selected], order)
+                slots = [sample.slot for sample in selected]
+                gone = states.forget(changes, slots, order, due)
                 if order is not None:
-                    changes.run("INSERT OR REPLACE INTO orders (id) VALUES (?)", (order,))
+                    changes.run(
+                        "INSERT OR REPLACE INTO orders (id, due) VALUES (?, ?)", (order, due)
+                    )
             if leaving:
                 put_settings(changes, {"leaving": "1", **({"left": "1"} if self.gone else {})})
         if gone:

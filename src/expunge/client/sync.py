@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from expunge.client.backlog import Backlog
 from expunge.client.delivery import Delivery, Direct, PendingError, Retry
 from expunge.client.outbox import Composition
 from expunge.client.samples import Preview, Progress, Recompute, Selection
@@ -104,6 +105,8 @@ class SyncResult:
         Whether the server was restored from a backup, and got everything again.
     waiting : str
         What a round of secure aggregation waits for; empty if nothing.
+    backlog : Backlog or None
+        What is pending and waits for more samples (`Spec.fewest_samples`); None if nothing does.
 
     Examples
     --------
@@ -134,6 +137,7 @@ class SyncResult:
     new_head: bool = False
     rejoined: bool = False
     waiting: str = ""
+    backlog: Backlog | None = None
 
     def followed_by(self, later: SyncResult) -> SyncResult:
         """Combine this result with that of a later sync.
@@ -342,9 +346,10 @@ class Agent:
         `SyncResult.waiting` says so.
     clock : callable, default time.monotonic
         Returns the seconds of a clock for durations.
-    now : callable, default time.time
-        Returns the time in seconds since 1970. Where rounds of secure aggregation are on a
-        schedule, this client joins them by this clock, whatever the server says.
+    wall_clock : callable, default time.time
+        Returns the time in seconds since 1970. By it, deletions that wait for more samples are due,
+        and where rounds of secure aggregation are on a schedule, this client joins them, whatever
+        the server says.
 
     Attributes
     ----------
@@ -394,9 +399,10 @@ class Agent:
         announced: bool = False,
         patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
+        self._wall_clock = wall_clock
         self._carrier = CheckedCarrier(carrier)
         self._trust = Trust(store, self._carrier)
         self._retry = Retry(attempts, sleep)
@@ -404,15 +410,20 @@ class Agent:
         self._progress = progress
         self._announced = announced
         self._updates = Updates(store, self._carrier, self._trust, nonce, self._retry)
-        self._delivery = self._chosen_delivery(patience, clock, now)
+        self._delivery = self._chosen_delivery(patience, clock)
         self._waiting = ""  # what a round of secure aggregation waits for
         self._answer: SyncAnswer | None = None  # that this sync began with
 
-    def _chosen_delivery(
-        self, patience: float, clock: Callable[[], float], now: Callable[[], float]
-    ) -> Delivery:
+    def _chosen_delivery(self, patience: float, clock: Callable[[], float]) -> Delivery:
         """As the spec says, which never changes in this."""
-        direct = Direct(self.store, self._carrier, self._trust, self._retry, self._recompute)
+        direct = Direct(
+            self.store,
+            self._carrier,
+            self._trust,
+            self._retry,
+            self._recompute,
+            wall_clock=self._wall_clock,
+        )
         if not self.store.spec.is_masked:
             return direct
         from expunge.client.secagg import Contributor, Masked  # noqa: PLC0415 - for masked federations only
@@ -424,22 +435,29 @@ class Agent:
             retry=self._retry,
             patience=patience,
             clock=clock,
-            now=now,
+            now=self._wall_clock,
         )
-        return Masked(direct, self.store, rounds, self._recompute)
+        return Masked(direct, self.store, rounds, self._recompute, self._wall_clock)
 
     # -- bringing ----------------------------------------------------------------------------------
 
-    def push(self) -> list[Receipt]:
-        """Bring everything that is pending to the server.
+    def push(self, *, at_once: bool = False) -> list[Receipt]:
+        """Bring everything that is pending to the server, unless it waits for more samples.
+
+        Parameters
+        ----------
+        at_once : bool, default False
+            Whether to send what is pending even if it is of fewer samples than the spec's
+            `fewest_samples`: their sum can reveal them to the server.
 
         Returns
         -------
         list of Receipt
-            The receipts, verified and settled. Under secure aggregation the list may be empty
-            although something is pending: call again, or `sync`, until its round is complete. It
-            is empty where rounds are on a schedule: there everything waits for `sync`, by which
-            clients with and without changes do the same at the same time.
+            The receipts, verified and settled. The list may be empty although something is pending:
+            under secure aggregation, call again, or `sync`, until its round is complete;
+            `ClientStore.backlog` says what waits for more samples. It is empty where rounds are on
+            a schedule: there everything waits for `sync`, by which clients with and without changes
+            do the same at the same time.
 
         Raises
         ------
@@ -453,6 +471,8 @@ class Agent:
             The client was never enrolled.
         """
         self._require_enrolled()
+        if at_once:
+            self.store.outbox.expedite(self._wall_clock())
         return [] if self.store.spec.is_scheduled else self._pushed()
 
     def _pushed(self) -> list[Receipt]:
@@ -540,7 +560,7 @@ class Agent:
 
     # -- asking ------------------------------------------------------------------------------------
 
-    def sync(self, *, accept_restored: bool = False) -> SyncResult:
+    def sync(self, *, accept_restored: bool = False, at_once: bool = False) -> SyncResult:
         """Ask the server what is new, carry out orders, bring what is pending, answer audits, and
         fetch the newest head.
 
@@ -549,6 +569,9 @@ class Agent:
         accept_restored : bool, default False
             Whether to accept that the log of a server that was restored from a backup has lost
             entries which this client has seen. What was seen is kept as evidence.
+        at_once : bool, default False
+            Whether to send what is pending even if it is of fewer samples than the spec's
+            `fewest_samples`: their sum can reveal them to the server.
 
         Returns
         -------
@@ -570,9 +593,9 @@ class Agent:
             A feature could not be computed again; everything else has been done.
         """
         with self.store.outbox.turn:  # several callers take turns
-            return self._synced(accept_restored)
+            return self._synced(accept_restored, at_once)
 
-    def _synced(self, accept_restored: bool) -> SyncResult:
+    def _synced(self, accept_restored: bool, at_once: bool) -> SyncResult:
         self._require_enrolled()
         before = self.store.spec
         answer = self._answer = self._updates.fetch(accept_restored=accept_restored)
@@ -589,6 +612,8 @@ class Agent:
         orders, problem = self._carry_out(answer)
         audits_first = self._delivery.audits_first()
         audits = self._answer_audits(answer) if audits_first else ()
+        if at_once:  # also if a round comes first
+            self.store.outbox.expedite(self._wall_clock())
         if not self._waiting:
             receipts += self._pushed()
         if not (self._waiting or receipts or rejoined):
@@ -607,6 +632,7 @@ class Agent:
             is_new,
             rejoined,
             waiting=self._waiting,
+            backlog=self.store.backlog(now=self._wall_clock()),
         )
 
     def announce(self) -> None:
@@ -678,10 +704,14 @@ class Agent:
         self.store.drop_orders([order.order for order in answer.orders])
         done: list[tuple[str, Preview]] = []
         problem: ExpungeError | None = None
+        now = int(self._wall_clock())
         for order in answer.orders:
             try:
                 preview = self.store.forget(
-                    Selection(subject=order.subject), order=order.order, recompute=self._recompute
+                    Selection(subject=order.subject),
+                    order=order.order,
+                    recompute=self._recompute,
+                    due=order.due(now),
                 )
             except (
                 CommitmentError,

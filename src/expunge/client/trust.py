@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from expunge import kinds
+from expunge.client.backlog import due_time
 from expunge.client.store import ClientStore
 from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import CarrierError, EvidenceError, RefusedError, TruncatedError
@@ -214,6 +215,14 @@ class PendingOrder:
     order: str
     subject: str
     deadline: str
+    filed: str | None = None  # said only where small changes wait for more samples
+
+    def due(self, heard: int) -> int:
+        """When a quarter of its time has passed; counted from when it was `heard` of, if it does
+        not say when it was filed, or says that it is yet to be.
+        """
+        filed = heard if self.filed is None else min(heard, schema.time_seconds(self.filed))
+        return due_time(filed, schema.time_seconds(self.deadline))
 
 
 @dataclass(frozen=True)
@@ -249,7 +258,9 @@ class SyncAnswer:
             Spec.from_dict(content["spec"]),
             tuple(content["amendments"]),
             tuple(
-                PendingOrder(order["order"], order["subject"], order["deadline"])
+                PendingOrder(
+                    order["order"], order["subject"], order["deadline"], order.get("filed")
+                )
                 for order in content["orders"]
             ),
             tuple((audit["audit"], bytes.fromhex(audit["salt"])) for audit in content["audits"]),

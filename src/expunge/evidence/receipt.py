@@ -18,6 +18,7 @@ from expunge.wire import schema
 if TYPE_CHECKING:
     from expunge.ridge.spec import Spec
 
+_SUMS = ("gram", "group")  # messages that are the sums of samples
 _CHECK = schema.objects(
     {
         "version": schema.version,
@@ -189,6 +190,16 @@ class Receipt:
     def is_of_round(self) -> bool:
         """Whether the request took effect in a round of secure aggregation."""
         return bool(self.logged.entry["kind"] == "aggregated")
+
+    @property
+    def samples_in_sum(self) -> int | None:
+        """Of how many samples, added and deleted ones, the sum is that the server saw; None if it
+        saw no sum of a change: single samples, nothing, or everything anew.
+        """
+        entry = self.logged.entry
+        if not self.is_of_round and (entry["message"] not in _SUMS or entry["reset"]):
+            return None
+        return int(entry["added"] + entry["deleted"]) or None
 
     def _verify(self, signer: str) -> None:
         if self.server != signer:

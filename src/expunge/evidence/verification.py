@@ -57,6 +57,7 @@ def verify(
     head: Head | None = None,
     now: str | None = None,
     rotations: Sequence[Envelope] = (),
+    fewest_samples: int = 0,
 ) -> VerifiedFile:
     """Verify a file of evidence under the server's public key, and say what it shows.
 
@@ -77,6 +78,9 @@ def verify(
         pending or due.
     rotations : sequence of Envelope, default ()
         Rotations that link `key` to the key that signed, if the two differ. A bundle holds its own.
+    fewest_samples : int, default 0
+        The spec's `fewest_samples`, if it is known; with it, a receipt says whether its change went
+        out with fewer samples, whose sum can reveal them.
 
     Returns
     -------
@@ -135,7 +139,8 @@ def verify(
     elif is_passage(value := canonical.decode(data.removesuffix(b"\n"), "this file of evidence")):
         finding, certificate = Passage.read(value, KeyChain(key, rotations)).finding(), None
     else:
-        finding, certificate = _signed(_envelope(value), KeyChain(key, rotations), now)
+        chain = KeyChain(key, rotations)
+        finding, certificate = _signed(_envelope(value), chain, now, fewest_samples)
     if head is not None:
         if certificate is None:
             raise EvidenceError(
@@ -161,13 +166,12 @@ def _envelope(value: object) -> Envelope:
 
 
 def _signed(
-    envelope: Envelope, chain: KeyChain, now: str | None
+    envelope: Envelope, chain: KeyChain, now: str | None, fewest: int
 ) -> tuple[VerifiedFile, Certificate | None]:
     if envelope.kind == "receipt":
         receipt = Receipt.read(envelope, chain)
-        return (
-            _round_receipt(receipt, now) if receipt.is_of_round else _receipt(receipt, now)
-        ), None
+        words = _round_receipt if receipt.is_of_round else _receipt
+        return words(receipt, now, fewest), None
     if envelope.kind == "certificate":
         certificate = Certificate.read(envelope, chain)
         return _certificate(certificate), certificate
@@ -178,7 +182,7 @@ def _signed(
     return _checkpoint(envelope, chain), None
 
 
-def _receipt(receipt: Receipt, now: str | None) -> VerifiedFile:
+def _receipt(receipt: Receipt, now: str | None, fewest: int) -> VerifiedFile:
     entry, index = receipt.logged.entry, receipt.logged.index
     facts = [
         ("Client", receipt.client),
@@ -186,6 +190,7 @@ def _receipt(receipt: Receipt, now: str | None) -> VerifiedFile:
         ("Took effect", moment(entry["time"])),
         ("Added", samples(entry["added"])),
         ("Deleted", samples(entry["deleted"])),
+        *_sum(receipt, fewest),
         *_effects(receipt),
     ]
     proved = [
@@ -219,6 +224,12 @@ def _receipt(receipt: Receipt, now: str | None) -> VerifiedFile:
     )
 
 
+def _sum(receipt: Receipt, fewest: int) -> list[tuple[str, str]]:
+    """With how many samples the change went out, if the server saw only their sum."""
+    count = receipt.samples_in_sum
+    return [] if count is None else [("Went out in a sum of", wording.sum_of(count, fewest))]
+
+
 def _effects(receipt: Receipt) -> list[tuple[str, str]]:
     """What every receipt says of the round that it is of, and of itself."""
     entry = receipt.logged.entry
@@ -234,7 +245,7 @@ def _effects(receipt: Receipt) -> list[tuple[str, str]]:
     ]
 
 
-def _round_receipt(receipt: Receipt, now: str | None) -> VerifiedFile:
+def _round_receipt(receipt: Receipt, now: str | None, fewest: int) -> VerifiedFile:
     """What a receipt of a round shows, what that rests on, and what it does not show."""
     entry, index = receipt.logged.entry, receipt.logged.index
     clients = [member["client"] for member in entry["clients"]]
@@ -246,6 +257,7 @@ def _round_receipt(receipt: Receipt, now: str | None) -> VerifiedFile:
         ("Clients included", listed(clients)),
         ("Added by all of them", samples(entry["added"])),
         ("Deleted by all of them", samples(entry["deleted"])),
+        *_sum(receipt, fewest),
         *_effects(receipt),
     ]
     proved = [

@@ -67,6 +67,18 @@ def listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
+def sum_of(count: int, fewest: int) -> str:
+    """Of how many samples a sum is, and whether these are fewer than the federation asks for; it
+    asks for none by 0, or if that is not known.
+    """
+    if not count < fewest:
+        return samples(count)
+    return (
+        f"{samples(count)}, fewer than the {fewest} that a change waits for: a sum over so few can "
+        "reveal them"
+    )
+
+
 STANDS = (
     "It cannot be taken back: every later checkpoint that is consistent with this one contains it."
 )

@@ -29,6 +29,7 @@ from expunge.server.service import Service
 from expunge.server.state import Settings
 from expunge.storage.files import make_folder
 from expunge.transport.local import LocalCarrier
+from expunge.wire.payloads import ORDER_DAYS
 from expunge.wire.token import Token
 
 _MOST_ABORTED = (
@@ -130,7 +131,8 @@ class Client:
         -------
         list of Receipt
             The verified receipts. Under secure aggregation the list is empty until a round
-            completes: call `Federation.sync`.
+            completes: call `Federation.sync`. It is empty, too, while the change waits for more
+            samples (`Spec.fewest_samples`): `store.backlog` says until when.
 
         Raises
         ------
@@ -159,7 +161,8 @@ class Client:
         preview : Preview
             What is deleted.
         receipts : list of Receipt
-            The verified receipts. With them in hand, the samples are erased from the store.
+            The verified receipts. With them in hand, the samples are erased from the store. None
+            while the deletion waits for more samples (`Spec.fewest_samples`).
 
         Raises
         ------
@@ -174,16 +177,22 @@ class Client:
         gone = self.store.forget(Selection(**selection))
         return gone, self.agent.push()
 
-    def sync(self) -> SyncResult:
+    def sync(self, *, at_once: bool = False) -> SyncResult:
         """Carry out erasure orders, bring what is pending, answer audits, take over amendments, and
         fetch the newest head.
+
+        Parameters
+        ----------
+        at_once : bool, default False
+            Whether to send what is pending even if it is of fewer samples than the spec's
+            `fewest_samples`.
 
         Returns
         -------
         SyncResult
             What was done; see `Agent.sync` for the errors.
         """
-        return self.agent.sync()
+        return self.agent.sync(at_once=at_once)
 
 
 class Federation:
@@ -393,7 +402,7 @@ class Federation:
                     f"{folder} is the store of a client of another federation: move it away"
                 )
             now = time.time if self._is_given else self._clock.schedule
-            self._clients[name] = Client(store, Agent(store, self.carrier, now=now))
+            self._clients[name] = Client(store, Agent(store, self.carrier, wall_clock=now))
         return self._clients[name]
 
     def _enrolled(self, name: str, folder: Path, message: str) -> ClientStore:
@@ -504,7 +513,7 @@ class Federation:
     # -- orders and audits -------------------------------------------------------------------------
 
     def order(
-        self, subject: str, *, subjects: Mapping[str, str] | None = None, days: int = 30
+        self, subject: str, *, subjects: Mapping[str, str] | None = None, days: int = ORDER_DAYS
     ) -> str:
         """File an erasure order for a subject, which every client answers at its next sync.
 

@@ -21,10 +21,10 @@ from expunge.kinds import ORDER_STATES
 from expunge.server.state import SALT_BYTES, ServerState
 from expunge.server.storage.folder import ServerFolder
 from expunge.server.storage.tables import OrderRecord, OrderReply
+from expunge.wire.payloads import ORDER_DAYS
 from expunge.wire.request import OrderAnswer
 from expunge.wire.schema import time_text
 
-DAYS = 30
 _DAY = 86400
 _LONGEST_SUBJECT = 1000
 _LONGEST_REFERENCE = 200
@@ -43,7 +43,7 @@ class Orders:
     def file(self, now: int, given: Mapping[str, Any]) -> str:
         """File an order by the arguments of the command, within a transaction; returns its id."""
         name, names, within = self._checked(
-            given.get("subject"), given.get("subjects", {}), given.get("days", DAYS)
+            given.get("subject"), given.get("subjects", {}), given.get("days", ORDER_DAYS)
         )
         reference = _checked_reference(given.get("reference", ""))
         order, salt = secrets.token_hex(16), secrets.token_bytes(SALT_BYTES)
@@ -108,14 +108,19 @@ class Orders:
     # -- answers -----------------------------------------------------------------------------------
 
     def waiting(self, client: str) -> list[dict[str, Any]]:
-        """What a client has yet to answer, with the name it knows the subject by."""
+        """What a client has yet to answer, with the name it knows the subject by; where small
+        changes wait, also since when, which clients of before that rule do not know of.
+        """
         waiting = []
         for order in self._table.unanswered(client):
             if order.slot is not None:
                 content = self.content(order.id)
                 subject = content["subjects"].get(client, content["subject"])
                 deadline = time_text(order.deadline)
-                waiting.append({"deadline": deadline, "order": order.id, "subject": subject})
+                entry = {"deadline": deadline, "order": order.id, "subject": subject}
+                if self._state.spec.fewest_samples:
+                    entry["filed"] = time_text(order.filed)
+                waiting.append(entry)
         return waiting
 
     def require_waiting(

@@ -23,6 +23,8 @@ Kind = Literal[
     "federation",
 ]
 
+ORDER_DAYS = 30  # from the filing of an order to its deadline, unless it says otherwise
+
 _SCHEMAS: dict[Kind, dict[str, schema.Check]] = {
     "enrolment": {
         "federation": schema.federation,
@@ -59,7 +61,8 @@ _SCHEMAS: dict[Kind, dict[str, schema.Check]] = {
         "nonce": schema.nonce,
         "orders": schema.lists(
             schema.objects(
-                {"deadline": schema.time, "order": schema.identifier, "subject": schema.text}
+                {"deadline": schema.time, "order": schema.identifier, "subject": schema.text},
+                optional={"filed": schema.time},  # where the spec has `fewest_samples`
             )
         ),
         "rebuild": schema.boolean,

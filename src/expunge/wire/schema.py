@@ -164,13 +164,15 @@ def lists(check: Check) -> Check:
     return check_all
 
 
-def objects(checks: dict[str, Check]) -> Object:
-    """An object with exactly these keys, each as its check takes it."""
-    keys = frozenset(checks)
+def objects(checks: dict[str, Check], *, optional: dict[str, Check] | None = None) -> Object:
+    """An object with exactly these keys, each as its check takes it, and perhaps optional ones."""
+    more, known = optional or {}, checks | (optional or {})
 
     def check(value: Any, what: str) -> dict[str, Any]:
+        present = more.keys() & value if isinstance(value, dict) else set()
+        keys = frozenset(checks) | present
         for key, item in canonical.require_keys(value, what, keys).items():
-            checks[key](item, f"{key!r} of {what}")
+            known[key](item, f"{key!r} of {what}")
         content: dict[str, Any] = value
         return content
 

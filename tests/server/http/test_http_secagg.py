@@ -99,7 +99,7 @@ class Online:
             time.sleep(seconds)
 
         carrier.aggregate = counted  # type: ignore[method-assign]
-        usual = {"now": self.circle.federation.clock, "sleep": sleep}
+        usual = {"wall_clock": self.circle.federation.clock, "sleep": sleep}
         return Agent(self.circle.stores[name], carrier, **(usual | options))
 
     def in_threads(
