@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
-from expunge.cli._options import Function, duration_option
+from expunge.cli._options import FILE, Function, duration_option
 from expunge.kinds import MessageKind
 from expunge.ridge.spec import Aggregation, Spec, message_kinds
 from expunge.secagg import plan
 from expunge.secagg.schedule import DAY, Schedule
 from expunge.secagg.traffic import RoundSizes
 
-_SET_BY_OPTIONS = ("fewest", "dropouts", "colluding", "every", "window")
+_SET_BY_OPTIONS = (
+    "fewest",
+    "dropouts",
+    "colluding",
+    "every",
+    "window",
+    "arbiter",
+    "set_aside_after",
+)
 _NAMED = "client-{:09}"  # clients whose traffic is computed before they have names
 
 
@@ -56,6 +65,17 @@ def rules_options(function: Function) -> Function:
             "--window", "Masked rounds on a schedule: how long clients may join, such as 5m."
         ),
         click.option(
+            "--arbiter",
+            type=FILE,
+            callback=_read_arbiter,
+            help="Masked rounds: the arbiter.pub of who finds out whose statistics are false.",
+        ),
+        duration_option(
+            "--set-aside-after",
+            "Masked rounds: go on without a client that others have waited for so long. "
+            "[default: 7d]",
+        ),
+        click.option(
             "--clients",
             "expected",
             type=click.IntRange(2),
@@ -66,6 +86,10 @@ def rules_options(function: Function) -> Function:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def _read_arbiter(_: click.Context, __: click.Parameter, file: Path | None) -> str | None:
+    return None if file is None else file.read_text("ascii", errors="replace").strip()
 
 
 def rules_of(given: dict[str, Any]) -> Aggregation | None:
@@ -82,7 +106,7 @@ def rules_of(given: dict[str, Any]) -> Aggregation | None:
         return Aggregation(**chosen)
     if chosen:
         raise click.UsageError(
-            f"--{next(iter(chosen))} is a rule of secure aggregation: also give "
+            f"--{next(iter(chosen)).replace('_', '-')} is a rule of secure aggregation: also give "
             "--secure-aggregation"
         )
     return None
@@ -106,6 +130,7 @@ def rules_in_words(rules: Aggregation) -> str:
         f"at least {rules.fewest} clients; {rules.dropouts} % may drop out, "
         f"{rules.colluding} % may collude with the server"
         f"{'' if schedule is None else f'; {schedule}'}"
+        f"{f'; arbiter {rules.arbiter[:8]}…' if rules.arbiter else ''}"
     )
 
 

@@ -57,6 +57,12 @@ def _aggregation(rules: Aggregation, clients: int | None) -> list[str]:
             "From a sum of two clients, each can compute the other's part. Use --fewest 3 or "
             "more to hide clients"
         )
+    if not rules.arbiter:
+        warnings.append(
+            "This federation has no arbiter: if a client sends false statistics, those summed up "
+            "with it wait until the operator finds out who it was, and forgets it. Name one with "
+            "--arbiter (expunge arbiter create)"
+        )
     if clients is not None and clients < rules.fewest:
         warnings.append(
             f"No round can complete with {clients} clients: the rules require {rules.fewest}"

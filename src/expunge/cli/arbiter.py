@@ -214,11 +214,6 @@ def read_arbiter(directory: Path) -> Arbiter:
         raise FormatError(f"{file} is damaged: put it back from a copy") from problem
 
 
-def read_public(file: Path) -> str:
-    """The public keys of an arbiter in a file."""
-    return file.read_text("ascii", errors="replace").strip()
-
-
 def read_dispute(folder: Path) -> Dispute:
     """The dispute in a folder."""
     file = folder / DISPUTE
