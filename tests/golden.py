@@ -29,7 +29,7 @@ from expunge.wire.commitment import commitments
 from expunge.wire.messages import FactorPart, GramPart, Message, RowsPart
 from expunge.wire.request import AuditAnswer, Header, OrderAnswer
 from expunge.wire.token import Token
-from support.golden_secagg import aggregation
+from support.golden_secagg import aggregation, arbitration
 
 FOLDER = Path(__file__).parent.parent / "vectors"
 SPEC = Spec(dim=3, labels=("no", "yes"), gamma=0.5, grid=Grid(2, 35), backbone="sha256:example")
@@ -253,6 +253,7 @@ MAKERS: dict[str, Callable[[], dict[str, Any]]] = {
     "envelopes": envelopes,
     "evidence": evidence,
     "aggregation": aggregation,
+    "arbitration": arbitration,
 }
 
 

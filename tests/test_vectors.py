@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from expunge import Spec, Statistics
@@ -223,3 +228,52 @@ def test_an_agreement_follows_from_what_the_page_of_the_protocol_says() -> None:
     told = json.loads(agreements[18 : 18 + told_length])
     assert told["clients"] == ["hospital-a", "hospital-b"]
     assert agreements[18 + told_length :][64:] == signature
+
+
+def test_an_opening_follows_from_what_the_page_of_the_protocol_says() -> None:
+    """Opened with the arbiter's key by other means than ours; it holds what the client masked."""
+    content: dict[str, Any] = vector("arbitration")
+    records = content["dispute"]["records"]
+    roster = base64.b64decode(records["roster"])
+    secret = X25519PrivateKey.from_private_bytes(bytes.fromhex(content["arbiter_secret"])[:32])
+    public = secret.public_key().public_bytes_raw()
+    assert content["arbiter_public"][:64] == public.hex()
+    header = json.loads(roster[18 : 18 + int.from_bytes(roster[14:18], "little")])
+    for name, opening in content["openings"].items():
+        message = bytes.fromhex(opening)
+        said = json.loads(message[18 : 18 + int.from_bytes(message[14:18], "little")])
+        assert (said["kind"], said["client"]) == ("opening", name)
+        body = message[18 + int.from_bytes(message[14:18], "little") + 64 :]
+        parts = [
+            "opening",
+            header["federation"],
+            header["round"],
+            hashlib.sha256(roster).hexdigest(),
+            name,
+        ]
+        info = b"expunge\0aggregation\0\x02" + json.dumps(parts, separators=(",", ":")).encode()
+        shared = secret.exchange(X25519PublicKey.from_public_bytes(body[:32]))
+        key = HKDF(hashes.SHA256(), 32, None, info).derive(shared)
+        opened = ChaCha20Poly1305(key).decrypt(bytes(12), body[32:], body[:32])
+        assert opened.hex() == content["opened"][name]
+        length = int.from_bytes(opened[64:72], "little")
+        assert opened[72:91] == b"expunge\0statistics\0"
+        assert len(opened) >= 80 + length
+
+
+def test_the_verdict_and_the_rows_follow_from_what_the_page_says() -> None:
+    content: dict[str, Any] = vector("arbitration")
+    envelope = json.loads(content["verdict"])
+    payload = base64.b64decode(envelope["payload"])
+    kind = b"application/vnd.expunge.verdict.v1+json"
+    covered = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+    key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(content["arbiter_public"])[32:])
+    key.verify(base64.b64decode(envelope["signatures"][0]["sig"]), covered)
+    assert list(json.loads(payload)["false"]) == ["hospital-b"]
+    rows = content["rows"]
+    ordered = sorted(
+        rows["clients"],
+        key=lambda name: hashlib.sha256(f"{rows['aggregation']} {name}".encode()).digest(),
+    )
+    count = len(ordered) // (rows["fewest"] + -(-rows["colluding"] * len(ordered) // 100))
+    assert rows["rows"] == [sorted(ordered[index::count]) for index in range(count)]

@@ -5,6 +5,7 @@ it has dealt its shares.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from expunge import Aggregation, Spec, Statistics
 from expunge.crypto import SigningKey
 from expunge.exact import wide
 from expunge.secagg import Collector, Contribution, Opening, Participant
+from expunge.secagg.arbitration import Arbiter, Dispute, Verdict, examine
 from expunge.secagg.keys import Private
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.parcels import share_digest, unpack
 from expunge.secagg.roster import Roster
+from expunge.secagg.unmasking import rows
 from expunge.wire import payloads
 
 RULES = Aggregation(fewest=2, dropouts=30, colluding=0)
@@ -40,21 +43,25 @@ def secrets_of(name: str) -> list[bytes]:
     ]
 
 
-def contribution_of(name: str) -> Contribution:
+def statistics_of(name: str) -> tuple[Statistics, Statistics | None]:
     """Each client adds two samples; the second also deletes one."""
     number = NAMES.index(name)
     added = Statistics.of(SPEC, np.array([[0.5 + number], [-1.25]]), np.array([1, 0]))
     deleted = (
         Statistics.of(SPEC, np.array([[2.0]]), np.array([1])) if name == "hospital-b" else None
     )
-    return Contribution.of(added, deleted, SPEC)
+    return added, deleted
 
 
-def joined(name: str) -> Participant:
+def contribution_of(name: str) -> Contribution:
+    return Contribution.of(*statistics_of(name), SPEC)
+
+
+def joined(name: str, rules: Aggregation = RULES) -> Participant:
     drawn = iter(secrets_of(name))
     return Participant.join(
         OPENING,
-        RULES,
+        rules,
         name=name,
         sequence=SEQUENCES[name],
         key=KEYS[name],
@@ -62,17 +69,25 @@ def joined(name: str) -> Participant:
     )
 
 
-def numbers(vector: wide.Wide) -> list[str]:
-    """Entries modulo 2^128, as signed integers."""
-    return [str(one) for one in wide.to_ints(vector)]
+@dataclass
+class Round:
+    """A round of the three clients, with all that was said and told in it."""
+
+    clients: dict[str, Participant]
+    collector: Collector
+    roster: Roster
+    said: dict[str, dict[str, str]]
+    told: dict[str, Any]
 
 
-def aggregation() -> dict[str, Any]:
-    clients = {name: joined(name) for name in NAMES}
+def round_of(rules: Aggregation, vectors: dict[str, wide.Wide], gone: str = "") -> Round:
+    """The round of these vectors, in which one may drop out after it has dealt its shares."""
+    clients = {name: joined(name, rules) for name in NAMES}
     pins = {name: key.public for name, key in KEYS.items()}
-    collector = Collector(OPENING, RULES, pins.__getitem__)
+    collector = Collector(OPENING, rules, pins.__getitem__)
     said: dict[str, dict[str, str]] = {name: {} for name in NAMES}
     told: dict[str, Any] = {}
+    left = [name for name in NAMES if name != gone]
 
     def hear(name: str, data: bytes) -> None:
         said[name][read_client_message(data).kind] = data.hex()
@@ -87,27 +102,30 @@ def aggregation() -> dict[str, Any]:
         hear(name, clients[name].on_roster(roster.data, pins))
     collector.advance()
     told["deliveries"] = {name: (collector.say(name) or b"").hex() for name in NAMES}
-    for name in NAMES:
-        if name != GONE:
-            hear(
-                name,
-                clients[name].on_deliveries(
-                    collector.say(name) or b"", contribution_of(name).vector()
-                ),
-            )
+    for name in left:
+        hear(name, clients[name].on_deliveries(collector.say(name) or b"", vectors[name]))
     collector.advance()
     survivors = collector.say("hospital-a") or b""
     told["survivors"] = survivors.hex()
-    for name in NAMES:
-        if name != GONE:
-            hear(name, clients[name].on_survivors(survivors))
+    for name in left:
+        hear(name, clients[name].on_survivors(survivors))
     collector.advance()
     agreements = collector.say("hospital-a") or b""
     told["agreements"] = agreements.hex()
-    for name in NAMES:
-        if name != GONE:
-            hear(name, clients[name].on_agreements(agreements, pins))
+    for name in left:
+        hear(name, clients[name].on_agreements(agreements, pins))
     collector.advance()
+    return Round(clients, collector, roster, said, told)
+
+
+def numbers(vector: wide.Wide) -> list[str]:
+    """Entries modulo 2^128, as signed integers."""
+    return [str(one) for one in wide.to_ints(vector)]
+
+
+def aggregation() -> dict[str, Any]:
+    made = round_of(RULES, {name: contribution_of(name).vector() for name in NAMES}, GONE)
+    collector, roster = made.collector, made.roster
     turn = {
         "actor": "hospital-a",
         "aggregation": OPENING.round,
@@ -145,8 +163,8 @@ def aggregation() -> dict[str, Any]:
         },
         "vectors": {name: numbers(contribution_of(name).vector()) for name in NAMES},
         "derived": _derived(roster, collector),
-        "said": said,
-        "told": told,
+        "said": made.said,
+        "told": made.told,
         "turn": payloads.sign("turn", turn, KEYS["hospital-a"]).decode(),
         "included": collector.included,
         "sum": numbers(collector.sum()),
@@ -182,4 +200,59 @@ def _derived(roster: Roster, collector: Collector) -> dict[str, Any]:
         "digest_of_that_seed_share": share_digest(
             context, True, "hospital-a", "hospital-b", seed_share
         ).hex(),
+    }
+
+
+ARBITER = bytes(range(64))
+LIAR = "hospital-b"
+
+
+def arbitration() -> dict[str, Any]:
+    arbiter = Arbiter(ARBITER)
+    rules = replace(RULES, arbiter=arbiter.public)
+    spec = replace(SPEC, aggregation=rules)
+    vectors = {name: contribution_of(name).vector() for name in NAMES}
+    vectors[LIAR][0, 0] += np.uint64(1)
+    made = round_of(rules, vectors)
+    openings = {name: made.clients[name].open_part(*statistics_of(name)) for name in NAMES}
+    dispute = Dispute(
+        spec,
+        OPENING.federation,
+        "impossible",
+        frozenset(SEQUENCES.items()),
+        made.collector.records(),
+        {name: key.public.text for name, key in KEYS.items()},
+        openings,
+    )
+    verdict = Verdict(
+        OPENING.federation,
+        OPENING.round,
+        made.roster.digest,
+        dispute.parts,
+        examine(dispute, arbiter).false,
+        "2026-11-18T00:00:00Z",
+    )
+    many = frozenset((f"clinic-{number}", 1) for number in range(9))
+    cut = rows(many, OPENING.round, Aggregation())
+    return {
+        "shows": (
+            "a round in which hospital-b masks another vector than that of its samples, what all "
+            "three open to the arbiter, and its verdict; and the rows of a false sum of nine"
+        ),
+        "arbiter_secret": ARBITER.hex(),
+        "arbiter_public": arbiter.public,
+        "dispute": dispute.to_json(),
+        "openings": {name: data.hex() for name, data in openings.items()},
+        "opened": {
+            name: arbiter.open(made.roster, name, read_client_message(data).body).to_bytes().hex()
+            for name, data in openings.items()
+        },
+        "verdict": arbiter.sign(verdict).to_bytes().decode("ascii"),
+        "rows": {
+            "aggregation": OPENING.round,
+            "clients": sorted(name for name, _ in many),
+            "fewest": 3,
+            "colluding": 10,
+            "rows": [sorted(name for name, _ in row) for row in cut],
+        },
     }

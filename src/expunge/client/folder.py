@@ -30,6 +30,7 @@ from expunge.client.schema import MIGRATIONS, SETTINGS
 from expunge.crypto import SigningKey, canonical
 from expunge.crypto.vault import ReadOnlyVault, Vault
 from expunge.errors import ShreddedError, StoreError
+from expunge.ridge.spec import Spec
 from expunge.storage.files import FolderLock, erase_drafts, make_folder, sync_folder, write_whole
 from expunge.storage.sqlite import Database, Snapshot
 
@@ -159,6 +160,7 @@ class ClientFolder:
 
     def _recover(self, restored: bool) -> None:
         if restored:
+            self._require_unmasked()
             self._drop_erased()
         slots = self._referred()
         lost = slots - self.vault.live()
@@ -170,6 +172,19 @@ class ClientFolder:
             )
         self.vault.keep_only(slots)
         self.database.truncate_log()
+
+    def _require_unmasked(self) -> None:
+        """An old copy does not know what it has masked since: two sums with its change could differ
+        by one sample.
+        """
+        text = self.database.value("SELECT value FROM settings WHERE name = 'spec'")
+        if Spec.from_dict(canonical.decode(str(text).encode())).is_masked:
+            raise StoreError(
+                f"the store in {self.path} is an old copy, which cannot go on in a federation with "
+                "secure aggregation: it no longer knows what it has masked, and the server could "
+                "see a sample by the difference. Have the operator forget this client, enrol a new "
+                "one, and add the samples there"
+            )
 
     def _referred(self) -> set[int]:
         query = (

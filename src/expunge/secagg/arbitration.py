@@ -28,14 +28,14 @@ import numpy as np
 from expunge import kinds
 from expunge.crypto import Envelope, PublicKey, SigningKey, canonical
 from expunge.crypto.envelope import SignedHeader
-from expunge.errors import EvidenceError, ExpungeError, FormatError
+from expunge.errors import EvidenceError, ExpungeError, FormatError, SpecError
 from expunge.exact import blas, wide
 from expunge.frame import Reader, pack
 from expunge.ridge.plausibility import problem_with
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.secagg import messages
-from expunge.secagg.keys import KEY_BYTES, Private, Secrets, seal, unseal
+from expunge.secagg.keys import KEY_BYTES, Private, Secrets, checked_public, seal, unseal
 from expunge.secagg.masks import Contribution, MaskedVector
 from expunge.secagg.roster import Roster
 from expunge.secagg.unmasking import Part
@@ -72,6 +72,20 @@ class Arbiter:
     def sign(self, verdict: Verdict) -> Envelope:
         """The verdict, signed."""
         return Envelope.signed("verdict", verdict.to_json(), self._key)
+
+
+def require_public(arbiter: str) -> None:
+    """Raise SpecError unless these are public keys for which an arbiter can have the private
+    ones.
+    """
+    try:
+        checked_public(bytes.fromhex(arbiter)[:KEY_BYTES], "the arbiter's key")
+        signing_key_of(arbiter)
+    except FormatError as problem:
+        raise SpecError(
+            f"arbiter={arbiter[:16]}… of the aggregation cannot be: {problem}. Use the arbiter.pub "
+            "that `expunge arbiter create` wrote"
+        ) from problem
 
 
 def signing_key_of(arbiter: str) -> PublicKey:

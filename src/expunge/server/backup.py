@@ -18,7 +18,7 @@ from pathlib import Path
 from expunge.crypto import PublicKey, SigningKey, canonical
 from expunge.crypto.vault import Vault
 from expunge.errors import FormatError, StoreError
-from expunge.ridge.spec import Spec
+from expunge.ridge.spec import Aggregation, Spec
 from expunge.server import DATABASE, KEY, VAULT
 from expunge.server.ledger import SOLVERS
 from expunge.server.orders import drop_unreadable
@@ -70,6 +70,14 @@ def restore_files(
     write_whole(path / KEY, key.pem)
 
 
+def _require_arbiter(rules: Aggregation) -> None:
+    """Refuse an arbiter for whom nothing can be sealed."""
+    if rules.arbiter:
+        from expunge.secagg.arbitration import require_public  # noqa: PLC0415 - for masks only
+
+        require_public(rules.arbiter)
+
+
 def found(
     path: Path,
     spec: Spec,
@@ -86,6 +94,7 @@ def found(
         raise FormatError(f"the solver must be one of {', '.join(SOLVERS)}, got {solver!r}")
     if spec.aggregation is not None:
         spec.aggregation.require_feasible()
+        _require_arbiter(spec.aggregation)
     key = key or SigningKey(secrets.token_bytes(32))
     folder = ServerFolder.create(path, key, mirrors, storage=storage)
     try:

@@ -1,0 +1,142 @@
+"""`expunge arbiter`, and what operators do about false sums: from a lie to a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from expunge.client.secagg import Masked
+from expunge.federation import Federation as Embedded
+from expunge.secagg import Contribution
+from expunge.storage.files import erase
+from support.cli import Federation, value
+from support.printed import run
+
+RULES = ("--dim", 3, "--labels", "cat,dog", "--secure-aggregation")
+
+
+@contextmanager
+def liar(name: str) -> Iterator[None]:
+    """A client that sends something else than what it adds, and opens the truth."""
+    with pytest.MonkeyPatch.context() as patch:
+        true = Masked.contribution
+
+        def false(self: Masked, *rest: Any) -> Contribution:
+            result = true(self, *rest)
+            if self._store.name == name:
+                vector = result.vector().copy()
+                vector[1, 0] ^= np.uint64(1 << 63)
+                object.__setattr__(result, "vector", lambda: vector)
+            return result
+
+        patch.setattr(Masked, "contribution", false)
+        yield
+
+
+def founded(path: Path) -> Federation:
+    run("arbiter", "create", path / "arbiter")
+    return Federation.found(path, *RULES, "--arbiter", path / "arbiter" / "arbiter.pub")
+
+
+def sync(federation: Federation, *, without: str = "", times: int = 8) -> None:
+    """All clients sync some times, in one process."""
+    with Embedded.open(federation.folder) as embedded:
+        names = [name for name in ("a", "b", "c", "d") if name != without]
+        for _ in range(times):
+            for name in names:
+                embedded.client(name).sync()
+
+
+def lied_to(path: Path) -> Federation:
+    """A federation of four, one of which has made a sum false."""
+    federation = founded(path)
+    with Embedded.open(federation.folder) as embedded:
+        for number, name in enumerate(("a", "b", "c", "d")):
+            store = embedded.client(name).store
+            store.add([f"{name}{number}"], [[1.0, number, 0.5]], ["cat"], now=0)
+    with liar("c"):
+        sync(federation)
+    return federation
+
+
+def test_from_a_lie_to_a_verdict(tmp_path: Path) -> None:
+    federation = lied_to(tmp_path)
+    office, dispute, verdict = federation.office, tmp_path / "dispute", tmp_path / "verdict.json"
+    (listed,) = value("server", "disputes", "--office", office)["disputes"]
+    assert listed["clients"] == listed["opened"] == ["a", "b", "c", "d"]
+    assert "False sum" in run("server", "status", "--office", office).stdout
+    written = value("server", "dispute", "-o", dispute, "--office", office)
+    assert (written["opened"], written["missing"]) == (["a", "b", "c", "d"], [])
+    judged = value("arbiter", "judge", dispute, "--dir", tmp_path / "arbiter", "-o", verdict)
+    assert list(judged["false"]) == ["c"]
+    assert judged["found"]["a"] is None
+    shown = run("arbiter", "judge", dispute, "--dir", tmp_path / "arbiter").stdout
+    assert "c: false. The others can go on." in shown
+    done = value("server", "judge", verdict, "--yes", "--office", office)
+    assert list(done["false"]) == ["c"]
+    assert value("server", "disputes", "--office", office, code=6) == {"disputes": []}
+    sync(federation, without="c")
+    assert federation.samples() == 3
+    assert "1 barred" in run("server", "status", "--office", office).stdout
+    refused = run("server", "judge", verdict, "--yes", "--office", office, code=1)
+    assert "no such sum is in dispute" in refused.output
+
+
+def test_who_has_not_opened_its_part_is_named(tmp_path: Path) -> None:
+    """Nobody is found false while the liar's opening is missing, which is not held against it."""
+    federation = lied_to(tmp_path)
+    dispute = tmp_path / "dispute"
+    run("server", "dispute", "-o", dispute, "--office", federation.office)
+    erase(dispute / "c.opening")
+    judged = value("arbiter", "judge", dispute, "--dir", tmp_path / "arbiter", code=7)
+    assert (judged["false"], judged["missing"], judged["verdict"]) == ({}, ["c"], None)
+    named = value("arbiter", "judge", dispute, "--dir", tmp_path / "arbiter", "--false", "d")
+    assert list(named["false"]) == ["d"]
+
+
+def test_bad_input_is_explained(tmp_path: Path) -> None:
+    federation = lied_to(tmp_path)
+    dispute, keys = tmp_path / "dispute", tmp_path / "arbiter"
+    run("server", "dispute", "-o", dispute, "--office", federation.office)
+    assert "is not empty" in run("arbiter", "create", keys, code=1).output
+    again = run("server", "dispute", "-o", dispute, "--office", federation.office, code=1)
+    assert "is not empty" in again.output
+    other = tmp_path / "other"
+    run("arbiter", "create", other)
+    assert "not for this arbiter" in run("arbiter", "judge", dispute, "--dir", other, code=3).output
+    nobody = run("arbiter", "judge", dispute, "--dir", tmp_path / "none", code=1).output
+    assert "expunge arbiter create" in nobody
+    stranger = run("arbiter", "judge", dispute, "--dir", keys, "--false", "zoo", code=1).output
+    assert "zoo had no part in this sum" in stranger
+    assert "expunge server dispute" in run("arbiter", "judge", keys, "--dir", keys, code=1).output
+    (dispute / "dispute.json").write_text("{")
+    assert "is not JSON" in run("arbiter", "judge", dispute, "--dir", keys, code=1).output
+    round_id = run(
+        "server", "dispute", "nothing", "-o", tmp_path / "d", "--office", federation.office, code=1
+    )
+    assert "beginning of its id" in round_id.output
+    wrong = tmp_path / "wrong.pub"
+    wrong.write_text("arbiter\n")
+    refused = run("init", tmp_path / "f", *RULES, "--arbiter", wrong, code=1).output
+    assert "expunge arbiter create" in refused
+    wrong.write_text("0" * 128)
+    refused = run("init", tmp_path / "f", *RULES, "--arbiter", wrong, code=1).output
+    assert "small order" in refused
+    assert not (tmp_path / "f").exists()
+
+
+def test_without_secure_aggregation_there_are_no_disputes(tmp_path: Path) -> None:
+    federation = Federation.found(tmp_path)
+    refused = run("server", "disputes", "--office", federation.office, code=1).output
+    assert "does not use secure aggregation" in refused
+    assert (
+        "--arbiter is a rule"
+        in run(
+            "init", tmp_path / "x", "--dim", 3, "--outputs", 1, "--arbiter", __file__, code=2
+        ).output
+    )
