@@ -61,6 +61,8 @@ def test_template_2_never_changes() -> None:
     [
         lambda c: c.update(template=1),
         lambda c: c.update(template=3),
+        lambda c: c.update(template=4),
+        lambda c: c.update(template=5),
         lambda c: c.update(template=True),
         lambda c: c["order"].pop("reference"),
         lambda c: c["order"].update(reference=""),

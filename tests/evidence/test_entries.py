@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.crypto import canonical
+from expunge.crypto import Envelope, canonical
 from expunge.errors import FormatError
 from expunge.evidence.log import ENTRY_KINDS, make_entry, read_entry
 from expunge.wire.schema import UNDISCLOSED
@@ -42,6 +42,20 @@ CONTENT: dict[str, dict[str, Any]] = {
         "spec": SPEC.digest,
         "erased_by": at(9),
         "generation": 2,
+    },
+    "voided": {
+        "aggregation": "f" * 32,
+        "clients": [{"client": "north", "sequence": 3, "request": D}],
+        "reason": "impossible",
+    },
+    "judged": {
+        "aggregation": "f" * 32,
+        "verdict": Envelope.signed("verdict", {}, NEW).to_json(),
+    },
+    "excluded": {
+        "aggregation": "f" * 32,
+        "clients": [{"client": "north", "sequence": 3}],
+        "excluded": ["north"],
     },
     "forwarded": {"client": "north", "sequence": 3, "size": 40, "root": D},
     "commanded": {

@@ -9,10 +9,11 @@ import pytest
 from expunge.client import ClientStore
 from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, StoreError
-from expunge.evidence import render_bundle, verify
+from expunge.evidence import read_bundle, render_bundle, verify
 from expunge.server.backup import restore
 from expunge.wire.schema import UNDISCLOSED
 from support.client_files import files_of
+from support.evidence import altered
 from support.masked_round import PHASE, Circle, drawn
 
 SUBJECT = "subject-17"
@@ -168,8 +169,15 @@ def test_the_bundle_of_an_order_verifies_offline(circle: Circle) -> None:
     page = render_bundle(
         Envelope.from_json(circle.federation.operator.ask("bundle", order=number), "bundle")
     )
-    finding = verify(page, circle.federation.first_key.public)
+    key = circle.federation.server_key
+    finding = verify(page, key.public)
     assert ("State", "complete") in finding.facts
+    assert any("Masks hide whose samples" in sentence for sentence in finding.not_proved)
+    assert b"Masks hide whose samples" in page
+    # Bundles from before that sentence still verify; where there are no masks, it is refused.
+    earlier = altered(read_bundle(page), key, lambda content: content.update(template=1))
+    assert b"Masks hide" not in render_bundle(earlier)
+    assert ("State", "complete") in verify(render_bundle(earlier), key.public).facts
     assert any(
         "How many samples each of them deleted is disclosed to nobody" in sentence
         for sentence in finding.proved

@@ -25,6 +25,7 @@ from expunge.evidence.receipt import Receipt
 from expunge.evidence.rotation import KeyChain
 from expunge.kinds import BUNDLED_STATES, BundledState
 from expunge.wire import schema
+from expunge.wire.schema import UNDISCLOSED
 
 
 def _reference(value: Any, what: str) -> Any:
@@ -266,11 +267,14 @@ _KINDS: tuple[EntryKind, ...] = (
 )
 
 
+TEMPLATES, MASKED = (1, 2, 3, 4), (3, 4)
+
+
 def _template(value: Any, what: str) -> Any:
-    """Of the page: 2 shows the order's reference, 1 is for orders without one."""
-    if isinstance(value, bool) or value not in (1, 2):
+    """Of the page: see `expunge.evidence.page`."""
+    if isinstance(value, bool) or value not in TEMPLATES:
         raise FormatError(
-            f"{what} must be 1 or 2, got {value!r:.80}: written by a newer Expunge, or altered"
+            f"{what} must be 1 to 4, got {value!r:.80}: written by a newer Expunge, or altered"
         )
     return value
 
@@ -291,6 +295,15 @@ _CHECK_BUNDLE = schema.objects(
         "checkpoint": lambda value, _: Checkpoint.from_json(value),
     }
 )
+
+
+def _is_masked(certificate: Envelope | None, entries: Sequence[Logged]) -> bool:
+    if certificate is not None:
+        return Certificate.unverified(certificate).spec.is_masked
+    return any(
+        logged.entry["kind"] == "answered" and logged.entry["found"] == UNDISCLOSED
+        for logged in entries
+    )
 
 
 def bundle_content(
@@ -323,7 +336,7 @@ def bundle_content(
         "federation": checkpoint.federation,
         "server": server,
         "time": time,
-        "template": 2 if reference else 1,
+        "template": 1 + bool(reference) + 2 * _is_masked(certificate, in_order),
         "order": BundledOrder.of(
             order, subject, subjects, salt, entries=in_order, time=time, reference=reference
         ).to_json(),
@@ -363,6 +376,8 @@ class Bundle:
         The rotations of the server's key.
     checkpoint : Checkpoint
         The state of the log that all proofs are for.
+    template : {1, 2, 3, 4}, default 1
+        Of the page that shows it.
 
     Notes
     -----
@@ -406,6 +421,7 @@ class Bundle:
     certificate: Envelope | None
     rotations: tuple[Envelope, ...]
     checkpoint: Checkpoint
+    template: int = 1
 
     @classmethod
     def read(cls, envelope: Envelope, key: PublicKey, rotations: Sequence[Envelope] = ()) -> Bundle:
@@ -482,14 +498,22 @@ class Bundle:
             else Envelope.from_json(parts["certificate"], "certificate"),
             tuple(Envelope.from_json(value, "rotation") for value in parts["rotations"]),
             Checkpoint.from_json(parts["checkpoint"]),
+            parts["template"],
         )
-        if (parts["template"] == 2) != bool(bundle.order.reference):
+        if (bundle.template in (2, 4)) != bool(bundle.order.reference):
             raise FormatError(
-                "a bundle is of template 2 if its order has a reference, and of template 1 if it "
-                "has none"
+                "a bundle is of template 2 or 4 if its order has a reference, and of template 1 or "
+                "3 if it has none"
             )
+        if bundle.template in MASKED and not bundle.is_masked:
+            raise FormatError("a bundle is of template 3 or 4 under secure aggregation only")
         bundle._check_entries()
         return bundle
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the clients of the order change the ledger by secure aggregation."""
+        return _is_masked(self.certificate, self.entries)
 
     @property
     def ordered(self) -> Logged:

@@ -1,4 +1,4 @@
-"""The page of a bundle, templates 1 and 2: one self-contained HTML file, made to be read and
+"""The page of a bundle, templates 1 to 4: one self-contained HTML file, made to be read and
 printed by whoever has to be shown that an erasure order was carried out.
 
 The file is a page for people with a signed envelope inside. The page is a pure function of the
@@ -8,9 +8,10 @@ again and compares, so no byte of the file can be altered unseen. Law:
 for `data` that `read_bundle` takes.
 
 So a template never changes, and neither do its sentences, which `verify` shows too; another page
-is another template. Template 2 is template 1 with the
-order's reference, for orders that have one. Both are pure ASCII (other characters are written as
-references); they run and load nothing.
+is another template. Template 2 is template 1 with the order's reference, for orders that have one.
+Templates 3 and 4 are 1 and 2 with a sentence about what masks do not hide, for orders under secure
+aggregation; before there were these, such orders had the first two. All are pure ASCII (other
+characters are written as references); they run and load nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from collections.abc import Iterable, Sequence
 
 from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, FormatError
-from expunge.evidence.bundle import Bundle, settled
+from expunge.evidence.bundle import MASKED, Bundle, settled
 from expunge.evidence.certificate import Certificate, certified, unaudited
 from expunge.evidence.log import Logged
 from expunge.evidence.wording import (
     NO_COPIES,
     NOT_THE_BACKBONE,
     OLD_HEADS,
+    SEEN_SUMS,
     assumptions,
     found_in,
     listed,
@@ -185,7 +187,7 @@ def page(bundle: Bundle, envelope: bytes) -> bytes:
         _order(bundle),
         _answers(bundle),
         _listed("What this file shows", proved(bundle)),
-        _listed("What that rests on", assumptions(masked=is_masked(bundle))),
+        _listed("What that rests on", assumptions(masked=bundle.is_masked)),
         _listed("What it does not show", not_proved(bundle)),
         _head(bundle),
         _log(bundle),
@@ -439,16 +441,11 @@ def proved(bundle: Bundle) -> list[str]:
     return sentences
 
 
-def is_masked(bundle: Bundle) -> bool:
-    """Whether the clients of a bundle's order change the ledger by secure aggregation."""
-    if bundle.certificate is not None:
-        return Certificate.unverified(bundle.certificate).spec.is_masked
-    return any(answer["found"] == UNDISCLOSED for answer in bundle.answers())
-
-
 def not_proved(bundle: Bundle) -> list[str]:
     """What nobody should read into a bundle."""
     sentences = [NOT_THE_BACKBONE, NO_COPIES, OLD_HEADS]
+    if bundle.template in MASKED:
+        sentences.append(SEEN_SUMS)
     if bundle.order.salt is None:
         sentences.append(
             "That the order in the log is about the subject named here: the salt of its digest is "
@@ -542,7 +539,7 @@ def _departure(logged: Logged) -> str:
 def _audit(bundle: Bundle, logged: Logged) -> str:
     after = all(change.index < logged.index for change in bundle.found("changed"))
     when = "with these deletions made" if after else "before the last of these deletions"
-    if is_masked(bundle):
+    if bundle.is_masked:
         return (
             f"On {moment(logged.entry['time'])}, {when}, every client had recomputed its "
             "statistics from its own store; their sum, added up by secure aggregation, was equal "

@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 _PAGE = b"<!DOCTYPE html>"
 _KINDS = ("receipt", "certificate", "rotation", "result", "checkpoint")
 _ONLY_SUMS = (
-    "The server saw sums over these clients, and no client's own message, if it follows the "
-    "protocol and no more clients collude with it than the spec's rules allow. A sum over few "
-    "samples can still reveal them."
+    "The server saw sums over these clients, and no client's own message, unless more clients "
+    "collude with it than the spec's rules allow, or the log shows that it went on without one."
 )
 _WHOSE = (
     "How many samples this client itself added or deleted: nobody but the client can tell. Its own "
@@ -286,7 +285,7 @@ def _round_receipt(receipt: Receipt, now: str | None, fewest: int) -> VerifiedFi
             wording.ONE_LOG,
             _ONLY_SUMS,
         ],
-        [*wording.not_proved_by_receipt(), _WHOSE],
+        [*wording.not_proved_by_receipt(), wording.SEEN_SUMS, _WHOSE],
     )
 
 
@@ -401,7 +400,7 @@ def _bundle(evidence: Bundle) -> tuple[VerifiedFile, Certificate | None]:
         ("Signed by key", evidence.server),
     ]
     title = f"Evidence of erasure order {order.id}, {order.state}"
-    rests_on = wording.assumptions(masked=page.is_masked(evidence))
+    rests_on = wording.assumptions(masked=evidence.is_masked)
     finding = VerifiedFile(
         "bundle", title, facts, page.proved(evidence), rests_on, page.not_proved(evidence)
     )

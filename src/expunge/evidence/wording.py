@@ -162,6 +162,11 @@ NO_COPIES = (
     "That no copy was kept: of samples outside the clients' stores, or of statistics, heads and "
     "backups outside the server's store."
 )
+SEEN_SUMS = (
+    "That the server did not see what was deleted: it sees the ledger before and after each round. "
+    "Masks hide whose samples a change is about, not what they are; the sum of few samples can be "
+    "solved for them."
+)
 OLD_HEADS = "That heads published earlier, which others may have downloaded, are no longer in use."
 
 
