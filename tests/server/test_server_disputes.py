@@ -16,7 +16,7 @@ import pytest
 from expunge import Aggregation, Statistics
 from expunge.client.secagg import Masked
 from expunge.crypto import Envelope, canonical
-from expunge.errors import EvidenceError, RefusedError
+from expunge.errors import EvidenceError, FormatError, RefusedError
 from expunge.exact import wide
 from expunge.kinds import PHASES
 from expunge.ridge.sums import Sums
@@ -521,3 +521,41 @@ def test_a_dispute_survives_restarts_of_all() -> None:
         for name in ("c0", "c1", "c3"):
             assert not circle.stores[name].status().adding
         circle.check()
+
+
+# -- amendments ------------------------------------------------------------------------------------
+
+
+def test_labels_that_are_appended_in_a_dispute_make_nobody_false() -> None:
+    """Parts are opened, and examined, under the spec of their round."""
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative}):
+            for _ in range(40):
+                circle.pass_round()
+                if circle.entries("voided"):
+                    break
+                circle.wait(1.0)
+        circle.federation.operator.command("amend", labels=["no", "yes", "perhaps"])
+        until_disputed(circle)
+        dispute = dispute_of(circle)
+        assert dispute.spec.labels == ("no", "yes")
+        examined = examine(dispute, ARBITER)
+        assert (list(examined.false), examined.missing) == (["c2"], ())
+        judged(circle, dispute, examined)
+        circle.go("c0", "c1", "c3")
+        circle.check()
+        for name in ("c0", "c1", "c3"):
+            assert not circle.stores[name].status().adding
+
+
+@pytest.mark.parametrize("content", [[], {}, {"false": ["c0"]}, {"false": {"c0": 1}}])
+def test_a_verdict_that_is_none_is_refused_by_clients(content: Any) -> None:
+    with circle_of(4) as circle:
+        state = circle.service.state
+        verdict = Envelope.signed("verdict", content, circle.federation.server_key)
+        with state.changing() as now:
+            state.append("judged", now, aggregation="0" * 32, verdict=verdict.to_json())
+        circle.everybody_adds("c0", "c1", "c2")
+        with pytest.raises(FormatError):
+            circle.go("c0", "c1", "c2")

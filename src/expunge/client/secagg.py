@@ -38,17 +38,17 @@ from expunge.evidence.receipt import member_of
 from expunge.evidence.wording import moment
 from expunge.exact.wide import Wide
 from expunge.kinds import STAGES, AnsweredPhase, Purpose, Stage
-from expunge.ridge.spec import Aggregation
+from expunge.ridge.spec import Aggregation, Spec
 from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution, Opening, Participant
-from expunge.secagg.arbitration import Verdict, parts_of
+from expunge.secagg.arbitration import Verdict, parts_of, spec_of_round
 from expunge.secagg.schedule import Schedule
 from expunge.secagg.unmasking import Decision, Narrowed, Part, may_follow, narrowed, remaining
 from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier
 from expunge.wire.schema import time_text
 
-_AGREED = "agreed"  # the setting that holds when this client agreed to the sum it is bound to
+_AGREED = "agreed"  # the setting that holds when it masked first, or agreed to its present sum
 _ROSTERS = "rosters"  # the setting that holds the rosters of rounds in which its part was masked
 _EVERYTHING = 0  # in place of the number of a request that sends everything anew
 
@@ -214,8 +214,10 @@ class RoundPolicy:
         """Remember the roster of a round in which this client's part may be in the sum: a verdict
         about another roster is none about that sum.
         """
-        rosters = self._rosters() | {participant.opening.round: participant.roster_digest}
-        self._store.remember({_ROSTERS: canonical.encode(rosters).decode("ascii")})
+        rosters = self._rosters()
+        since = {} if rosters else {_AGREED: str(int(self._now()))}
+        rosters[participant.opening.round] = participant.roster_digest
+        self._store.remember({_ROSTERS: canonical.encode(rosters).decode("ascii")} | since)
 
     def _rosters(self) -> dict[str, str]:
         text = self._store.recall(_ROSTERS)
@@ -428,12 +430,13 @@ class Contributor:
         self,
         composition: Composition,
         contribution: Callable[[], Contribution],
-        statistics: Callable[[], Changes],
+        statistics: Callable[[Spec], Changes],
     ) -> Outcome:
         """Bring a composed request by a round; `RoundEnd` without a receipt if it was not included,
         and may be offered again.
 
-        `statistics` is what it adds and deletes, apart, for the arbiter of a sum that was false.
+        `statistics` is what it adds and deletes, apart, under the spec of an earlier round: for the
+        arbiter of a sum that was false.
         """
         current = self.purpose()
         if current is not None and current != "change":
@@ -452,7 +455,7 @@ class Contributor:
             reset=composition.reset,
         )
 
-    def _opened(self, aggregation: str, statistics: Callable[[], Changes]) -> str:
+    def _opened(self, aggregation: str, statistics: Callable[[Spec], Changes]) -> str:
         """Open this client's part of a false sum to the arbiter, once; what it waits for then."""
         false = "a sum that this client's change was in was false"
         if not self._rules.arbiter:
@@ -472,7 +475,8 @@ class Contributor:
                     f"{false}, and this client holds the keys of that round no longer: it is "
                     "excluded when its time is up"
                 )
-            self._turn(part.open_part(*statistics()))
+            spec = spec_of_round(self._store.spec, part.opening.labels_digest)
+            self._turn(part.open_part(*statistics(spec)))
             self._store.remember({_OPENED: aggregation})
         return f"{false}: this client has opened its part to the arbiter, and waits for the verdict"
 
@@ -953,7 +957,7 @@ class Masked:
             outcome = self._contributor.change(
                 composition,
                 lambda: self.contribution(composition),
-                lambda: self._statistics(composition),
+                lambda spec: self._statistics(composition, spec),
             )
         except RefusedError as refusal:
             if refusal.code in refusals.OUT_OF_STEP and store.sequence >= sequence:
@@ -993,11 +997,11 @@ class Masked:
 
     def contribution(self, composition: Composition) -> Contribution:
         """What a composed request adds and deletes; the same each time."""
-        return Contribution.of(*self._statistics(composition), self._store.spec)
+        spec = self._store.spec  # labels may have been appended since it was composed
+        return Contribution.of(*self._statistics(composition, spec), spec)
 
-    def _statistics(self, composition: Composition) -> Changes:
-        due = replace(composition, spec=self._store.spec)  # labels may have been appended since
-        return self._outbox.statistics(due, recompute=self._recompute)
+    def _statistics(self, composition: Composition, spec: Spec) -> Changes:
+        return self._outbox.statistics(replace(composition, spec=spec), recompute=self._recompute)
 
     def may_mend(self, composition: Composition, refusal: RefusedError) -> bool:
         """Not what goes by a round, unless the server has lost this client."""

@@ -172,9 +172,8 @@ def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.
         states[entry["client"]] = "gone" if entry["leave"] else "active"
     elif kind == "aggregated":
         states |= {member["client"]: "active" for member in entry["clients"]}
-    elif kind == "judged":
-        false = Envelope.from_json(entry["verdict"], "verdict").unverified()["false"]
-        states |= {name: "barred" for name in false if states.get(name) not in LEFT}
+    elif kind == "judged":  # who uses it asks for the arbiter's signature
+        states |= {name: "barred" for name in _found_false(entry) if states.get(name) not in LEFT}
     elif kind == "forgotten":
         states[entry["client"]] = "gone"
     elif kind == "commanded" and entry["action"] == "forget-client":
@@ -182,6 +181,14 @@ def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.
         states[name] = "gone" if states.get(name) == "gone" else "going"
     elif kind == "restored":
         states |= {name: "away" for name, state in states.items() if state == "active"}
+
+
+def _found_false(entry: dict[str, Any]) -> dict[str, str]:
+    """Whom a verdict names; FormatError if it is none."""
+    content = Envelope.from_json(entry["verdict"], "verdict").unverified()
+    false = content.get("false") if isinstance(content, dict) else None
+    named: dict[str, str] = schema.mapping(schema.name, schema.string)(false, "a verdict")
+    return named
 
 
 def _acting(entry: dict[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -149,6 +149,13 @@ def seal_opening(roster: Roster, secrets: Secrets, name: str, opened: Opened) ->
     return ephemeral.public + seal(key, content, ephemeral.public)
 
 
+def spec_of_round(spec: Spec, labels_digest: str) -> Spec:
+    """The spec as it was in a round, to which labels may have been appended since."""
+    if spec.labels is None or labels_digest not in spec.lineage:
+        return spec
+    return replace(spec, labels=spec.labels[: spec.lineage.index(labels_digest)])
+
+
 @dataclass(frozen=True)
 class RoundRecords:
     """What the server holds of a round: the roster, and by client the signed header of its masked
@@ -163,6 +170,11 @@ class RoundRecords:
     def names(self) -> tuple[str, ...]:
         """Everybody in the roster."""
         return Roster.read(self.roster).names
+
+    @property
+    def labels_digest(self) -> str:
+        """Of the spec that the round was opened with."""
+        return Roster.read(self.roster).opening.labels_digest
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value; `from_json` is its inverse."""
@@ -366,8 +378,13 @@ def _require_records(dispute: Dispute, roster: Roster, arbiter: Arbiter) -> None
         raise EvidenceError(
             "the dispute is not for this arbiter: the rules of its round name another, or nobody"
         )
-    if roster.opening.federation != dispute.federation:
-        raise EvidenceError("the roster is of another federation than the dispute")
+    opening, spec = roster.opening, dispute.spec
+    if (opening.federation, opening.data_digest, opening.labels_digest) != (
+        dispute.federation,
+        spec.data_digest,
+        spec.labels_digest,
+    ):
+        raise EvidenceError("the roster is of another federation or spec than the dispute")
     if not names <= set(roster.names) or dispute.parts != set(roster.sequences(sorted(names))):
         raise EvidenceError("the sum has clients or numbers that are not in the roster")
     strangers = sorted(set(dispute.openings) - names)
@@ -461,6 +478,8 @@ def _problem_with(statistics: Statistics) -> str | None:
         wide.to_ints(statistics.label_gram[:, column, column : column + 1])[0]
         for column in range(spec.columns)
     ]
+    if min(labels) < 0:
+        return "the sum of squares of a column of targets would be negative"
     for column, moments in enumerate(np.moveaxis(statistics.moment, 2, 0)):
         for row, moment in enumerate(wide.to_ints(moments)):
             if moment * moment > squares[row] * labels[column]:

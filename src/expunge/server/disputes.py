@@ -20,7 +20,14 @@ from expunge.evidence.log import read_entry
 from expunge.kinds import VoidReason
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import Opening
-from expunge.secagg.arbitration import Dispute, RoundRecords, Verdict, parts_json, parts_of
+from expunge.secagg.arbitration import (
+    Dispute,
+    RoundRecords,
+    Verdict,
+    parts_json,
+    parts_of,
+    spec_of_round,
+)
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.unmasking import Part, remaining, rows
 from expunge.server.state import ServerState
@@ -197,7 +204,8 @@ class Disputes:
             waiting.parts for waiting in self.waiting() if waiting.aggregation == aggregation
         )
         keys = {name: state.actor(name, "client").key for name in records.names}
-        dispute = Dispute(state.spec, state.federation, record.reason, parts, records, keys)
+        spec = spec_of_round(state.spec, records.labels_digest)
+        dispute = Dispute(spec, state.federation, record.reason, parts, records, keys)
         return {"dispute": dispute.to_json(), "opened": state.storage.rounds.opened(aggregation)}
 
     def opening(self, aggregation: str, client: str) -> bytes:
