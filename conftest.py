@@ -14,6 +14,7 @@ what a disk keeps when the power fails. Where TMPDIR is set, they are there.
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import shutil
@@ -113,6 +114,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """What a module draws when it is imported."""
     seeds.begin(collector.nodeid)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

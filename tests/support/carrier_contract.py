@@ -15,6 +15,7 @@ and the audit log has each request of each client once, in order.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,13 +33,13 @@ from expunge.server.state import Settings
 from expunge.wire import payloads
 from support import seeds
 from support.carriers import ATTEMPTS, FAULTS, CallingLane, Fault, Lane
-from support.federation import make_key
+from support.federation import make_key, scratch
 from support.samples import SPEC, statistics_of
 from support.stories import Story, begun, by_hand, refused
 
 SOLVERS = ("woodbury", "cholesky")
 FACTOR = replace(SPEC, messages=("factor", "gram", "rows"))
-LARGE = Spec(dim=1280, labels=("cat", "dog"))  # 1281 wide: the Gram is 13 MB
+LARGE = Spec(dim=800, labels=("cat", "dog"))  # 801 wide: the Gram is 5 MB
 LOSSES = tuple(fault for fault in FAULTS if fault.what in ("lost", "truncated"))
 SMALL = Settings(largest_request=4000)
 
@@ -62,10 +63,23 @@ class Contract:
         for lane in lanes:
             lane.close()
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def beginning(cls) -> Iterator[Story]:
+        """Two clients with samples, which this carrier has brought; see `begun`. It is made once,
+        and closed.
+        """
+        place = scratch()
+        with seeds.apart(cls.lane_type.__name__):
+            story = begun(Story(cls.lane_type(place)))
+            story.lane.close()
+        yield story
+        shutil.rmtree(place)
+
     @pytest.fixture
-    def story(self, found: Callable[..., Story]) -> Story:
-        """Two clients with samples; see `begun`."""
-        return begun(found())
+    def story(self, found: Callable[..., Story], beginning: Story) -> Story:
+        """A twin of it, for one test."""
+        return beginning.twin(found(origin=beginning.lane).lane)
 
     # -- all kinds, both variants ------------------------------------------------------------------
 

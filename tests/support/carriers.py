@@ -20,6 +20,7 @@ arrives when the contract says so. `faults` are those that can happen on this la
 
 from __future__ import annotations
 
+import shutil
 import socket
 import socketserver
 import threading
@@ -89,10 +90,18 @@ class Lane(ABC):
         *,
         solver: str = "woodbury",
         settings: Settings | None = None,
+        origin: Lane | None = None,
     ) -> None:
+        """The federation and the clients are twins of those of `origin`, which must be closed."""
         self.path = path
-        self.federation = Federation(path / "server", spec, solver=solver, settings=settings)
         self.stores: dict[str, ClientStore] = {}
+        if origin is None:
+            self.federation = Federation(path / "server", spec, solver=solver, settings=settings)
+        else:
+            self.federation = origin.federation.twin(path / "server")
+            for name in origin.stores:
+                shutil.copytree(origin.path / name, path / name)
+                self.stores[name] = ClientStore.open(path / name)
         self.met: list[Fault] = []  # what has happened since the last plan
         self._planned: list[Fault | None] = []
         self._held: list[Callable[[], object]] = []

@@ -4,9 +4,10 @@ that, bit for bit.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,13 @@ class Story:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
+
+    def twin(self, lane: Lane) -> Story:
+        """The same story so far, on a lane that is a twin of its own."""
+        kept = {name: dict(samples) for name, samples in self.kept.items()}
+        other = replace(self, lane=lane, kept=kept)
+        other.rng = copy.deepcopy(self.rng)
+        return other
 
     @property
     def spec(self) -> Spec:
