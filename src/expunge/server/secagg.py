@@ -491,8 +491,8 @@ class SecureAggregation:
                 spec.data_digest,
                 spec.labels_digest,
             )
-            is_change = purpose == "change"
-            everyone = None if is_change else frozenset(state.clients("active"))
+            everyone = None if purpose == "change" else frozenset(state.clients("active"))
+            schedule = self._schedule if purpose == "change" else None
             collector = Collector(
                 opening,
                 self._rules,
@@ -505,7 +505,8 @@ class SecureAggregation:
                 everyone,
                 now,
                 now + state.settings.phase_for,
-                self._window() if is_change else None,
+                # which may have ended since the client was found to be in time
+                None if schedule is None else schedule.latest(self._now()),
             )
             self._changed()
         return self._round
