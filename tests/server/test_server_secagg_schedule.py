@@ -247,6 +247,29 @@ def test_a_round_that_only_one_came_to_does_not_hold_up_a_later_window(circle: S
     assert len(circle.rounds()) == 1
 
 
+@pytest.mark.parametrize("seconds", range(1, 12))
+def test_a_round_that_is_opened_as_the_window_ends_has_no_other_end(
+    circle: Scheduled, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock goes on by a second whenever the server looks at it."""
+    circle.at(WINDOW - seconds)
+    circle.add("c0")
+    rounds, clock = circle.service.rounds, circle.federation.clock
+    assert rounds is not None
+
+    def tick() -> float:
+        clock.now += 1
+        return clock.now
+
+    monkeypatch.setattr(rounds, "_now", tick)
+    circle.sync("c0")
+    assert rounds._round is None or rounds._round.window == BEGIN
+    monkeypatch.undo()
+    circle.pass_time(WINDOW)
+    circle.sync("c0")
+    assert (circle.phase, circle.rounds()) == ("", [])
+
+
 def test_windows_may_adjoin() -> None:
     spec = replace(SPEC, aggregation=Aggregation(fewest=3, every=600, window=600))
     with scheduled(spec=spec) as circle:

@@ -106,7 +106,7 @@ def init(
     mirrors: tuple[Path, ...],
     **given: Any,
 ) -> None:
-    """Create a federation in the new folder DIRECTORY.
+    r"""Create a federation in the new folder DIRECTORY.
 
     Creates the server's folder with its signing key, an office for the first operator
     (DIRECTORY/operator), and a TLS certificate. This fixes the spec that every client must agree
@@ -127,7 +127,8 @@ def init(
       expunge init federation --dim 768 --labels cat,dog --host server.example.org
       expunge init federation --backbone hf:dinov2 --labels @labels.txt
       expunge init federation --dim 768 --labels cat,dog --secure-aggregation
-      expunge init federation --dim 768 --labels cat,dog --secure-aggregation --every 1h --window 5m
+      expunge init federation --dim 768 --labels cat,dog \
+          --secure-aggregation --every 1h --window 5m
 
     Next:
       expunge serve federation

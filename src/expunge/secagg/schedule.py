@@ -45,8 +45,12 @@ class Schedule:
         """The beginning of the window that is open at this time, or would be on a clock that
         differs by `skew` seconds at most; None between windows.
         """
-        begin = int(now + skew) // self.every * self.every
-        return begin if now < begin + self.window + skew else None
+        begin = self.latest(now + skew)
+        return begin if now < self.end(begin) + skew else None
+
+    def latest(self, now: float) -> int:
+        """The beginning of the last window that has begun, open or not."""
+        return int(now) // self.every * self.every
 
     def end(self, begin: int) -> int:
         """When the window that begins then ends."""
@@ -54,7 +58,7 @@ class Schedule:
 
     def following(self, now: float) -> int:
         """The beginning of the first window after this time."""
-        return (int(now) // self.every + 1) * self.every
+        return self.latest(now) + self.every
 
     def next_round(self, now: float, *, skew: int = 0) -> str:
         """A sentence that says when the next round begins.

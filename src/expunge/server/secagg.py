@@ -531,7 +531,7 @@ class SecureAggregation:
 
     def _give_way(self) -> None:
         """End a round that nobody has to finish, if one for another purpose is wanted."""
-        current, purpose = self._round, self.wanted()
+        current, purpose = self._round, self._purpose()
         if (
             current is not None
             and current.collector.phase == "joining"
@@ -544,7 +544,7 @@ class SecureAggregation:
         change.
         """
         if self._round is None:
-            state, purpose = self._state, self.wanted()
+            state, purpose = self._state, self._purpose()
             spec, now = state.spec, self._clock()
             opening = Opening(
                 state.federation,
@@ -553,8 +553,8 @@ class SecureAggregation:
                 spec.data_digest,
                 spec.labels_digest,
             )
-            is_change = purpose == "change"
-            everyone = None if is_change else frozenset(state.clients("active"))
+            everyone = None if purpose == "change" else frozenset(state.clients("active"))
+            schedule = self._schedule if purpose == "change" else None
             collector = Collector(
                 opening,
                 self._rules,
@@ -567,7 +567,8 @@ class SecureAggregation:
                 everyone,
                 now,
                 now + state.settings.phase_for,
-                self._window() if is_change else None,
+                # which may have ended since the client was found to be in time
+                None if schedule is None else schedule.latest(self._now()),
             )
             self._changed()
         return self._round
@@ -578,21 +579,21 @@ class SecureAggregation:
         Without a schedule, a client that has no new request begins none. On one, everybody begins
         the round of a window, and nobody another.
         """
-        if self.wanted() != "change":
+        if self._purpose() != "change":
             return None
         if (schedule := self._schedule) is not None:
             return None if self._window() is not None else schedule.next_round(self._now())
         applied = self._state.actor(turn.client, "client").sequence
         return "" if turn.sequence == applied else None
 
+    def _purpose(self) -> Purpose:
+        """What the next round is for: in a window, changes come first."""
+        return "change" if self._window() is not None else self.wanted()
+
     def wanted(self) -> Purpose:
-        """The purpose of the next round: in a window, changes come first."""
-        return "change" if self._window() is not None else self.wanted_of_all() or "change"
+        """The purpose of the next round that no window is for.
 
-    def wanted_of_all(self) -> Purpose | None:
-        """The rebuild or the audit that all clients are asked for.
-
-        With too few clients for either, changes may bring others back.
+        With too few clients for a rebuild or an audit, changes may bring others back.
         """
         state, rules = self._state, self._state.spec.aggregation
         if (
@@ -601,10 +602,10 @@ class SecureAggregation:
             or len(state.clients("active")) < rules.fewest
             or state.clients("barred")  # whose samples are in the ledger, and who adds up nothing
         ):
-            return None
+            return "change"
         if state.storage.rounds.rebuilds():
             return "rebuild"
-        return "audit" if state.storage.audits.running() else None
+        return "audit" if state.storage.audits.running() else "change"
 
     # -- answering ---------------------------------------------------------------------------------
 

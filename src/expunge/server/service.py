@@ -243,7 +243,7 @@ class Service:
                 "orders": self._orders.waiting(name) if is_client else [],
                 "rebuild": is_client
                 and self.rounds is not None
-                and self.rounds.wanted_of_all() == "rebuild",
+                and self.rounds.wanted() == "rebuild",
                 "rotations": [rotation.to_json() for rotation in state.rotations()],
                 "sequence": actor.sequence,
                 "spec": state.spec.to_dict(),

@@ -280,7 +280,7 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
         "audits by id": [*map(storage.audits.get, ident)],
         "audit replies": [*map(storage.audits.replies, ident)],
         "members": [storage.rounds.membership(name, number) for name in who for number in numbers],
-        "rounds": (storage.rounds.rebuilds(), storage.rounds.attempts()),
+        "rounds": (storage.rounds.rebuilds(), storage.rounds.attempts(), storage.rounds.last()),
         "disputes": (
             storage.rounds.disputes(),
             {one: storage.rounds.opened(one) for one in ident},
