@@ -581,6 +581,7 @@ class Office:
         | `forget-client` | `client` | `client`, `count` |
         | `rotate-key` | | `key`, `rotation` |
         | `backup` | `name` | `file` |
+        | `judge` | `verdict` (the arbiter's envelope) | `aggregation`, `false` |
 
         Orders and audits are for officers and operators, everything else for operators. `token` has
         a method of its own.
@@ -645,6 +646,9 @@ class Office:
         | `bundle` | `order` | an envelope for `expunge.evidence.render_bundle` |
         | `audits` | | every audit |
         | `show-audit` | `audit` | one audit |
+        | `disputes` | | masked sums that were false, and who has opened its part |
+        | `show-dispute` | `aggregation` | what the arbiter needs about one of them |
+        | `show-opening` | `aggregation`, `client` | what a client opened, sealed, in base64 |
 
         Parameters
         ----------

@@ -476,7 +476,12 @@ class Contributor:
                     "excluded when its time is up"
                 )
             spec = spec_of_round(self._store.spec, part.opening.labels_digest)
-            self._turn(part.open_part(*statistics(spec)))
+            try:
+                self._turn(part.open_part(*statistics(spec)))
+            except RefusedError as refusal:
+                if refusal.code not in refusals.LATE:
+                    raise
+                return refusal.reason
             self._store.remember({_OPENED: aggregation})
         return f"{false}: this client has opened its part to the arbiter, and waits for the verdict"
 

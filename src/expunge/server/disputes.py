@@ -151,7 +151,11 @@ class Disputes:
             message = read_client_message(data)
         state, client, header = self._state, message.client, message.header
         with state.lock:
-            record = self._record(header["round"])
+            record = self._known(header["round"])
+            if record is None:
+                raise RefusedError(
+                    "wrong-round", "the sum whose part is opened is not in dispute: sync"
+                )
             parts = {waiting.aggregation: waiting.parts for waiting in self.waiting()}
             roster = RoundRecords.from_json(canonical.decode(record.records)).roster
             if (client, header["sequence"]) not in parts[record.aggregation] or (
@@ -168,13 +172,18 @@ class Disputes:
                 )
                 state.storage.rounds.open(OpeningRecord(record.aggregation, client, sealed))
 
+    def _known(self, aggregation: str) -> DisputeRecord | None:
+        records = self._state.storage.rounds.disputes()
+        return next((one for one in records if one.aggregation == aggregation), None)
+
     def _record(self, aggregation: str) -> DisputeRecord:
-        for record in self._state.storage.rounds.disputes():
-            if record.aggregation == aggregation:
-                return record
-        raise RefusedError(
-            "not-found", "no such sum is in dispute, or not any more: ask for the list of disputes"
-        )
+        record = self._known(aggregation)
+        if record is None:
+            raise RefusedError(
+                "not-found",
+                "no such sum is in dispute, or not any more: ask for the list of disputes",
+            )
+        return record
 
     # -- what the arbiter needs, and says ----------------------------------------------------------
 
