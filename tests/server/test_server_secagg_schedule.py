@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from expunge import Aggregation, kinds
-from expunge.client import Selection, SyncResult
+from expunge.client import Agent, Selection, SyncResult
 from expunge.secagg import read_preamble
 from expunge.secagg.schedule import Schedule
 from expunge.server.backup import restore
@@ -529,14 +528,8 @@ def seen_by_the_server(holder: str, how: str) -> list[tuple[Any, ...]]:
                 circle.at(second + (WINDOW + 200 if not window else 0), window)
                 for name in circle.names:
                     circle.pass_time(1)
-                    agent = circle.agent(name)
-                    agent = type(agent)(
-                        circle.stores[name],
-                        view.of(name),
-                        now=circle.federation.clock,
-                        attempts=1,
-                    )
-                    agent.sync()
+                    now = circle.federation.clock
+                    Agent(circle.stores[name], view.of(name), now=now, attempts=1).sync()
         last = circle.entries("aggregated")[-1]
         assert last["deleted"] == (0 if not holder else 2 if how == "order" else 1)
         return view.seen
@@ -552,8 +545,6 @@ def test_what_the_server_sees_is_the_same_whoever_holds_the_sample(how: str) -> 
     assert all(view == first for view in views.values())
     calls = [entry[2] for entry in first]
     assert calls.count("aggregate") > 3 * 6
-    digest = hashlib.sha256(repr(first).encode()).hexdigest()
-    assert {hashlib.sha256(repr(view).encode()).hexdigest() for view in views.values()} == {digest}
 
 
 def test_an_order_about_one_sample_at_one_of_three_clients_completes(circle: Scheduled) -> None:
