@@ -184,10 +184,13 @@ class Circle:
             outstanding = store.outbox.composed()
             for sequence in {
                 *store.documents("receipt"),
-                *([] if outstanding is None or outstanding.is_cover else [outstanding.sequence]),
+                *([] if outstanding is None else [outstanding.sequence]),
             } - receipts:
-                if not is_bound or composed is None or sequence != composed.sequence:
-                    self.offered[name, sequence] = dict(self.held[name])
+                if is_bound and composed is not None and sequence == composed.sequence:
+                    continue
+                self.offered[name, sequence] = dict(self.held[name])
+            if outstanding is not None and outstanding.is_cover:
+                self.offered.pop((name, outstanding.sequence), None)  # whatever it was before
 
     def agent(self, name: str, **options: Any) -> Agent:
         usual = {"sleep": lambda _: None, "attempts": 1, "wall_clock": self.federation.clock}
