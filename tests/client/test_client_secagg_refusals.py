@@ -398,7 +398,7 @@ def test_nothing_is_audited_while_a_client_is_being_forgotten() -> None:
         circle.held.pop("c4")
         since = len(circle.way.said)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SecureAggregation, "wanted_of_all", lambda _: "audit")
+            patch.setattr(SecureAggregation, "wanted", lambda _: "audit")
             for _ in range(4):
                 told = circle.pass_round()
         assert all("while c4 is being forgotten" in one.waiting for one in told.values())
