@@ -529,7 +529,7 @@ def seen_by_the_server(holder: str, how: str) -> list[tuple[Any, ...]]:
                 for name in circle.names:
                     circle.pass_time(1)
                     now = circle.federation.clock
-                    Agent(circle.stores[name], view.of(name), now=now, attempts=1).sync()
+                    Agent(circle.stores[name], view.of(name), wall_clock=now, attempts=1).sync()
         last = circle.entries("aggregated")[-1]
         assert last["deleted"] == (0 if not holder else 2 if how == "order" else 1)
         return view.seen
