@@ -103,7 +103,7 @@ class Disputes:
         """
         state, parts = self._state, frozenset(member[:2] for member in members)
         with state.lock, state.changing() as now:
-            cut = rows(parts, opening.round, self._rules, self._voided())
+            cut = rows(parts, opening.round, self.rules, self._voided())
             listed = [
                 dict(zip(("client", "sequence", "request"), one, strict=True)) for one in members
             ]
@@ -127,7 +127,8 @@ class Disputes:
         return [parts_of(entry["clients"]) for entry in entries]
 
     @property
-    def _rules(self) -> Aggregation:
+    def rules(self) -> Aggregation:
+        """The federation's; RefusedError if it has none."""
         rules = self._state.spec.aggregation
         if rules is None:
             raise RefusedError("not-allowed", "this federation does not use secure aggregation")
@@ -189,7 +190,7 @@ class Disputes:
 
     def listed(self) -> list[dict[str, Any]]:
         """Every dispute: whose sum, who has opened its part, and until when the others may."""
-        table, limit = self._state.storage.rounds, self._rules.set_aside_after
+        table, limit = self._state.storage.rounds, self.rules.set_aside_after
         since = {waiting.aggregation: waiting for waiting in self.waiting()}
         return [
             {
@@ -199,7 +200,7 @@ class Disputes:
                 "until": time_text(since[record.aggregation].since + limit),
                 "clients": sorted(client for client, _ in since[record.aggregation].parts),
                 "opened": table.opened(record.aggregation),
-                "arbiter": bool(self._rules.arbiter),
+                "arbiter": bool(self.rules.arbiter),
             }
             for record in table.disputes()
             if record.aggregation in since
@@ -235,7 +236,7 @@ class Disputes:
         state = self._state
         try:
             envelope = Envelope.from_json(value, "verdict")
-            verdict = Verdict.read(envelope, self._rules.arbiter)
+            verdict = Verdict.read(envelope, self.rules.arbiter)
         except (EvidenceError, FormatError) as problem:
             raise RefusedError(
                 "not-allowed", f"this is no verdict of the arbiter: {problem}"
@@ -300,7 +301,7 @@ class Disputes:
 
     def _overdue(self) -> list[Waiting]:
         """What has waited for longer than the rules allow."""
-        before = self._state.now() - self._rules.set_aside_after
+        before = self._state.now() - self.rules.set_aside_after
         return [waiting for waiting in self.waiting() if 0 < waiting.since <= before]
 
     def _exclude(self, waiting: Waiting, names: set[str]) -> None:
@@ -308,7 +309,7 @@ class Disputes:
         state, aggregation = self._state, waiting.aggregation
         gone = state.clients("gone")
         out, left = names.difference(gone), remaining(waiting.parts, {*names, *gone})
-        if not out or len(left) < self._rules.fewest:
+        if not out or len(left) < self.rules.fewest:
             return
         with state.changing() as now:
             state.append(

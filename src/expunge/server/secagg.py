@@ -514,10 +514,7 @@ class SecureAggregation:
 
     @property
     def _rules(self) -> Aggregation:
-        rules = self._state.spec.aggregation
-        if rules is None:
-            raise RefusedError("not-allowed", "this federation does not use secure aggregation")
-        return rules
+        return self._conclusions.disputes.rules
 
     @property
     def _schedule(self) -> Schedule | None:
