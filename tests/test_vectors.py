@@ -271,9 +271,12 @@ def test_the_verdict_and_the_rows_follow_from_what_the_page_says() -> None:
     key.verify(base64.b64decode(envelope["signatures"][0]["sig"]), covered)
     assert list(json.loads(payload)["false"]) == ["hospital-b"]
     rows = content["rows"]
-    ordered = sorted(
+    by_digest = sorted(
         rows["clients"],
         key=lambda name: hashlib.sha256(f"{rows['aggregation']} {name}".encode()).digest(),
     )
-    count = len(ordered) // (rows["fewest"] + -(-rows["colluding"] * len(ordered) // 100))
+    signers = [name for name in by_digest if name in rows["signers"]]
+    ordered = [*signers, *(name for name in by_digest if name not in rows["signers"])]
+    count = len(signers) // (rows["fewest"] + -(-rows["colluding"] * rows["size"] // 100))
+    assert count == 2
     assert rows["rows"] == [sorted(ordered[index::count]) for index in range(count)]

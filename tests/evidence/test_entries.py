@@ -47,6 +47,9 @@ CONTENT: dict[str, dict[str, Any]] = {
         "aggregation": "f" * 32,
         "clients": [{"client": "north", "sequence": 3, "request": D}],
         "reason": "impossible",
+        "roster": D,
+        "size": 3,
+        "agreed": {"north": "0" * 128},
     },
     "judged": {
         "aggregation": "f" * 32,

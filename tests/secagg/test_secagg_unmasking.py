@@ -152,19 +152,39 @@ def parts_of(count: int) -> frozenset[Part]:
     return frozenset((f"c{number}", 1 + number % 3) for number in range(count))
 
 
-@given(st.integers(2, 60), some_rules)
+def voided(
+    everybody: frozenset[Part],
+    round_id: str = ROUND,
+    *,
+    unsigned: Set[str] = frozenset(),
+    size: int | None = None,
+) -> Decision:
+    """A sum that was false, to which all but some have agreed."""
+    signers = frozenset(name for name, _ in everybody if name not in unsigned)
+    return Decision("voided", round_id, everybody, signers=signers, size=size or len(everybody))
+
+
+def names_of(everybody: Set[Part]) -> frozenset[str]:
+    return frozenset(name for name, _ in everybody)
+
+
+@given(st.data(), st.integers(2, 60), some_rules)
 def test_rows_are_a_partition_into_rows_that_hide_their_clients(
-    count: int, rules: Aggregation
+    data: st.DataObject, count: int, rules: Aggregation
 ) -> None:
-    """Even if all that collude are in one row, `fewest` others are in it, too."""
+    """Even if all that collude are in one row, `fewest` others are in it that signed the sum, and
+    so agree to nothing else.
+    """
     everybody = parts_of(count)
-    cut = rows(everybody, ROUND, rules)
+    unsigned = data.draw(st.sets(st.sampled_from(sorted(names_of(everybody)))))
+    decision = voided(everybody, unsigned=unsigned)
+    cut = rows(decision, rules)
     assert sorted(part for row in cut for part in row) == sorted(everybody)
+    smallest = rules.fewest + share_of(rules.colluding, count)
     if len(cut) > 1:
-        colluders = share_of(rules.colluding, count)
-        assert min(map(len, cut)) >= rules.fewest + colluders
+        assert min(len(names_of(row) & decision.signers) for row in cut) >= smallest
     assert max(map(len, cut)) - min(map(len, cut)) <= 1
-    assert len(everybody) < (len(cut) + 1) * (rules.fewest + share_of(rules.colluding, count))
+    assert len(decision.signers) < (len(cut) + 1) * smallest
 
 
 @given(st.data(), st.integers(3, 40), some_rules)
@@ -172,38 +192,42 @@ def test_whatever_is_added_and_subtracted_hides_honest_clients(
     data: st.DataObject, count: int, rules: Aggregation
 ) -> None:
     """The sums that can be unmasked after a false one, as often as rows are false, tell apart no
-    set of fewer than `fewest` honest clients. (As many as may collude lie.)
+    set of fewer than `fewest` honest clients; nor do sums to which those have agreed that never
+    signed the false one. (As many as may collude lie.)
     """
     everybody = parts_of(count)
-    liars = data.draw(
-        st.sets(st.sampled_from(sorted(everybody)), max_size=share_of(rules.colluding, count))
-    )
-    sums, decisions = {everybody}, [Decision("voided", ROUND, everybody)]
-    for row in rows(everybody, ROUND, rules):
+    most = share_of(rules.colluding, count)
+    liars = data.draw(st.sets(st.sampled_from(sorted(everybody)), max_size=most))
+    quorum = (count + most) // 2 + 1
+    others = data.draw(st.sets(st.sampled_from(sorted(everybody)), max_size=count - quorum))
+    void = voided(everybody, unsigned=names_of(others))
+    sums, decisions = {everybody}, [void]
+    if others:
+        sums |= data.draw(st.sets(st.frozensets(st.sampled_from(sorted(others)), min_size=1)))
+    cut = rows(void, rules)
+    for row in cut:
         sums.add(row)
         if row & liars:
-            decisions.append(Decision("voided", ROUND, row))
-            decisions.append(
-                Decision("judged", ROUND, row, frozenset(name for name, _ in row & liars))
-            )
+            decisions.append(voided(row, unsigned=names_of(others), size=count))
+            decisions.append(Decision("judged", ROUND, row, names_of(row & liars)))
     for name, sequence in sorted(everybody - liars):
         ended = narrowed(everybody, name, decisions, rules)
         assert (name, sequence) in ended.parts
-        assert bool(ended.disputed) == (not liars and len(rows(everybody, ROUND, rules)) == 1)
+        assert bool(ended.disputed) == (not liars and len(cut) == 1)
         assert not ended.parts & liars
         sums.add(ended.parts)
     blocks: dict[tuple[bool, ...], set[Part]] = {}
     ordered = sorted(sums, key=sorted)
-    for part in everybody - liars:
+    for part in everybody - liars - others:
         blocks.setdefault(tuple(part in one for one in ordered), set()).add(part)
-    if len(everybody) >= rules.fewest + share_of(rules.colluding, count):
+    if quorum >= rules.fewest + most:
         assert min(map(len, blocks.values())) >= rules.fewest
 
 
 def test_decisions_about_other_sums_change_nothing() -> None:
     everybody, rules = parts_of(6), Aggregation()
     others = [
-        Decision("voided", ROUND, everybody - {("c0", 1)}),
+        voided(everybody - {("c0", 1)}),
         Decision("judged", ROUND, frozenset({("c0", 1), ("c1", 2)}), frozenset({"c0"})),
         Decision("excluded", ROUND, parts_of(7), frozenset({"c1"})),
     ]
@@ -217,9 +241,18 @@ def test_who_was_excluded_keeps_its_own_part_alone() -> None:
     assert narrowed(everybody, "c1", out, rules) == Narrowed(everybody - {("c5", 3)})
 
 
+def test_few_exclude_many_of_a_false_sum_only() -> None:
+    everybody, rules = parts_of(4), Aggregation(fewest=3)
+    out = Decision("excluded", ROUND, everybody, frozenset({"c2", "c3"}))
+    assert narrowed(everybody, "c0", [out], rules) == Narrowed(everybody)
+    assert narrowed(everybody, "c2", [out], rules) == Narrowed(everybody)
+    left = narrowed(everybody, "c0", [voided(everybody), out], rules)
+    assert left == Narrowed(frozenset({("c0", 1), ("c1", 2)}))
+
+
 def test_too_few_for_two_rows_are_in_dispute() -> None:
     everybody, rules = parts_of(6), Aggregation(fewest=3)
-    void = [Decision("voided", ROUND, everybody)]
+    void = [voided(everybody)]
     assert narrowed(everybody, "c1", void, rules) == Narrowed(everybody, ROUND)
     judged = [*void, Decision("judged", ROUND, everybody, frozenset({"c2"}))]
     assert narrowed(everybody, "c1", judged, rules) == Narrowed(everybody - {("c2", 3)})
@@ -228,10 +261,10 @@ def test_too_few_for_two_rows_are_in_dispute() -> None:
 def test_a_row_is_not_cut_again() -> None:
     """All that collude may be in it."""
     everybody, rules = parts_of(21), Aggregation(fewest=2, colluding=10)
-    row, *_ = rows(everybody, ROUND, rules)
-    assert len(rows(row, ROUND, rules)) > 1
-    assert rows(row, ROUND, rules, [everybody]) == [row]
-    decisions = [Decision("voided", ROUND, everybody), Decision("voided", "ab" * 16, row)]
+    row, *_ = rows(voided(everybody), rules)
+    assert len(rows(voided(row), rules)) > 1
+    assert rows(voided(row), rules, [everybody]) == [row]
+    decisions = [voided(everybody), voided(row, "ab" * 16)]
     for name, _ in row:
         assert narrowed(everybody, name, decisions, rules) == Narrowed(row, "ab" * 16)
         assert narrowed(row, name, decisions, rules) == Narrowed(row, "ab" * 16)
@@ -240,9 +273,7 @@ def test_a_row_is_not_cut_again() -> None:
 def test_what_is_in_dispute_is_not_repeated() -> None:
     everybody = parts_of(5)
     assert choose(everybody, [everybody], gone=frozenset(), fewest=3) == everybody
-    assert (
-        choose(everybody, [everybody], gone=frozenset(), fewest=3, disputed=[everybody])
-        == frozenset()
-    )
+    disputed = choose(everybody, [everybody], gone=frozenset(), fewest=3, disputed=[everybody])
+    assert disputed == frozenset()
     rest = everybody - {("c4", 2)}
     assert choose(rest, [everybody], gone={"c4"}, fewest=3, disputed=[everybody]) == rest

@@ -23,7 +23,7 @@ from expunge.ridge.sums import Sums
 from expunge.secagg import Contribution
 from expunge.secagg.arbitration import Arbiter, Dispute, Examined, Verdict, examine
 from expunge.secagg.messages import read_client_message
-from expunge.secagg.unmasking import rows
+from expunge.secagg.unmasking import Decision, rows
 from support.masked_round import GATHER, PHASE, SPEC, Circle, drawn
 
 ARBITER = Arbiter(bytes(range(64)))
@@ -242,7 +242,17 @@ def test_rows_without_the_liar_are_applied_at_once() -> None:
             circle.go(passes=20)
         first, second = circle.entries("voided")
         parts = frozenset((member["client"], member["sequence"]) for member in first["clients"])
-        cut = rows(parts, first["aggregation"], RULES)
+        assert set(first["agreed"]) == set(circle.names)
+        cut = rows(
+            Decision(
+                "voided",
+                first["aggregation"],
+                parts,
+                signers=frozenset(first["agreed"]),
+                size=first["size"],
+            ),
+            RULES,
+        )
         assert [len(row) for row in cut] == [5, 4]
         (bad,) = (row for row in cut if any(name == "c4" for name, _ in row))
         assert {member["client"] for member in second["clients"]} == {name for name, _ in bad}

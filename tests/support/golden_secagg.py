@@ -19,7 +19,7 @@ from expunge.secagg.keys import Private
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.parcels import share_digest, unpack
 from expunge.secagg.roster import Roster
-from expunge.secagg.unmasking import rows
+from expunge.secagg.unmasking import Decision, rows
 from expunge.wire import payloads
 
 RULES = Aggregation(fewest=2, dropouts=30, colluding=0)
@@ -232,12 +232,14 @@ def arbitration() -> dict[str, Any]:
         examine(dispute, arbiter).false,
         "2026-11-18T00:00:00Z",
     )
-    many = frozenset((f"clinic-{number}", 1) for number in range(9))
-    cut = rows(many, OPENING.round, Aggregation())
+    many = frozenset((f"clinic-{number}", 1) for number in range(11))
+    signers = frozenset(name for name, _ in many if name not in ("clinic-3", "clinic-10"))
+    voided = Decision("voided", OPENING.round, many, signers=signers, size=12)
+    cut = rows(voided, Aggregation(colluding=5))
     return {
         "shows": (
             "a round in which hospital-b masks another vector than that of its samples, what all "
-            "three open to the arbiter, and its verdict; and the rows of a false sum of nine"
+            "three open to the arbiter, and its verdict; and the rows of a false sum of eleven"
         ),
         "arbiter_secret": ARBITER.hex(),
         "arbiter_public": arbiter.public,
@@ -251,8 +253,10 @@ def arbitration() -> dict[str, Any]:
         "rows": {
             "aggregation": OPENING.round,
             "clients": sorted(name for name, _ in many),
+            "signers": sorted(signers),
+            "size": 12,
             "fewest": 3,
-            "colluding": 10,
+            "colluding": 5,
             "rows": [sorted(name for name, _ in row) for row in cut],
         },
     }

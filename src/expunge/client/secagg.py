@@ -21,7 +21,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -42,13 +42,16 @@ from expunge.ridge.spec import Aggregation, Spec
 from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution, Opening, Participant
 from expunge.secagg.arbitration import Verdict, parts_of, spec_of_round
+from expunge.secagg.keys import Context
+from expunge.secagg.roster import verify_agreements
 from expunge.secagg.schedule import Schedule
 from expunge.secagg.unmasking import Decision, Narrowed, Part, may_follow, narrowed, remaining
 from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier
 from expunge.wire.schema import time_text
 
-_AGREED = "agreed"  # the setting that holds when it masked first, or agreed to its present sum
+_AGREED = "agreed"  # the setting that holds when its part was masked first, and each sum agreed to
+_FIRST = "first"  # in it, the time of the former
 _ROSTERS = "rosters"  # the setting that holds the rosters of rounds in which its part was masked
 _EVERYTHING = 0  # in place of the number of a request that sends everything anew
 
@@ -138,9 +141,9 @@ class RoundPolicy:
         cached = Peers.from_text(self._store.recall("peers"))
         peers = cached.read_on(self._carrier.entries, size, root)
         if peers != cached:
-            for entry in peers.decisions[len(cached.decisions) :]:
-                if entry["kind"] == "judged":
-                    self._verdict(entry)
+            for entry in peers.decisions:
+                if entry not in cached.decisions:
+                    self._verify(entry, peers)
             self._store.remember({"peers": peers.to_text()})
         return peers
 
@@ -174,19 +177,19 @@ class RoundPolicy:
         if participant.opening.purpose != "change":
             return  # what is counted already, of all clients
         proposed = self._require_same(participant, set(participant.included or ()))
-        if proposed in self._bound(participant.sequence):
-            return
-        text = canonical.encode([sorted(map(list, proposed))])
-        self._store.remember({"revealed": text.decode("ascii"), _AGREED: str(int(self._now()))})
+        if proposed not in self._agreed(participant.sequence):
+            self._remember("revealed", [sorted(map(list, proposed))])
+            self._remember(_AGREED, self._recall(_AGREED) | {_name_of(proposed): int(self._now())})
 
     def _require_same(self, participant: Participant, parts: set[Part]) -> set[Part]:
-        proposed = self._identified(parts)
-        bound = self._bound(participant.sequence)
-        if proposed in bound:
-            return proposed  # the same sum again shows nothing new
-        for earlier in bound:
+        """`parts` by what they hold, if they are what the log has left of every sum that this
+        client's part is in. The same sum again, as far as it has agreed to it, shows nothing new.
+        """
+        proposed, agreed = self._identified(parts), self._agreed(participant.sequence)
+        for earlier in [*agreed, *self._decided(participant.sequence)]:
             rest = self._narrowed(earlier).parts
-            if proposed != rest and not may_follow(
+            is_same = proposed == rest or (proposed == earlier and earlier in agreed)
+            if not is_same and not may_follow(
                 rest, proposed, gone=self._gone(), fewest=self._rules.fewest
             ):
                 names = sorted({name for name, _ in rest ^ proposed})
@@ -198,38 +201,44 @@ class RoundPolicy:
                 )
         return proposed
 
-    def _bound(self, sequence: int) -> list[set[Part]]:
+    def _agreed(self, sequence: int) -> list[set[Part]]:
         """The sums with this client's part that it has agreed to, and that were not applied."""
-        text = self._store.recall("revealed")
-        earlier = (
-            [_parts(value) for value in canonical.decode(text.encode("ascii"))] if text else []
-        )
+        return self._with_part(sequence, map(_parts, self._recall("revealed", [])))
+
+    def _decided(self, sequence: int) -> list[set[Part]]:
+        """The false sums with this client's part: others may have agreed without it."""
+        decisions = self._decisions() if self._store.recall(_ROSTERS) else ()
+        return self._with_part(sequence, (set(one.parts) for one in decisions if one.signers))
+
+    def _with_part(self, sequence: int, sums: Iterable[set[Part]]) -> list[set[Part]]:
         ours = self._identified({(self._store.name, sequence)})
-        if self._store.recall(_ROSTERS):  # it may be in a sum to which others agreed without it
-            decided = (self._decision(entry) for entry in self._peers().decisions)
-            earlier += [set(one.parts) for one in decided if one and one.kind == "voided"]
-        return [parts for parts in earlier if ours <= parts]
+        return [parts for parts in sums if ours <= parts]
 
     def masked(self, participant: Participant) -> None:
-        """Remember the roster of a round in which this client's part may be in the sum: a verdict
-        about another roster is none about that sum.
+        """Remember the roster of a round in which this client's part may be in the sum: entries
+        about another roster are none about that sum.
         """
-        rosters = self._rosters()
-        since = {} if rosters else {_AGREED: str(int(self._now()))}
-        rosters[participant.opening.round] = participant.roster_digest
-        self._store.remember({_ROSTERS: canonical.encode(rosters).decode("ascii")} | since)
+        rosters = self._recall(_ROSTERS)
+        if not rosters:
+            self._remember(_AGREED, {_FIRST: int(self._now())})
+        roster = [participant.roster_digest, len(participant.roster_parts)]
+        self._remember(_ROSTERS, rosters | {participant.opening.round: roster})
 
-    def _rosters(self) -> dict[str, str]:
-        text = self._store.recall(_ROSTERS)
-        rosters: dict[str, str] = canonical.decode(text.encode("ascii")) if text else {}
-        return rosters
+    def _recall(self, name: str, usual: Any = None) -> Any:
+        """A JSON value of the settings; an empty object, or what is `usual`, if there is none."""
+        text = self._store.recall(name)
+        return canonical.decode(text.encode("ascii")) if text else {} if usual is None else usual
+
+    def _remember(self, name: str, value: object) -> None:
+        self._store.remember({name: canonical.encode(value).decode("ascii") if value else ""})
 
     def disputed(self, sequence: int) -> str:
         """The round whose sum was false and is in dispute, with this client's part in it; or ""."""
         if not self._store.recall(_ROSTERS):
             return ""
         gone = self._gone()
-        for left in map(self._narrowed, self._bound(sequence)):
+        bound = [*self._agreed(sequence), *self._decided(sequence)]
+        for left in map(self._narrowed, bound):
             if left.disputed and remaining(left.parts, gone) == left.parts:
                 return left.disputed
         return ""
@@ -240,30 +249,57 @@ class RoundPolicy:
         It is read as far as this client has followed it, and not believed about who was silent
         before the time of the rules has passed by this client's own clock.
         """
-        decisions = filter(None, map(self._decision, self._peers().decisions))
-        return narrowed(agreed, self._store.name, decisions, self._rules)
+        return narrowed(agreed, self._store.name, self._decisions(), self._rules)
+
+    def _decisions(self) -> list[Decision]:
+        """What the log decides about sums that this client's part may be in, and is due."""
+        return [
+            decision
+            for entry in self._peers().decisions
+            if (decision := self._decision(entry)) is not None
+        ]
 
     def _decision(self, entry: dict[str, Any]) -> Decision | None:
-        """What an entry decides; None for one that this client does not accept."""
         kind, aggregation = entry["kind"], entry["aggregation"]
+        rosters = self._recall(_ROSTERS)
         if kind == "voided":
-            return Decision(kind, aggregation, self._listed(entry["clients"]))
+            if rosters.get(aggregation) != [entry["roster"], entry["size"]]:
+                return None
+            return Decision(
+                kind,
+                aggregation,
+                self._listed(entry["clients"]),
+                signers=frozenset(entry["agreed"]),
+                size=entry["size"],
+            )
         if kind == "judged":
             verdict = self._verdict(entry)
-            if verdict.roster != self._rosters().get(aggregation):
+            if [verdict.roster] != rosters.get(aggregation, [])[:1]:
                 return None
             parts = frozenset(self._identified(set(verdict.parts)))
             return Decision(kind, aggregation, parts, frozenset(verdict.false))
-        parts, out = self._listed(entry["clients"]), frozenset(entry["excluded"])
-        agreed = int(self._store.recall(_AGREED) or 0)
-        is_due = self._now() >= agreed + self._rules.set_aside_after
-        is_allowed = len(remaining(parts, out)) >= self._rules.fewest
-        if not is_allowed or (not is_due and self._store.name not in out):
+        parts, times = self._listed(entry["clients"]), self._recall(_AGREED)
+        since = times.get(_name_of(parts), times.get(_FIRST, 0))
+        if self._now() < since + self._rules.set_aside_after:
             return None
-        return Decision("excluded", aggregation, parts, out)
+        return Decision("excluded", aggregation, parts, frozenset(entry["excluded"]))
 
     def _listed(self, members: list[dict[str, Any]]) -> frozenset[Part]:
         return frozenset(self._identified(set(parts_of(members))))
+
+    def _verify(self, entry: dict[str, Any], peers: Peers) -> None:
+        """Raise EvidenceError unless a false sum was agreed to by those that the log says so of,
+        and a verdict is the arbiter's.
+        """
+        if entry["kind"] == "judged":
+            self._verdict(entry)
+        elif entry["kind"] == "voided":
+            verify_agreements(
+                Context(self._store.federation, entry["aggregation"], entry["roster"]),
+                parts_of(entry["clients"]),
+                {name: bytes.fromhex(text) for name, text in entry["agreed"].items()},
+                {name: PublicKey.from_text(key) for name, key in peers.keys.items()},
+            )
 
     def _verdict(self, entry: dict[str, Any]) -> Verdict:
         """The verdict in an entry of the log; EvidenceError unless the arbiter signed it."""
@@ -286,14 +322,11 @@ class RoundPolicy:
 
     def release(self, sequence: int) -> None:
         """What has been applied under this number binds no longer."""
-        text = self._store.recall("revealed")
-        earlier = (
-            [_parts(value) for value in canonical.decode(text.encode("ascii"))] if text else []
-        )
         settled = {(self._store.name, sequence), (self._store.name, _EVERYTHING)}
+        earlier = map(_parts, self._recall("revealed", []))
         kept = [sorted(map(list, parts)) for parts in earlier if parts.isdisjoint(settled)]
-        text = canonical.encode(kept).decode("ascii") if kept else ""
-        self._store.remember({"revealed": text, _ROSTERS: ""})
+        self._remember("revealed", kept)
+        self._store.remember({_ROSTERS: "", _AGREED: ""})
 
     def require_restored(self) -> None:
         """A server that asks for everything again could subtract it from what it has: it must have
@@ -335,6 +368,11 @@ class RoundPolicy:
                     "remove"
                 )
         return receipt
+
+
+def _name_of(parts: Set[Part]) -> str:
+    """A short name for a sum, among those of one client's part."""
+    return hashlib.sha256(canonical.encode(sorted(map(list, parts)))).hexdigest()[:16]
 
 
 def _parts(members: list[list[Any]]) -> set[Part]:

@@ -119,6 +119,10 @@ class Peers:
         for data in entries:
             entry = read_entry(data)
             _learn(entry, keys, states)
+            if entry["kind"] == "judged":
+                states |= _barred(entry, decisions, states)
+            if entry["kind"] == "restored":  # clients send everything anew
+                decisions.clear()
             if entry["kind"] in _DECISIONS:
                 decisions.append(entry)
         return Peers(self.frontier.extended(entries), keys, states, tuple(decisions))
@@ -172,8 +176,6 @@ def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.
         states[entry["client"]] = "gone" if entry["leave"] else "active"
     elif kind == "aggregated":
         states |= {member["client"]: "active" for member in entry["clients"]}
-    elif kind == "judged":  # who uses it asks for the arbiter's signature
-        states |= {name: "barred" for name in _found_false(entry) if states.get(name) not in LEFT}
     elif kind == "forgotten":
         states[entry["client"]] = "gone"
     elif kind == "commanded" and entry["action"] == "forget-client":
@@ -183,12 +185,28 @@ def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.
         states |= {name: "away" for name, state in states.items() if state == "active"}
 
 
-def _found_false(entry: dict[str, Any]) -> dict[str, str]:
-    """Whom a verdict names; FormatError if it is none."""
-    content = Envelope.from_json(entry["verdict"], "verdict").unverified()
-    false = content.get("false") if isinstance(content, dict) else None
-    named: dict[str, str] = schema.mapping(schema.name, schema.string)(false, "a verdict")
-    return named
+_VERDICT = schema.objects(
+    dict.fromkeys(("aggregation", "clients", "federation", "time"), schema.anything)
+    | {"false": schema.mapping(schema.name, schema.string), "roster": schema.digest}
+)
+
+
+def _barred(
+    entry: dict[str, Any],
+    decisions: Sequence[dict[str, Any]],
+    states: Mapping[str, kinds.PeerState],
+) -> dict[str, kinds.PeerState]:
+    """Whom a verdict bars, if it is about a false sum that the log shows; FormatError if it is no
+    verdict. Who reads the log asks for the arbiter's signature.
+    """
+    verdict = _VERDICT(Envelope.from_json(entry["verdict"], "verdict").unverified(), "a verdict")
+    about = (entry["aggregation"], verdict["roster"])
+    if not any(
+        one["kind"] == "voided" and (one["aggregation"], one["roster"]) == about
+        for one in decisions
+    ):
+        return {}
+    return {name: "barred" for name in verdict["false"] if states.get(name) not in LEFT}
 
 
 def _acting(entry: dict[str, Any]) -> list[str]:

@@ -251,6 +251,9 @@ ENTRY_KINDS: dict[EntryKind, dict[str, schema.Check]] = {
         "aggregation": schema.identifier,
         "clients": _MEMBERS,
         "reason": schema.one_of(*kinds.VOID_REASONS),
+        "roster": schema.digest,
+        "size": schema.count,  # of the roster
+        "agreed": schema.mapping(schema.name, schema.signature),  # who signed this sum
     },
     # The arbiter has said whose part of a false sum was false
     "judged": {"aggregation": schema.identifier, "verdict": schema.envelope_json},

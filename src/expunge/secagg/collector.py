@@ -37,19 +37,21 @@ from expunge.secagg.masks import MaskedVector
 from expunge.secagg.messages import ClientKind, ClientMessage
 from expunge.secagg.parcels import Dealt, Parcel, parcels, share_digest
 from expunge.secagg.plan import Opening
-from expunge.secagg.roster import Join, Roster
+from expunge.secagg.roster import Join, Roster, survivors_message
 from expunge.secagg.shamir import SHARE_BYTES
 
 
 class Aborted(ProtocolError):  # noqa: N818 - the word for it in the protocol
     """A round that cannot produce its sum: nothing is learnt or applied.
 
-    `reason` says who or what was missing.
+    `reason` says who or what was missing; `culprit` is a client that made it impossible by what it
+    sent, if one did.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, culprit: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+        self.culprit = culprit
 
 
 _FEW = 5  # names in a list
@@ -126,14 +128,14 @@ def listed(names: list[str] | frozenset[str]) -> str:
 def _seed(hearing: Hearing, name: str) -> bytes:
     seed, context = _recovered(hearing, name), hearing.roster.context
     if seed is None or context.digest(seed, "seed", name) != hearing.dealt[name].seed:
-        raise Aborted(_wrong(name, "self seed"))
+        raise Aborted(_wrong(name, "self seed"), name)
     return seed
 
 
 def _mask(hearing: Hearing, name: str) -> Private:
     raw = _recovered(hearing, name)
     if raw is None or (private := Private(raw)).public != hearing.roster.join(name).mask:
-        raise Aborted(_wrong(name, "mask key"))
+        raise Aborted(_wrong(name, "mask key"), name)
     return private
 
 
@@ -230,6 +232,11 @@ class Collector:
         if self._sum is None:
             raise ProtocolError(f"there is no sum yet: the round is at {self.phase}")
         return self._sum
+
+    @property
+    def agreed(self) -> dict[str, bytes]:
+        """Who has signed the survivors, with the signature."""
+        return dict(self._agreed)
 
     def records(self) -> RoundRecords:
         """What clients signed to have sent, for the arbiter of a sum that was false."""
@@ -537,9 +544,7 @@ class Collector:
             "after masked vectors were sent",
         )
         self._survivors = survivors
-        self._told_survivors = messages.write_server_message(
-            {"clients": sorted(survivors), "kind": "survivors"} | self._round()
-        )
+        self._told_survivors = survivors_message(self._known().context, survivors)
 
     def _end_agreeing(self) -> None:
         quorum, agreed = self._known().plan.quorum, sorted(self._agreed)

@@ -11,7 +11,7 @@ which for a seed that nobody chose is a uniformly random order.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -102,6 +102,45 @@ class Join:
         )
 
 
+def survivors_message(context: Context, names: Collection[str]) -> bytes:
+    """What the server tells of whose vectors arrived."""
+    header = {"clients": sorted(names), "kind": "survivors"}
+    return write_server_message(
+        header
+        | {"federation": context.federation, "roster": context.roster, "round": context.round}
+    )
+
+
+def _agreed(context: Context, name: str, sequence: int, survivors: str) -> dict[str, Any]:
+    return {
+        "client": name,
+        "federation": context.federation,
+        "kind": "agreed",
+        "roster": context.roster,
+        "round": context.round,
+        "sequence": sequence,
+        "survivors": survivors,
+    }
+
+
+def verify_agreements(
+    context: Context,
+    parts: Collection[tuple[str, int]],
+    agreed: Mapping[str, bytes],
+    keys: Mapping[str, PublicKey],
+) -> None:
+    """Raise EvidenceError unless these clients have agreed to the sum of these parts, of clients
+    and sequence numbers, in the round and roster of the context.
+    """
+    sequences = dict(parts)
+    survivors = hashlib.sha256(survivors_message(context, sequences)).hexdigest()
+    for name, signature in agreed.items():
+        if name not in sequences or name not in keys:
+            raise EvidenceError(f"{name} cannot have agreed to a sum that it has no part in")
+        header = header_bytes(_agreed(context, name, sequences[name], survivors), b"")
+        SAID.signed(header, signature).verify(keys[name])
+
+
 class Roster:
     """The signed joins of a round, sorted by name.
 
@@ -190,15 +229,7 @@ class Roster:
 
     def agreed(self, name: str, survivors: str) -> dict[str, Any]:
         """The header by which a client agrees to survivors, given by the SHA-256 of their bytes."""
-        return {
-            "client": name,
-            "federation": self.opening.federation,
-            "kind": "agreed",
-            "roster": self.digest,
-            "round": self.opening.round,
-            "sequence": self.join(name).sequence,
-            "survivors": survivors,
-        }
+        return _agreed(self.context, name, self.join(name).sequence, survivors)
 
     def verify_agreed(self, name: str, survivors: str, signature: bytes, key: PublicKey) -> None:
         """Raise EvidenceError unless `key` signed the agreement of this client."""

@@ -22,18 +22,21 @@ What follows is decided by entries of the log, which all clients read (`Decision
 the set of parts smaller that a client may agree to (`narrowed`):
 
 - *voided*: the sum was false. Its parts are cut into rows (`rows`), the same for all who know the
-  round, and each row is summed up by itself: those without the liar are applied. A row has at least
-  `fewest` clients that do not collude, even if all that do are in it; so a row is not cut again.
-  Parts that are too few for two rows, and those of a row, are in dispute: their clients open them
-  to the arbiter.
+  round, and each row is summed up by itself: those without the liar are applied. Of the clients
+  that signed the sum, whose signatures are in the entry, each row has `fewest` that do not collude,
+  even if all that do are in it. (Those that were not asked to sign may have agreed to another sum
+  before, which could be subtracted.) So a row is not cut again. Parts that are too few for two
+  rows, and those of a row, are in dispute: their clients open them to the arbiter.
 - *judged*: the arbiter has named those whose parts were false; the others are summed up.
-- *excluded*: some stayed silent for longer than the rules allow; the others are summed up.
+- *excluded*: some stayed silent for longer than the rules allow; the others are summed up, if they
+  are `fewest` or more, or the sum was false.
 
 Parts only get smaller, and each set is a union of atoms: whatever the server adds and subtracts is
 a sum of rows, of parts found false, and of what was excluded. So it sees, beyond sums of `fewest`
-clients or more, the parts of liars and of clients that were silent for too long. The latter is the
-price of going on without them; who has been excluded sees it in the log, and may come back with its
-part in a sum with at least `fewest` others.
+clients or more, the parts of liars and of clients that were silent for too long, or were left with
+fewer than `fewest` others. The latter is the price of going on without the silent; who has been
+excluded, or is one of few that are left, may go on with its part in a sum with at least `fewest`
+others.
 """
 
 from __future__ import annotations
@@ -57,6 +60,8 @@ class Decision:
     aggregation: str
     parts: frozenset[Part]
     out: frozenset[str] = frozenset()  # whose parts are left out of the next sum
+    signers: frozenset[str] = frozenset()  # of a false sum: who had agreed to it
+    size: int = 0  # of its roster
 
 
 @dataclass(frozen=True)
@@ -70,19 +75,22 @@ class Narrowed:
 
 
 def rows(
-    parts: Set[Part], aggregation: str, rules: Aggregation, earlier: Iterable[Set[Part]] = ()
+    voided: Decision, rules: Aggregation, earlier: Iterable[Set[Part]] = ()
 ) -> list[frozenset[Part]]:
     """A partition of the parts of a false sum, in an order that the round decides: as many rows as
-    have `fewest` and all colluders' parts each, of about the same size. One row if they were in an
-    `earlier` false sum: then they are a row, or what is left of one.
+    have `fewest` and all colluders' parts of signers each, of about the same size. One row if they
+    were in an `earlier` false sum: then they are a row, or what is left of one.
     """
-    if any(parts <= voided for voided in earlier):
-        return [frozenset(parts)]
-    smallest = rules.fewest + share_of(rules.colluding, len(parts))
-    count = max(1, len(parts) // smallest)
-    ordered = sorted(
-        parts, key=lambda part: hashlib.sha256(f"{aggregation} {part[0]}".encode()).digest()
-    )
+    if any(voided.parts <= parts for parts in earlier):
+        return [voided.parts]
+    smallest = rules.fewest + share_of(rules.colluding, voided.size)
+    count = max(1, len(voided.signers) // smallest)
+
+    def place(part: Part) -> tuple[bool, bytes]:
+        digest = hashlib.sha256(f"{voided.aggregation} {part[0]}".encode()).digest()
+        return part[0] not in voided.signers, digest
+
+    ordered = sorted(voided.parts, key=place)
     return [frozenset(ordered[index::count]) for index in range(count)]
 
 
@@ -97,13 +105,15 @@ def narrowed(
         if decision.parts != now.parts:
             continue
         if decision.kind == "voided":
-            cut = rows(now.parts, decision.aggregation, rules, earlier)
+            cut = rows(decision, rules, earlier)
             (own,) = (row for row in cut if any(name == client for name, _ in row))
             now = Narrowed(own, decision.aggregation if len(cut) == 1 else "")
+        elif len(left := remaining(now.parts, decision.out)) < rules.fewest and not now.disputed:
+            continue  # few may not go on without many, unless the sum was false
         elif client in decision.out:
             now = Narrowed(frozenset(part for part in now.parts if part[0] == client))
         else:
-            now = Narrowed(remaining(now.parts, decision.out))
+            now = Narrowed(left)
     return now
 
 

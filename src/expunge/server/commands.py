@@ -295,8 +295,8 @@ class Commands:
         """Under secure aggregation no party knows a single client's share: the others add up theirs
         in a round to come.
         """
-        barred = [client for client in self._state.clients("barred") if client != name]
-        if barred:
+        barred = self._state.clients("barred")
+        if barred and name not in barred:
             raise RefusedError(
                 "not-allowed",
                 f"{barred[0]} is barred and would take no part in the round that this needs: "

@@ -10,7 +10,7 @@ dispute is over.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from expunge.secagg.arbitration import (
     spec_of_round,
 )
 from expunge.secagg.messages import read_client_message
-from expunge.secagg.unmasking import Part, remaining, rows
+from expunge.secagg.unmasking import Decision, Part, remaining, rows
 from expunge.server.state import ServerState
 from expunge.server.storage.tables import Attempt, DisputeRecord, OpeningRecord
 from expunge.wire.refusals import malformed
@@ -97,17 +97,36 @@ class Disputes:
         members: Sequence[tuple[str, int, str]],
         reason: VoidReason,
         records: RoundRecords,
+        agreed: Mapping[str, bytes],
     ) -> None:
         """The sum of these clients, each with its number and the digest of its join, was false: its
         rows are summed up next, or its clients open their parts.
+
+        `agreed` are the signatures of those that agreed to it.
         """
         state, parts = self._state, frozenset(member[:2] for member in members)
+        decision = Decision(
+            "voided",
+            opening.round,
+            parts,
+            signers=frozenset(agreed),
+            size=len(records.names),
+        )
         with state.lock, state.changing() as now:
-            cut = rows(parts, opening.round, self.rules, self._voided())
+            cut = rows(decision, self.rules, self._voided())
             listed = [
                 dict(zip(("client", "sequence", "request"), one, strict=True)) for one in members
             ]
-            state.append("voided", now, aggregation=opening.round, clients=listed, reason=reason)
+            state.append(
+                "voided",
+                now,
+                aggregation=opening.round,
+                clients=listed,
+                reason=reason,
+                roster=hashlib.sha256(records.roster).hexdigest(),
+                size=decision.size,
+                agreed={name: signature.hex() for name, signature in agreed.items()},
+            )
             self._drop(parts)
             if len(cut) > 1:
                 for index, row in enumerate(cut):
@@ -305,11 +324,11 @@ class Disputes:
         return [waiting for waiting in self.waiting() if 0 < waiting.since <= before]
 
     def _exclude(self, waiting: Waiting, names: set[str]) -> None:
-        """Unless too few would be left: clients agree to no such sum."""
+        """Unless too few would be left. Few that are left of a false sum go on with others."""
         state, aggregation = self._state, waiting.aggregation
         gone = state.clients("gone")
         out, left = names.difference(gone), remaining(waiting.parts, {*names, *gone})
-        if not out or len(left) < self.rules.fewest:
+        if not out or len(left) < (1 if waiting.disputed else self.rules.fewest):
             return
         with state.changing() as now:
             state.append(

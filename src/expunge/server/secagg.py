@@ -272,7 +272,8 @@ class SecureAggregation:
                     self._conclude(current)
             except (Aborted, RefusedError) as problem:
                 self._end(current, problem.reason)
-                self._exclude_silent(current, silent)
+                culprit = problem.culprit if isinstance(problem, Aborted) else ""
+                self._exclude_silent(current, silent | ({culprit} if culprit else set()))
             except BaseException as problem:
                 self._end(
                     current,
@@ -318,7 +319,7 @@ class SecureAggregation:
             self._conclusions.disputes.exclude_absent(set(current.members))
 
     def _exclude_silent(self, current: _MaskedRound, silent: frozenset[str]) -> None:
-        """Nor may those that join it, and then leave it each time."""
+        """Nor may those that join it, and then leave it each time, or make it impossible."""
         if silent and current.everyone is None:
             self._conclusions.disputes.exclude_silent(silent)
 
@@ -481,9 +482,10 @@ class SecureAggregation:
         if opening.purpose != "change" or (opening.data_digest, opening.labels_digest) != digests:
             return
         listed = [(member.client, member.sequence, member.request) for member in members]
-        disputes, records = self._conclusions.disputes, current.collector.records()
+        disputes, collector = self._conclusions.disputes, current.collector
+        records, agreed = collector.records(), collector.agreed
         try:
-            self._queue.do(lambda: disputes.void(current.opening, listed, reason, records))
+            self._queue.do(lambda: disputes.void(opening, listed, reason, records, agreed))
         except (StoreError, OSError) as problem:
             raise Aborted(
                 f"the server could not store that a sum was false ({cause_of(problem)}): the same "

@@ -41,6 +41,7 @@ def _matching(pattern: re.Pattern[str], meaning: str) -> Text:
 
 
 digest = _matching(_DIGEST, "a digest: 64 lower-case hexadecimal digits")
+signature = _matching(re.compile("[0-9a-f]{128}"), "a signature: 128 lower-case hexadecimal digits")
 nonce = _matching(_DIGEST, "64 lower-case hexadecimal digits")
 federation = _matching(_ID, "the id of a federation: 32 lower-case hexadecimal digits")
 drawn_id = _matching(_ID, "an id: 32 lower-case hexadecimal digits")  # of a round, order or audit
