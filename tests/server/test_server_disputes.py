@@ -15,7 +15,7 @@ import pytest
 
 from expunge import Aggregation, Statistics
 from expunge.client.secagg import Masked
-from expunge.crypto import Envelope, canonical
+from expunge.crypto import Envelope, SigningKey, canonical
 from expunge.errors import EvidenceError, FormatError, RefusedError
 from expunge.exact import wide
 from expunge.kinds import PHASES
@@ -169,10 +169,10 @@ def test_a_liar_that_opens_what_it_sent_is_named_too() -> None:
         sums.gram[1, 1] = np.uint64(1 << 62)  # products of features that are all zero
         forged = Statistics.snapshot(sums)
         with pytest.MonkeyPatch.context() as patch:
-            true = Masked._statistics
+            true = Masked.statistics
             patch.setattr(
                 Masked,
-                "_statistics",
+                "statistics",
                 lambda self, *rest: (
                     (forged, None) if self._store.name == "c1" else true(self, *rest)
                 ),
@@ -408,27 +408,13 @@ def test_a_verdict_that_the_arbiter_did_not_sign_is_not_believed() -> None:
         )
         with pytest.raises(RefusedError, match="no verdict of the arbiter"):
             circle.federation.operator.command("judge", verdict=forged.to_json())
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                "expunge.server.disputes.Verdict.read",
-                lambda envelope, _: _unchecked(envelope),
-            )
-            circle.federation.operator.command("judge", verdict=forged.to_json())
+        (voided,) = circle.entries("voided")
+        state = circle.service.state
+        with state.changing() as now:  # a server that believes it all the same
+            state.append("judged", now, aggregation=voided["aggregation"], verdict=forged.to_json())
         assert circle.entries("judged")
         with pytest.raises(EvidenceError, match="signed by key"):
             circle.sync("c1")
-
-
-def _unchecked(envelope: Envelope) -> Verdict:
-    content = envelope.unverified()
-    return Verdict(
-        content["federation"],
-        content["aggregation"],
-        content["roster"],
-        frozenset((one["client"], one["sequence"]) for one in content["clients"]),
-        content["false"],
-        content["time"],
-    )
 
 
 def test_a_verdict_about_another_roster_is_none_about_this_sum() -> None:
@@ -441,24 +427,17 @@ def test_a_verdict_about_another_roster_is_none_about_this_sum() -> None:
             until_disputed(circle)
         dispute = dispute_of(circle)
         content = verdict_on(dispute, {"c0": "a lie"}).unverified() | {"roster": "0" * 64}
-        signed = Envelope.signed("verdict", content, ARBITER._key)
+        signed = Envelope.signed("verdict", content, SigningKey(bytes(range(32, 64))))
         with pytest.raises(RefusedError, match="about another sum"):
             circle.federation.operator.command("judge", verdict=signed.to_json())
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                "expunge.server.disputes.hashlib",
-                type("H", (), {"sha256": staticmethod(lambda _: _Zeros())}),
-            )
-            circle.federation.operator.command("judge", verdict=signed.to_json())
+        state = circle.service.state
+        aggregation = circle.entries("voided")[0]["aggregation"]
+        with state.changing() as now:
+            state.append("judged", now, aggregation=aggregation, verdict=signed.to_json())
         before = circle.ledger()
         said = {one.waiting for _ in range(6) for one in circle.pass_round("c1", "c3").values()}
         assert any("waits for the verdict" in one for one in said)
         assert circle.ledger() == before
-
-
-class _Zeros:
-    def hexdigest(self) -> str:
-        return "0" * 64
 
 
 def test_the_arbiter_notices_a_server_that_made_the_sum_false() -> None:

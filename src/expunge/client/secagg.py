@@ -104,6 +104,11 @@ class RoundPolicy:
                 f"the arbiter found that {self._store.name} sent false statistics: it takes part "
                 "in no round. The operator can forget it"
             )
+        if names & peers.barred:
+            raise UnsafeRoundError(
+                f"{', '.join(sorted(names & peers.barred)[:5])} takes part in this round, and was "
+                "barred by a verdict of the arbiter: this client keeps out of it"
+            )
         if participant.opening.purpose != "change" and peers.barred:
             raise UnsafeRoundError(
                 f"{_with_article(participant.opening.purpose)} while "
@@ -178,6 +183,7 @@ class RoundPolicy:
             return  # what is counted already, of all clients
         proposed = self._require_same(participant, set(participant.included or ()))
         if proposed not in self._agreed(participant.sequence):
+            self._require_enough(proposed)
             self._remember("revealed", [sorted(map(list, proposed))])
             self._remember(_AGREED, self._recall(_AGREED) | {_name_of(proposed): int(self._now())})
 
@@ -190,7 +196,7 @@ class RoundPolicy:
             rest = self._narrowed(earlier).parts
             is_same = proposed == rest or (proposed == earlier and earlier in agreed)
             if not is_same and not may_follow(
-                rest, proposed, gone=self._gone(), fewest=self._rules.fewest
+                rest, proposed, gone=self._gone(), fewest=self._rules.fewest, shown=self._shown()
             ):
                 names = sorted({name for name, _ in rest ^ proposed})
                 raise UnsafeRoundError(
@@ -340,8 +346,27 @@ class RoundPolicy:
             )
 
     def _gone(self) -> frozenset[str]:
+        """Who takes part in no sum any more."""
         self._follow_log()
-        return self._peers().gone
+        peers = self._peers()
+        return peers.gone | peers.barred
+
+    def _shown(self) -> frozenset[Part]:
+        """The parts that were excluded: the server may have seen them by that."""
+        return frozenset(
+            part
+            for entry in self._peers().decisions
+            if entry["kind"] == "excluded"
+            for part in self._listed(entry["clients"])
+            if part[0] in entry["excluded"]
+        )
+
+    def _require_enough(self, proposed: set[Part]) -> None:
+        if len(proposed - self._shown()) < self._rules.fewest:
+            raise UnsafeRoundError(
+                f"fewer than {self._rules.fewest} clients of this round are hidden: others were "
+                "left out of an earlier sum. This client waits for a round with more"
+            )
 
     def receipt(self, participant: Participant, data: bytes) -> Receipt:
         """The receipt of a round, if it is the server's, for this client's part in it, and lists
@@ -1000,7 +1025,7 @@ class Masked:
             outcome = self._contributor.change(
                 composition,
                 lambda: self.contribution(composition),
-                lambda spec: self._statistics(composition, spec),
+                lambda spec: self.statistics(composition, spec),
             )
         except RefusedError as refusal:
             if refusal.code in refusals.OUT_OF_STEP and store.sequence >= sequence:
@@ -1041,9 +1066,10 @@ class Masked:
     def contribution(self, composition: Composition) -> Contribution:
         """What a composed request adds and deletes; the same each time."""
         spec = self._store.spec  # labels may have been appended since it was composed
-        return Contribution.of(*self._statistics(composition, spec), spec)
+        return Contribution.of(*self.statistics(composition, spec), spec)
 
-    def _statistics(self, composition: Composition, spec: Spec) -> Changes:
+    def statistics(self, composition: Composition, spec: Spec) -> Changes:
+        """What a composed request adds and deletes, apart, under the spec of a round."""
         return self._outbox.statistics(replace(composition, spec=spec), recompute=self._recompute)
 
     def may_mend(self, composition: Composition, refusal: RefusedError) -> bool:

@@ -175,7 +175,7 @@ def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.
     elif kind == "changed":
         states[entry["client"]] = "gone" if entry["leave"] else "active"
     elif kind == "aggregated":
-        states |= {member["client"]: "active" for member in entry["clients"]}
+        states |= {name: "active" for name in _acting(entry) if states.get(name) != "barred"}
     elif kind == "forgotten":
         states[entry["client"]] = "gone"
     elif kind == "commanded" and entry["action"] == "forget-client":

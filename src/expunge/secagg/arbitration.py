@@ -142,10 +142,11 @@ def seal_opening(roster: Roster, secrets: Secrets, name: str, opened: Opened) ->
     Law: the same arguments give the same bytes.
     """
     context = roster.context
-    ephemeral = Private(context.key(secrets.dealing, "opening key", name))
+    content = Opened(opened.added, opened.deleted, secrets.mask, secrets.seed).to_bytes()
+    digest = hashlib.sha256(content).hexdigest()  # so that no key ever seals two contents
+    ephemeral = Private(context.key(secrets.dealing, "opening key", name, digest))
     arbiter = bytes.fromhex(roster.rules.arbiter)[:KEY_BYTES]
     key = context.key(ephemeral.agreed(arbiter, "the arbiter"), "opening", name)
-    content = Opened(opened.added, opened.deleted, secrets.mask, secrets.seed).to_bytes()
     return ephemeral.public + seal(key, content, ephemeral.public)
 
 
@@ -165,6 +166,11 @@ class RoundRecords:
     roster: bytes
     masked: Mapping[str, SignedHeader]
     deliveries: Mapping[str, bytes]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the roster."""
+        return hashlib.sha256(self.roster).hexdigest()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -480,6 +486,11 @@ def _problem_with(statistics: Statistics) -> str | None:
     ]
     if min(labels) < 0:
         return "the sum of squares of a column of targets would be negative"
+    products = wide.to_ints(statistics.label_gram.reshape(2, -1))
+    for index, product in enumerate(products):
+        row, column = divmod(index, spec.columns)
+        if product * product > labels[row] * labels[column]:
+            return f"columns {row} and {column} of targets would be correlated by more than 1"
     for column, moments in enumerate(np.moveaxis(statistics.moment, 2, 0)):
         for row, moment in enumerate(wide.to_ints(moments)):
             if moment * moment > squares[row] * labels[column]:

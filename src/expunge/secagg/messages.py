@@ -50,7 +50,8 @@ names:
   second subtracts.
 - `self mask`, client: key from the self seed; the mask that the client adds.
 - `opening`, client: key from X25519 of the opening's key and the arbiter's; seals an opening.
-- `opening key`, client: the private key of an opening; other parties cannot tell how it was made.
+- `opening key`, client and digest of the content: the private key of an opening; other parties
+  cannot tell how it was made.
 - `dealing seed`, `dealing mask`, client: keys of the streams from which the coefficients of
   polynomials are drawn; other parties cannot tell how.
 - `seed`, client: digest that commits a client to its self seed.

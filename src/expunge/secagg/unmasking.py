@@ -122,12 +122,23 @@ def remaining(parts: Iterable[Part], gone: Set[str]) -> frozenset[Part]:
     return frozenset(part for part in parts if part[0] not in gone)
 
 
-def may_follow(earlier: Set[Part], proposed: Set[Part], *, gone: Set[str], fewest: int) -> bool:
-    """Whether a client that agreed to an earlier sum may agree to this one."""
+def may_follow(
+    earlier: Set[Part],
+    proposed: Set[Part],
+    *,
+    gone: Set[str],
+    fewest: int,
+    shown: Set[Part] = frozenset(),
+) -> bool:
+    """Whether a client that agreed to an earlier sum may agree to this one.
+
+    Parts that were excluded before may be `shown` to the server by their exclusion, and hide
+    nobody.
+    """
     rest = remaining(earlier, gone)
-    if len(rest) >= fewest:
+    if len(rest - shown) >= fewest:
         return proposed == rest
-    return rest < proposed and len(proposed - rest) >= fewest
+    return rest < proposed and len(proposed - rest - shown) >= fewest
 
 
 def choose(
@@ -138,6 +149,7 @@ def choose(
     fewest: int,
     repeat: bool = True,
     disputed: Sequence[Set[Part]] = (),
+    shown: Set[Part] = frozenset(),
 ) -> frozenset[Part]:
     """A set of those that joined, after these attempts, to which all of them may agree.
 
@@ -147,21 +159,27 @@ def choose(
     """
     rests = [remaining(attempt, gone) for attempt in attempts]
     free = frozenset(joined).difference(*rests)
-    if not repeat and len(free) >= fewest:
+    is_enough = len(free - shown) >= fewest
+    if not repeat and is_enough:
         return free
 
     def agreeable(parts: frozenset[Part]) -> bool:
         return parts in attempts or all(
-            may_follow(attempt, parts, gone=gone, fewest=fewest)
+            may_follow(attempt, parts, gone=gone, fewest=fewest, shown=shown)
             for attempt in attempts
             if not parts.isdisjoint(attempt)
         )
 
     for rest in rests:
-        if len(rest) >= fewest and rest <= joined and rest not in disputed and agreeable(rest):
+        if (
+            len(rest - shown) >= fewest
+            and rest <= joined
+            and rest not in disputed
+            and agreeable(rest)
+        ):
             return rest
-    if len(free) >= fewest:
+    if is_enough:
         for rest in rests:
-            if len(rest) < fewest and rest <= joined and agreeable(free | rest):
+            if len(rest - shown) < fewest and rest <= joined and agreeable(free | rest):
                 free |= rest
     return free

@@ -19,7 +19,7 @@ from expunge.errors import EvidenceError, FormatError, RefusedError
 from expunge.evidence.log import read_entry
 from expunge.kinds import VoidReason
 from expunge.ridge.spec import Aggregation
-from expunge.secagg import Opening
+from expunge.secagg import Opening, length
 from expunge.secagg.arbitration import (
     Dispute,
     RoundRecords,
@@ -34,6 +34,9 @@ from expunge.server.state import ServerState
 from expunge.server.storage.tables import Attempt, DisputeRecord, OpeningRecord
 from expunge.wire.refusals import malformed
 from expunge.wire.schema import time_text
+
+_ENTRY_BYTES = 16  # of statistics
+_MORE_BYTES = 1 << 16  # headers, keys and counts of an opening
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Disputes:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
+        self._shown: set[Part] = set()  # a cache of the log, up to here:
+        self._read = 0
 
     # -- what there is -----------------------------------------------------------------------------
 
@@ -80,6 +85,27 @@ class Disputes:
     def disputed(self) -> list[frozenset[Part]]:
         """The sums that are in dispute."""
         return [waiting.parts for waiting in self.waiting() if waiting.disputed]
+
+    def shown(self) -> frozenset[Part]:
+        """The parts that were excluded: others are not hidden among them."""
+        log = self._state.log
+        if self._read == 0:
+            entries = self._entries("excluded")
+        else:
+            entries = [read_entry(log.entry(position)) for position in range(self._read, log.size)]
+        self._read = log.size
+        self._shown |= {
+            (member["client"], member["sequence"])
+            for entry in entries
+            if entry["kind"] == "excluded"
+            for member in entry["clients"]
+            if member["client"] in entry["excluded"]
+        }
+        return frozenset(self._shown)
+
+    def _entries(self, kind: str) -> list[dict[str, Any]]:
+        positions = self._state.storage.log.search({"kind": kind})
+        return [read_entry(self._state.log.entry(position)) for position in positions]
 
     def is_accepted(self, parts: Collection[Part]) -> bool:
         """Whether by a verdict this sum may leave no head."""
@@ -123,7 +149,7 @@ class Disputes:
                 aggregation=opening.round,
                 clients=listed,
                 reason=reason,
-                roster=hashlib.sha256(records.roster).hexdigest(),
+                roster=records.digest,
                 size=decision.size,
                 agreed={name: signature.hex() for name, signature in agreed.items()},
             )
@@ -139,11 +165,7 @@ class Disputes:
 
     def _voided(self) -> list[frozenset[Part]]:
         """The sums that were false before."""
-        log = self._state.log
-        entries = (
-            read_entry(log.entry(at)) for at in self._state.storage.log.search({"kind": "voided"})
-        )
-        return [parts_of(entry["clients"]) for entry in entries]
+        return [parts_of(entry["clients"]) for entry in self._entries("voided")]
 
     @property
     def rules(self) -> Aggregation:
@@ -165,11 +187,27 @@ class Disputes:
         same = {tried.aggregation for tried in self._tried() if tried.parts == parts}
         self._state.storage.rounds.drop_attempts(same)
 
+    def supersede(self, parts: Collection[Part]) -> None:
+        """A part that waits alone, since it was excluded, is asked for in another sum; within a
+        transaction.
+        """
+        alone = {
+            tried.aggregation
+            for tried in self._tried()
+            if len(tried.parts) == 1 and tried.parts <= set(parts)
+        }
+        self._state.storage.rounds.drop_attempts(alone)
+
     def open(self, data: bytes | memoryview) -> None:
         """Keep what a client has opened for the arbiter; the same again changes nothing."""
         with malformed():
             message = read_client_message(data)
         state, client, header = self._state, message.client, message.header
+        most = 2 * (_ENTRY_BYTES * length(state.spec)) + _MORE_BYTES
+        if len(data) > most:
+            raise RefusedError(
+                "too-large", f"an opening under this spec has at most {most} bytes, not {len(data)}"
+            )
         with state.lock:
             record = self._known(header["round"])
             if record is None:
@@ -177,9 +215,9 @@ class Disputes:
                     "wrong-round", "the sum whose part is opened is not in dispute: sync"
                 )
             parts = {waiting.aggregation: waiting.parts for waiting in self.waiting()}
-            roster = RoundRecords.from_json(canonical.decode(record.records)).roster
+            roster = RoundRecords.from_json(canonical.decode(record.records)).digest
             if (client, header["sequence"]) not in parts[record.aggregation] or (
-                header["roster"] != hashlib.sha256(roster).hexdigest()
+                header["roster"] != roster
             ):
                 raise RefusedError(
                     "wrong-round", f"{client} opens a part of another sum than the one in dispute"
@@ -261,8 +299,7 @@ class Disputes:
                 "not-allowed", f"this is no verdict of the arbiter: {problem}"
             ) from (problem)
         record = self._record(verdict.aggregation)
-        records = RoundRecords.from_json(canonical.decode(record.records))
-        roster = hashlib.sha256(records.roster).hexdigest()
+        roster = RoundRecords.from_json(canonical.decode(record.records)).digest
         (parts,) = (
             waiting.parts
             for waiting in self.waiting()
@@ -308,7 +345,14 @@ class Disputes:
             for waiting in self._overdue():
                 names = {client for client, _ in waiting.parts}
                 if not waiting.disputed and not names.isdisjoint(present):
-                    self._exclude(waiting, names.difference(present))
+                    self._exclude(waiting, names.difference(present, self._seen_lately()))
+
+    def _seen_lately(self) -> set[str]:
+        """Who has synced within the time that others wait: it need not have met them yet."""
+        before = self._state.now() - self.rules.set_aside_after
+        return {
+            actor.name for actor in self._state.storage.actors.all() if (actor.seen or 0) > before
+        }
 
     def exclude_silent(self, silent: Collection[str]) -> None:
         """Go on without those that came to repeat a sum, and then left its round again."""

@@ -46,7 +46,7 @@ from expunge.secagg import (
     read_preamble,
 )
 from expunge.secagg.schedule import Schedule
-from expunge.secagg.unmasking import Part, choose, may_follow
+from expunge.secagg.unmasking import Part, choose, may_follow, remaining
 from expunge.server.secagg_outcomes import Member, Outcomes
 from expunge.server.state import ServerState
 from expunge.server.writer import Writer
@@ -164,6 +164,7 @@ class SecureAggregation:
         self._rejoining: set[str] = (
             set()
         )  # clients that said that they start over, as a restored server asks
+        self._culprits: set[str] = set()  # clients that made a round impossible by what they sent
         self.aborted = 0  # rounds that were aborted since the server was started
         self._changes = 0  # of all kinds, such as a join
         self._version = 0  # of changes that those who wait must hear of
@@ -233,6 +234,7 @@ class SecureAggregation:
         if current.collector.phase == "joining":
             member = Member(turn.client, turn.sequence, turn.digest, turn.client in self._rejoining)
             self._conclusions.require_member(member, current.opening.purpose)
+            self._require_honest(turn.client)
             current.collector.take(turn.message)
             if turn.client not in current.members:
                 current.members[turn.client], current.joined = member, self._clock()
@@ -243,6 +245,14 @@ class SecureAggregation:
                 current.collector.phase == "joining" and len(current.members) == self._rules.fewest
             )
             self._changed(wake=is_enough)  # from now on the round may advance by itself
+
+    def _require_honest(self, client: str) -> None:
+        if client in self._culprits:
+            raise RefusedError(
+                "not-allowed",
+                f"{client} dealt wrong shares in an earlier round, which made its sum impossible: "
+                "it takes part in none until the server is started anew. Ask the operator",
+            )
 
     @staticmethod
     def _heard(current: _MaskedRound) -> tuple[int, int]:
@@ -272,8 +282,9 @@ class SecureAggregation:
                     self._conclude(current)
             except (Aborted, RefusedError) as problem:
                 self._end(current, problem.reason)
-                culprit = problem.culprit if isinstance(problem, Aborted) else ""
-                self._exclude_silent(current, silent | ({culprit} if culprit else set()))
+                culprit = {problem.culprit} - {""} if isinstance(problem, Aborted) else set[str]()
+                self._culprits |= culprit
+                self._exclude_silent(current, silent | culprit)
             except BaseException as problem:
                 self._end(
                     current,
@@ -328,11 +339,18 @@ class SecureAggregation:
         return choose(
             {(member.client, member.sequence) for member in current.members.values()},
             self._conclusions.attempted(),
-            gone=frozenset(self._state.clients("gone")),
+            gone=self._gone,
             fewest=self._rules.fewest,
-            repeat=not self._has_repeated,
+            # On a schedule there is one round in a window, and those that wait come first.
+            repeat=not self._has_repeated or self._schedule is not None,
             disputed=self._conclusions.disputes.disputed(),
+            shown=self._conclusions.disputes.shown(),
         )
+
+    @property
+    def _gone(self) -> frozenset[str]:
+        """Who takes part in no sum any more."""
+        return frozenset(self._state.clients("gone", "barred"))
 
     def _lacking(self, current: _MaskedRound) -> str:
         """Why those that joined wait, though they are enough: the clients of an aborted round."""
@@ -341,9 +359,12 @@ class SecureAggregation:
             return ""
         if len(joined) < few or len(self._chosen(current)) >= few:
             return ""
-        gone = set(self._state.clients("gone"))
+        gone = self._gone
         disputed = {
-            client for parts in self._conclusions.disputes.disputed() for client, _ in parts
+            client
+            for parts in self._conclusions.disputes.disputed()
+            if remaining(parts, gone) == parts
+            for client, _ in parts
         }
         if joined & disputed:
             return "a sum was false: its clients wait until the arbiter has said whose part was"
@@ -433,10 +454,12 @@ class SecureAggregation:
         they cannot agree to another, and those that never did must not be led to do so.
         """
         included = frozenset(current.collector.included)
-        gone, fewest = frozenset(self._state.clients("gone")), self._rules.fewest
-        attempts = self._conclusions.attempted()
+        gone, fewest = self._gone, self._rules.fewest
+        attempts, shown = self._conclusions.attempted(), self._conclusions.disputes.shown()
         for attempt in attempts if included not in attempts else ():
-            if attempt & included and not may_follow(attempt, included, gone=gone, fewest=fewest):
+            if attempt & included and not may_follow(
+                attempt, included, gone=gone, fewest=fewest, shown=shown
+            ):
                 missing = {client for client, _ in attempt - included} - gone
                 raise Aborted(
                     f"{_named(missing)} dropped out of a round that repeats an aborted one: its "

@@ -105,7 +105,9 @@ class Outcomes:
         """Note, durably, to whose sum clients are about to agree: until that is applied, they
         agree to no other.
         """
+        parts = {(member.client, member.sequence) for member in members}
         with self._state.changing() as now:
+            self.disputes.supersede(parts)
             self._state.storage.rounds.attempt(
                 Attempt(opening.round, member.client, member.sequence, now) for member in members
             )

@@ -1,0 +1,336 @@
+"""Lies about sums that were, or are said to be, false: no server opens a client by them, no client
+stops others, and nobody honest is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from expunge.errors import EvidenceError, RefusedError
+from expunge.secagg import parcels
+from expunge.secagg.arbitration import Opened, Verdict, examine, seal_opening
+from expunge.secagg.keys import Secrets
+from expunge.secagg.messages import read_client_message, sign
+from expunge.secagg.roster import Roster
+from expunge.secagg.unmasking import Decision, rows
+from server.test_server_disputes import (
+    ARBITER,
+    RULES,
+    circle_of,
+    dispute_of,
+    judged,
+    lying,
+    miscounted,
+    negative,
+    until_disputed,
+    verdict_on,
+)
+from support.golden_secagg import arbitration
+from support.lying_rounds import lying_server
+from support.masked_round import GATHER, PHASE, Circle
+
+# -- a server that lies ----------------------------------------------------------------------------
+
+
+def test_an_entry_about_a_sum_that_never_was_permits_nothing() -> None:
+    """The sum of all, and then that of all but one, which a made-up entry calls a false one."""
+    with circle_of(9) as circle:
+        circle.everybody_adds()
+        with lying_server(circle) as server:
+            assert server.sum_of(*circle.names)
+            ((parts, _),) = server.sums
+            rest = frozenset(part for part in parts if part[0] != "c8")
+            assert not server.sum_of(*circle.names[:8], passes=6)
+            signed = server.rounds[0]
+            for claims in (
+                signed | {"agreed": {}},
+                signed | {"agreed": {}, "aggregation": "ab" * 16},
+                signed | {"agreed": {}, "size": 8},
+            ):
+                server.voided(rest, **claims)
+            assert not server.sum_of(*circle.names[:8], passes=8)
+            assert server.exposed() == []
+
+
+def test_signatures_that_are_not_the_clients_are_noticed() -> None:
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        with lying_server(circle) as server:
+            assert server.sum_of(*circle.names)
+            ((parts, _),), (signed,) = server.sums, server.rounds
+            rest = frozenset(part for part in parts if part[0] != "c4")
+            server.voided(rest, **signed)  # they signed the sum of five
+            with pytest.raises(EvidenceError):
+                server.sum_of(*circle.names[:4])
+
+
+def test_who_is_said_to_be_silent_waits_for_its_own_clock() -> None:
+    """Entries that contradict one another would free everybody for other sums."""
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        with lying_server(circle) as server:
+            assert server.sum_of(*circle.names)
+            ((parts, _),) = server.sums
+            server.excluded(parts, "c0", "c1")
+            server.excluded(parts, "c2", "c3")
+            assert not server.sum_of(*circle.names[:4], passes=8)
+            assert server.exposed() == []
+            # When time is up, the first entry counts, for all.
+            circle.federation.clock.now += RULES.set_aside_after
+            assert not server.sum_of(*circle.names[:4], passes=8)
+            assert server.exposed() == []
+
+
+def test_no_row_is_of_clients_that_were_never_asked() -> None:
+    """They are bound to nothing, agree to another sum, and the other rows show theirs."""
+    with circle_of(16) as circle:
+        circle.everybody_adds()
+        with lying_server(circle) as server:
+            circle.until("agreeing")
+            collector = circle.collector
+            assert collector is not None
+            opening, parts = collector.opening, frozenset(collector.included)
+            everybody = frozenset(circle.names)
+            whole = Decision("voided", opening.round, parts, signers=everybody, size=16)
+            row = {name for name, _ in min(rows(whole, RULES), key=len)}
+            asked = [name for name in circle.names if name not in row]
+            for _ in range(6):
+                for name in asked:
+                    if not server.sums:
+                        circle.sync(name)
+                if not server.sums:
+                    circle.wait(PHASE)
+            assert [parts for parts, _ in server.sums] == [parts]
+            assert set(server.rounds[0]["agreed"]) == set(asked)
+            assert server.sum_of(*sorted(row)[:-1])  # all of it but one
+            server.voided(parts, **server.rounds[0])
+            cut = rows(replace(whole, signers=frozenset(asked)), RULES)
+            assert all(len({name for name, _ in one} & set(asked)) >= 3 for one in cut)
+            for one in [*rows(whole, RULES), *cut]:
+                server.sum_of(*sorted(name for name, _ in one), passes=6)
+            assert server.exposed() == []
+
+
+def test_a_verdict_about_a_round_that_never_was_bars_nobody() -> None:
+    """The server plays a round with keys of its own, and an honest arbiter finds c0 false."""
+    with circle_of(4) as circle:
+        state = circle.service.state
+        verdict = Verdict(
+            state.federation,
+            "5a" * 16,
+            "0" * 64,
+            frozenset((name, 2) for name in circle.names),
+            {"c0": "a round that never was"},
+            "2026-01-01T00:00:00Z",
+        )
+        with state.changing() as now:
+            envelope = ARBITER.sign(verdict).to_json()
+            state.append("judged", now, aggregation=verdict.aggregation, verdict=envelope)
+        circle.everybody_adds()
+        circle.go()
+        circle.check_whole()
+
+
+def test_a_barred_client_does_not_come_back_with_the_servers_help() -> None:
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative}):
+            until_disputed(circle)
+        dispute = dispute_of(circle)
+        judged(circle, dispute, examine(dispute, ARBITER))
+        state = circle.service.state
+        with state.changing():
+            state.storage.actors.put(replace(state.actor("c2"), status="active"))
+        circle.go("c0", "c1", "c3", "c4")
+        circle.everybody_adds()
+        said = set[str]()
+        for _ in range(12):
+            said |= {done.waiting for done in circle.pass_round().values()}
+            circle.wait(GATHER if circle.phase == "joining" else PHASE)
+        assert any("was barred by a verdict" in one for one in said)
+        assert all(
+            "c2" not in {member["client"] for member in entry["clients"]}
+            for entry in circle.entries("aggregated")[1:]
+        )
+
+
+def test_no_key_seals_two_openings() -> None:
+    """Under one key, two openings of a client would show what they differ by."""
+    content = arbitration()
+    roster = Roster.read(_decoded(content["dispute"]["records"]["roster"]))
+    secrets = Secrets.from_bytes(bytes(range(128)))
+    first = seal_opening(roster, secrets, "hospital-a", Opened(b"one", b""))
+    second = seal_opening(roster, secrets, "hospital-a", Opened(b"two", b""))
+    assert first[:32] != second[:32]
+    assert first == seal_opening(roster, secrets, "hospital-a", Opened(b"one", b""))
+
+
+def _decoded(text: str) -> bytes:
+    import base64  # noqa: PLC0415
+
+    return base64.b64decode(text)
+
+
+# -- clients that lie ------------------------------------------------------------------------------
+
+
+def deal_as(liar: str, lie: Callable[[parcels.Dealt], parcels.Dealt]) -> Callable[..., Any]:
+    true = parcels.deal
+
+    def deal(roster: Roster, secrets: Secrets, name: str) -> parcels.Dealt:
+        dealt = true(roster, secrets, name)
+        return lie(dealt) if name == liar else dealt
+
+    return deal
+
+
+def test_wrong_shares_cost_one_wait_and_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum that nobody can open is no false one; who made it so is known, and left out."""
+    with circle_of(6) as circle:
+        circle.forget("c0", [next(iter(circle.held["c0"]))])
+        circle.everybody_adds(*circle.names[1:])
+        wrong = deal_as("c5", lambda dealt: replace(dealt, seed=bytes(32)))
+        monkeypatch.setattr("expunge.secagg.participant.deal", wrong)
+        others = circle.names[:5]
+        circle.go(passes=14)
+        assert len(circle.entries("aggregated")) == 1
+        circle.federation.clock.now += RULES.set_aside_after
+        circle.go(passes=20)
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c5"]]
+        for _ in range(2):
+            circle.go(*others, passes=14)
+            assert not any(circle.stores[name].status().adding for name in others)
+            circle.everybody_adds(*others)
+            told = circle.go(passes=14)
+        assert "dealt wrong shares" in told["c5"].waiting
+        assert len(circle.entries("excluded")) == 1
+
+
+def test_two_liars_at_once_can_both_be_forgotten() -> None:
+    with circle_of(7) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative, "c4": miscounted}):
+            until_disputed(circle)
+        dispute = dispute_of(circle)
+        judged(circle, dispute, examine(dispute, ARBITER))
+        operator = circle.federation.operator
+        with pytest.raises(RefusedError, match="forget c2 first"):
+            operator.command("forget-client", client="c0")
+        for name in ("c2", "c4"):
+            operator.command("forget-client", client=name)
+            circle.stores.pop(name).close()
+            circle.held.pop(name)
+        circle.go(passes=40)
+        circle.check_whole()
+
+
+def test_a_liar_that_does_not_open_its_part_holds_up_no_sum_of_few() -> None:
+    """Of three, two are left: they go on with others."""
+    with circle_of(8) as circle:
+        three = circle.names[:3]
+        for name in three[:2]:
+            circle.forget(name, [next(iter(circle.held[name]))])
+        with lying(circle, {"c2": negative}):
+            for _ in range(30):
+                for name in three:
+                    if name != "c2" or not circle.entries("voided"):
+                        circle.sync(name)
+                circle.wait(1.0)
+        honest = [name for name in circle.names if name != "c2"]
+        circle.federation.clock.now += RULES.set_aside_after
+        circle.everybody_adds(*honest[2:])
+        circle.go(*honest, passes=30)
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c2"]]
+        assert not any(circle.stores[name].status().deleting for name in honest)
+        circle.check()
+
+
+def test_few_do_not_push_out_those_that_come_every_day() -> None:
+    with circle_of(9) as circle:
+        circle.everybody_adds()
+        circle.until("revealing")
+        circle.wait(PHASE)
+        for _ in range(4):
+            circle.go(*circle.names[:8], passes=3)
+            circle.federation.clock.now += RULES.set_aside_after // 4
+        circle.restart_server()
+        for _ in range(3):
+            circle.pass_round(*circle.names[:3])
+        circle.wait(GATHER)
+        circle.pass_round(*circle.names[:3])
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c8"]]
+        circle.go(*circle.names[:8], passes=20)
+        circle.check()
+
+
+def test_an_opening_is_no_larger_than_the_spec_allows() -> None:
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative}):
+            until_disputed(circle)
+        message = read_client_message(dispute_of(circle).openings["c0"])
+        large = sign(message.header, bytes(1 << 20), circle.stores["c0"].key)
+        with pytest.raises(RefusedError, match="at most") as caught:
+            circle.service.aggregate(large)
+        assert caught.value.code == "too-large"
+
+
+# -- an unlucky federation -------------------------------------------------------------------------
+
+
+def lied_and_left(circle: Circle) -> list[str]:
+    """c2 lies; c5 leaves when the sum has been unmasked, and its time is up; the others."""
+    others = [name for name in circle.names if name != "c5"]
+    with lying(circle, {"c2": negative}):
+        for _ in range(40):
+            for name in circle.names if not circle.entries("voided") else others:
+                circle.sync(name)
+            circle.wait(1.0)
+    circle.federation.clock.now += RULES.set_aside_after
+    return others
+
+
+def test_an_exclusion_is_not_forgotten() -> None:
+    """The round of those that are left is lost, too: they need not wait for another week."""
+    with circle_of(6) as circle:
+        circle.everybody_adds()
+        others = lied_and_left(circle)
+        circle.until("revealing", *others)
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c5"]]
+        circle.restart_server()
+        circle.go(*others, passes=20)
+        assert not any(circle.stores[name].status().adding for name in others)
+        circle.check()
+
+
+def test_a_verdict_counts_for_every_sum_that_the_liar_is_in() -> None:
+    """A client is forgotten in a dispute; the others try again with the liar, and then it is
+    named.
+    """
+    with circle_of(6) as circle:
+        circle.everybody_adds()
+        good = ["c0", "c3", "c4", "c5"]
+        with lying(circle, {"c2": negative}):
+            until_disputed(circle)
+            first = dispute_of(circle)
+            circle.federation.operator.command("forget-client", client="c1")
+            circle.stores.pop("c1").close()
+            circle.held.pop("c1")
+            for _ in range(60):
+                for name in circle.names:
+                    if name != "c2" or len(circle.entries("voided")) < 2:
+                        circle.sync(name)
+                circle.wait(1.0)
+        verdict = verdict_on(first, examine(first, ARBITER).false)
+        circle.federation.operator.command("judge", verdict=verdict.to_json())
+        circle.go(*good, passes=20)
+        assert not any(circle.stores[name].status().adding for name in good)
+        circle.federation.operator.command("forget-client", client="c2")
+        circle.stores.pop("c2").close()
+        circle.held.pop("c2")
+        circle.go(passes=30)
+        circle.check_whole()

@@ -1,0 +1,102 @@
+"""A server that unmasks sums, calls their rounds aborted, and writes to its log what it likes: the
+real one, with its restraint taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from expunge.errors import RefusedError
+from expunge.exact import wide
+from expunge.secagg import Contribution
+from expunge.secagg.arbitration import parts_json
+from expunge.secagg.unmasking import Part
+from expunge.server.disputes import Disputes
+from expunge.server.secagg_outcomes import Outcomes
+from support.masked_round import GATHER, Circle
+
+
+@dataclass
+class LyingServer:
+    """All that it has learnt: sums by their parts, and what it takes to speak of their rounds."""
+
+    circle: Circle
+    sums: list[tuple[frozenset[Part], wide.Wide]] = field(default_factory=list)
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+
+    def unmask(self, opening: Any, sum_of: Contribution, members: Any) -> None:
+        """In place of applying a sum."""
+        del members
+        collector = self.circle.collector
+        assert collector is not None
+        parts = frozenset(collector.included)
+        self.sums.append((parts, sum_of.vector().copy()))
+        self.rounds.append(
+            {
+                "aggregation": opening.round,
+                "roster": collector.records().digest,
+                "size": len(collector.clients),
+                "agreed": {name: sig.hex() for name, sig in collector.agreed.items()},
+            }
+        )
+        raise RefusedError("storage", "a server that keeps what it has seen, and applies nothing")
+
+    def sum_of(self, *names: str, passes: int = 14) -> bool:
+        """Have exactly these sync until another sum is unmasked; whether one was."""
+        before = len(self.sums)
+        self.circle.restart_server()  # so that nobody else has joined anything
+        for _ in range(passes):
+            for name in names:
+                if len(self.sums) == before:
+                    self.circle.sync(name)
+            if len(self.sums) > before:
+                self.circle.restart_server()
+                return True
+            if self.circle.phase == "joining":
+                self.circle.wait(GATHER)
+        return False
+
+    def log(self, kind: str, **fields: Any) -> None:
+        state = self.circle.service.state
+        with state.lock, state.changing() as now:
+            state.append(kind, now, **fields)  # type: ignore[arg-type]
+
+    def voided(self, parts: Collection[Part], **round_of: Any) -> None:
+        listed = [member | {"request": "0" * 64} for member in parts_json(parts)]
+        self.log("voided", clients=listed, reason="impossible", **round_of)
+
+    def excluded(self, parts: Collection[Part], *names: str) -> None:
+        self.log(
+            "excluded", aggregation="ab" * 16, clients=parts_json(parts), excluded=sorted(names)
+        )
+
+    def exposed(self) -> list[Part]:
+        """The parts that are a combination of the sums that it has."""
+        everybody = sorted({part for parts, _ in self.sums for part in parts})
+        matrix = np.array([[float(part in parts) for part in everybody] for parts, _ in self.sums])
+        found = []
+        for place, part in enumerate(everybody):
+            goal = np.eye(len(everybody))[place]
+            weights, *_ = np.linalg.lstsq(matrix.T, goal, rcond=None)
+            if np.abs(matrix.T @ weights - goal).max() < 1e-9:
+                found.append(part)
+        return found
+
+
+@contextmanager
+def lying_server(circle: Circle) -> Iterator[LyingServer]:
+    """The server of a circle, from now on."""
+    server = LyingServer(circle)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outcomes, "change", lambda _, *given: server.unmask(*given))
+        patch.setattr(Outcomes, "attempted", lambda _: [])
+        patch.setattr(Outcomes, "attempt", lambda *_: None)
+        for name in ("exclude_unopened", "exclude_absent", "exclude_silent"):
+            patch.setattr(Disputes, name, lambda *_: None)
+        yield server
