@@ -2,66 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pytest
-
-from expunge.client.secagg import Masked
-from expunge.federation import Federation as Embedded
-from expunge.secagg import Contribution
 from expunge.storage.files import erase
 from support.cli import Federation, value
+from support.disputes import RULES, lied_to, sync
 from support.printed import run
-
-RULES = ("--dim", 3, "--labels", "cat,dog", "--secure-aggregation")
-
-
-@contextmanager
-def liar(name: str) -> Iterator[None]:
-    """A client that sends something else than what it adds, and opens the truth."""
-    with pytest.MonkeyPatch.context() as patch:
-        true = Masked.contribution
-
-        def false(self: Masked, *rest: Any) -> Contribution:
-            result = true(self, *rest)
-            if self._store.name == name:
-                vector = result.vector().copy()
-                vector[1, 0] ^= np.uint64(1 << 63)
-                object.__setattr__(result, "vector", lambda: vector)
-            return result
-
-        patch.setattr(Masked, "contribution", false)
-        yield
-
-
-def founded(path: Path) -> Federation:
-    run("arbiter", "create", path / "arbiter")
-    return Federation.found(path, *RULES, "--arbiter", path / "arbiter" / "arbiter.pub")
-
-
-def sync(federation: Federation, *, without: str = "", times: int = 8) -> None:
-    """All clients sync some times, in one process."""
-    with Embedded.open(federation.folder) as embedded:
-        names = [name for name in ("a", "b", "c", "d") if name != without]
-        for _ in range(times):
-            for name in names:
-                embedded.client(name).sync()
-
-
-def lied_to(path: Path) -> Federation:
-    """A federation of four, one of which has made a sum false."""
-    federation = founded(path)
-    with Embedded.open(federation.folder) as embedded:
-        for number, name in enumerate(("a", "b", "c", "d")):
-            store = embedded.client(name).store
-            store.add([f"{name}{number}"], [[1.0, number, 0.5]], ["cat"], now=0)
-    with liar("c"):
-        sync(federation)
-    return federation
 
 
 def test_from_a_lie_to_a_verdict(tmp_path: Path) -> None:

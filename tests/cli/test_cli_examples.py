@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from support.disputes import lied_to
 from support.onnx_models import image_network
 from support.pages import PAGES, parse
 from support.printed import run
@@ -201,7 +202,27 @@ def found_group() -> None:
     shutil.copy("federation/server.pub", "root.pub")
 
 
+def lie() -> None:
+    """A masked federation in the place of the other one, with a false sum."""
+    shutil.rmtree("federation")
+    lied_to(Path.cwd())
+
+
+def write_dispute() -> None:
+    lie()
+    run("server", "dispute", "-o", "dispute", *OFFICE)
+
+
+def write_verdict() -> None:
+    write_dispute()
+    run("arbiter", "judge", "dispute", "-o", "verdict.json")
+
+
 SETUPS: dict[str, Callable[[], object]] = {
+    "arbiter judge": write_dispute,
+    "server dispute": lie,
+    "server disputes": lie,
+    "server judge": write_verdict,
     "enroll": lambda: token("hospital-c"),
     "aggregator": lambda: token("region-north"),
     "aggregator found": lambda: (token("region-north"), token("north")),

@@ -13,7 +13,6 @@ from expunge.client import Agent, Selection, SyncResult
 from expunge.secagg import read_preamble
 from expunge.secagg.schedule import Schedule
 from expunge.server.backup import restore
-from expunge.server.secagg import SecureAggregation
 from expunge.wire import payloads
 from expunge.wire.schema import UNDISCLOSED
 from support.federation import NOW
@@ -248,22 +247,25 @@ def test_a_round_that_only_one_came_to_does_not_hold_up_a_later_window(circle: S
 
 @pytest.mark.parametrize("seconds", range(1, 12))
 def test_a_round_that_is_opened_as_the_window_ends_has_no_other_end(
-    circle: Scheduled, seconds: int, monkeypatch: pytest.MonkeyPatch
+    circle: Scheduled, seconds: int
 ) -> None:
     """The clock goes on by a second whenever the server looks at it."""
     circle.at(WINDOW - seconds)
     circle.add("c0")
-    rounds, clock = circle.service.rounds, circle.federation.clock
-    assert rounds is not None
+    federation, clock = circle.federation, circle.federation.clock
+    is_ticking = True
 
     def tick() -> float:
-        clock.now += 1
+        clock.now += is_ticking
         return clock.now
 
-    monkeypatch.setattr(rounds, "_now", tick)
+    federation.service.close()
+    federation.service = federation.opened(schedule=tick)
     circle.sync("c0")
+    rounds = circle.service.rounds
+    assert rounds is not None
     assert rounds._round is None or rounds._round.window == BEGIN
-    monkeypatch.undo()
+    is_ticking = False
     circle.pass_time(WINDOW)
     circle.sync("c0")
     assert (circle.phase, circle.rounds()) == ("", [])
@@ -413,11 +415,15 @@ def test_a_client_that_is_early_waits_for_the_server_to_open_the_window(circle: 
 
 
 @pytest.fixture
-def cheat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that opens rounds whenever it likes."""
-    monkeypatch.setattr(SecureAggregation, "_reason_to_wait", lambda *_: None)
-    monkeypatch.setattr(SecureAggregation, "wanted", lambda _: "change")
-    monkeypatch.setattr(SecureAggregation, "_left_to_join", lambda *_: None)
+def cheat(circle: Scheduled) -> None:
+    """A server that opens rounds whenever it likes: by its clock it is always in a window, and in
+    another one after each round.
+    """
+    federation = circle.federation
+    federation.service.close()
+    federation.service = federation.opened(
+        schedule=lambda: float(BEGIN + 1 + EVERY * len(circle.rounds()))
+    )
 
 
 @pytest.mark.usefixtures("cheat")

@@ -67,7 +67,6 @@ def rules_options(function: Function) -> Function:
         click.option(
             "--arbiter",
             type=FILE,
-            callback=_read_arbiter,
             help="Masked rounds: the arbiter.pub of who finds out whose statistics are false.",
         ),
         duration_option(
@@ -88,10 +87,6 @@ def rules_options(function: Function) -> Function:
     return function
 
 
-def _read_arbiter(_: click.Context, __: click.Parameter, file: Path | None) -> str | None:
-    return None if file is None else file.read_text("ascii", errors="replace").strip()
-
-
 def rules_of(given: dict[str, Any]) -> Aggregation | None:
     """The rules that the options give; None without secure aggregation, of which no option may
     speak then.
@@ -103,6 +98,9 @@ def rules_of(given: dict[str, Any]) -> Aggregation | None:
                 "--every and --window belong together: rounds begin every so often, and are "
                 "joined while the window is open"
             )
+        if "arbiter" in chosen:
+            file: Path = chosen["arbiter"]
+            chosen["arbiter"] = file.read_text("ascii", errors="replace").strip()
         return Aggregation(**chosen)
     if chosen:
         raise click.UsageError(

@@ -37,7 +37,7 @@ KEY, PUBLIC = "arbiter.key", "arbiter.pub"
 
 @group()
 def arbiter() -> None:
-    """Arbiter commands: find out whose statistics made a masked sum false.
+    r"""Arbiter commands: find out whose statistics made a masked sum false.
 
     Under secure aggregation nobody sees a single client's part of a sum. If a sum is false, its
     clients open their parts to the arbiter, and to nobody else. The arbiter is named when the
@@ -46,14 +46,15 @@ def arbiter() -> None:
 
     Example:
       expunge arbiter create arbiter
-      expunge init federation --secure-aggregation --arbiter arbiter/arbiter.pub --dim 4 --outputs 1
+      expunge init new --dim 4 --outputs 1 --secure-aggregation \
+        --arbiter arbiter/arbiter.pub
     """
 
 
 @arbiter.command()
 @click.argument("directory", type=FOLDER)
 def create(directory: Path) -> None:
-    """Make the keys of an arbiter in the new folder DIRECTORY.
+    r"""Make the keys of an arbiter in the new folder DIRECTORY.
 
     Keep arbiter.key secret: with it, and what clients opened, one can read the changes of those
     clients. Give arbiter.pub to whoever founds the federation.
@@ -62,7 +63,8 @@ def create(directory: Path) -> None:
       expunge arbiter create arbiter
 
     Next:
-      expunge init federation --secure-aggregation --arbiter arbiter/arbiter.pub --dim 4 --outputs 1
+      expunge init new --dim 4 --outputs 1 --secure-aggregation \
+        --arbiter arbiter/arbiter.pub
     """
     if directory.exists() and any(directory.iterdir()):
         raise InputError(f"{directory} is not empty: choose another folder for the arbiter")
@@ -75,8 +77,8 @@ def create(directory: Path) -> None:
         title("The keys of an arbiter"),
         facts([("Secret", directory / KEY), ("Public", directory / PUBLIC)]),
         next_steps(
-            f"expunge init federation --secure-aggregation --arbiter {typed(directory / PUBLIC)} "
-            "--dim 4 --outputs 1",
+            f"expunge init new --dim 4 --outputs 1 --secure-aggregation --arbiter "
+            f"{typed(directory / PUBLIC)}",
             why="Next, for whoever founds the federation (with its own --dim and --labels):",
         ),
     )
@@ -115,7 +117,7 @@ def judge(dispute: Path, directory: Path, named: tuple[str, ...], output: Path |
       expunge arbiter judge dispute --dir arbiter -o verdict.json
 
     Next, for the operator:
-      expunge server judge verdict.json
+      expunge server judge verdict.json --office federation/operator
     """
     screen = Screen.current()
     given, keys = read_dispute(dispute), read_arbiter(directory)

@@ -42,7 +42,7 @@ def disputes(office: Path | None, at: str | None) -> None:
       expunge server disputes --office federation/operator
 
     Next:
-      expunge server dispute -o dispute    # a folder for the arbiter
+      expunge server dispute -o dispute --office federation/operator
     """
     with office_at(office, at) as connection:
         listed = connection.office.ask("disputes", {})
@@ -147,7 +147,7 @@ def judge(verdict: Path, yes: bool, office: Path | None, at: str | None) -> None
       expunge server judge verdict.json --office federation/operator
 
     Next:
-      expunge server forget-client NAME
+      expunge server clients --office federation/operator
     """
     envelope = Envelope.from_bytes(verdict.read_bytes().strip(), "verdict")
     screen = Screen.current()
