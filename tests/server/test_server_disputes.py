@@ -478,7 +478,11 @@ def test_nobody_but_the_arbiter_reads_an_opening() -> None:
         contribution, _ = opened.contribution(circle.spec)
         expected = circle.statistics({"c0": _new(circle, "c0")})
         assert contribution.statistics.digest == expected.digest
+        state = circle.service.state
+        (record,) = state.storage.rounds.disputes()
+        assert record.slot in state.vault.live()
         judged(circle, dispute, examine(dispute, ARBITER))
+        assert record.slot not in state.vault.live()  # what was opened is gone with its key
         assert circle.federation.operator.ask("disputes") == []
         with pytest.raises(RefusedError, match="no such sum is in dispute"):
             circle.federation.operator.ask(

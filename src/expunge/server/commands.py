@@ -194,7 +194,7 @@ class Commands:
             self._state.folder.adopt_key()
         if action == "forget-client":
             self._upkeep.fold()
-        if action == "close-order":
+        if action in ("close-order", "judge"):
             self._state.ledger.clean()
         self._state.version += 1
 

@@ -214,11 +214,8 @@ class Disputes:
                 raise RefusedError(
                     "wrong-round", "the sum whose part is opened is not in dispute: sync"
                 )
-            parts = {waiting.aggregation: waiting.parts for waiting in self.waiting()}
-            roster = RoundRecords.from_json(canonical.decode(record.records)).digest
-            if (client, header["sequence"]) not in parts[record.aggregation] or (
-                header["roster"] != roster
-            ):
+            is_part = (client, header["sequence"]) in self._parts(record)
+            if not is_part or header["roster"] != _records(record).digest:
                 raise RefusedError(
                     "wrong-round", f"{client} opens a part of another sum than the one in dispute"
                 )
@@ -233,6 +230,11 @@ class Disputes:
     def _known(self, aggregation: str) -> DisputeRecord | None:
         records = self._state.storage.rounds.disputes()
         return next((one for one in records if one.aggregation == aggregation), None)
+
+    def _parts(self, record: DisputeRecord) -> frozenset[Part]:
+        """The parts of a sum in dispute."""
+        waiting = self.waiting()
+        return next(one.parts for one in waiting if one.aggregation == record.aggregation)
 
     def _record(self, aggregation: str) -> DisputeRecord:
         record = self._known(aggregation)
@@ -266,10 +268,7 @@ class Disputes:
     def show(self, aggregation: str) -> dict[str, Any]:
         """What the arbiter gets, without the openings, and who has opened its part."""
         state, record = self._state, self._record(aggregation)
-        records = RoundRecords.from_json(canonical.decode(record.records))
-        (parts,) = (
-            waiting.parts for waiting in self.waiting() if waiting.aggregation == aggregation
-        )
+        records, parts = _records(record), self._parts(record)
         keys = {name: state.actor(name, "client").key for name in records.names}
         spec = spec_of_round(state.spec, records.labels_digest)
         dispute = Dispute(spec, state.federation, record.reason, parts, records, keys)
@@ -295,16 +294,10 @@ class Disputes:
             envelope = Envelope.from_json(value, "verdict")
             verdict = Verdict.read(envelope, self.rules.arbiter)
         except (EvidenceError, FormatError) as problem:
-            raise RefusedError(
-                "not-allowed", f"this is no verdict of the arbiter: {problem}"
-            ) from (problem)
+            reason = f"this is no verdict of the arbiter: {problem}"
+            raise RefusedError("not-allowed", reason) from problem
         record = self._record(verdict.aggregation)
-        roster = RoundRecords.from_json(canonical.decode(record.records)).digest
-        (parts,) = (
-            waiting.parts
-            for waiting in self.waiting()
-            if waiting.aggregation == verdict.aggregation
-        )
+        roster, parts = _records(record).digest, self._parts(record)
         if (verdict.federation, verdict.roster, verdict.parts) != (
             state.federation,
             roster,
@@ -392,6 +385,10 @@ class Disputes:
 def _id_of(aggregation: str, what: str) -> str:
     """The id of what is summed up after a decision about a round."""
     return hashlib.sha256(f"{aggregation} {what}".encode()).hexdigest()[:32]
+
+
+def _records(record: DisputeRecord) -> RoundRecords:
+    return RoundRecords.from_json(canonical.decode(record.records))
 
 
 def _context(aggregation: str, client: str) -> bytes:
