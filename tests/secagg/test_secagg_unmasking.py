@@ -20,6 +20,7 @@ from expunge.secagg.unmasking import (
     may_follow,
     narrowed,
     rows,
+    separated,
 )
 
 FEWEST = 3
@@ -277,3 +278,28 @@ def test_what_is_in_dispute_is_not_repeated() -> None:
     assert disputed == frozenset()
     rest = everybody - {("c4", 2)}
     assert choose(rest, [everybody], gone={"c4"}, fewest=3, disputed=[everybody]) == rest
+
+
+names = st.sampled_from(NAMES)
+
+
+@given(st.sets(names), st.dictionaries(names, st.sets(names)))
+def test_no_two_of_whom_one_complains_are_left_together(
+    present: set[str], told: dict[str, set[str]]
+) -> None:
+    """Unless too few would be left; and nobody goes of whom nobody complains."""
+    complaints: dict[str, set[str]] = {}
+    for one, others in told.items():
+        for other in others - {one}:
+            complaints.setdefault(one, set()).add(other)
+            complaints.setdefault(other, set()).add(one)
+    everybody = parts(present)
+    left = separated(everybody, complaints, ROUND, FEWEST)
+    assert left <= everybody
+    quiet = {name for name in present if complaints.get(name, set()).isdisjoint(present)}
+    assert parts(quiet) <= left
+    if left != everybody:
+        assert len(left) >= FEWEST
+    together = {name for name, _ in left}
+    if left != everybody:
+        assert all(complaints.get(name, set()).isdisjoint(together) for name in together)

@@ -14,7 +14,7 @@ from expunge.errors import EvidenceError, RefusedError
 from expunge.secagg import parcels
 from expunge.secagg.arbitration import Opened, Verdict, examine, seal_opening
 from expunge.secagg.keys import Secrets
-from expunge.secagg.messages import read_client_message, sign
+from expunge.secagg.messages import read_client_message, read_server_message, sign
 from expunge.secagg.roster import Roster
 from expunge.secagg.unmasking import Decision, rows
 from server.test_server_disputes import (
@@ -208,6 +208,64 @@ def test_wrong_shares_cost_one_wait_and_no_second_one(monkeypatch: pytest.Monkey
             told = circle.go(passes=14)
         assert "dealt wrong shares" in told["c5"].waiting
         assert len(circle.entries("excluded")) == 1
+
+
+def test_a_bad_parcel_keeps_nobody_out_of_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """c5 seals something for c0 that c0 cannot open, in every round: they do not meet again."""
+    with circle_of(6) as circle:
+        circle.forget("c0", [next(iter(circle.held["c0"]))])
+
+        def spoilt(dealt: parcels.Dealt) -> parcels.Dealt:
+            first, *others = dealt.parcels  # c0's, by name
+            return replace(
+                dealt, parcels=(replace(first, sealed=bytes(len(first.sealed))), *others)
+            )
+
+        def spoil(dealt: parcels.Dealt) -> parcels.Dealt:
+            return spoilt(dealt) if circle.collector and "c0" in circle.collector.clients else dealt
+
+        monkeypatch.setattr("expunge.secagg.participant.deal", deal_as("c5", spoil))
+        said = set[str]()
+        for _ in range(6):
+            circle.everybody_adds(*circle.names[1:])
+            for _ in range(8):
+                said |= {done.waiting for done in circle.pass_round().values()}
+                circle.wait(GATHER if circle.phase == "joining" else PHASE / 2)
+        assert any(
+            "the parcel of c5 does not open" in one and "told the server" in one for one in said
+        )
+        assert not circle.stores["c0"].status().deleting
+        circle.check()
+        members = [
+            {one["client"] for one in entry["clients"]} for entry in circle.entries("aggregated")
+        ]
+        assert any("c5" in one and "c0" not in one for one in members[2:])
+
+
+def test_a_client_that_complains_of_all_is_left_out_itself() -> None:
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        circle.until("masking")
+        collector = circle.collector
+        assert collector is not None
+        told, _ = read_server_message("deliveries", collector.say("c0") or b"")
+        for name in circle.names[:4]:
+            header = {
+                "client": "c4",
+                "dealer": name,
+                "federation": circle.federation.id,
+                "kind": "complaint",
+                "roster": told["roster"],
+                "round": collector.opening.round,
+                "sequence": circle.stores["c4"].sequence + 1,
+            }
+            circle.service.aggregate(sign(header, b"", circle.stores["c4"].key))
+        circle.wait(PHASE)
+        circle.go(*circle.names[:4])
+        circle.everybody_adds()
+        circle.go(passes=6)
+        assert not any(circle.stores[name].status().adding for name in circle.names[:4])
+        assert circle.stores["c4"].status().adding
 
 
 def test_two_liars_at_once_can_both_be_forgotten() -> None:

@@ -215,6 +215,7 @@ def arbitration() -> dict[str, Any]:
     vectors[LIAR][0, 0] += np.uint64(1)
     made = round_of(rules, vectors)
     openings = {name: made.clients[name].open_part(*statistics_of(name)) for name in NAMES}
+    complaint = made.clients["hospital-a"].complaint(LIAR)
     dispute = Dispute(
         spec,
         OPENING.federation,
@@ -249,6 +250,7 @@ def arbitration() -> dict[str, Any]:
             name: arbiter.open(made.roster, name, read_client_message(data).body).to_bytes().hex()
             for name, data in openings.items()
         },
+        "complaint_of_hospital_a": complaint.hex(),
         "verdict": arbiter.sign(verdict).to_bytes().decode("ascii"),
         "rows": {
             "aggregation": OPENING.round,

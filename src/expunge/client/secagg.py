@@ -22,6 +22,7 @@ import base64
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -43,6 +44,7 @@ from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution, Opening, Participant
 from expunge.secagg.arbitration import Verdict, parts_of, spec_of_round
 from expunge.secagg.keys import Context
+from expunge.secagg.parcels import BadParcelError
 from expunge.secagg.roster import verify_agreements
 from expunge.secagg.schedule import Schedule
 from expunge.secagg.unmasking import Decision, Narrowed, Part, may_follow, narrowed, remaining
@@ -657,6 +659,17 @@ class Contributor:
                 True,
             )
 
+    def _complained(self, participant: Participant, problem: BadParcelError) -> str:
+        """The server is told whose shares this client cannot use: it lets the two meet in no round
+        again, if that can be helped.
+        """
+        with suppress(RefusedError):  # the round has gone on
+            self._turn(participant.complaint(problem.dealer))
+        return (
+            f"{problem}. This client drops out of the round, and has told the server, which lets "
+            f"it meet {problem.dealer} no more where others are enough"
+        )
+
     def _last_message(self, participant: Participant) -> bytes:
         """What this client said last; if that is missing, a query for the round's state."""
         return participant.message or self._question(
@@ -774,7 +787,10 @@ class Contributor:
                 return participant, self._question(participant.opening.round, participant.sequence)
             if STAGES.index(newest.phase) > STAGES.index(_ASKED[state.phase]):
                 return newest, self._last_message(newest)
-            return newest, self._respond(newest, state, vector)
+            try:
+                return newest, self._respond(newest, state, vector)
+            except BadParcelError as problem:
+                raise UnsafeRoundError(self._complained(newest, problem)) from problem
 
     def _respond(
         self, participant: Participant, state: _RoundState, vector: Callable[[], Wide]

@@ -31,6 +31,7 @@ bytes of the roster.
   deliveries, sorted by name, a share of 33 bytes: of the self seed of a survivor, of the mask key
   of another.
 
+- said `complaint`, in the place of `masked`: `dealer`, whose parcel cannot be used. No body.
 - said `opening`: to the arbiter, of a round whose sum was false (arbitration.py). Body: an X25519
   public key of 32 bytes, and sealed with it (ChaCha20-Poly1305 with a nonce of zeros, and that key
   as associated data): mask key and self seed, 32 bytes each, then the statistics that the client
@@ -106,7 +107,7 @@ _TOLD = HeaderFormat(
     remedy="ask again",
     retired=_RETIRED,
 )
-ClientKind = Literal["join", "shares", "masked", "agreed", "reveal", "opening"]
+ClientKind = Literal["join", "shares", "complaint", "masked", "agreed", "reveal", "opening"]
 ServerKind = Literal["roster", "deliveries", "survivors", "agreements"]
 
 _FIELDS: dict[str, schema.Check] = {
@@ -114,6 +115,7 @@ _FIELDS: dict[str, schema.Check] = {
     "cipher": schema.digest,
     "client": schema.name,
     "clients": schema.anything,
+    "dealer": schema.name,
     "deliveries": schema.digest,
     "federation": schema.federation,
     "kind": schema.string,
@@ -140,6 +142,7 @@ def _header(*names: str) -> schema.Check:
 CLIENT_MESSAGES: dict[ClientKind, schema.Check] = {
     "join": _header("cipher", "client", "mask", "purpose", "rules", "sequence", "spec"),
     "shares": _header("client", "own", "roster", "seed", "sequence"),
+    "complaint": _header("client", "dealer", "roster", "sequence"),
     "masked": _header("client", "deliveries", "length", "roster", "sequence"),
     "agreed": _header("client", "roster", "sequence", "survivors"),
     "reveal": _header("client", "roster", "sequence", "survivors"),

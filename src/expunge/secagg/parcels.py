@@ -18,6 +18,15 @@ from expunge.secagg.messages import pieces
 from expunge.secagg.roster import Roster
 from expunge.secagg.shamir import SHARE_BYTES
 
+
+class BadParcelError(EvidenceError):
+    """A parcel that its holder cannot use: its dealer lies, or the server has altered it."""
+
+    def __init__(self, message: str, dealer: str) -> None:
+        super().__init__(message)
+        self.dealer = dealer
+
+
 _DIGEST_BYTES = 32
 _SEALED_BYTES = 2 * SHARE_BYTES + SEALED_MORE
 PARCEL_BYTES = _SEALED_BYTES + 2 * _DIGEST_BYTES
@@ -102,12 +111,15 @@ def _shares(
 def unpack(
     roster: Roster, cipher: Private, parcel: Parcel, *, dealer: str, holder: str
 ) -> tuple[bytes, bytes]:
-    """The holder's shares of a dealer's self seed and mask key; EvidenceError names the dealer if
+    """The holder's shares of a dealer's self seed and mask key; BadParcelError names the dealer if
     anything is wrong with them.
     """
     context = roster.context
     key = context.key(cipher.agreed(roster.join(dealer).cipher, dealer), "parcel", dealer, holder)
-    content = unseal(key, parcel.sealed, parcel.seed + parcel.mask, dealer)
+    try:
+        content = unseal(key, parcel.sealed, parcel.seed + parcel.mask, dealer)
+    except EvidenceError as problem:
+        raise BadParcelError(str(problem), dealer) from problem
     seed_share, mask_share = content[:SHARE_BYTES], content[SHARE_BYTES:]
     for is_seed, share, digest in (
         (True, seed_share, parcel.seed),
@@ -115,8 +127,10 @@ def unpack(
     ):
         if share_digest(context, is_seed, dealer, holder, share) != digest:
             what = "self seed" if is_seed else "mask key"
-            raise EvidenceError(
-                f"{dealer} dealt {holder} a share of its {what} that is not the one it committed to"
+            raise BadParcelError(
+                f"{dealer} dealt {holder} a share of its {what} that is not the one it committed "
+                "to",
+                dealer,
             )
     return seed_share, mask_share
 

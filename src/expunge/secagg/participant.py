@@ -418,6 +418,14 @@ class Participant:
             )
         return MaskedVector.of(vector, plus, minus)
 
+    def complaint(self, dealer: str) -> bytes:
+        """What it says in the place of a masked vector, if a neighbour's parcel is bad; nothing
+        about it changes.
+        """
+        roster = Roster.read(self._state.roster)
+        header = self._header("complaint", roster) | {"dealer": dealer}
+        return messages.sign(header, b"", self._key)
+
     # -- survivors -> agreed -----------------------------------------------------------------------
 
     def on_survivors(self, survivors: bytes) -> bytes:

@@ -42,7 +42,7 @@ others.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -139,6 +139,27 @@ def may_follow(
     if len(rest - shown) >= fewest:
         return proposed == rest
     return rest < proposed and len(proposed - rest - shown) >= fewest
+
+
+def separated(
+    parts: Set[Part], complaints: Mapping[str, Set[str]], aggregation: str, fewest: int
+) -> frozenset[Part]:
+    """These parts without some clients of whom others complain, or that complain, so that no two
+    are left that cannot be in one round; all of them, if too few would be left.
+
+    Of two, the one goes with whom more others cannot be, and else one that the round decides: so
+    a client that makes others complain, or complains of them, keeps nobody out for long.
+    """
+    left = {part[0]: part for part in parts}
+
+    def rank(name: str) -> tuple[int, bytes]:
+        digest = hashlib.sha256(f"{aggregation} {name}".encode()).digest()
+        return len(complaints.get(name, ())), digest
+
+    for name in sorted(left, key=rank, reverse=True):
+        if not complaints.get(name, frozenset()).isdisjoint(left):
+            del left[name]
+    return frozenset(left.values()) if len(left) >= fewest else frozenset(parts)
 
 
 def choose(

@@ -45,8 +45,9 @@ from expunge.secagg import (
     length,
     read_preamble,
 )
+from expunge.secagg.messages import read_client_message
 from expunge.secagg.schedule import Schedule
-from expunge.secagg.unmasking import Part, choose, may_follow, remaining
+from expunge.secagg.unmasking import Part, choose, may_follow, remaining, separated
 from expunge.server.secagg_outcomes import Member, Outcomes
 from expunge.server.state import ServerState
 from expunge.server.writer import Writer
@@ -66,7 +67,7 @@ class Turn:
     message: bytes | memoryview | None
     digest: str
     wait: int = 0  # seconds that it would like to wait for a change
-    is_opening: bool = False  # for the arbiter, of a round that is over
+    kind: str = ""  # of the message
 
 
 def read_turn(state: ServerState, data: bytes | memoryview) -> Turn:
@@ -84,7 +85,7 @@ def read_turn(state: ServerState, data: bytes | memoryview) -> Turn:
             False,
             data,
             digest,
-            is_opening=claims.kind == "opening",
+            kind=claims.kind,
         )
     with malformed():
         envelope, content = payloads.open_unverified("turn", bytes(data))
@@ -164,6 +165,7 @@ class SecureAggregation:
         self._rejoining: set[str] = (
             set()
         )  # clients that said that they start over, as a restored server asks
+        self._complaints: dict[str, set[str]] = {}  # who cannot be in a round with whom
         self._culprits: set[str] = set()  # clients that made a round impossible by what they sent
         self.aborted = 0  # rounds that were aborted since the server was started
         self._changes = 0  # of all kinds, such as a join
@@ -225,7 +227,7 @@ class SecureAggregation:
         One that is late is not an error: its sender learns how the round ended.
         """
         current = self._round
-        if turn.is_opening and turn.message is not None:
+        if turn.kind == "opening" and turn.message is not None:
             self._conclusions.disputes.open(turn.message)
             return
         if current is None or turn.aggregation != current.opening.round or turn.message is None:
@@ -238,6 +240,8 @@ class SecureAggregation:
             current.collector.take(turn.message)
             if turn.client not in current.members:
                 current.members[turn.client], current.joined = member, self._clock()
+        elif turn.kind == "complaint":
+            self._hear_complaint(current, turn)
         else:
             current.collector.take(turn.message)
         if self._heard(current) != before:
@@ -245,6 +249,17 @@ class SecureAggregation:
                 current.collector.phase == "joining" and len(current.members) == self._rules.fewest
             )
             self._changed(wake=is_enough)  # from now on the round may advance by itself
+
+    def _hear_complaint(self, current: _MaskedRound, turn: Turn) -> None:
+        """Two clients of which one cannot use what the other sends meet in no round of changes
+        again, if that can be helped.
+        """
+        message = read_client_message(turn.message or b"")
+        dealer = message.header["dealer"]
+        if dealer not in current.members or dealer == turn.client:
+            raise RefusedError("wrong-round", f"{turn.client} complains of nobody in this round")
+        for one, other in ((turn.client, dealer), (dealer, turn.client)):
+            self._complaints.setdefault(one, set()).add(other)
 
     def _require_honest(self, client: str) -> None:
         if client in self._culprits:
@@ -336,9 +351,10 @@ class SecureAggregation:
 
     def _chosen(self, current: _MaskedRound) -> frozenset[Part]:
         """Those that joined and may be summed up together, after the sums that were asked for."""
-        return choose(
+        attempts = self._conclusions.attempted()
+        chosen = choose(
             {(member.client, member.sequence) for member in current.members.values()},
-            self._conclusions.attempted(),
+            attempts,
             gone=self._gone,
             fewest=self._rules.fewest,
             # On a schedule there is one round in a window, and those that wait come first.
@@ -346,6 +362,9 @@ class SecureAggregation:
             disputed=self._conclusions.disputes.disputed(),
             shown=self._conclusions.disputes.shown(),
         )
+        if any(chosen & attempt for attempt in attempts):
+            return chosen
+        return separated(chosen, self._complaints, current.opening.round, self._rules.fewest)
 
     @property
     def _gone(self) -> frozenset[str]:
