@@ -300,6 +300,16 @@ def test_what_a_restored_server_has_no_room_for_is_as_if_it_were_added_now(tmp_p
         assert store.backlog(now=NOW) == Backlog(2, FEWEST, None)
 
 
+def test_an_order_hurries_what_is_being_deleted_already(ward: Ward) -> None:
+    subjects = ["p0", *["p1"] * (FEWEST - 1)]
+    ward.store.add(ids(FEWEST), features(FEWEST), [0] * FEWEST, subjects=subjects, now=ward.now)
+    ward.agent.sync()
+    ward.store.forget(Selection(subject="p0"), now=ward.now)
+    assert ward.agent.sync().backlog == Backlog(1, FEWEST, usual_due_time(ward.now))
+    ward.federation.operator.command("order", subject="p0", days=1)
+    assert ward.agent.sync().backlog == Backlog(1, FEWEST, int(ward.now) + DAY // 4)
+
+
 # -- requests that are too large -------------------------------------------------------------------
 
 
@@ -353,6 +363,7 @@ class BacklogMachine(RuleBasedStateMachine):
         self.model: dict[str, str] = {}  # subject by id
         self.due: dict[str, float] = {}  # of deletions that were asked for, by id; of orders
         self.sent: set[str] = set()  # what the server counts
+        self.subjects: dict[str, str] = {}  # also of what was forgotten
         self.number = 0
 
     @rule(count=st.integers(1, 4), subject=st.sampled_from(["ann", "bob"]))
@@ -362,6 +373,7 @@ class BacklogMachine(RuleBasedStateMachine):
         self.number += count
         self.ward.store.add(names, rows, [0] * count, subjects=[subject] * count, now=self.ward.now)
         self.model |= dict.fromkeys(names, subject)
+        self.subjects |= dict.fromkeys(names, subject)
 
     def forgotten(self, names: list[str], due: float) -> None:
         for name in names:
@@ -397,6 +409,9 @@ class BacklogMachine(RuleBasedStateMachine):
     def synced(self, *, at_once: bool, due: float = 0.0, subject: str = "") -> None:
         ward = self.ward
         self.forgotten([name for name, of_ in self.model.items() if of_ == subject], due)
+        for name, time in self.due.items():  # an order is also about what is being deleted
+            if self.subjects[name] == subject:
+                self.due[name] = min(due, time)
         before = len(ward.way.offered)
         pending = len(self.model.keys() - self.sent) + len(self.due)
         is_due = at_once or any(time <= ward.now for time in self.due.values())

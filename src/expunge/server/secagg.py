@@ -390,7 +390,10 @@ class SecureAggregation:
         attempted = {client for parts in self._conclusions.attempted() for client, _ in parts}
         missing = attempted - joined - gone
         if not missing:
-            return f"the round waits for {few} clients that were in no round that was aborted"
+            return (
+                f"the round waits for {few} clients that were in no round that was aborted: let "
+                "more of them sync, or enrol some"
+            )
         return (
             "a round was aborted after its sum may have been unmasked, and a sum without "
             f"{_named(missing)} would show what they changed: the same clients must join "
