@@ -96,11 +96,8 @@ def test_no_row_is_of_clients_that_were_never_asked() -> None:
             opening, parts = collector.opening, frozenset(collector.included)
             everybody = frozenset(circle.names)
             whole = Decision("voided", opening.round, parts, signers=everybody, size=16)
-            row = next(  # of those that have not been asked yet
-                names
-                for one in rows(whole, RULES)
-                if (names := {name for name, _ in one}).isdisjoint(collector.agreed)
-            )
+            free = [{name for name, _ in one} for one in rows(whole, RULES)]
+            row = min((one for one in free if one.isdisjoint(collector.agreed)), key=len)
             asked = [name for name in circle.names if name not in row]
             for _ in range(6):
                 for name in asked:
