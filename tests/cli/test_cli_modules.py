@@ -28,7 +28,14 @@ def test_a_client_loads_neither_server_nor_solvers_nor_masks_nor_backbones(
     client: dict[str, Profile],
 ) -> None:
     loaded = client["client add"].loaded
-    unwanted = ("server.", "secagg", "client.secagg", "solvers.certify", "backbones.base")
+    unwanted = (
+        "server.",
+        "secagg",
+        "client.secagg",
+        "client.contributor",
+        "solvers.certify",
+        "backbones.base",
+    )
     assert [name for name in loaded if name.removeprefix("expunge.").startswith(unwanted)] == []
 
 

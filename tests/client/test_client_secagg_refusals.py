@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from expunge.client.secagg import RoundPolicy
+from expunge.client.round_policy import RoundPolicy
 from expunge.client.settings import pins_text
 from expunge.client.trust import Trust
 from expunge.crypto import Envelope

@@ -57,6 +57,13 @@ client_option = click.option(
     required=True,
     help="The client's folder.",
 )
+fetched_head_option = click.option(
+    "--dir",
+    "folder",
+    type=FOLDER,
+    envvar="EXPUNGE_CLIENT",
+    help="Use the head that this client last fetched.",
+)
 feature_columns_option = click.option(
     "--feature-column",
     "feature_columns",

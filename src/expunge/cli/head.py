@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from expunge.cli._command import command
 from expunge.cli._connect import office_at, read_store, sync_command
 from expunge.cli._evidence import store_head
-from expunge.cli._options import FOLDER, at_option, office_option, output_option
+from expunge.cli._options import at_option, fetched_head_option, office_option, output_option
 from expunge.cli._output import Screen, count, facts, next_steps, title, typed
 from expunge.client.overview import ClientOverview
 from expunge.errors import InputError
@@ -32,13 +32,7 @@ _Found = tuple[bytes, Head, Certificate]
     type=click.Choice(_FORMATS),
     help="Write the weights alone, for other tools; needs -o.",
 )
-@click.option(
-    "--dir",
-    "folder",
-    type=FOLDER,
-    envvar="EXPUNGE_CLIENT",
-    help="Use the head that this client last fetched.",
-)
+@fetched_head_option
 @office_option
 @at_option
 def head(

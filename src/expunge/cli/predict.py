@@ -22,6 +22,7 @@ from expunge.cli._options import (
     PATH,
     backbone_option,
     feature_columns_option,
+    fetched_head_option,
     id_column_option,
     output_option,
 )
@@ -42,13 +43,7 @@ _SHOWN = 20  # rows, where they are not written to a file
 
 @command()
 @click.argument("files", type=PATH, nargs=-1, required=True)
-@click.option(
-    "--dir",
-    "folder",
-    type=FOLDER,
-    envvar="EXPUNGE_CLIENT",
-    help="Use the head that this client last fetched.",
-)
+@fetched_head_option
 @click.option(
     "--head",
     "head_file",

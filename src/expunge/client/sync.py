@@ -426,7 +426,8 @@ class Agent:
         )
         if not self.store.spec.is_masked:
             return direct
-        from expunge.client.secagg import Contributor, Masked  # noqa: PLC0415 - for masked federations only
+        from expunge.client.contributor import Contributor  # noqa: PLC0415 - as the next line
+        from expunge.client.secagg import Masked  # noqa: PLC0415 - for masked federations only
 
         rounds = Contributor(
             self.store,

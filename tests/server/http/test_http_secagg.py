@@ -301,7 +301,7 @@ def test_a_server_that_stops_does_not_wait_for_those_who_wait(
     """Who waits is answered; held for as long as it asks for here, it would keep the server from
     stopping.
     """
-    monkeypatch.setattr("expunge.client.secagg.LONGEST_WAIT", 1 << 20)
+    monkeypatch.setattr("expunge.client.contributor.LONGEST_WAIT", 1 << 20)
     with online(3, limits=Limits(wait_seconds=1e6)) as place:
         circle = place.circle
         circle.everybody_adds()
