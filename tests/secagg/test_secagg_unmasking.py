@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from expunge.ridge.spec import Aggregation
 from expunge.secagg import plan
 from expunge.secagg.plan import share_of
 from expunge.secagg.unmasking import (
+    MOST_UNEXPLAINED,
     Decision,
     Narrowed,
     Part,
@@ -21,6 +23,7 @@ from expunge.secagg.unmasking import (
     narrowed,
     rows,
     separated,
+    unexplained,
 )
 
 FEWEST = 3
@@ -269,6 +272,34 @@ def test_a_row_is_not_cut_again() -> None:
     for name, _ in row:
         assert narrowed(everybody, name, decisions, rules) == Narrowed(row, "ab" * 16)
         assert narrowed(row, name, decisions, rules) == Narrowed(row, "ab" * 16)
+
+
+@pytest.mark.parametrize(
+    ("log", "count"),
+    [
+        ("", 0),
+        ("voided:a voided:b voided:c", 3),
+        ("voided:a voided:b judged:b voided:c", 1),
+        ("voided:a voided:b excluded:b", 0),
+        ("voided:a voided:b excluded:row-of-a judged:z", 2),
+        ("voided:a restored: voided:b judged:a", 1),
+    ],
+)
+def test_a_false_sum_is_explained_by_what_ends_a_dispute(log: str, count: int) -> None:
+    entries = [
+        dict(zip(("kind", "aggregation"), one.split(":"), strict=True)) for one in log.split()
+    ]
+    assert unexplained(entries) == count
+
+
+def test_the_parts_of_one_false_sum_too_many_are_all_in_dispute() -> None:
+    """If there is an arbiter who can say whose part was false."""
+    everybody, rules = parts_of(21), Aggregation(fewest=2, arbiter="ab" * 64)
+    again = replace(voided(everybody), unexplained=MOST_UNEXPLAINED)
+    assert len(rows(replace(again, unexplained=MOST_UNEXPLAINED - 1), rules)) > 1
+    assert rows(again, rules) == [everybody]
+    assert narrowed(everybody, "c1", [again], rules) == Narrowed(everybody, ROUND)
+    assert len(rows(again, replace(rules, arbiter=""))) > 1
 
 
 def test_what_is_in_dispute_is_not_repeated() -> None:

@@ -23,7 +23,7 @@ from expunge.ridge.sums import Sums
 from expunge.secagg import Contribution
 from expunge.secagg.arbitration import Arbiter, Dispute, Examined, Verdict, examine
 from expunge.secagg.messages import read_client_message
-from expunge.secagg.unmasking import Decision, rows
+from expunge.secagg.unmasking import MOST_UNEXPLAINED, Decision, rows
 from support.masked_round import GATHER, PHASE, SPEC, Circle, drawn
 
 ARBITER = Arbiter(bytes(range(64)))
@@ -123,6 +123,17 @@ def all_have_opened(circle: Circle) -> bool:
     """Whether there is a dispute, and no client of it has yet to open its part."""
     disputes = circle.federation.operator.ask("disputes")
     return bool(disputes) and all(one["opened"] == one["clients"] for one in disputes)
+
+
+def until_voided(circle: Circle, times: int) -> None:
+    """Sync until as many sums were false, and not a moment longer."""
+    for _ in range(40):
+        circle.pass_round()
+        if len(circle.entries("voided")) == times:
+            return
+        if circle.service.rounds.pulse()[1] < 1e9:
+            circle.wait(GATHER)
+    raise AssertionError("no sum was called false")
 
 
 def until_disputed(circle: Circle) -> None:
@@ -286,12 +297,7 @@ def test_a_liar_that_behaves_in_its_row_holds_up_nobody() -> None:
     with circle_of(8) as circle:
         circle.everybody_adds()
         with lying(circle, {"c4": negative}):
-            for _ in range(40):
-                circle.pass_round()
-                if circle.entries("voided"):
-                    break
-                if circle.service.rounds.pulse()[1] < 1e9:
-                    circle.wait(GATHER)
+            until_voided(circle, 1)
         circle.go(passes=20)
         circle.check_whole()
         assert len(circle.entries("voided")) == 1
@@ -300,6 +306,32 @@ def test_a_liar_that_behaves_in_its_row_holds_up_nobody() -> None:
             8,
             8,
         ]
+
+
+def test_a_liar_that_behaves_in_its_row_each_time_is_named_in_the_end() -> None:
+    """Three false sums are cut into rows; the clients of the fourth open their parts at once."""
+    with circle_of(8) as circle:
+        for lies in range(1, MOST_UNEXPLAINED + 2):
+            circle.everybody_adds()
+            with lying(circle, {"c4": negative}):
+                until_voided(circle, lies)
+            circle.go(passes=20)
+            assert bool(circle.federation.operator.ask("disputes")) == (lies > MOST_UNEXPLAINED)
+            if lies <= MOST_UNEXPLAINED:
+                circle.check_whole()
+        until_disputed(circle)
+        dispute = dispute_of(circle)
+        assert {name for name, _ in dispute.parts} == set(circle.names)
+        examined = examine(dispute, ARBITER)
+        assert list(examined.false) == ["c4"]
+        judged(circle, dispute, examined)
+        circle.go(*(name for name in circle.names if name != "c4"))
+        for name in circle.names:
+            assert bool(circle.stores[name].status().adding) == (name == "c4")
+        circle.check()
+        circle.restart_server()
+        entries = circle.entries("voided")
+        assert len(entries) == MOST_UNEXPLAINED + 1
 
 
 # -- silence ---------------------------------------------------------------------------------------

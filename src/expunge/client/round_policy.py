@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 from expunge.client.settings import checkpoint_text, read_pins
@@ -27,7 +27,15 @@ from expunge.secagg import Participant
 from expunge.secagg.arbitration import Verdict, parts_of
 from expunge.secagg.keys import Context
 from expunge.secagg.roster import verify_agreements
-from expunge.secagg.unmasking import Decision, Narrowed, Part, may_follow, narrowed, remaining
+from expunge.secagg.unmasking import (
+    Decision,
+    Narrowed,
+    Part,
+    may_follow,
+    narrowed,
+    remaining,
+    unexplained,
+)
 from expunge.wire.carrier import Carrier
 
 _AGREED = "agreed"  # the setting that holds when its part was masked first, and each sum agreed to
@@ -237,13 +245,16 @@ class RoundPolicy:
 
     def _decisions(self) -> list[Decision]:
         """What the log decides about sums that this client's part may be in, and is due."""
+        entries = self._peers().decisions
         return [
             decision
-            for entry in self._peers().decisions
-            if (decision := self._decision(entry)) is not None
+            for place, entry in enumerate(entries)
+            if (decision := self._decision(entry, entries[:place])) is not None
         ]
 
-    def _decision(self, entry: dict[str, Any]) -> Decision | None:
+    def _decision(
+        self, entry: dict[str, Any], earlier: Sequence[dict[str, Any]]
+    ) -> Decision | None:
         kind, aggregation = entry["kind"], entry["aggregation"]
         rosters = self._recall(_ROSTERS)
         if kind == "voided":
@@ -255,6 +266,7 @@ class RoundPolicy:
                 self._listed(entry["clients"]),
                 signers=frozenset(entry["agreed"]),
                 size=entry["size"],
+                unexplained=unexplained(earlier),
             )
         if kind == "judged":
             verdict = self._verdict(entry)

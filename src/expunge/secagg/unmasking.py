@@ -26,7 +26,9 @@ the set of parts smaller that a client may agree to (`narrowed`):
   that signed the sum, whose signatures are in the entry, each row has `fewest` that do not collude,
   even if all that do are in it. (Those that were not asked to sign may have agreed to another sum
   before, which could be subtracted.) So a row is not cut again. Parts that are too few for two
-  rows, and those of a row, are in dispute: their clients open them to the arbiter.
+  rows, and those of a row, are in dispute: their clients open them to the arbiter. So are all parts
+  of a false sum after `MOST_UNEXPLAINED` others that led to no dispute: a client that lies in each
+  first sum, and never in its row, is named too.
 - *judged*: the arbiter has named those whose parts were false; the others are summed up.
 - *excluded*: some stayed silent for longer than the rules allow; the others are summed up, if they
   are `fewest` or more, or the sum was false.
@@ -44,12 +46,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from expunge.ridge.spec import Aggregation
 from expunge.secagg.plan import share_of
 
 Part = tuple[str, int]  # a client and its sequence number
+MOST_UNEXPLAINED = 3  # false sums that are cut into rows, one after another, before one is opened
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Decision:
     out: frozenset[str] = frozenset()  # whose parts are left out of the next sum
     signers: frozenset[str] = frozenset()  # of a false sum: who had agreed to it
     size: int = 0  # of its roster
+    unexplained: int = 0  # false sums before it that nobody was found to have made false
 
 
 @dataclass(frozen=True)
@@ -74,14 +78,32 @@ class Narrowed:
     disputed: str = ""
 
 
+def unexplained(entries: Iterable[Mapping[str, Any]]) -> int:
+    """How many false sums these entries of the log show, in order, since a dispute was decided, by
+    a verdict or by the exclusion of those that did not open their parts.
+    """
+    rounds, count = set[str](), 0
+    for entry in entries:
+        if entry["kind"] == "voided":
+            rounds.add(entry["aggregation"])
+            count += 1
+        elif entry["kind"] == "restored":  # clients send everything anew
+            rounds, count = set(), 0
+        elif entry["kind"] in ("judged", "excluded") and entry["aggregation"] in rounds:
+            count = 0
+    return count
+
+
 def rows(
     voided: Decision, rules: Aggregation, earlier: Iterable[Set[Part]] = ()
 ) -> list[frozenset[Part]]:
     """A partition of the parts of a false sum, in an order that the round decides: as many rows as
     have `fewest` and all colluders' parts of signers each, of about the same size. One row if they
-    were in an `earlier` false sum: then they are a row, or what is left of one.
+    were in an `earlier` false sum, since they are a row then, or what is left of one; and if too
+    many false sums are unexplained, and there is an arbiter who could explain them.
     """
-    if any(voided.parts <= parts for parts in earlier):
+    is_cut = any(voided.parts <= parts for parts in earlier)
+    if is_cut or (rules.arbiter and voided.unexplained >= MOST_UNEXPLAINED):
         return [voided.parts]
     smallest = rules.fewest + share_of(rules.colluding, voided.size)
     count = max(1, len(voided.signers) // smallest)

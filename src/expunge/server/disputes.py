@@ -16,7 +16,7 @@ from typing import Any
 
 from expunge.crypto import Envelope, canonical
 from expunge.errors import EvidenceError, FormatError, RefusedError
-from expunge.evidence.log import read_entry
+from expunge.evidence.log import EntryKind, read_entry
 from expunge.kinds import VoidReason
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import Opening, length
@@ -29,7 +29,7 @@ from expunge.secagg.arbitration import (
     spec_of_round,
 )
 from expunge.secagg.messages import read_client_message
-from expunge.secagg.unmasking import Decision, Part, remaining, rows
+from expunge.secagg.unmasking import Decision, Part, remaining, rows, unexplained
 from expunge.server.state import ServerState
 from expunge.server.storage.tables import Attempt, DisputeRecord, OpeningRecord
 from expunge.wire.refusals import malformed
@@ -103,8 +103,10 @@ class Disputes:
         }
         return frozenset(self._shown)
 
-    def _entries(self, kind: str) -> list[dict[str, Any]]:
-        positions = self._state.storage.log.search({"kind": kind})
+    def _entries(self, *kinds: EntryKind) -> list[dict[str, Any]]:
+        """The entries of these kinds, in the order of the log."""
+        search = self._state.storage.log.search
+        positions = sorted(position for kind in kinds for position in search({"kind": kind}))
         return [read_entry(self._state.log.entry(position)) for position in positions]
 
     def is_accepted(self, parts: Collection[Part]) -> bool:
@@ -131,14 +133,15 @@ class Disputes:
         `agreed` are the signatures of those that agreed to it.
         """
         state, parts = self._state, frozenset(member[:2] for member in members)
-        decision = Decision(
-            "voided",
-            opening.round,
-            parts,
-            signers=frozenset(agreed),
-            size=len(records.names),
-        )
         with state.lock, state.changing() as now:
+            decision = Decision(
+                "voided",
+                opening.round,
+                parts,
+                signers=frozenset(agreed),
+                size=len(records.names),
+                unexplained=unexplained(self._entries("voided", "judged", "excluded", "restored")),
+            )
             cut = rows(decision, self.rules, self._voided())
             listed = [
                 dict(zip(("client", "sequence", "request"), one, strict=True)) for one in members
