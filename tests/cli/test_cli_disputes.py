@@ -70,10 +70,39 @@ def test_bad_input_is_explained(tmp_path: Path) -> None:
     wrong.write_text("arbiter\n")
     refused = run("init", tmp_path / "f", *RULES, "--arbiter", wrong, code=1).output
     assert "expunge arbiter create" in refused
-    wrong.write_text("0" * 128)
+    wrong.write_text("expunge-arbiter-public-1." + "0" * 128)
     refused = run("init", tmp_path / "f", *RULES, "--arbiter", wrong, code=1).output
     assert "small order" in refused
+    secret = keys / "arbiter.key"
+    refused = run("init", tmp_path / "f", *RULES, "--arbiter", secret, code=1).output
+    assert "keep its arbiter.key secret" in refused
+    assert secret.read_text().strip()[-64:] not in refused
     assert not (tmp_path / "f").exists()
+
+
+def test_files_that_are_damaged_or_others_are_named(tmp_path: Path) -> None:
+    federation = lied_to(tmp_path)
+    dispute, keys = tmp_path / "dispute", tmp_path / "arbiter"
+    run("server", "dispute", "-o", dispute, "--office", federation.office)
+    nowhere = tmp_path / "no" / "verdict.json"
+    refused = run("arbiter", "judge", dispute, "--dir", keys, "-o", nowhere, code=2).output
+    assert "make it first" in refused
+    secret = keys / "arbiter.key"
+    for text in ("expunge-arbiter-secret-1.zz", "expunge-arbiter-secret-1.00", "00"):
+        secret.write_text(text)
+        refused = run("arbiter", "judge", dispute, "--dir", keys, code=1).output
+        assert "put it back from a copy" in refused
+    opening = dispute / "a.opening"
+    opening.write_bytes(opening.read_bytes()[:200])
+    refused = run("arbiter", "judge", dispute, "--dir", keys, code=1).output
+    assert "a.opening is damaged: ask the operator for it again" in refused
+    for text in ("", "[]", "{}"):
+        other = tmp_path / "other.json"
+        other.write_text(text)
+        refused = run(
+            "server", "judge", other, "--yes", "--office", federation.office, code=1
+        ).output
+        assert "is no verdict: give the file that" in refused
 
 
 def test_without_secure_aggregation_there_are_no_disputes(tmp_path: Path) -> None:

@@ -251,15 +251,17 @@ def test_few_exclude_many_of_a_false_sum_only() -> None:
     assert narrowed(everybody, "c0", [out], rules) == Narrowed(everybody)
     assert narrowed(everybody, "c2", [out], rules) == Narrowed(everybody)
     left = narrowed(everybody, "c0", [voided(everybody), out], rules)
-    assert left == Narrowed(frozenset({("c0", 1), ("c1", 2)}))
+    assert left == Narrowed(frozenset({("c0", 1), ("c1", 2)}), were_false=True)
 
 
 def test_too_few_for_two_rows_are_in_dispute() -> None:
     everybody, rules = parts_of(6), Aggregation(fewest=3)
     void = [voided(everybody)]
-    assert narrowed(everybody, "c1", void, rules) == Narrowed(everybody, ROUND)
+    assert narrowed(everybody, "c1", void, rules) == Narrowed(everybody, ROUND, were_false=True)
     judged = [*void, Decision("judged", ROUND, everybody, frozenset({"c2"}))]
-    assert narrowed(everybody, "c1", judged, rules) == Narrowed(everybody - {("c2", 3)})
+    assert narrowed(everybody, "c1", judged, rules) == Narrowed(
+        everybody - {("c2", 3)}, were_false=True
+    )
 
 
 def test_a_row_is_not_cut_again() -> None:
@@ -269,9 +271,10 @@ def test_a_row_is_not_cut_again() -> None:
     assert len(rows(voided(row), rules)) > 1
     assert rows(voided(row), rules, [everybody]) == [row]
     decisions = [voided(everybody), voided(row, "ab" * 16)]
+    disputed = Narrowed(row, "ab" * 16, were_false=True)
     for name, _ in row:
-        assert narrowed(everybody, name, decisions, rules) == Narrowed(row, "ab" * 16)
-        assert narrowed(row, name, decisions, rules) == Narrowed(row, "ab" * 16)
+        assert narrowed(everybody, name, decisions, rules) == disputed
+        assert narrowed(row, name, decisions, rules) == disputed
 
 
 @pytest.mark.parametrize(
@@ -298,7 +301,7 @@ def test_the_parts_of_one_false_sum_too_many_are_all_in_dispute() -> None:
     again = replace(voided(everybody), unexplained=MOST_UNEXPLAINED)
     assert len(rows(replace(again, unexplained=MOST_UNEXPLAINED - 1), rules)) > 1
     assert rows(again, rules) == [everybody]
-    assert narrowed(everybody, "c1", [again], rules) == Narrowed(everybody, ROUND)
+    assert narrowed(everybody, "c1", [again], rules) == Narrowed(everybody, ROUND, were_false=True)
     assert len(rows(again, replace(rules, arbiter=""))) > 1
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import click
 
 from expunge.cli._options import FILE, Function, duration_option
+from expunge.errors import InputError
 from expunge.kinds import MessageKind
 from expunge.ridge.spec import Aggregation, Spec, message_kinds
 from expunge.secagg import plan
 from expunge.secagg.schedule import DAY, Schedule
 from expunge.secagg.traffic import RoundSizes
 
+ARBITER_PUBLIC = "expunge-arbiter-public-1."  # with which the file of its public keys begins
 _SET_BY_OPTIONS = (
     "fewest",
     "dropouts",
@@ -99,8 +101,7 @@ def rules_of(given: dict[str, Any]) -> Aggregation | None:
                 "joined while the window is open"
             )
         if "arbiter" in chosen:
-            file: Path = chosen["arbiter"]
-            chosen["arbiter"] = file.read_text("ascii", errors="replace").strip()
+            chosen["arbiter"] = _public(chosen["arbiter"])
         return Aggregation(**chosen)
     if chosen:
         raise click.UsageError(
@@ -108,6 +109,17 @@ def rules_of(given: dict[str, Any]) -> Aggregation | None:
             "--secure-aggregation"
         )
     return None
+
+
+def _public(file: Path) -> str:
+    """The public keys in an arbiter's file; never those of the file that is secret."""
+    text = file.read_text("ascii", errors="replace").strip()
+    if not text.startswith(ARBITER_PUBLIC):
+        raise InputError(
+            f"{file} has no public keys of an arbiter: give the arbiter.pub that `expunge arbiter "
+            "create` wrote, and keep its arbiter.key secret"
+        )
+    return text.removeprefix(ARBITER_PUBLIC)
 
 
 def messages_of(given: dict[str, Any], rules: Aggregation | None) -> tuple[MessageKind, ...]:

@@ -80,14 +80,24 @@ def office_options(function: Function) -> Function:
 
 
 def output_option(text: str, *, required: bool = False) -> Callable[[Function], Function]:
-    """-o FILE."""
+    """-o FILE, in a folder that exists."""
     return click.option(
         "-o",
         "--output",
         type=click.Path(path_type=Path, dir_okay=False),
         required=required,
+        callback=_in_a_folder,
         help=text,
     )
+
+
+def _in_a_folder(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and not path.parent.is_dir():
+        raise click.BadParameter(
+            f"there is no folder {path.parent}: make it first, or choose another place",
+            param=option,
+        )
+    return path
 
 
 def host_option(text: str) -> Callable[[Function], Function]:

@@ -11,6 +11,7 @@ import click
 from rich.console import RenderableType
 
 from expunge.cli import _command
+from expunge.cli._aggregation import ARBITER_PUBLIC
 from expunge.cli._command import group
 from expunge.cli._options import FOLDER, output_option
 from expunge.cli._output import (
@@ -28,11 +29,13 @@ from expunge.cli._output import (
 from expunge.cli.server_disputes import DISPUTE, OPENING
 from expunge.errors import FormatError, InputError
 from expunge.secagg.arbitration import Arbiter, Dispute, Examined, Verdict, examine
+from expunge.secagg.messages import read_client_message
 from expunge.secagg.roster import Roster
 from expunge.storage.files import make_folder, write_whole
 from expunge.wire.schema import time_text
 
 KEY, PUBLIC = "arbiter.key", "arbiter.pub"
+_SECRET = "expunge-arbiter-secret-1."  # noqa: S105 - what the former begins with
 
 
 @group()
@@ -70,8 +73,8 @@ def create(directory: Path) -> None:
         raise InputError(f"{directory} is not empty: choose another folder for the arbiter")
     made = Arbiter(secrets.token_bytes(64))
     make_folder(directory)
-    write_whole(directory / KEY, made.secret.hex().encode("ascii") + b"\n")
-    write_whole(directory / PUBLIC, made.public.encode("ascii") + b"\n", mode=0o644)
+    write_whole(directory / KEY, f"{_SECRET}{made.secret.hex()}\n".encode("ascii"))
+    write_whole(directory / PUBLIC, f"{ARBITER_PUBLIC}{made.public}\n".encode("ascii"), mode=0o644)
     Screen.current().result(
         {"directory": str(directory), "public": made.public},
         title("The keys of an arbiter"),
@@ -210,10 +213,13 @@ def read_arbiter(directory: Path) -> Arbiter:
         raise InputError(
             f"{directory} has no {KEY}: give --dir, the folder that expunge arbiter create made"
         )
+    text = file.read_text("ascii", errors="replace").strip()
     try:
-        return Arbiter(bytes.fromhex(file.read_text("ascii").strip()))
-    except ValueError as problem:
+        if text.startswith(_SECRET):
+            return Arbiter(bytes.fromhex(text.removeprefix(_SECRET)))
+    except (FormatError, ValueError) as problem:
         raise FormatError(f"{file} is damaged: put it back from a copy") from problem
+    raise FormatError(f"{file} has no secret keys of an arbiter: put it back from a copy")
 
 
 def read_dispute(folder: Path) -> Dispute:
@@ -228,6 +234,16 @@ def read_dispute(folder: Path) -> Dispute:
     except ValueError as problem:
         raise FormatError(f"{file} is not JSON: ask the operator for it again") from problem
     openings = {
-        path.name.removesuffix(OPENING): path.read_bytes() for path in folder.glob(f"*{OPENING}")
+        path.name.removesuffix(OPENING): _read_opening(path) for path in folder.glob(f"*{OPENING}")
     }
     return Dispute.from_json(content, openings)
+
+
+def _read_opening(file: Path) -> bytes:
+    """What a client has opened: the server has taken nothing that cannot be read."""
+    data = file.read_bytes()
+    try:
+        read_client_message(data)
+    except FormatError as problem:
+        raise FormatError(f"{file} is damaged: ask the operator for it again") from problem
+    return data

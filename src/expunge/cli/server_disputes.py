@@ -24,7 +24,7 @@ from expunge.cli._output import (
     typed,
 )
 from expunge.crypto import Envelope
-from expunge.errors import InputError
+from expunge.errors import FormatError, InputError
 from expunge.evidence.wording import moment
 from expunge.storage.files import make_folder, write_whole
 
@@ -149,7 +149,12 @@ def judge(verdict: Path, yes: bool, office: Path | None, at: str | None) -> None
     Next:
       expunge server clients --office federation/operator
     """
-    envelope = Envelope.from_bytes(verdict.read_bytes().strip(), "verdict")
+    try:
+        envelope = Envelope.from_bytes(verdict.read_bytes().strip(), "verdict")
+    except FormatError as problem:
+        raise FormatError(
+            f"{verdict} is no verdict: give the file that `expunge arbiter judge -o` wrote"
+        ) from problem
     screen = Screen.current()
     screen.confirm("Act on the arbiter's verdict, and write it to the log?", yes=yes)
     with office_at(office, at) as connection:

@@ -200,6 +200,12 @@ class Contributor:
         """
         self._policy.require_restored()
 
+    def require_lost(self) -> None:
+        """Raise EvidenceError unless the log shows that the server was restored since this client's
+        part was masked.
+        """
+        self._policy.require_lost()
+
     def purpose(self) -> Purpose | None:
         """What the round is for that this client is in, as far as it knows; None if it is in
         none.

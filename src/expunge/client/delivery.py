@@ -81,6 +81,9 @@ class Delivery(Protocol):
     def may_mend(self, composition: Composition, refusal: RefusedError) -> bool:
         """Whether a request that was refused may be put back, to be composed again."""
 
+    def take_back(self, composition: Composition, reason: str) -> None:
+        """Put a request back, to be composed again; EvidenceError if it must go out as it is."""
+
     def divide(self, composition: Composition) -> bool:
         """Make the next requests smaller than this one, which was too large; whether they can
         be.
@@ -232,6 +235,10 @@ class Direct:
         """Always: the request has no other members."""
         del composition, refusal
         return True
+
+    def take_back(self, composition: Composition, reason: str) -> None:
+        """Put a request back, to be composed again."""
+        self._outbox.abandon(composition.sequence, reason)
 
     def divide(self, composition: Composition) -> bool:
         """Halve the number of samples, as long as the rest is of enough."""

@@ -26,6 +26,7 @@ from expunge.ridge.spec import Aggregation
 from expunge.secagg import Participant
 from expunge.secagg.arbitration import Verdict, parts_of
 from expunge.secagg.keys import Context
+from expunge.secagg.plan import plan
 from expunge.secagg.roster import verify_agreements
 from expunge.secagg.unmasking import (
     Decision,
@@ -40,6 +41,7 @@ from expunge.wire.carrier import Carrier
 
 _AGREED = "agreed"  # the setting that holds when its part was masked first, and each sum agreed to
 _FIRST = "first"  # in it, the time of the former
+_RESTORED = "restored"  # and in it, how often the server had been restored then
 _ROSTERS = "rosters"  # the setting that holds the rosters of rounds in which its part was masked
 _EVERYTHING = 0  # in place of the number of a request that sends everything anew
 
@@ -82,9 +84,15 @@ class RoundPolicy:
                 f"the log shows that {self._store.name} has left, and the server asks it to take "
                 "part: it could show others what this client holds. Ask the operator"
             )
-        if not names <= set(peers.keys):
+        if participant.opening.purpose != "change" or not names <= set(peers.keys):
             self._follow_log()
             peers = self._peers()
+        if peers.applied.get(self._store.name, 0) > self._store.sequence:
+            raise UnsafeRoundError(
+                f"the log shows that request {peers.applied[self._store.name]} of this client has "
+                "taken effect, but the server gives no receipt for it: the next sum would show the "
+                "changes of those that have one. This client keeps out of rounds; ask the operator"
+            )
         if self._store.name in peers.barred:
             raise UnsafeRoundError(
                 f"the arbiter found that {self._store.name} sent false statistics: it takes part "
@@ -107,15 +115,12 @@ class RoundPolicy:
                 "show what it held, as what the ledger has more: this client waits for the rebuild"
             )
         if participant.opening.purpose != "change" and names != peers.active:
-            self._follow_log()
-            peers = self._peers()
-            if names != peers.active:
-                others = ", ".join(sorted(names ^ peers.active)[:5])
-                raise UnsafeRoundError(
-                    f"{with_article(participant.opening.purpose)} must be of all clients that the "
-                    f"log shows, and this round differs by {others}: the sum would show those that "
-                    "are missing, so this client keeps out of it"
-                )
+            others = ", ".join(sorted(names ^ peers.active)[:5])
+            raise UnsafeRoundError(
+                f"{with_article(participant.opening.purpose)} must be of all clients that the "
+                f"log shows, and this round differs by {others}: the sum would show those that "
+                "are missing, so this client keeps out of it"
+            )
         return self._trusted(peers)
 
     def pins(self) -> dict[str, PublicKey]:
@@ -212,7 +217,8 @@ class RoundPolicy:
         """
         rosters = self._recall(_ROSTERS)
         if not rosters:
-            self._remember(_AGREED, {_FIRST: int(self._now())})
+            times = {_FIRST: int(self._now()), _RESTORED: self._peers().restored}
+            self._remember(_AGREED, times)
         roster = [participant.roster_digest, len(participant.roster_parts)]
         self._remember(_ROSTERS, rosters | {participant.opening.round: roster})
 
@@ -284,8 +290,8 @@ class RoundPolicy:
         return frozenset(self._identified(set(parts_of(members))))
 
     def _verify(self, entry: dict[str, Any], peers: Peers) -> None:
-        """Raise EvidenceError unless a false sum was agreed to by those that the log says so of,
-        and a verdict is the arbiter's.
+        """Raise EvidenceError unless a false sum was agreed to by those that the log says so of, a
+        quorum of its roster, and a verdict is the arbiter's.
         """
         if entry["kind"] == "judged":
             self._verdict(entry)
@@ -295,6 +301,7 @@ class RoundPolicy:
                 parts_of(entry["clients"]),
                 {name: bytes.fromhex(text) for name, text in entry["agreed"].items()},
                 {name: PublicKey.from_text(key) for name, key in peers.keys.items()},
+                quorum=plan(self.rules, max(entry["size"], len(entry["clients"]))).quorum,
             )
 
     def _verdict(self, entry: dict[str, Any]) -> Verdict:
@@ -334,6 +341,20 @@ class RoundPolicy:
                 "the server asks for everything that this client holds, as if it had been restored "
                 "from a backup, but its log does not show that: nothing is sent. Ask its operator"
             )
+
+    def require_lost(self) -> None:
+        """What may be in a sum is taken back only if the server has told everybody by its log that
+        it lost what it had, since that was masked.
+        """
+        self._follow_log()
+        times, restored = self._recall(_AGREED), self._peers().restored
+        if restored <= times.get(_RESTORED, restored):
+            raise UnsafeRoundError(
+                "the server asks for another request in place of one that may be in a sum which it "
+                "has seen, as if it had been restored from a backup since, but its log does not "
+                "show that: nothing is taken back or sent. Ask its operator"
+            )
+        self._remember(_AGREED, times | {_RESTORED: restored})
 
     def _gone(self) -> frozenset[str]:
         """Who takes part in no sum any more."""

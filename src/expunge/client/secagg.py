@@ -199,6 +199,14 @@ class Masked:
         """Not what goes by a round, unless the server has lost this client."""
         return not _goes_by_round(composition) or refusal.code == "must-rejoin"
 
+    def take_back(self, composition: Composition, reason: str) -> None:
+        """Put a request back; what may be in a sum only if the log shows that the server lost it:
+        under the same number, or in a sum of the same clients, the next one would differ from it.
+        """
+        if self._contributor.is_bound(composition.sequence):
+            self._contributor.require_lost()
+        self._outbox.abandon(composition.sequence, reason)
+
     def divide(self, composition: Composition) -> bool:
         """Never: a sum is as large for any number of samples."""
         del composition

@@ -518,7 +518,7 @@ class Agent:
             return False
         if self._may_have_taken_effect(composition, refusal):
             return refusal.code in refusals.BY_SPEC  # offered again, it is answered by its receipt
-        self.store.outbox.abandon(composition.sequence, f"{refusal.code}: {refusal.reason}")
+        self._delivery.take_back(composition, f"{refusal.code}: {refusal.reason}")
         if refusal.code == "too-large" and self._delivery.divide(composition):
             return True
         if refusal.code == "must-rejoin":
@@ -681,7 +681,7 @@ class Agent:
             or outstanding.sequence <= answer.sequence
             or self._delivery.is_outdated(outstanding)
         ):
-            outbox.abandon(outstanding.sequence, "must-rejoin: the server was restored")
+            self._delivery.take_back(outstanding, "must-rejoin: the server was restored")
         number = self._delivery.restart(max(self.store.sequence, answer.sequence) + 1)
         mended = 0
         while True:

@@ -42,9 +42,11 @@ LEFT: tuple[kinds.PeerState, ...] = ("going", "gone")
 _DECISIONS = ("voided", "judged", "excluded")  # kinds of entries about sums that were not applied
 _PEERS_CHECK = schema.objects(
     {
+        "applied": schema.mapping(schema.name, schema.count),
         "decisions": schema.lists(lambda value, _: check_entry(value)),
         "frontier": lambda value, _: value,
         "keys": schema.mapping(schema.name, schema.key_text),
+        "restored": schema.count,
         "states": schema.mapping(schema.name, schema.one_of(*kinds.PEER_STATES)),
     }
 )
@@ -60,6 +62,8 @@ class Peers:
     keys: Mapping[str, str] = field(default_factory=dict)  # name to public key
     states: Mapping[str, kinds.PeerState] = field(default_factory=dict)
     decisions: tuple[dict[str, Any], ...] = ()  # entries about sums that were not applied
+    applied: Mapping[str, int] = field(default_factory=dict)  # name to the last request in a sum
+    restored: int = 0  # how often the server was
 
     @property
     def active(self) -> frozenset[str]:
@@ -116,23 +120,31 @@ class Peers:
 
     def _after(self, entries: list[bytes]) -> Peers:
         keys, states, decisions = dict(self.keys), dict(self.states), list(self.decisions)
+        applied, restored = dict(self.applied), self.restored
         for data in entries:
             entry = read_entry(data)
             _learn(entry, keys, states)
             if entry["kind"] == "judged":
                 states |= _barred(entry, decisions, states)
+            if entry["kind"] == "aggregated":
+                applied |= {one["client"]: one["sequence"] for one in entry["clients"]}
             if entry["kind"] == "restored":  # clients send everything anew
                 decisions.clear()
+                applied.clear()
+                restored += 1
             if entry["kind"] in _DECISIONS:
                 decisions.append(entry)
-        return Peers(self.frontier.extended(entries), keys, states, tuple(decisions))
+        frontier = self.frontier.extended(entries)
+        return Peers(frontier, keys, states, tuple(decisions), applied, restored)
 
     def to_text(self) -> str:
         """For the store."""
         content = {
+            "applied": dict(self.applied),
             "decisions": list(self.decisions),
             "frontier": self.frontier.to_json(),
             "keys": dict(self.keys),
+            "restored": self.restored,
             "states": dict(self.states),
         }
         return canonical.encode(content).decode("ascii")
@@ -143,8 +155,8 @@ class Peers:
         if not text:
             return cls()
         content = canonical.decode(text.encode("ascii"), "the peers of this client")
-        if isinstance(content, dict):  # a log that was read before there were decisions has none
-            content.setdefault("decisions", [])
+        if isinstance(content, dict):  # what was not looked for when the log was read before
+            content = {"applied": {}, "decisions": [], "restored": 0} | content
         parts = _PEERS_CHECK(content, "the peers of this client")
         return replace(
             cls(),
@@ -152,6 +164,8 @@ class Peers:
             keys=parts["keys"],
             states=parts["states"],
             decisions=tuple(parts["decisions"]),
+            applied=parts["applied"],
+            restored=parts["restored"],
         )
 
 
@@ -196,17 +210,23 @@ def _barred(
     decisions: Sequence[dict[str, Any]],
     states: Mapping[str, kinds.PeerState],
 ) -> dict[str, kinds.PeerState]:
-    """Whom a verdict bars, if it is about a false sum that the log shows; FormatError if it is no
-    verdict. Who reads the log asks for the arbiter's signature.
+    """Whom a verdict bars, of those that have signed a false sum which the log shows: nobody is
+    barred by a round that it never was in. FormatError if it is no verdict; who reads the log asks
+    for the signatures.
     """
     verdict = _VERDICT(Envelope.from_json(entry["verdict"], "verdict").unverified(), "a verdict")
     about = (entry["aggregation"], verdict["roster"])
-    if not any(
-        one["kind"] == "voided" and (one["aggregation"], one["roster"]) == about
+    signers = {
+        name
         for one in decisions
-    ):
-        return {}
-    return {name: "barred" for name in verdict["false"] if states.get(name) not in LEFT}
+        if one["kind"] == "voided" and (one["aggregation"], one["roster"]) == about
+        for name in one["agreed"]
+    }
+    return {
+        name: "barred"
+        for name in verdict["false"]
+        if name in signers and states.get(name) not in LEFT
+    }
 
 
 def _acting(entry: dict[str, Any]) -> list[str]:

@@ -128,10 +128,16 @@ def verify_agreements(
     parts: Collection[tuple[str, int]],
     agreed: Mapping[str, bytes],
     keys: Mapping[str, PublicKey],
+    *,
+    quorum: int,
 ) -> None:
-    """Raise EvidenceError unless these clients have agreed to the sum of these parts, of clients
-    and sequence numbers, in the round and roster of the context.
+    """Raise EvidenceError unless these clients, a quorum or more, have agreed to the sum of these
+    parts, of clients and sequence numbers, in the round and roster of the context.
     """
+    if len(agreed) < quorum:
+        raise EvidenceError(
+            f"the log speaks of a sum to which {len(agreed)} clients have agreed, and {quorum} must"
+        )
     sequences = dict(parts)
     survivors = hashlib.sha256(survivors_message(context, sequences)).hexdigest()
     for name, signature in agreed.items():

@@ -70,12 +70,13 @@ class Decision:
 
 @dataclass(frozen=True)
 class Narrowed:
-    """The parts that a client may agree to the sum of, and the round in which they are in dispute,
-    if they are.
+    """The parts that a client may agree to the sum of, the round in which they are in dispute, if
+    they are, and whether they were in a false sum.
     """
 
     parts: frozenset[Part]
     disputed: str = ""
+    were_false: bool = False
 
 
 def unexplained(entries: Iterable[Mapping[str, Any]]) -> int:
@@ -129,13 +130,14 @@ def narrowed(
         if decision.kind == "voided":
             cut = rows(decision, rules, earlier)
             (own,) = (row for row in cut if any(name == client for name, _ in row))
-            now = Narrowed(own, decision.aggregation if len(cut) == 1 else "")
-        elif len(left := remaining(now.parts, decision.out)) < rules.fewest and not now.disputed:
+            now = Narrowed(own, decision.aggregation if len(cut) == 1 else "", were_false=True)
+        elif len(left := remaining(now.parts, decision.out)) < rules.fewest and not now.were_false:
             continue  # few may not go on without many, unless the sum was false
         elif client in decision.out:
-            now = Narrowed(frozenset(part for part in now.parts if part[0] == client))
+            own = frozenset(part for part in now.parts if part[0] == client)
+            now = Narrowed(own, were_false=now.were_false)
         else:
-            now = Narrowed(left)
+            now = Narrowed(left, were_false=now.were_false)
     return now
 
 

@@ -341,11 +341,15 @@ class Disputes:
             for waiting in self._overdue():
                 names = {client for client, _ in waiting.parts}
                 if not waiting.disputed and not names.isdisjoint(present):
-                    self._exclude(waiting, names.difference(present, self._seen_lately()))
+                    self._exclude(waiting, names.difference(present, self._spared(waiting)))
 
-    def _seen_lately(self) -> set[str]:
-        """Who has synced within the time that others wait: it need not have met them yet."""
+    def _spared(self, waiting: Waiting) -> set[str]:
+        """Who has synced within the time that others wait: it need not have met them yet. For
+        twice that time, and no longer: it may be one that syncs, and joins nothing.
+        """
         before = self._state.now() - self.rules.set_aside_after
+        if waiting.since + self.rules.set_aside_after <= before:
+            return set()
         return {
             actor.name for actor in self._state.storage.actors.all() if (actor.seen or 0) > before
         }
@@ -368,7 +372,8 @@ class Disputes:
         state, aggregation = self._state, waiting.aggregation
         gone = state.clients("gone")
         out, left = names.difference(gone), remaining(waiting.parts, {*names, *gone})
-        if not out or len(left) < (1 if waiting.disputed else self.rules.fewest):
+        were_false = any(waiting.parts <= parts for parts in self._voided())
+        if not out or len(left) < (1 if were_false else self.rules.fewest):
             return
         with state.changing() as now:
             state.append(

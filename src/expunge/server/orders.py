@@ -47,7 +47,7 @@ class Orders:
         )
         reference = _checked_reference(given.get("reference", ""))
         order, salt = secrets.token_hex(16), secrets.token_bytes(SALT_BYTES)
-        clients = self._state.clients("active", "must-rejoin")
+        clients = self._holding()
         deadline = now + within * _DAY
         content = canonical.encode({"salt": salt.hex(), "subject": name, "subjects": names})
         (slot,) = self._state.vault.new()
@@ -63,6 +63,13 @@ class Orders:
         )
         self._complete(order, now)
         return order
+
+    def _holding(self) -> list[str]:
+        """The clients of which the ledger may have something: also those that are barred, or whose
+        rebuild is yet to come, for whom their departure answers.
+        """
+        forgotten = self._state.storage.rounds.rebuilds()
+        return sorted({*self._state.clients("active", "must-rejoin", "barred"), *forgotten})
 
     def _checked(
         self, subject: object, subjects: object, days: object
@@ -82,7 +89,7 @@ class Orders:
                     "characters, by client"
                 ),
             )
-        clients = set(self._state.clients("active", "must-rejoin", "gone"))
+        clients = {*self._holding(), *self._state.clients("gone")}
         strangers = sorted(set(subjects) - clients)
         if strangers:
             raise RefusedError(

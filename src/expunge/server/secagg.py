@@ -254,9 +254,13 @@ class SecureAggregation:
         """Two clients of which one cannot use what the other sends meet in no round of changes
         again, if that can be helped.
         """
-        message = read_client_message(turn.message or b"")
-        dealer = message.header["dealer"]
-        if dealer not in current.members or dealer == turn.client:
+        header = read_client_message(turn.message or b"").header
+        dealer, phase = header["dealer"], current.collector.phase
+        if phase != "masking" or header["roster"] != current.collector.records().digest:
+            raise RefusedError(
+                "wrong-round", f"{turn.client} complains of what it was not sent in this phase"
+            )
+        if not {dealer, turn.client} <= set(current.members) or dealer == turn.client:
             raise RefusedError("wrong-round", f"{turn.client} complains of nobody in this round")
         for one, other in ((turn.client, dealer), (dealer, turn.client)):
             self._complaints.setdefault(one, set()).add(other)
@@ -345,9 +349,14 @@ class SecureAggregation:
             self._conclusions.disputes.exclude_absent(set(current.members))
 
     def _exclude_silent(self, current: _MaskedRound, silent: frozenset[str]) -> None:
-        """Nor may those that join it, and then leave it each time, or make it impossible."""
+        """Nor may those that join it, and then leave it each time, or make it impossible.
+
+        Whoever is silent since it cannot use what another one dealt is excluded with that one: by
+        sums with and without it, the server would see its part.
+        """
         if silent and current.everyone is None:
-            self._conclusions.disputes.exclude_silent(silent)
+            dealers = {dealer for name in silent for dealer in self._complaints.get(name, ())}
+            self._conclusions.disputes.exclude_silent(silent | dealers)
 
     def _chosen(self, current: _MaskedRound) -> frozenset[Part]:
         """Those that joined and may be summed up together, after the sums that were asked for."""

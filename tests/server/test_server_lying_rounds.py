@@ -1,0 +1,383 @@
+"""Lies between rounds: what was masked once is not sent again with other content, nobody is barred
+by a round that never was, and who leaves a round, or makes another one leave it, opens nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from expunge.crypto import SigningKey, canonical
+from expunge.errors import EvidenceError, RefusedError
+from expunge.secagg import Contribution, Opening, Participant, parcels
+from expunge.secagg.arbitration import Dispute, examine
+from expunge.secagg.collector import Collector
+from expunge.secagg.messages import read_client_message, sign
+from expunge.secagg.roster import Roster, survivors_message
+from expunge.server.secagg_outcomes import Outcomes
+from expunge.wire import payloads
+from server.test_server_disputes import (
+    ARBITER,
+    RULES,
+    circle_of,
+    dispute_of,
+    judged,
+    lying,
+    negative,
+    until_disputed,
+    until_voided,
+    verdict_on,
+)
+from support.lying_rounds import lying_server
+from support.masked_round import GATHER, PHASE, Circle
+
+
+def retold(
+    circle: Circle, kind: Any, change: Callable[[dict[str, Any]], None]
+) -> Callable[[bytes], bytes]:
+    """Answers that the server has altered, and signed again."""
+
+    def altered(data: bytes) -> bytes:
+        _, content = payloads.open_unverified(kind, data)
+        change(content)
+        return payloads.sign(kind, content, circle.service.state.folder.key)
+
+    return altered
+
+
+# -- a server that asks for another request in place of one that it has seen -----------------------
+
+
+def must_rejoin(circle: Circle) -> None:
+    """Say so to c0, in an answer to its sync."""
+    change = retold(circle, "answer", lambda content: content.update(status="must-rejoin"))
+    circle.way.change["sync"] = change
+
+
+def refuse(circle: Circle) -> None:
+    """Say so to c0, by refusing its turn."""
+
+    def refused(_: bytes) -> bytes:
+        raise RefusedError("must-rejoin", "the server was restored: sync")
+
+    circle.way.change["aggregate"] = refused
+
+
+@pytest.mark.parametrize("lie", [must_rejoin, refuse])
+def test_what_was_masked_is_not_taken_back_because_the_server_says_so(
+    lie: Callable[[Circle], None],
+) -> None:
+    """Two sums of the same parts would differ by what c0 has changed in between."""
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        with lying_server(circle) as server:
+            assert server.sum_of(*circle.names)
+            if lie is refuse:
+                circle.sync("c0")  # it hears that the round was aborted
+                circle.restart_server()
+            lie(circle)
+            with pytest.raises(EvidenceError, match="its log does not show that"):
+                circle.sync("c0")
+            circle.way.change.clear()
+            circle.forget("c0", [next(iter(circle.held["c0"]))])
+            assert server.sum_of(*circle.names)
+            (parts, first), (again, second) = server.sums
+            assert again == parts
+            assert np.array_equal(first, second)
+
+
+def test_a_reset_that_was_masked_is_not_taken_back_either() -> None:
+    """Not before the log shows that the server was restored once more."""
+    with circle_of(5) as circle, lying_server(circle) as server:
+
+        def restore() -> None:
+            state = circle.service.state
+            server.log("restored", size=state.log.size, withheld=[])
+            with state.changing():
+                for name in circle.names:
+                    lost = replace(state.actor(name), status="must-rejoin")
+                    state.storage.actors.put(lost)
+
+        restore()
+        assert server.sum_of(*circle.names)
+        for name in circle.names:
+            circle.sync(name)  # each hears that the round was aborted
+        circle.restart_server()
+        circle.forget("c0", [next(iter(circle.held["c0"]))])
+        composed = circle.stores["c0"].outbox.composed()
+        assert composed is not None
+        state = circle.service.state
+        with state.changing():  # as if it had seen c0's number
+            claimed = replace(state.actor("c0"), sequence=composed.sequence)
+            state.storage.actors.put(claimed)
+        with pytest.raises(EvidenceError, match="its log does not show that"):
+            circle.sync("c0")
+        assert circle.stores["c0"].outbox.composed() == composed
+        restore()
+        circle.sync("c0")
+        renewed = circle.stores["c0"].outbox.composed()
+        assert renewed is not None
+        assert renewed.sequence > composed.sequence
+
+
+# -- a server that speaks of rounds that never were ------------------------------------------------
+
+
+def puppets_dispute(circle: Circle, liar: str) -> Dispute:
+    """A whole round among clients that the server plays, by the real code, in which one lies."""
+    state, rules = circle.service.state, RULES
+    keys = {name: SigningKey(secrets.token_bytes(32)) for name in circle.names}
+    pins = {name: key.public for name, key in keys.items()}
+    spec = circle.spec
+    opening = Opening(
+        state.federation, secrets.token_hex(16), "change", spec.data_digest, spec.labels_digest
+    )
+    puppets = {
+        name: Participant.join(
+            opening, rules, name=name, sequence=circle.stores[name].sequence + 1, key=key
+        )
+        for name, key in keys.items()
+    }
+    collector = Collector(opening, rules, pins.__getitem__)
+    zero = Contribution.of(None, None, spec).vector()
+    for puppet in puppets.values():
+        collector.take(puppet.message)
+    collector.advance()
+    for name, puppet in puppets.items():
+        collector.take(puppet.on_roster(collector.say(name) or b"", pins))
+    collector.advance()
+    for name, puppet in puppets.items():
+        vector = zero.copy()
+        vector[0, 0] += np.uint64(name == liar)
+        collector.take(puppet.on_deliveries(collector.say(name) or b"", vector))
+    collector.advance()
+    made = Dispute(
+        spec,
+        state.federation,
+        "impossible",
+        frozenset(collector.included),
+        collector.records(),
+        {name: key.text for name, key in pins.items()},
+    )
+    openings = {liar: puppets[liar].open_part(None, None)}
+    return Dispute.from_json(canonical.decode(canonical.encode(made.to_json())), openings)
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["by nobody", "by a quorum without c0"])
+def test_nobody_is_barred_by_a_round_that_it_was_never_in(signed: bool) -> None:
+    """Not even with the signature of an honest arbiter, who has the keys from the server."""
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        with lying_server(circle) as server:
+            assert server.sum_of(*circle.names)
+            dispute = puppets_dispute(circle, "c0")
+            verdict = verdict_on(dispute, examine(dispute, ARBITER).false)
+            round_id = Roster.read(dispute.records.roster).opening.round
+            agreed = agreements(circle, dispute, circle.names[1:]) if signed else {}
+            server.voided(
+                dispute.parts,
+                aggregation=round_id,
+                roster=dispute.records.digest,
+                size=len(circle.names),
+                agreed=agreed,
+            )
+            server.log("judged", aggregation=round_id, verdict=verdict.to_json())
+            if signed:
+                assert not server.sum_of(*circle.names[1:], passes=8)
+            else:
+                with pytest.raises(EvidenceError, match="0 clients have agreed, and 4 must"):
+                    server.sum_of(*circle.names[1:], passes=8)
+            assert len(server.sums) == 1
+
+
+def agreements(circle: Circle, dispute: Dispute, names: list[str]) -> dict[str, str]:
+    """Signatures of clients that collude, under a sum that never was."""
+    context, sequences = Roster.read(dispute.records.roster).context, dict(dispute.parts)
+    survivors = hashlib.sha256(survivors_message(context, sequences)).hexdigest()
+    signed = dict[str, str]()
+    for name in names:
+        header = {
+            "client": name,
+            "federation": context.federation,
+            "kind": "agreed",
+            "roster": context.roster,
+            "round": context.round,
+            "sequence": sequences[name],
+            "survivors": survivors,
+        }
+        message = read_client_message(sign(header, b"", circle.stores[name].key))
+        signed[name] = message.signed.signature.hex()
+    return signed
+
+
+def test_no_audit_shows_who_alone_has_a_receipt() -> None:
+    """c0 gets its receipt, the others hear that the round was aborted: all of it is in the log."""
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        audits = list[str]()
+
+        def aborted(content: dict[str, Any]) -> None:
+            if content["actor"] != "c0" and content["receipt"] is not None:
+                content.update(phase="aborted", receipt=None, reason="somebody dropped out")
+
+        circle.way.change["aggregate"] = retold(circle, "standing", aborted)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Outcomes, "audit", lambda *_: audits.append("seen"))
+            for _ in range(30):
+                circle.pass_round()
+                circle.wait(GATHER if circle.phase == "joining" else 0.1)
+            assert not circle.stores["c0"].status().adding
+            assert circle.stores["c1"].status().adding
+            state = circle.service.state
+            with state.changing():  # it says that it knows of one request less
+                for name in circle.names[1:]:
+                    actor = state.actor(name)
+                    state.storage.actors.put(replace(actor, sequence=actor.sequence - 1))
+            circle.wait(PHASE)
+            circle.restart_server()
+            circle.federation.operator.command("audit")
+            said = set[str]()
+            for _ in range(12):
+                said |= {done.waiting for done in circle.pass_round().values()}
+                circle.wait(1.0)
+        assert not audits
+        assert any("gives no receipt for it" in one for one in said)
+
+
+# -- a client that stops others, or has the server see what they change ----------------------------
+
+
+def asks_for_news(circle: Circle, name: str) -> None:
+    """And does nothing else."""
+    store = circle.stores[name]
+    question = {
+        "actor": name,
+        "federation": store.federation,
+        "nonce": secrets.token_hex(32),
+        "sequence": store.sequence,
+        "size": store.checkpoint[0],
+    }
+    circle.service.sync(payloads.sign("question", question, store.key))
+
+
+def test_who_syncs_and_joins_nothing_is_excluded_in_the_end() -> None:
+    with circle_of(8) as circle:
+        for name in circle.names:
+            circle.forget(name, [next(iter(circle.held[name]))])
+        with lying(circle, {"c2": negative}):
+            until_voided(circle, 1)
+        honest = [name for name in circle.names if name != "c2"]
+        for _ in range(12):  # thrice the time after which the silent are excluded
+            asks_for_news(circle, "c2")
+            circle.go(*honest, passes=10)
+            circle.federation.clock.now += RULES.set_aside_after // 4
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c2"]]
+        assert not any(circle.stores[name].status().deleting for name in honest)
+        circle.check()
+
+
+def test_who_cannot_use_a_parcel_is_not_excluded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the sums with and without it, an honest server would see its part."""
+    with circle_of(8) as circle:
+        for name in circle.names:
+            circle.forget(name, [next(iter(circle.held[name]))])
+        with lying(circle, {"c2": negative}):
+            until_voided(circle, 1)
+        true = parcels.deal
+
+        def deal(roster: Roster, kept: Any, name: str) -> parcels.Dealt:
+            dealt, others = true(roster, kept, name), roster.neighbours(name)
+            if name != "c2":
+                return dealt
+            spoilt = replace(dealt.parcels[0], sealed=bytes(len(dealt.parcels[0].sealed)))
+            victims.add(others[0])
+            return replace(dealt, parcels=(spoilt, *dealt.parcels[1:]))
+
+        victims = set[str]()
+        monkeypatch.setattr("expunge.secagg.participant.deal", deal)
+        for _ in range(40):
+            circle.pass_round()
+            circle.wait(GATHER if circle.phase == "joining" else PHASE / 2)
+            if circle.entries("excluded"):
+                break
+            circle.federation.clock.now += RULES.set_aside_after // 20
+        (entry,) = circle.entries("excluded")
+        assert "c2" in entry["excluded"]
+        assert set(entry["excluded"]) == {"c2", *victims}
+        honest = [name for name in circle.names if name != "c2"]
+        circle.everybody_adds(*honest)
+        circle.go(*honest, passes=40)
+        assert not any(circle.stores[name].status().deleting for name in honest)
+        circle.check()
+
+
+def test_who_is_in_no_round_complains_of_nobody() -> None:
+    with circle_of(8) as circle:
+        rest = circle.names[:7]
+        circle.everybody_adds(*rest)
+        circle.until("sharing", *rest)
+        collector = circle.collector
+        assert collector is not None
+
+        def complain(name: str, roster: str) -> None:
+            header = {
+                "client": name,
+                "dealer": "c0",
+                "federation": circle.federation.id,
+                "kind": "complaint",
+                "roster": roster,
+                "round": collector.opening.round,
+                "sequence": 99,
+            }
+            circle.service.aggregate(sign(header, b"", circle.stores[name].key))
+
+        for name in ("c7", "c6"):  # one that is in no round, and one before it was sent anything
+            with pytest.raises(RefusedError, match="complains of"):
+                complain(name, "0" * 64)
+        circle.until("masking", *rest)
+        with pytest.raises(RefusedError, match="complains of"):
+            complain("c7", collector.records().digest)
+        with pytest.raises(RefusedError, match="complains of"):
+            complain("c6", "0" * 64)
+
+
+# -- what is in the ledger of those that cannot be asked -------------------------------------------
+
+
+def test_an_order_waits_for_a_client_that_is_barred() -> None:
+    """What it holds is in the ledger until it has been forgotten."""
+    with circle_of(6) as circle:
+        circle.add("c2", 1, subject="ann")
+        circle.go()
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative}):
+            until_disputed(circle)
+        dispute = dispute_of(circle)
+        judged(circle, dispute, examine(dispute, ARBITER))
+        honest = [name for name in circle.names if name != "c2"]
+        circle.go(*honest)
+        order = circle.federation.operator.command("order", subject="ann")["order"]
+        circle.federation.operator.command("order", subject="bob", subjects={"c2": "robert"})
+        circle.go(*honest, passes=20)
+
+        def shown() -> dict[str, Any]:
+            answer: dict[str, Any] = circle.federation.operator.ask("show-order", order=order)
+            return answer
+
+        assert (shown()["state"], shown()["waiting"]) == ("open", ["c2"])
+        circle.federation.operator.command("forget-client", client="c2")
+        later = circle.federation.operator.command("order", subject="ann")["order"]
+        listed = circle.federation.operator.ask("show-order", order=later)
+        assert "c2" in listed["waiting"]
+        circle.stores.pop("c2").close()
+        for _ in range(6):
+            circle.go(*honest, passes=10)
+            circle.wait(PHASE)
+        assert shown()["state"] == "complete"
+        assert len(circle.entries("forgotten")) == 1
