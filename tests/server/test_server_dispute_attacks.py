@@ -164,10 +164,10 @@ def test_no_key_seals_two_openings() -> None:
     content = arbitration()
     roster = Roster.read(_decoded(content["dispute"]["records"]["roster"]))
     secrets = Secrets.from_bytes(bytes(range(128)))
-    first = seal_opening(roster, secrets, "hospital-a", Opened(b"one", b""))
-    second = seal_opening(roster, secrets, "hospital-a", Opened(b"two", b""))
+    first = seal_opening(roster, "hospital-a", Opened(secrets, b"one", b""))
+    second = seal_opening(roster, "hospital-a", Opened(secrets, b"two", b""))
     assert first[:32] != second[:32]
-    assert first == seal_opening(roster, secrets, "hospital-a", Opened(b"one", b""))
+    assert first == seal_opening(roster, "hospital-a", Opened(secrets, b"one", b""))
 
 
 def _decoded(text: str) -> bytes:
