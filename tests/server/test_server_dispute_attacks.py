@@ -189,28 +189,6 @@ def deal_as(liar: str, lie: Callable[[parcels.Dealt], parcels.Dealt]) -> Callabl
     return deal
 
 
-def test_wrong_shares_cost_one_wait_and_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sum that nobody can open is no false one; who made it so is known, and left out."""
-    with circle_of(6) as circle:
-        circle.forget("c0", [next(iter(circle.held["c0"]))])
-        circle.everybody_adds(*circle.names[1:])
-        wrong = deal_as("c5", lambda dealt: replace(dealt, seed=bytes(32)))
-        monkeypatch.setattr("expunge.secagg.participant.deal", wrong)
-        others = circle.names[:5]
-        circle.go(passes=14)
-        assert len(circle.entries("aggregated")) == 1
-        circle.federation.clock.now += RULES.set_aside_after
-        circle.go(passes=20)
-        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c5"]]
-        for _ in range(2):
-            circle.go(*others, passes=14)
-            assert not any(circle.stores[name].status().adding for name in others)
-            circle.everybody_adds(*others)
-            told = circle.go(passes=14)
-        assert "dealt wrong shares" in told["c5"].waiting
-        assert len(circle.entries("excluded")) == 1
-
-
 def test_a_bad_parcel_keeps_nobody_out_of_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """c5 seals something for c0 that c0 cannot open, in every round: they do not meet again."""
     with circle_of(6) as circle:
