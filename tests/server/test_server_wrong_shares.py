@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from expunge.errors import RefusedError
-from expunge.secagg import Aborted, Collector
 from expunge.secagg.arbitration import examine
 from expunge.secagg.unmasking import Decision, rows
 from server.test_server_disputes import (
@@ -23,7 +22,7 @@ from server.test_server_disputes import (
 )
 from support.lying_rounds import lying_server
 from support.masked_round import GATHER, Circle
-from support.wrong_shares import dealing_wrong, opening_wrong
+from support.wrong_shares import called_irrecoverable, dealing_wrong, opening_wrong
 
 NO_ARBITER = replace(RULES, arbiter="")
 
@@ -228,17 +227,9 @@ def test_an_audit_that_cannot_be_unmasked_voids_nothing() -> None:
 
 def test_a_sum_that_is_called_irrecoverable_names_nobody() -> None:
     """A server that could unmask it leads its clients to the arbiter, who finds nothing."""
-    true = Collector.advance
-
-    def advance(self: Collector) -> None:
-        if self.phase == "revealing":
-            raise Aborted("a server that says so", self.clients[0])
-        true(self)
-
     with circle_of(4) as circle:
         deletes_and_adds(circle)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Collector, "advance", advance)
+        with called_irrecoverable():
             until_disputed(circle)
         dispute = dispute_of(circle)
         examined = examine(dispute, ARBITER)

@@ -1,5 +1,5 @@
 """A client that deals wrong shares: each is the one it committed to, but together they do not give
-its self seed, or its mask key.
+its self seed, or its mask key. And a server that says so of shares that are right.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from expunge.secagg import parcels
+from expunge.secagg import Aborted, Collector, parcels
 from expunge.secagg.arbitration import Opened, seal_opening
 from expunge.secagg.keys import Secrets
 from expunge.secagg.roster import Roster
@@ -48,6 +48,21 @@ def opening_wrong(liar: str, what: str) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("expunge.secagg.participant.seal_opening", seal)
+        yield
+
+
+@contextmanager
+def called_irrecoverable() -> Iterator[None]:
+    """Meanwhile the server says of every sum that nobody can unmask it."""
+    true = Collector.advance
+
+    def advance(self: Collector) -> None:
+        if self.phase == "revealing":
+            raise Aborted("a server that says so", self.clients[0])
+        true(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Collector, "advance", advance)
         yield
 
 
