@@ -168,7 +168,7 @@ class SecureAggregation:
         self._complaints: dict[str, set[str]] = {}  # who cannot be in a round with whom
         self._culprits: set[str] = (
             set()
-        )  # clients that made a sum irrecoverable, where no arbiter names them
+        )  # clients that made a sum irrecoverable, and are in no row that is summed up next
         self.aborted = 0  # rounds that were aborted since the server was started
         self._changes = 0  # of all kinds, such as a join
         self._version = 0  # of changes that those who wait must hear of
@@ -322,12 +322,14 @@ class SecureAggregation:
         try:
             current.collector.advance()
         except Aborted as problem:
-            culprit_is_in = problem.culprit in dict(current.collector.included)
+            parts = frozenset(current.collector.included)
             is_change = current.opening.purpose == "change"
-            if not (culprit_is_in and is_change and self._rules.arbiter):
+            if not (self._rules.arbiter and is_change and problem.culprit in dict(parts)):
                 raise
             self._void(current, "irrecoverable")
-            raise Aborted(problem.reason) from problem
+            if parts in self._conclusions.disputes.disputed():
+                raise
+            raise Aborted(problem.reason) from problem  # the culprit is wanted in its row
 
     def _is_complete(self, current: _MaskedRound) -> bool:
         """Whether the phase is over: all have answered, or its time is up."""
