@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from expunge import Aggregation, Spec, Statistics
 from expunge.errors import EvidenceError, FormatError
-from expunge.secagg import Aborted, Contribution, Opening
+from expunge.secagg import Aborted, Contribution, Opening, Participant
 from expunge.secagg.arbitration import Arbiter, Dispute, examine
 from expunge.secagg.messages import read_client_message, sign
+from expunge.secagg.participant import ParticipantState
 from support.secagg import Room, key_of, name_of
-from support.wrong_shares import dealing_wrong, opening_wrong
+from support.wrong_shares import changed, dealing_wrong, opening_wrong
 
 ARBITER = Arbiter(bytes(range(64)))
 RULES = Aggregation(fewest=3, arbiter=ARBITER.public)
@@ -98,6 +99,24 @@ def test_who_opens_another_secret_than_its_own_is_named(opened: str) -> None:
     with opening_wrong(LIAR, opened):
         dispute = dispute_of(room)
     assert list(examine(dispute, ARBITER).false) == [LIAR]
+
+
+def test_who_takes_another_mask_key_than_it_joined_with_is_named() -> None:
+    """It deals, masks and opens that key: only its join differs."""
+    room = room_of(4)
+    room.join()
+    room.collector.advance()
+    with dealing_wrong(LIAR, "mask"):
+        room.go()
+    state = ParticipantState.from_bytes(room.participants[LIAR].to_bytes())
+    assert state.secrets is not None
+    other = replace(state, secrets=changed(state.secrets, "mask"))
+    room.participants[LIAR] = Participant(other, key_of(LIAR))
+    for _ in range(3):
+        room.go()
+    examined = examine(dispute_of(room), ARBITER)
+    assert list(examined.false) == [LIAR]
+    assert "the mask key is not the one that it joined with" in examined.false[LIAR]
 
 
 @given(st.integers(4, 9), st.integers(0, 2**32), st.data())
