@@ -30,8 +30,9 @@ Purpose = Literal["change", "audit", "rebuild"]
 Phase = Literal["joining", "sharing", "masking", "agreeing", "revealing", "done"]
 AnsweredPhase = Literal[Phase, "aborted", "closed"]
 Stage = Literal["joined", "shared", "masked", "agreed", "revealed"]
-# Why the sum of a round was not applied: it is that of no samples, or would leave no head.
-VoidReason = Literal["impossible", "headless"]
+# Why the sum of a round was not applied: it is that of no samples, it would leave no head, or the
+# shares that a client dealt do not open its mask.
+VoidReason = Literal["impossible", "headless", "irrecoverable"]
 SampleState = Literal["adding", "live", "withdrawn", "deleting"]  # in client/states.py
 
 MESSAGES: tuple[MessageKind, ...] = get_args(MessageKind)

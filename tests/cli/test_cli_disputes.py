@@ -8,6 +8,7 @@ from expunge.storage.files import erase
 from support.cli import Federation, value
 from support.disputes import RULES, lied_to, sync
 from support.printed import run
+from support.wrong_shares import called_irrecoverable, dealing_wrong
 
 
 def test_from_a_lie_to_a_verdict(tmp_path: Path) -> None:
@@ -43,6 +44,27 @@ def test_who_has_not_opened_its_part_is_named(tmp_path: Path) -> None:
     assert (judged["false"], judged["missing"], judged["verdict"]) == ({}, ["c"], None)
     named = value("arbiter", "judge", dispute, "--dir", tmp_path / "arbiter", "--false", "d")
     assert list(named["false"]) == ["d"]
+
+
+def test_a_sum_that_cannot_be_unmasked_is_called_so(tmp_path: Path) -> None:
+    federation = lied_to(tmp_path, lambda: dealing_wrong("c", "seed"))
+    dispute, keys = tmp_path / "dispute", tmp_path / "arbiter"
+    run("server", "dispute", "-o", dispute, "--office", federation.office)
+    shown = run("arbiter", "judge", dispute, "--dir", keys).stdout
+    assert "A sum of 4 clients that cannot be unmasked" in shown
+    assert "c: false. The others can go on." in shown
+    judged = value("arbiter", "judge", dispute, "--dir", keys)
+    assert judged["reason"] == "irrecoverable"
+    assert "dealt other shares" in judged["false"]["c"]
+
+
+def test_a_server_that_says_so_without_reason_gets_no_verdict(tmp_path: Path) -> None:
+    federation = lied_to(tmp_path, called_irrecoverable)
+    dispute, keys = tmp_path / "dispute", tmp_path / "arbiter"
+    run("server", "dispute", "-o", dispute, "--office", federation.office)
+    shown = run("arbiter", "judge", dispute, "--dir", keys, code=1).stdout
+    assert "the server says what is not true" in " ".join(shown.split())
+    assert value("arbiter", "judge", dispute, "--dir", keys, code=1)["verdict"] is None
 
 
 def test_bad_input_is_explained(tmp_path: Path) -> None:

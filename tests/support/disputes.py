@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,14 @@ def sync(federation: Federation, *, without: str = "", times: int = 8) -> None:
                     embedded.client(name).sync()
 
 
-def lied_to(path: Path) -> Federation:
-    """The federation in this folder, and its arbiter beside it."""
+def lied_to(path: Path, lie: Callable[[], AbstractContextManager[None]] = liar) -> Federation:
+    """The federation in this folder, with its arbiter beside it, after this lie."""
     run("arbiter", "create", path / "arbiter")
     federation = Federation.found(path, *RULES, "--arbiter", path / "arbiter" / "arbiter.pub")
     with Embedded.open(federation.folder) as embedded:
         for number, name in enumerate(NAMES):
             store = embedded.client(name).store
             store.add([f"{name}{number}"], [[1.0, number, 0.5]], ["cat"], now=0)
-    with liar():
+    with lie():
         sync(federation)
     return federation

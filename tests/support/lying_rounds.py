@@ -69,7 +69,7 @@ class LyingServer:
 
     def voided(self, parts: Collection[Part], **round_of: Any) -> None:
         listed = [member | {"request": "0" * 64} for member in parts_json(parts)]
-        self.log("voided", clients=listed, reason="impossible", **round_of)
+        self.log("voided", clients=listed, **({"reason": "impossible"} | round_of))
 
     def excluded(self, parts: Collection[Part], *names: str) -> None:
         self.log(

@@ -1,4 +1,4 @@
-"""`expunge arbiter`: finds out which client's statistics made a masked sum false."""
+"""`expunge arbiter`: finds out which client made a masked sum false."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from expunge.cli._output import (
 )
 from expunge.cli.server_disputes import DISPUTE, OPENING
 from expunge.errors import FormatError, InputError
+from expunge.kinds import VoidReason
 from expunge.secagg.arbitration import Arbiter, Dispute, Examined, Verdict, examine
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.roster import Roster
@@ -36,16 +37,21 @@ from expunge.wire.schema import time_text
 
 KEY, PUBLIC = "arbiter.key", "arbiter.pub"
 _SECRET = "expunge-arbiter-secret-1."  # noqa: S105 - what the former begins with
+_WHAT: dict[VoidReason, str] = {
+    "impossible": "was false",
+    "headless": "would leave no head",
+    "irrecoverable": "cannot be unmasked",
+}
 
 
 @group()
 def arbiter() -> None:
-    r"""Arbiter commands: find out whose statistics made a masked sum false.
+    r"""Arbiter commands: find out which client made a masked sum false.
 
-    Under secure aggregation nobody sees a single client's part of a sum. If a sum is false, its
-    clients open their parts to the arbiter, and to nobody else. The arbiter is named when the
-    federation is founded: a data protection officer or an outside auditor, never the operator of
-    the server. It works offline, with files that the operator carries.
+    Under secure aggregation nobody sees a single client's part of a sum. If a sum is false, or
+    cannot be unmasked, its clients open their parts to the arbiter, and to nobody else. The arbiter
+    is named when the federation is founded: a data protection officer or an outside auditor, never
+    the operator of the server. It works offline, with files that the operator carries.
 
     Example:
       expunge arbiter create arbiter
@@ -108,10 +114,10 @@ def create(directory: Path) -> None:
 def judge(dispute: Path, directory: Path, named: tuple[str, ...], output: Path | None) -> None:
     """Examine a DISPUTE, the folder that expunge server dispute wrote, and sign a verdict.
 
-    Every part that a client opened is compared with what it signed to have sent, and must be the
-    sums of some samples. A client that did both is never found false. Exits with 7 while nobody is
-    found false and some have not opened their parts, and with 3 if the server's records contradict
-    themselves.
+    Every part that a client opened is compared with the shares that it signed to have dealt and
+    the vector that it signed to have sent, and must be the sums of some samples. A client that did
+    all of this is never found false. Exits with 7 while nobody is found false and some have not
+    opened their parts, and with 3 if the server's records contradict themselves.
 
     If all parts pass, but the ledger does not allow their sum, some client deletes what it never
     added. Compare the clients' records, and name it with --false.
@@ -155,14 +161,14 @@ def judge(dispute: Path, directory: Path, named: tuple[str, ...], output: Path |
             "verdict": None if signed is None else signed.to_json(),
             "file": None if output is None or signed is None else str(output),
         },
-        title(f"A sum of {count(len(given.parts), 'client')} that was false"),
+        title(f"A sum of {count(len(given.parts), 'client')} that {_WHAT[given.reason]}"),
         table(
             ("Client", "Adds", "Deletes", "Finding"),
             _rows(given, examined, false),
             right=("Adds", "Deletes"),
         ),
         line(),
-        _conclusion(examined, false, accepted=accepted),
+        _conclusion(given.reason, examined, false, accepted=accepted),
         *(
             [next_steps(f"expunge server judge {typed(output)}", why="Next, for the operator:")]
             if signed is not None and output is not None
@@ -185,7 +191,9 @@ def _rows(given: Dispute, examined: Examined, false: dict[str, str]) -> list[tup
     ]
 
 
-def _conclusion(examined: Examined, false: dict[str, str], *, accepted: bool) -> RenderableType:
+def _conclusion(
+    reason: VoidReason, examined: Examined, false: dict[str, str], *, accepted: bool
+) -> RenderableType:
     if false:
         return line(f"{', '.join(sorted(false))}: false. The others can go on.", GOOD)
     if accepted:
@@ -197,6 +205,13 @@ def _conclusion(examined: Examined, false: dict[str, str], *, accepted: bool) ->
             f"Nobody is found false yet. {', '.join(examined.missing)} must open "
             f"{'its part' if len(examined.missing) == 1 else 'their parts'} first: ask the "
             "operator for a newer folder.",
+            WAITS,
+        )
+    if reason == "irrecoverable":
+        return line(
+            "All parts pass, and all shares were dealt as they must be: the sum can be unmasked, "
+            "so the server says what is not true. Ask the operator; if the others shall go on "
+            "without a client, name it with --false.",
             WAITS,
         )
     return line(

@@ -95,7 +95,7 @@ class RoundPolicy:
             )
         if self._store.name in peers.barred:
             raise UnsafeRoundError(
-                f"the arbiter found that {self._store.name} sent false statistics: it takes part "
+                f"the arbiter found that {self._store.name} sent something false: it takes part "
                 "in no round. The operator can forget it"
             )
         if names & peers.barred:

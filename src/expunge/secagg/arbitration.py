@@ -1,14 +1,16 @@
 """Arbitration: whose part of a false sum was false.
 
 Under masks nobody sees a single client's part. When a sum turns out to be that of no samples, or
-would leave no head, its clients open their parts to the *arbiter*, whose public keys are in the
-spec, and to nobody else. The arbiter knows then what each client added and deleted, and by its mask
-key and self seed what it must have sent; and compares that with what the client signed to have
+would leave no head, or cannot be unmasked by the shares that a client dealt, its clients open their
+parts to the *arbiter*, whose public keys are in the spec, and to nobody else. The arbiter knows
+then what each client added and deleted, and by its secrets of the round which shares it must have
+dealt and what it must have sent; and compares that with what the client signed to have dealt and
 sent.
 
-Law: a client that sent the sums of samples that it has, and opens them, is never found false.
-Whoever is found false has sent something else than it opened, or what are no sums of samples. What
-an arbiter cannot find: a part that is true to some samples, which the client never had.
+Law: a client that dealt its shares and sent the sums of samples that it has, and opens them, is
+never found false. Whoever is found false has dealt or sent something else than it opened, or what
+are no sums of samples. What an arbiter cannot find: a part that is true to some samples, which the
+client never had.
 
 `Arbiter` has the two private keys; `Opened` is what an opening holds; `RoundRecords` what the
 server holds of a round; a `Dispute` is both, as the arbiter gets them; `examine` compares them; a
@@ -21,7 +23,7 @@ import base64
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,11 +39,12 @@ from expunge.ridge.statistics import Statistics
 from expunge.secagg import messages
 from expunge.secagg.keys import KEY_BYTES, Private, Secrets, checked_public, seal, unseal
 from expunge.secagg.masks import Contribution, MaskedVector
+from expunge.secagg.parcels import deal
 from expunge.secagg.roster import Roster
 from expunge.secagg.unmasking import Part
 from expunge.wire import schema
 
-VERSION = 1
+VERSION = 2  # of disputes; one of version 1 does not show what was dealt
 _UNIT = 2.0**-53
 
 
@@ -95,34 +98,33 @@ def signing_key_of(arbiter: str) -> PublicKey:
 
 @dataclass(frozen=True, repr=False)
 class Opened:
-    """What an opening holds: two secrets of one round, and what the client adds and deletes."""
+    """What an opening holds: the client's secrets of one round, and what it adds and deletes."""
 
+    secrets: Secrets
     added: bytes  # canonical statistics, or nothing
     deleted: bytes
-    mask: bytes = b""
-    seed: bytes = b""
 
     @classmethod
-    def of(cls, added: Statistics | None, deleted: Statistics | None) -> Opened:
-        """What a client adds and deletes, without secrets."""
-        return cls(*(b"" if part is None else part.to_bytes() for part in (added, deleted)))
+    def of(cls, secrets: Secrets, added: Statistics | None, deleted: Statistics | None) -> Opened:
+        """These secrets and statistics."""
+        parts = (b"" if part is None else part.to_bytes() for part in (added, deleted))
+        return cls(secrets, *parts)
 
     def to_bytes(self) -> bytes:
         """All of it. Keep secret."""
-        lengths = (pack("Q", len(part)) for part in (self.added, self.deleted))
-        first, second = lengths
-        return b"".join((self.mask, self.seed, first, self.added, second, self.deleted))
+        first, second = (pack("Q", len(part)) for part in (self.added, self.deleted))
+        return b"".join((self.secrets.to_bytes(), first, self.added, second, self.deleted))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Opened:
         """The inverse of `to_bytes`."""
         reader = Reader(data, "an opening", "the client must open its part again")
-        mask, seed = reader.pieces(2, KEY_BYTES, "the keys")
+        secrets = Secrets(*reader.pieces(4, KEY_BYTES, "the keys"))
         added, deleted = (
             bytes(reader.prefixed(part, "Q")) for part in ("what is added", "what is deleted")
         )
         reader.end()
-        return cls(added, deleted, mask, seed)
+        return cls(secrets, added, deleted)
 
     def contribution(self, spec: Spec) -> tuple[Contribution, list[Statistics]]:
         """What it comes to, and both statistics as far as there are any; FormatError or
@@ -136,15 +138,14 @@ class Opened:
         return Contribution.of(added, deleted, spec), parts
 
 
-def seal_opening(roster: Roster, secrets: Secrets, name: str, opened: Opened) -> bytes:
+def seal_opening(roster: Roster, name: str, opened: Opened) -> bytes:
     """The body of an opening, which the arbiter of the rules alone can read.
 
     Law: the same arguments give the same bytes.
     """
-    context = roster.context
-    content = Opened(opened.added, opened.deleted, secrets.mask, secrets.seed).to_bytes()
+    context, content = roster.context, opened.to_bytes()
     digest = hashlib.sha256(content).hexdigest()  # so that no key ever seals two contents
-    ephemeral = Private(context.key(secrets.dealing, "opening key", name, digest))
+    ephemeral = Private(context.key(opened.secrets.dealing, "opening key", name, digest))
     arbiter = bytes.fromhex(roster.rules.arbiter)[:KEY_BYTES]
     key = context.key(ephemeral.agreed(arbiter, "the arbiter"), "opening", name)
     return ephemeral.public + seal(key, content, ephemeral.public)
@@ -159,11 +160,12 @@ def spec_of_round(spec: Spec, labels_digest: str) -> Spec:
 
 @dataclass(frozen=True)
 class RoundRecords:
-    """What the server holds of a round: the roster, and by client the signed header of its masked
-    vector and what it was sent before.
+    """What the server holds of a round: the roster, and by client the signed headers of its shares
+    and of its masked vector, and what it was sent in between.
     """
 
     roster: bytes
+    shares: Mapping[str, SignedHeader]
     masked: Mapping[str, SignedHeader]
     deliveries: Mapping[str, bytes]
 
@@ -186,11 +188,9 @@ class RoundRecords:
         """A JSON value; `from_json` is its inverse."""
         return {
             "deliveries": {name: _text(data) for name, data in self.deliveries.items()},
-            "masked": {
-                name: [_text(signed.data), _text(signed.signature)]
-                for name, signed in self.masked.items()
-            },
+            "masked": _signed_json(self.masked),
             "roster": _text(self.roster),
+            "shares": _signed_json(self.shares),
         }
 
     @classmethod
@@ -199,10 +199,8 @@ class RoundRecords:
         content = _RECORDS(value, "the records of a round")
         return cls(
             _bytes(content["roster"]),
-            {
-                name: messages.SAID.signed(*(_bytes(text) for text in pair))
-                for name, pair in content["masked"].items()
-            },
+            _signed_of(content["shares"]),
+            _signed_of(content["masked"]),
             {name: _bytes(text) for name, text in content["deliveries"].items()},
         )
 
@@ -215,13 +213,25 @@ def _bytes(text: str) -> bytes:
     return canonical.binary(text, "a part of a dispute")
 
 
+def _signed_json(headers: Mapping[str, SignedHeader]) -> dict[str, list[str]]:
+    return {name: [_text(signed.data), _text(signed.signature)] for name, signed in headers.items()}
+
+
+def _signed_of(value: Mapping[str, list[str]]) -> dict[str, SignedHeader]:
+    return {
+        name: messages.SAID.signed(*(_bytes(text) for text in pair)) for name, pair in value.items()
+    }
+
+
 _BY_NAME = schema.mapping(schema.name, schema.string)
+_HEADERS = schema.mapping(schema.name, schema.lists(schema.string))
 _PARTS = schema.lists(schema.objects({"client": schema.name, "sequence": schema.count}))
 _RECORDS = schema.objects(
     {
         "deliveries": _BY_NAME,
-        "masked": schema.mapping(schema.name, schema.lists(schema.string)),
+        "masked": _HEADERS,
         "roster": schema.string,
+        "shares": _HEADERS,
     }
 )
 _DISPUTE = schema.objects(
@@ -364,7 +374,7 @@ class Verdict:
 
 
 def examine(dispute: Dispute, arbiter: Arbiter) -> Examined:
-    """Compare what clients opened with what they sent.
+    """Compare what clients opened with what they dealt and sent.
 
     EvidenceError if the server's records contradict themselves: then it says nothing about any
     client.
@@ -397,6 +407,8 @@ def _require_records(dispute: Dispute, roster: Roster, arbiter: Arbiter) -> None
     if strangers:
         raise EvidenceError(f"{', '.join(strangers[:5])} opened a part and had none in the sum")
     roster.verify({name: PublicKey.from_text(key) for name, key in dispute.keys.items()})
+    for name in sorted(names):
+        _header(dispute, roster, "shares", name)
     senders = {name: _senders(dispute, roster, name) for name in sorted(names)}
     dealers = names.union(*senders.values())
     if any(told != dealers.intersection(roster.neighbours(name)) for name, told in senders.items()):
@@ -408,7 +420,7 @@ def _require_records(dispute: Dispute, roster: Roster, arbiter: Arbiter) -> None
 
 def _senders(dispute: Dispute, roster: Roster, name: str) -> set[str]:
     """Whose shares a client was sent, which it signed."""
-    header = _masked_header(dispute, roster, name)
+    header = _header(dispute, roster, "masked", name)
     deliveries = dispute.records.deliveries.get(name, b"")
     if hashlib.sha256(deliveries).hexdigest() != header["deliveries"]:
         raise EvidenceError(
@@ -418,16 +430,20 @@ def _senders(dispute: Dispute, roster: Roster, name: str) -> set[str]:
     return set(messages.names(told["senders"], "the senders of deliveries"))
 
 
-def _masked_header(dispute: Dispute, roster: Roster, name: str) -> dict[str, Any]:
-    """The header of a client's masked vector, signed by the key that signed its join."""
-    signed = dispute.records.masked.get(name)
+def _header(
+    dispute: Dispute, roster: Roster, kind: Literal["shares", "masked"], name: str
+) -> dict[str, Any]:
+    """The header of a client's shares or masked vector, signed by the key that signed its join."""
+    headers = {"shares": dispute.records.shares, "masked": dispute.records.masked}
+    what = {"shares": "message of shares", "masked": "masked vector"}[kind]
+    signed = headers[kind].get(name)
     if signed is None:
-        raise EvidenceError(f"the server does not show the masked vector's header of {name}")
+        raise EvidenceError(f"the server does not show the header of the {what} of {name}")
     signed.verify(PublicKey.from_text(dispute.keys[name]))
-    content = canonical.decode(signed.data, "the header of a masked vector")
-    header: dict[str, Any] = messages.CLIENT_MESSAGES["masked"](content, "a masked header")
-    if (header["kind"], header["client"], header["roster"]) != ("masked", name, roster.digest):
-        raise EvidenceError(f"the server shows another message of {name} than its masked vector")
+    content = canonical.decode(signed.data, f"the header of the {what} of {name}")
+    header: dict[str, Any] = messages.CLIENT_MESSAGES[kind](content, f"the header of a {what}")
+    if (header["kind"], header["client"], header["roster"]) != (kind, name, roster.digest):
+        raise EvidenceError(f"the server shows another message of {name} than its {what}")
     return header
 
 
@@ -445,24 +461,37 @@ def _examined(
     try:
         opened = arbiter.open(roster, name, message.body)
         contribution, parts = opened.contribution(dispute.spec)
-        sent = _sent(dispute, roster, name, opened, contribution)
+        _require_keys(roster, name, opened.secrets)
+        dealt = deal(roster, opened.secrets, name)
+        sent = _sent(dispute, roster, name, opened.secrets, contribution)
     except ExpungeError as problem:
         return f"its opening cannot be read: {problem}", (0, 0)
     counts = (contribution.added, contribution.deleted)
-    if sent != _masked_header(dispute, roster, name)["body"]:
+    signed = _header(dispute, roster, "shares", name)
+    if signed != signed | dealt.header | {"body": hashlib.sha256(dealt.body).hexdigest()}:
+        return "it has dealt other shares than those of the keys that it opened", counts
+    if sent != _header(dispute, roster, "masked", name)["body"]:
         return "it has sent another vector than the one it opened", counts
     why = next(filter(None, map(_problem_with, parts)), "")
     return f"what it sent is the sum of no samples: {why}" if why else "", counts
 
 
+def _require_keys(roster: Roster, name: str, secrets: Secrets) -> None:
+    join = roster.join(name)
+    for what, private, public in (
+        ("mask", secrets.mask, join.mask),
+        ("cipher", secrets.cipher, join.cipher),
+    ):
+        if Private(private).public != public:
+            raise EvidenceError(f"the {what} key is not the one that it joined with")
+
+
 def _sent(
-    dispute: Dispute, roster: Roster, name: str, opened: Opened, contribution: Contribution
+    dispute: Dispute, roster: Roster, name: str, secrets: Secrets, contribution: Contribution
 ) -> str:
     """SHA-256 of the masked vector that follows from an opening."""
-    private, context = Private(opened.mask), roster.context
-    if private.public != roster.join(name).mask:
-        raise EvidenceError("the mask key is not the one that it joined with")
-    plus, minus = [context.self_key(opened.seed, name)], list[bytes]()
+    private, context = Private(secrets.mask), roster.context
+    plus, minus = [context.self_key(secrets.seed, name)], list[bytes]()
     for peer in sorted(_senders(dispute, roster, name)):
         key = context.pair_key(private, roster.join(peer).mask, name, peer)
         (plus if name < peer else minus).append(key)

@@ -192,6 +192,7 @@ class Collector:
         self._joins: dict[str, tuple[Join, bytes]] = {}
         self._roster: Roster | None = None
         self._dealt: dict[str, Dealt] = {}
+        self._shares: dict[str, SignedHeader] = {}  # by which they were dealt
         self._dealers: frozenset[str] = frozenset()  # whose shares arrived in time
         self._masked: dict[str, SignedHeader] = {}
         self._hidden: MaskedVector | None = None
@@ -239,10 +240,11 @@ class Collector:
         return dict(self._agreed)
 
     def records(self) -> RoundRecords:
-        """What clients signed to have sent, for the arbiter of a sum that was false."""
+        """What clients signed to have dealt and sent, for the arbiter of a sum that was false."""
         clients = sorted(self._survivors)
         return RoundRecords(
             self._known().data,
+            {client: self._shares[client] for client in clients},
             {client: self._masked[client] for client in clients},
             {client: self._deliveries(client) for client in clients},
         )
@@ -430,6 +432,7 @@ class Collector:
         self._dealt[message.client] = Dealt(
             tuple(dealt_parcels), bytes.fromhex(header["seed"]), bytes.fromhex(header["own"])
         )
+        self._shares[message.client] = message.signed
 
     def _take_masked(self, message: ClientMessage) -> None:
         header, client = message.header, message.client

@@ -32,10 +32,11 @@ bytes of the roster.
   of another.
 
 - said `complaint`, in the place of `masked`: `dealer`, whose parcel cannot be used. No body.
-- said `opening`: to the arbiter, of a round whose sum was false (arbitration.py). Body: an X25519
-  public key of 32 bytes, and sealed with it (ChaCha20-Poly1305 with a nonce of zeros, and that key
-  as associated data): mask key and self seed, 32 bytes each, then the statistics that the client
-  adds and those that it deletes, each after its length (8 bytes), 0 for none.
+- said `opening`: to the arbiter, of a round whose sum was false (arbitration.py): `version`, 2.
+  Body: an X25519 public key of 32 bytes, and sealed with it (ChaCha20-Poly1305 with a nonce of
+  zeros, and that key as associated data): cipher key, mask key, self seed and dealing seed, 32
+  bytes each, then the statistics that the client adds and those that it deletes, each after its
+  length (8 bytes), 0 for none.
 
 A *parcel* from a dealer to a holder has 146 bytes: 82 sealed ones (the holder's shares of the self
 seed and of the mask key, 33 bytes each, by ChaCha20-Poly1305 with a nonce of zeros under a key for
@@ -107,8 +108,19 @@ _TOLD = HeaderFormat(
     remedy="ask again",
     retired=_RETIRED,
 )
+OPENING_VERSION = 2  # version 1 did not show what its client had dealt
 ClientKind = Literal["join", "shares", "complaint", "masked", "agreed", "reveal", "opening"]
 ServerKind = Literal["roster", "deliveries", "survivors", "agreements"]
+
+
+def _opening_version(value: Any, what: str) -> Any:
+    if schema.count(value, what) != OPENING_VERSION:
+        raise FormatError(
+            f"{what} must be {OPENING_VERSION}, got {value}: update Expunge where the other "
+            "version runs"
+        )
+    return value
+
 
 _FIELDS: dict[str, schema.Check] = {
     "body": schema.digest,
@@ -131,6 +143,7 @@ _FIELDS: dict[str, schema.Check] = {
     "sequence": schema.count,
     "spec": schema.anything,
     "survivors": schema.digest,
+    "version": _opening_version,
 }
 
 
@@ -146,7 +159,7 @@ CLIENT_MESSAGES: dict[ClientKind, schema.Check] = {
     "masked": _header("client", "deliveries", "length", "roster", "sequence"),
     "agreed": _header("client", "roster", "sequence", "survivors"),
     "reveal": _header("client", "roster", "sequence", "survivors"),
-    "opening": _header("client", "roster", "sequence"),
+    "opening": _header("client", "roster", "sequence", "version"),
 }
 SERVER_MESSAGES: dict[ServerKind, schema.Check] = {
     "roster": _header("clients", "purpose", "rules", "spec"),

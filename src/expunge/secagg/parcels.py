@@ -9,6 +9,7 @@ shares in which it came is signed as a whole, so the server can show who dealt w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from expunge.errors import EvidenceError
 from expunge.frame import Reader
@@ -70,6 +71,16 @@ class Dealt:
     parcels: tuple[Parcel, ...]
     seed: bytes  # commitment to the self seed
     own: bytes  # digest of its own share of it
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What the header of its message says of them."""
+        return {"own": self.own.hex(), "seed": self.seed.hex()}
+
+    @property
+    def body(self) -> bytes:
+        """The body of its message."""
+        return b"".join(parcel.to_bytes() for parcel in self.parcels)
 
 
 def deal(roster: Roster, secrets: Secrets, name: str) -> Dealt:

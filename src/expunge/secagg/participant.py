@@ -299,13 +299,8 @@ class Participant:
         self._check_roster(parsed_roster)
         parsed_roster.verify(pins)
         dealt = deal(parsed_roster, own, state.name)
-        header = self._header("shares", parsed_roster) | {
-            "own": dealt.own.hex(),
-            "seed": dealt.seed.hex(),
-        }
-        message = messages.sign(
-            header, b"".join(parcel.to_bytes() for parcel in dealt.parcels), self._key
-        )
+        header = self._header("shares", parsed_roster) | dealt.header
+        message = messages.sign(header, dealt.body, self._key)
         self._state = replace(state, phase="shared", roster=parsed_roster.data, shares=message)
         return message
 
@@ -590,8 +585,9 @@ class Participant:
                 "this client has no part of a sum to open, or holds its keys no longer"
             )
         roster = Roster.read(state.roster)
-        body = seal_opening(roster, state.secrets, state.name, Opened.of(added, deleted))
-        return messages.sign(self._header("opening", roster), body, self._key)
+        body = seal_opening(roster, state.name, Opened.of(state.secrets, added, deleted))
+        header = self._header("opening", roster) | {"version": messages.OPENING_VERSION}
+        return messages.sign(header, body, self._key)
 
     # -- what all phases share ---------------------------------------------------------------------
 

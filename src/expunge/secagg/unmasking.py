@@ -21,14 +21,14 @@ without it; if they are fewer than the rules ask for, together with at least so 
 What follows is decided by entries of the log, which all clients read (`Decision`), and each makes
 the set of parts smaller that a client may agree to (`narrowed`):
 
-- *voided*: the sum was false. Its parts are cut into rows (`rows`), the same for all who know the
-  round, and each row is summed up by itself: those without the liar are applied. Of the clients
-  that signed the sum, whose signatures are in the entry, each row has `fewest` that do not collude,
-  even if all that do are in it. (Those that were not asked to sign may have agreed to another sum
-  before, which could be subtracted.) So a row is not cut again. Parts that are too few for two
-  rows, and those of a row, are in dispute: their clients open them to the arbiter. So are all parts
-  of a false sum after `MOST_UNEXPLAINED` others that led to no dispute: a client that lies in each
-  first sum, and never in its row, is named too.
+- *voided*: the sum was false, or could not be unmasked. Its parts are cut into rows (`rows`), the
+  same for all who know the round, and each row is summed up by itself: those without the liar are
+  applied. Of the clients that signed the sum, whose signatures are in the entry, each row has
+  `fewest` that do not collude, even if all that do are in it. (Those that were not asked to sign
+  may have agreed to another sum before, which could be subtracted.) So a row is not cut again.
+  Parts that are too few for two rows, and those of a row, are in dispute: their clients open them
+  to the arbiter. So are all parts of a false sum after `MOST_UNEXPLAINED` others that led to no
+  dispute: a client that lies in each first sum, and never in its row, is named too.
 - *judged*: the arbiter has named those whose parts were false; the others are summed up.
 - *excluded*: some stayed silent for longer than the rules allow; the others are summed up, if they
   are `fewest` or more, or the sum was false.

@@ -308,10 +308,11 @@ class Disputes:
         ):
             raise RefusedError("not-allowed", "the verdict is about another sum than the one here")
         if not verdict.false and record.reason != "headless":
+            what = "unmasked" if record.reason == "irrecoverable" else "applied"
             raise RefusedError(
                 "not-allowed",
-                "the verdict finds nobody false, but the sum cannot be applied: it must name "
-                "whose part is left out",
+                f"the verdict finds nobody false, but the sum cannot be {what}: "
+                "it must name whose part is left out (expunge arbiter judge --false)",
             )
         state.append("judged", now, aggregation=verdict.aggregation, verdict=envelope.to_json())
         good = frozenset(part for part in parts if part[0] not in verdict.false)

@@ -121,7 +121,7 @@ def require_standing(client: str, status: ClientStatus, *, reset: bool) -> None:
     if status == "barred":
         raise RefusedError(
             "not-allowed",
-            f"the arbiter found that {client} sent false statistics: it takes part in no round. "
+            f"the arbiter found that {client} sent something false: it takes part in no round. "
             "The operator can forget it",
         )
     if reset and status != "must-rejoin":

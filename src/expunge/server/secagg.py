@@ -27,7 +27,7 @@ import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import RLock
@@ -166,7 +166,9 @@ class SecureAggregation:
             set()
         )  # clients that said that they start over, as a restored server asks
         self._complaints: dict[str, set[str]] = {}  # who cannot be in a round with whom
-        self._culprits: set[str] = set()  # clients that made a round impossible by what they sent
+        self._culprits: set[str] = (
+            set()
+        )  # clients that made a sum irrecoverable, and are in no row that is summed up next
         self.aborted = 0  # rounds that were aborted since the server was started
         self._changes = 0  # of all kinds, such as a join
         self._version = 0  # of changes that those who wait must hear of
@@ -269,7 +271,7 @@ class SecureAggregation:
         if client in self._culprits:
             raise RefusedError(
                 "not-allowed",
-                f"{client} dealt wrong shares in an earlier round, which made its sum impossible: "
+                f"{client} dealt wrong shares in an earlier round, which nobody could unmask: "
                 "it takes part in none until the server is started anew. Ask the operator",
             )
 
@@ -294,7 +296,7 @@ class SecureAggregation:
                     return
                 if current.collector.phase == "joining" and current.everyone is None:
                     self._leave_out(current)
-                current.collector.advance()
+                self._advance(current)
                 if current.collector.phase == "agreeing":
                     self._require_members(current)
                 if current.collector.phase == "done":
@@ -314,6 +316,24 @@ class SecureAggregation:
                 raise
             current.deadline = self._clock() + self._state.settings.phase_for
             self._changed()
+
+    def _advance(self, current: _MaskedRound) -> None:
+        """On to the next phase.
+
+        A sum that a client of it has made irrecoverable is a false one, where an arbiter can name
+        the client. One that was made so by a client that dropped out is repeated without it.
+        """
+        try:
+            current.collector.advance()
+        except Aborted as problem:
+            parts = frozenset(current.collector.included)
+            is_change = current.opening.purpose == "change"
+            if not (self._rules.arbiter and is_change and problem.culprit in dict(parts)):
+                raise
+            self._void(current, "irrecoverable")
+            if parts in self._conclusions.disputes.disputed():
+                raise
+            raise Aborted(problem.reason) from problem  # the culprit is wanted in its row
 
     def _is_complete(self, current: _MaskedRound) -> bool:
         """Whether the phase is over: all have answered, or its time is up."""
@@ -460,9 +480,8 @@ class SecureAggregation:
         A sum of an audit or a rebuild that lacks a client would show that client, as what the
         ledger has more.
         """
-        included = [client for client, _ in current.collector.included]
         if current.everyone is None:
-            members = [current.members[client] for client in included]
+            members = self._included(current)
             for member in members:
                 self._conclusions.require_member(member, current.opening.purpose)
             self._require_agreeable(current)
@@ -474,7 +493,7 @@ class SecureAggregation:
                     "nothing was "
                     "changed"
                 ) from problem
-        elif missing := current.everyone.difference(included):
+        elif missing := current.everyone.difference(dict(current.collector.included)):
             raise Aborted(
                 f"{_named(missing)} dropped out, and {_a(current.opening.purpose)} needs every "
                 "client"
@@ -498,11 +517,11 @@ class SecureAggregation:
                 )
 
     def _conclude(self, current: _MaskedRound) -> None:
-        members = [current.members[client] for client, _ in current.collector.included]
+        members = self._included(current)
         try:
             sum_of = Contribution.from_vector(self._state.spec, current.collector.sum())
         except ExpungeError as problem:
-            self._void(current, members, "impossible")
+            self._void(current, "impossible")
             raise Aborted(
                 f"the sum of the round is that of no samples ({problem}): a client's statistics "
                 "are false"
@@ -512,9 +531,7 @@ class SecureAggregation:
             self._queue.do(lambda: end(current.opening, sum_of, members))
         except RefusedError as refusal:
             if refusal.code in ("impossible", "unsolvable"):
-                self._void(
-                    current, members, "impossible" if refusal.code == "impossible" else "headless"
-                )
+                self._void(current, "impossible" if refusal.code == "impossible" else "headless")
             raise
         except Exception as problem:
             first = members[0]
@@ -526,7 +543,11 @@ class SecureAggregation:
                 ) from problem
         self._end(current, "")
 
-    def _void(self, current: _MaskedRound, members: Sequence[Member], reason: VoidReason) -> None:
+    @staticmethod
+    def _included(current: _MaskedRound) -> list[Member]:
+        return [current.members[client] for client, _ in current.collector.included]
+
+    def _void(self, current: _MaskedRound, reason: VoidReason) -> None:
         """A false sum of changes is not repeated as it was.
 
         One that was made before labels were amended cannot be told from a false one.
@@ -535,7 +556,9 @@ class SecureAggregation:
         digests = (spec.data_digest, spec.labels_digest)
         if opening.purpose != "change" or (opening.data_digest, opening.labels_digest) != digests:
             return
-        listed = [(member.client, member.sequence, member.request) for member in members]
+        listed = [
+            (member.client, member.sequence, member.request) for member in self._included(current)
+        ]
         disputes, collector = self._conclusions.disputes, current.collector
         records, agreed = collector.records(), collector.agreed
         try:
