@@ -256,16 +256,16 @@ def test_an_opening_follows_from_what_the_page_of_the_protocol_says() -> None:
         key = HKDF(hashes.SHA256(), 32, None, info).derive(shared)
         opened = ChaCha20Poly1305(key).decrypt(bytes(12), body[32:], body[:32])
         assert opened.hex() == content["opened"][name]
-        length = int.from_bytes(opened[128:136], "little")
-        assert opened[136:155] == b"expunge\0statistics\0"
-        assert len(opened) >= 144 + length
-        # The keys are those of its join; the self seed is the one that it dealt shares of.
-        cipher, mask, seed = (opened[at : at + 32] for at in (0, 32, 64))
+        keys = int.from_bytes(opened[96:104], "little")
+        assert keys == 32 * (len(NAMES) - 1)  # one for each neighbour
+        length = int.from_bytes(opened[104 + keys : 112 + keys], "little")
+        assert opened[112 + keys : 131 + keys] == b"expunge\0statistics\0"
+        assert len(opened) >= 120 + keys + length
+        # The mask key is that of its join; the self seed is the one that it dealt shares of.
+        mask, seed = (opened[at : at + 32] for at in (0, 32))
         place = 18 + int.from_bytes(roster[14:18], "little") + 128 * NAMES.index(name)
-        assert roster[place : place + 64] == b"".join(
-            X25519PrivateKey.from_private_bytes(one).public_key().public_bytes_raw()
-            for one in (cipher, mask)
-        )
+        public = X25519PrivateKey.from_private_bytes(mask).public_key().public_bytes_raw()
+        assert roster[place + 32 : place + 64] == public
         dealt = json.loads(base64.b64decode(records["shares"][name][0]))
         assert (dealt["kind"], dealt["client"]) == ("shares", name)
         info = info.replace(b'"opening"', b'"seed"')

@@ -25,7 +25,7 @@ RULES = Aggregation(fewest=3, arbiter=ARBITER.public)
 SPEC = Spec(dim=1, labels=("no", "yes"), gamma=0.5, messages=("masked",), aggregation=RULES)
 OPENING = Opening("f" * 32, "0" * 31 + "1", "change", SPEC.data_digest, SPEC.labels_digest)
 LIAR = name_of(1)
-SECRETS = ("cipher", "mask", "seed", "dealing")
+SECRETS = ("keys", "mask", "seed", "dealing")
 
 
 def statistics(place: int) -> Statistics:

@@ -336,10 +336,8 @@ def cheating(room: Room, dealer: str, *, committed: bool, which: int) -> bytes:
         key = roster.context.key(
             cipher.agreed(roster.join(holder).cipher, holder), "parcel", dealer, holder
         )
-        honest = parcels._shares(roster, (secrets.mask, secrets.seed)[which], secrets, dealer)[
-            holder
-        ]
-        shares[1 - which] = honest
+        other: parcels.Shared = "mask" if which == 0 else "seed"
+        shares[1 - which] = parcels.shares(roster, secrets, dealer, other)[holder]
         body += parcels.Parcel(seal(key, b"".join(shares), b"".join(digests)), *digests).to_bytes()
     return resaid(data, key_of(dealer), body)
 

@@ -116,10 +116,8 @@ def test_no_secret_is_in_the_transcript_but_revealed_shares(curious: Curious) ->
             assert secret not in seen
             assert secret[::-1] not in seen
             assert secret.hex().encode() not in seen
-        seeds, masks = (
-            parcels._shares(curious.roster, secret, secrets, name)
-            for secret in (secrets.seed, secrets.mask)
-        )
+        seeds = parcels.shares(curious.roster, secrets, name, "seed")
+        masks = parcels.shares(curious.roster, secrets, name, "mask")
         dealt = {*seeds.values(), *masks.values()}
         assert len(dealt) == 2 * len(curious.roster.holders(name))
         assert len(dealt & revealed) <= len(curious.roster.holders(name))

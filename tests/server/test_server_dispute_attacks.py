@@ -15,6 +15,7 @@ from expunge.secagg import parcels
 from expunge.secagg.arbitration import Opened, Verdict, examine, seal_opening
 from expunge.secagg.keys import Secrets
 from expunge.secagg.messages import read_client_message, read_server_message, sign
+from expunge.secagg.parcels import Dealing
 from expunge.secagg.roster import Roster
 from expunge.secagg.unmasking import Decision, rows
 from server.test_server_disputes import (
@@ -160,11 +161,11 @@ def test_no_key_seals_two_openings() -> None:
     """Under one key, two openings of a client would show what they differ by."""
     content = arbitration()
     roster = Roster.read(_decoded(content["dispute"]["records"]["roster"]))
-    secrets = Secrets.from_bytes(bytes(range(128)))
-    first = seal_opening(roster, "hospital-a", Opened(secrets, b"one", b""))
-    second = seal_opening(roster, "hospital-a", Opened(secrets, b"two", b""))
+    dealing = Dealing(bytes(32), bytes(range(32)), bytes(range(1, 33)), ())
+    first = seal_opening(roster, "hospital-a", Opened(dealing, b"one", b""))
+    second = seal_opening(roster, "hospital-a", Opened(dealing, b"two", b""))
     assert first[:32] != second[:32]
-    assert first == seal_opening(roster, "hospital-a", Opened(secrets, b"one", b""))
+    assert first == seal_opening(roster, "hospital-a", Opened(dealing, b"one", b""))
 
 
 def _decoded(text: str) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,8 @@ def opening_wrong(liar: str, what: str) -> Iterator[None]:
 
     def seal(roster: Roster, name: str, opened: Opened) -> bytes:
         if name == liar:
-            opened = replace(opened, secrets=changed(opened.secrets, what))
+            false: Any = OTHER if what != "keys" else (OTHER, *opened.dealing.keys[1:])
+            opened = replace(opened, dealing=replace(opened.dealing, **{what: false}))
         return seal_opening(roster, name, opened)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -37,9 +37,9 @@ from expunge.ridge.plausibility import problem_with
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.secagg import messages
-from expunge.secagg.keys import KEY_BYTES, Private, Secrets, checked_public, seal, unseal
+from expunge.secagg.keys import KEY_BYTES, Private, checked_public, seal, unseal
 from expunge.secagg.masks import Contribution, MaskedVector
-from expunge.secagg.parcels import deal
+from expunge.secagg.parcels import Dealing
 from expunge.secagg.roster import Roster
 from expunge.secagg.unmasking import Part
 from expunge.wire import schema
@@ -98,33 +98,42 @@ def signing_key_of(arbiter: str) -> PublicKey:
 
 @dataclass(frozen=True, repr=False)
 class Opened:
-    """What an opening holds: the client's secrets of one round, and what it adds and deletes."""
+    """What an opening holds: what the client's shares and masks of one round follow from, and what
+    it adds and deletes.
+    """
 
-    secrets: Secrets
+    dealing: Dealing
     added: bytes  # canonical statistics, or nothing
     deleted: bytes
 
     @classmethod
-    def of(cls, secrets: Secrets, added: Statistics | None, deleted: Statistics | None) -> Opened:
+    def of(cls, dealing: Dealing, added: Statistics | None, deleted: Statistics | None) -> Opened:
         """These secrets and statistics."""
         parts = (b"" if part is None else part.to_bytes() for part in (added, deleted))
-        return cls(secrets, *parts)
+        return cls(dealing, *parts)
 
     def to_bytes(self) -> bytes:
         """All of it. Keep secret."""
-        first, second = (pack("Q", len(part)) for part in (self.added, self.deleted))
-        return b"".join((self.secrets.to_bytes(), first, self.added, second, self.deleted))
+        dealing = self.dealing
+        parts = (b"".join(dealing.keys), self.added, self.deleted)
+        prefixed = (piece for part in parts for piece in (pack("Q", len(part)), part))
+        return b"".join((dealing.mask, dealing.seed, dealing.dealing, *prefixed))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Opened:
         """The inverse of `to_bytes`."""
-        reader = Reader(data, "an opening", "the client must open its part again")
-        secrets = Secrets(*reader.pieces(4, KEY_BYTES, "the keys"))
-        added, deleted = (
-            bytes(reader.prefixed(part, "Q")) for part in ("what is added", "what is deleted")
+        remedy = "the client must open its part again"
+        reader = Reader(data, "an opening", remedy)
+        mask, seed, dealing = reader.pieces(3, KEY_BYTES, "the secrets")
+        sealing, added, deleted = (
+            bytes(reader.prefixed(part, "Q"))
+            for part in ("the keys of parcels", "what is added", "what is deleted")
         )
         reader.end()
-        return cls(secrets, added, deleted)
+        keys = Reader(sealing, "the keys of parcels", remedy)
+        pieces = keys.pieces(len(sealing) // KEY_BYTES, KEY_BYTES, "the keys of parcels")
+        keys.end()
+        return cls(Dealing(mask, seed, dealing, tuple(pieces)), added, deleted)
 
     def contribution(self, spec: Spec) -> tuple[Contribution, list[Statistics]]:
         """What it comes to, and both statistics as far as there are any; FormatError or
@@ -145,7 +154,7 @@ def seal_opening(roster: Roster, name: str, opened: Opened) -> bytes:
     """
     context, content = roster.context, opened.to_bytes()
     digest = hashlib.sha256(content).hexdigest()  # so that no key ever seals two contents
-    ephemeral = Private(context.key(opened.secrets.dealing, "opening key", name, digest))
+    ephemeral = Private(context.key(opened.dealing.dealing, "opening key", name, digest))
     arbiter = bytes.fromhex(roster.rules.arbiter)[:KEY_BYTES]
     key = context.key(ephemeral.agreed(arbiter, "the arbiter"), "opening", name)
     return ephemeral.public + seal(key, content, ephemeral.public)
@@ -461,9 +470,8 @@ def _examined(
     try:
         opened = arbiter.open(roster, name, message.body)
         contribution, parts = opened.contribution(dispute.spec)
-        _require_keys(roster, name, opened.secrets)
-        dealt = deal(roster, opened.secrets, name)
-        sent = _sent(dispute, roster, name, opened.secrets, contribution)
+        dealt = opened.dealing.dealt(roster, name)
+        sent = _sent(dispute, roster, name, opened.dealing, contribution)
     except ExpungeError as problem:
         return f"its opening cannot be read: {problem}", (0, 0)
     counts = (contribution.added, contribution.deleted)
@@ -476,22 +484,16 @@ def _examined(
     return f"what it sent is the sum of no samples: {why}" if why else "", counts
 
 
-def _require_keys(roster: Roster, name: str, secrets: Secrets) -> None:
-    join = roster.join(name)
-    for what, private, public in (
-        ("mask", secrets.mask, join.mask),
-        ("cipher", secrets.cipher, join.cipher),
-    ):
-        if Private(private).public != public:
-            raise EvidenceError(f"the {what} key is not the one that it joined with")
-
-
 def _sent(
-    dispute: Dispute, roster: Roster, name: str, secrets: Secrets, contribution: Contribution
+    dispute: Dispute, roster: Roster, name: str, opened: Dealing, contribution: Contribution
 ) -> str:
-    """SHA-256 of the masked vector that follows from an opening."""
-    private, context = Private(secrets.mask), roster.context
-    plus, minus = [context.self_key(secrets.seed, name)], list[bytes]()
+    """SHA-256 of the masked vector that follows from an opening; EvidenceError unless its mask key
+    is that of the client's join.
+    """
+    private, context = Private(opened.mask), roster.context
+    if private.public != roster.join(name).mask:
+        raise EvidenceError("the mask key is not the one that it joined with")
+    plus, minus = [context.self_key(opened.seed, name)], list[bytes]()
     for peer in sorted(_senders(dispute, roster, name)):
         key = context.pair_key(private, roster.join(peer).mask, name, peer)
         (plus if name < peer else minus).append(key)

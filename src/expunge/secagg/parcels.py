@@ -9,9 +9,9 @@ shares in which it came is signed as a whole, so the server can show who dealt w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from expunge.errors import EvidenceError
+from expunge.errors import EvidenceError, FormatError
 from expunge.frame import Reader
 from expunge.secagg import shamir
 from expunge.secagg.keys import SEALED_MORE, Context, Private, Secrets, seal, stream, unseal
@@ -28,6 +28,8 @@ class BadParcelError(EvidenceError):
         self.dealer = dealer
 
 
+Shared = Literal["seed", "mask"]  # which of a client's two secrets
+_SHARED: tuple[Shared, Shared] = ("seed", "mask")
 _DIGEST_BYTES = 32
 _SEALED_BYTES = 2 * SHARE_BYTES + SEALED_MORE
 PARCEL_BYTES = _SEALED_BYTES + 2 * _DIGEST_BYTES
@@ -83,40 +85,69 @@ class Dealt:
         return b"".join(parcel.to_bytes() for parcel in self.parcels)
 
 
+@dataclass(frozen=True, repr=False)
+class Dealing:
+    """All that a client's message of shares follows from, and nothing by which it reads those of
+    others. Keep secret.
+    """
+
+    mask: bytes
+    seed: bytes
+    dealing: bytes
+    keys: tuple[bytes, ...]  # that seal its parcels, for each neighbour, by name
+
+    @classmethod
+    def of(cls, roster: Roster, secrets: Secrets, name: str) -> Dealing:
+        """Of a client's secrets of the round."""
+        cipher = Private(secrets.cipher)
+        holders = roster.neighbours(name)
+        keys = (_parcel_key(roster, cipher, holder, (name, holder)) for holder in holders)
+        return cls(secrets.mask, secrets.seed, secrets.dealing, tuple(keys))
+
+    def dealt(self, roster: Roster, name: str) -> Dealt:
+        """The client's shares for its neighbours; FormatError unless there is a key for each."""
+        context, holders, dealt_parcels = roster.context, roster.neighbours(name), []
+        if len(self.keys) != len(holders):
+            raise FormatError(f"{name} has {len(holders)} neighbours, not {len(self.keys)}")
+        seed_shares, mask_shares = (shares(roster, self, name, what) for what in _SHARED)
+        for holder, key in zip(holders, self.keys, strict=True):
+            seed_share, mask_share = seed_shares[holder], mask_shares[holder]
+            seed = share_digest(context, True, name, holder, seed_share)
+            mask = share_digest(context, False, name, holder, mask_share)
+            sealed = seal(key, seed_share + mask_share, seed + mask)
+            dealt_parcels.append(Parcel(sealed, seed, mask))
+        own = share_digest(context, True, name, name, seed_shares[name])
+        return Dealt(tuple(dealt_parcels), context.digest(self.seed, "seed", name), own)
+
+
 def deal(roster: Roster, secrets: Secrets, name: str) -> Dealt:
     """A client's shares for its neighbours. Law: the same arguments give the same bytes."""
-    context, cipher, dealt_parcels = roster.context, Private(secrets.cipher), []
-    seed_shares, mask_shares = (
-        _shares(roster, secrets.seed, secrets, name),
-        _shares(roster, secrets.mask, secrets, name),
-    )
-    for holder in roster.neighbours(name):
-        seed_share, mask_share = seed_shares[holder], mask_shares[holder]
-        seed = share_digest(context, True, name, holder, seed_share)
-        mask = share_digest(context, False, name, holder, mask_share)
-        key = context.key(cipher.agreed(roster.join(holder).cipher, holder), "parcel", name, holder)
-        dealt_parcels.append(Parcel(seal(key, seed_share + mask_share, seed + mask), seed, mask))
-    own = share_digest(context, True, name, name, seed_shares[name])
-    return Dealt(tuple(dealt_parcels), context.digest(secrets.seed, "seed", name), own)
+    return Dealing.of(roster, secrets, name).dealt(roster, name)
 
 
 def own_share(roster: Roster, secrets: Secrets, name: str) -> bytes:
     """A client's own share of its self seed."""
-    return _shares(roster, secrets.seed, secrets, name, only=name)[name]
+    return shares(roster, secrets, name, "seed", only=name)[name]
 
 
-def _shares(
-    roster: Roster, secret: bytes, secrets: Secrets, name: str, *, only: str | None = None
+def _parcel_key(roster: Roster, cipher: Private, peer: str, way: tuple[str, str]) -> bytes:
+    """The key of the parcel on its way from a dealer to a holder, one of whom is the peer."""
+    return roster.context.key(cipher.agreed(roster.join(peer).cipher, peer), "parcel", *way)
+
+
+def shares(
+    roster: Roster, secrets: Secrets | Dealing, name: str, what: Shared, *, only: str | None = None
 ) -> dict[str, bytes]:
     """The shares of a client's self seed or mask key, by holder; or that of one holder alone."""
     holders, threshold = roster.holders(name), roster.plan.threshold
-    use = "dealing seed" if secret == secrets.seed else "dealing mask"
+    secret = secrets.seed if what == "seed" else secrets.mask
     coefficients = stream(
-        roster.context.key(secrets.dealing, use, name), shamir.COEFFICIENT_BYTES * (threshold - 1)
+        roster.context.key(secrets.dealing, f"dealing {what}", name),
+        shamir.COEFFICIENT_BYTES * (threshold - 1),
     )
     number = None if only is None else 1 + holders.index(only)
-    shares = shamir.deal(secret, threshold, len(holders), coefficients, only=number)
-    return dict(zip(holders if only is None else (only,), shares, strict=True))
+    dealt = shamir.deal(secret, threshold, len(holders), coefficients, only=number)
+    return dict(zip(holders if only is None else (only,), dealt, strict=True))
 
 
 def unpack(
@@ -126,7 +157,7 @@ def unpack(
     anything is wrong with them.
     """
     context = roster.context
-    key = context.key(cipher.agreed(roster.join(dealer).cipher, dealer), "parcel", dealer, holder)
+    key = _parcel_key(roster, cipher, dealer, (dealer, holder))
     try:
         content = unseal(key, parcel.sealed, parcel.seed + parcel.mask, dealer)
     except EvidenceError as problem:

@@ -43,7 +43,7 @@ from expunge.secagg import messages
 from expunge.secagg.arbitration import Opened, seal_opening
 from expunge.secagg.keys import Private, Random, Secrets
 from expunge.secagg.masks import MaskedVector
-from expunge.secagg.parcels import deal, own_share, parcels, unpack
+from expunge.secagg.parcels import Dealing, deal, own_share, parcels, unpack
 from expunge.secagg.plan import Opening
 from expunge.secagg.roster import Join, Roster
 from expunge.secagg.shamir import SHARE_BYTES
@@ -585,7 +585,8 @@ class Participant:
                 "this client has no part of a sum to open, or holds its keys no longer"
             )
         roster = Roster.read(state.roster)
-        body = seal_opening(roster, state.name, Opened.of(state.secrets, added, deleted))
+        dealing = Dealing.of(roster, state.secrets, state.name)
+        body = seal_opening(roster, state.name, Opened.of(dealing, added, deleted))
         header = self._header("opening", roster) | {"version": messages.OPENING_VERSION}
         return messages.sign(header, body, self._key)
 
