@@ -34,9 +34,9 @@ bytes of the roster.
 - said `complaint`, in the place of `masked`: `dealer`, whose parcel cannot be used. No body.
 - said `opening`: to the arbiter, of a round whose sum was false (arbitration.py): `version`, 2.
   Body: an X25519 public key of 32 bytes, and sealed with it (ChaCha20-Poly1305 with a nonce of
-  zeros, and that key as associated data): cipher key, mask key, self seed and dealing seed, 32
-  bytes each, then the statistics that the client adds and those that it deletes, each after its
-  length (8 bytes), 0 for none.
+  zeros, and that key as associated data): mask key, self seed and dealing seed, 32 bytes each; then,
+  each after its length (8 bytes), the keys that seal the client's parcels (32 bytes for each
+  neighbour, by name), the statistics that it adds and those that it deletes, 0 for none.
 
 A *parcel* from a dealer to a holder has 146 bytes: 82 sealed ones (the holder's shares of the self
 seed and of the mask key, 33 bytes each, by ChaCha20-Poly1305 with a nonce of zeros under a key for
