@@ -107,8 +107,8 @@ def test_files_that_are_damaged_or_others_are_named(tmp_path: Path) -> None:
     dispute, keys = tmp_path / "dispute", tmp_path / "arbiter"
     run("server", "dispute", "-o", dispute, "--office", federation.office)
     nowhere = tmp_path / "no" / "verdict.json"
-    refused = run("arbiter", "judge", dispute, "--dir", keys, "-o", nowhere, code=2).output
-    assert "make it first" in refused
+    refused = run("arbiter", "judge", dispute, "--dir", keys, "-o", nowhere, code=1).output
+    assert "make it, or choose another" in refused
     secret = keys / "arbiter.key"
     for text in ("expunge-arbiter-secret-1.zz", "expunge-arbiter-secret-1.00", "00"):
         secret.write_text(text)

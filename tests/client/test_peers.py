@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from expunge.client.settings import pins_text, read_pins
@@ -28,9 +31,15 @@ def forgotten(name: str) -> bytes:
     )
 
 
+def believe(entry: dict[str, Any], keys: Mapping[str, str]) -> None:
+    """Whatever the log says."""
+
+
 def read(log: list[bytes], known: Peers | None = None, root: bytes | None = None) -> Peers:
     at_most_two = lambda start, end: log[start : min(end, start + 2)]  # noqa: E731 - a server may answer with fewer
-    return (known or Peers()).read_on(at_most_two, len(log), root or Frontier().extended(log).root)
+    return (known or Peers()).read_on(
+        at_most_two, len(log), root or Frontier().extended(log).root, believe
+    )
 
 
 def test_all_clients_are_learnt_and_nobody_else() -> None:
@@ -64,7 +73,7 @@ def test_entries_of_another_log_are_refused() -> None:
 
 def test_entries_that_are_kept_back_are_noticed() -> None:
     with pytest.raises(EvidenceError, match="does not show the entries"):
-        Peers().read_on(lambda _start, _end: [], 3, b"\0" * 32)
+        Peers().read_on(lambda _start, _end: [], 3, b"\0" * 32, believe)
 
 
 def test_a_name_has_one_key_for_ever() -> None:

@@ -16,10 +16,11 @@ import pytest
 from expunge.crypto import SigningKey, canonical
 from expunge.errors import EvidenceError, RefusedError
 from expunge.secagg import Contribution, Opening, Participant, parcels
-from expunge.secagg.arbitration import Dispute, examine
+from expunge.secagg.arbitration import Arbiter, Dispute, Verdict, examine
 from expunge.secagg.collector import Collector
 from expunge.secagg.messages import read_client_message, sign
 from expunge.secagg.roster import Roster, survivors_message
+from expunge.secagg.unmasking import Decision, rows
 from expunge.server.secagg_outcomes import Outcomes
 from expunge.wire import payloads
 from server.test_server_disputes import (
@@ -36,6 +37,8 @@ from server.test_server_disputes import (
 )
 from support.lying_rounds import lying_server
 from support.masked_round import GATHER, PHASE, Circle
+
+TIME = "2026-01-01T00:00:00Z"
 
 
 def retold(
@@ -250,6 +253,53 @@ def test_no_audit_shows_who_alone_has_a_receipt() -> None:
         assert any("gives no receipt for it" in one for one in said)
 
 
+def test_a_restore_hides_no_entry_that_was_not_verified() -> None:
+    """A verdict that no arbiter signed, about a sum that nobody did, and then `restored`."""
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        with lying_server(circle) as server:
+            assert server.sum_of(*circle.names)
+            ((parts, _),) = server.sums
+            round_id, roster = secrets.token_hex(16), secrets.token_hex(32)
+            verdict = Arbiter(secrets.token_bytes(64)).sign(
+                Verdict(circle.federation.id, round_id, roster, parts, {"c0": ""}, TIME)
+            )
+            signed = {"c0": "00" * 64}
+            server.voided(parts, aggregation=round_id, roster=roster, size=5, agreed=signed)
+            server.log("judged", aggregation=round_id, verdict=verdict.to_json())
+            server.log("restored", size=circle.service.state.log.size, withheld=[])
+            with pytest.raises(EvidenceError, match="1 clients have agreed, and 4 must"):
+                server.sum_of(*circle.names[1:])
+            assert len(server.sums) == 1
+
+
+@pytest.mark.parametrize("forgotten", ["restored", "everything"])
+def test_what_was_masked_by_an_earlier_version_is_taken_back_after_a_restore(
+    forgotten: str,
+) -> None:
+    """Which did not note when the server had been restored last."""
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        circle.until("agreeing")
+        for store in circle.stores.values():
+            kept = (store.recall(name) or "" for name in ("agreed", "peers"))
+            times, peers = (canonical.decode(text.encode()) for text in kept)
+            del times["restored"], peers["restored"], peers["applied"]
+            agreed = canonical.encode(times).decode() if forgotten == "restored" else ""
+            store.remember({"agreed": agreed, "peers": canonical.encode(peers).decode()})
+        circle.restart_server()
+        state = circle.service.state
+        with state.lock, state.changing() as now:
+            state.append("restored", now, size=state.log.size, withheld=[])
+            for name in circle.names:
+                state.storage.actors.put(replace(state.actor(name), status="must-rejoin"))
+        for name in circle.names:
+            circle.sync(name, accept_restored=True)
+            composed = circle.stores[name].outbox.composed()
+            assert composed is not None
+            assert composed.reset
+
+
 # -- a client that stops others, or has the server see what they change ----------------------------
 
 
@@ -280,6 +330,68 @@ def test_who_syncs_and_joins_nothing_is_excluded_in_the_end() -> None:
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c2"]]
         assert not any(circle.stores[name].status().deleting for name in honest)
         circle.check()
+
+
+def test_who_comes_and_joins_is_not_excluded_for_a_moment_of_absence() -> None:
+    """A liar that has kept its row waiting for long joins when one of the others is away."""
+    with circle_of(8) as circle:
+        for name in circle.names:
+            circle.forget(name, [next(iter(circle.held[name]))])
+        with lying(circle, {"c2": negative}):
+            until_voided(circle, 1)
+        row = {name for name, _ in row_of(circle, "c2")}
+        victim, *mates = sorted(row - {"c2"})
+        others = [name for name in circle.names if name not in row]
+        honest = [name for name in circle.names if name != "c2"]
+        for _ in range(8):
+            asks_for_news(circle, "c2")
+            circle.everybody_adds(*others)
+            circle.go(*honest, passes=8)
+            circle.federation.clock.now += RULES.set_aside_after // 4 - 5
+        for _ in range(3):  # a round of the others ends, and nobody has joined another
+            circle.everybody_adds(*others)
+            circle.go(*others, passes=12)
+            if not circle.phase:
+                break
+            circle.pass_round(*honest)
+        circle.wait(60.0)
+        circle.federation.clock.now += 60
+        for name in ("c2", "c2", *mates, *mates):
+            circle.sync(name)
+        circle.wait(GATHER)
+        circle.sync(mates[0])
+        assert all(victim not in entry["excluded"] for entry in circle.entries("excluded"))
+
+
+def test_a_row_that_is_aborted_each_time_takes_turns_with_the_others() -> None:
+    """The liar joins first, and masks nothing."""
+    with circle_of(8) as circle:
+        for name in circle.names:
+            circle.forget(name, [next(iter(circle.held[name]))])
+        with lying(circle, {"c2": negative}):
+            until_voided(circle, 1)
+        row = {name for name, _ in row_of(circle, "c2")}
+        others = [name for name in circle.names if name not in row]
+        for _ in range(30):
+            if circle.phase in ("", "joining", "sharing"):
+                circle.sync("c2")
+            circle.pass_round(*(name for name in circle.names if name != "c2"))
+            circle.wait(GATHER if circle.phase == "joining" else PHASE / 2)
+        assert not any(circle.stores[name].status().deleting for name in others)
+
+
+def row_of(circle: Circle, name: str) -> frozenset[tuple[str, int]]:
+    """The parts that this client's part is summed up with, after the first false sum."""
+    entry = circle.entries("voided")[0]
+    decision = Decision(
+        "voided",
+        entry["aggregation"],
+        frozenset((one["client"], one["sequence"]) for one in entry["clients"]),
+        signers=frozenset(entry["agreed"]),
+        size=entry["size"],
+    )
+    (row,) = (row for row in rows(decision, RULES) if name in dict(row))
+    return row
 
 
 def test_who_cannot_use_a_parcel_is_not_excluded_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -91,11 +92,11 @@ def output_option(text: str, *, required: bool = False) -> Callable[[Function], 
     )
 
 
-def _in_a_folder(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None and not path.parent.is_dir():
-        raise click.BadParameter(
-            f"there is no folder {path.parent}: make it first, or choose another place",
-            param=option,
+def _in_a_folder(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    folder = None if path is None else path.absolute().parent
+    if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise InputError(
+            f"there is no folder {folder} that can be written to: make it, or choose another"
         )
     return path
 

@@ -4,7 +4,6 @@ erasure.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +99,6 @@ def _require_free(output: Path, *, force: bool) -> None:
     if output.exists() and not force:
         raise InputError(
             f"{output} exists already, and was left as it is: name another file, or give --force"
-        )
-    if not output.absolute().parent.is_dir() or not os.access(output.absolute().parent, os.W_OK):
-        raise InputError(
-            f"there is no folder {output.absolute().parent} that can be written to: name a file "
-            "in another folder"
         )
 
 

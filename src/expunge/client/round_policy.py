@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from expunge.client.settings import checkpoint_text, read_pins
@@ -41,7 +41,7 @@ from expunge.wire.carrier import Carrier
 
 _AGREED = "agreed"  # the setting that holds when its part was masked first, and each sum agreed to
 _FIRST = "first"  # in it, the time of the former
-_RESTORED = "restored"  # and in it, how often the server had been restored then
+_RESTORED = "restored"  # and in it, what the log said then of when the server was restored last
 _ROSTERS = "rosters"  # the setting that holds the rosters of rounds in which its part was masked
 _EVERYTHING = 0  # in place of the number of a request that sends everything anew
 
@@ -135,11 +135,8 @@ class RoundPolicy:
             self._follow_log()
         size, root = self._store.checkpoint
         cached = Peers.from_text(self._store.recall("peers"))
-        peers = cached.read_on(self._carrier.entries, size, root)
+        peers = cached.read_on(self._carrier.entries, size, root, self._verify)
         if peers != cached:
-            for entry in peers.decisions:
-                if entry not in cached.decisions:
-                    self._verify(entry, peers)
             self._store.remember({"peers": peers.to_text()})
         return peers
 
@@ -289,7 +286,7 @@ class RoundPolicy:
     def _listed(self, members: list[dict[str, Any]]) -> frozenset[Part]:
         return frozenset(self._identified(set(parts_of(members))))
 
-    def _verify(self, entry: dict[str, Any], peers: Peers) -> None:
+    def _verify(self, entry: dict[str, Any], keys: Mapping[str, str]) -> None:
         """Raise EvidenceError unless a false sum was agreed to by those that the log says so of, a
         quorum of its roster, and a verdict is the arbiter's.
         """
@@ -300,7 +297,7 @@ class RoundPolicy:
                 Context(self._store.federation, entry["aggregation"], entry["roster"]),
                 parts_of(entry["clients"]),
                 {name: bytes.fromhex(text) for name, text in entry["agreed"].items()},
-                {name: PublicKey.from_text(key) for name, key in peers.keys.items()},
+                {name: PublicKey.from_text(key) for name, key in keys.items()},
                 quorum=plan(self.rules, max(entry["size"], len(entry["clients"]))).quorum,
             )
 
@@ -348,7 +345,7 @@ class RoundPolicy:
         """
         self._follow_log()
         times, restored = self._recall(_AGREED), self._peers().restored
-        if restored <= times.get(_RESTORED, restored):
+        if restored in ("", times.get(_RESTORED, "")):
             raise UnsafeRoundError(
                 "the server asks for another request in place of one that may be in a sum which it "
                 "has seen, as if it had been restored from a backup since, but its log does not "

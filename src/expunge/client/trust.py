@@ -16,6 +16,7 @@ stronger: keys compared out of band. Where there are pins, no other client is ac
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,12 +47,13 @@ _PEERS_CHECK = schema.objects(
         "decisions": schema.lists(lambda value, _: check_entry(value)),
         "frontier": lambda value, _: value,
         "keys": schema.mapping(schema.name, schema.key_text),
-        "restored": schema.count,
+        "restored": schema.string,
         "states": schema.mapping(schema.name, schema.one_of(*kinds.PEER_STATES)),
     }
 )
 
 Entries = Callable[[int, int], list[bytes]]
+Verify = Callable[[dict[str, Any], Mapping[str, str]], None]
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Peers:
     states: Mapping[str, kinds.PeerState] = field(default_factory=dict)
     decisions: tuple[dict[str, Any], ...] = ()  # entries about sums that were not applied
     applied: Mapping[str, int] = field(default_factory=dict)  # name to the last request in a sum
-    restored: int = 0  # how often the server was
+    restored: str = ""  # SHA-256 of the last entry that says that the server was
 
     @property
     def active(self) -> frozenset[str]:
@@ -85,15 +87,20 @@ class Peers:
         """The clients whose statistics were false, by a verdict of the arbiter."""
         return frozenset(name for name, state in self.states.items() if state == "barred")
 
-    def read_on(self, entries: Entries, size: int, root: bytes) -> Peers:
+    def read_on(self, entries: Entries, size: int, root: bytes, verify: Verify) -> Peers:
         """The peers in the log of this size and root, whose entries are asked for; EvidenceError if
         they are not that log.
+
+        Every entry about a sum that was not applied is given to `verify`, with the keys that the
+        log shows, before anything is believed of it.
         """
-        peers = self._extended(entries, size) if size >= self.frontier.size else Peers()
+        read = list[dict[str, Any]]()
+        peers = self._extended(entries, size, read) if size >= self.frontier.size else Peers()
         if (
             peers.frontier.root != root
         ):  # a log that was lost in part, and whose loss has been accepted: read it again
-            peers = Peers()._extended(entries, size)
+            read.clear()
+            peers = Peers()._extended(entries, size, read)
         if peers.frontier.root != root:
             raise EvidenceError(
                 "the entries that the server shows are not those of its log: its root is another"
@@ -104,9 +111,11 @@ class Peers:
                     f"the log no longer shows the key that {name} enrolled: keep away from this "
                     "server"
                 )
+        for entry in read:
+            verify(entry, peers.keys)
         return peers
 
-    def _extended(self, entries: Entries, size: int) -> Peers:
+    def _extended(self, entries: Entries, size: int, read: list[dict[str, Any]]) -> Peers:
         peers = self
         while peers.frontier.size < size:
             start = peers.frontier.size
@@ -115,10 +124,11 @@ class Peers:
                 raise EvidenceError(
                     f"the server does not show the entries of its log from number {start} on"
                 )
-            peers = peers._after(page)
+            peers = peers._after(page, read)
         return peers
 
-    def _after(self, entries: list[bytes]) -> Peers:
+    def _after(self, entries: list[bytes], read: list[dict[str, Any]]) -> Peers:
+        """The peers after these entries; those about sums that were not applied are also `read`."""
         keys, states, decisions = dict(self.keys), dict(self.states), list(self.decisions)
         applied, restored = dict(self.applied), self.restored
         for data in entries:
@@ -131,9 +141,10 @@ class Peers:
             if entry["kind"] == "restored":  # clients send everything anew
                 decisions.clear()
                 applied.clear()
-                restored += 1
+                restored = hashlib.sha256(data).hexdigest()
             if entry["kind"] in _DECISIONS:
                 decisions.append(entry)
+                read.append(entry)
         frontier = self.frontier.extended(entries)
         return Peers(frontier, keys, states, tuple(decisions), applied, restored)
 
@@ -156,7 +167,7 @@ class Peers:
             return cls()
         content = canonical.decode(text.encode("ascii"), "the peers of this client")
         if isinstance(content, dict):  # what was not looked for when the log was read before
-            content = {"applied": {}, "decisions": [], "restored": 0} | content
+            content = {"applied": {}, "decisions": [], "restored": ""} | content
         parts = _PEERS_CHECK(content, "the peers of this client")
         return replace(
             cls(),

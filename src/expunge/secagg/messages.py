@@ -34,8 +34,8 @@ bytes of the roster.
 - said `complaint`, in the place of `masked`: `dealer`, whose parcel cannot be used. No body.
 - said `opening`: to the arbiter, of a round whose sum was false (arbitration.py): `version`, 2.
   Body: an X25519 public key of 32 bytes, and sealed with it (ChaCha20-Poly1305 with a nonce of
-  zeros, and that key as associated data): mask key, self seed and dealing seed, 32 bytes each; then,
-  each after its length (8 bytes), the keys that seal the client's parcels (32 bytes for each
+  zeros, and that key as associated data): mask key, self seed and dealing seed, 32 bytes each;
+  then, each after its length (8 bytes), the keys that seal the client's parcels (32 bytes for each
   neighbour, by name), the statistics that it adds and those that it deletes, 0 for none.
 
 A *parcel* from a dealer to a holder has 146 bytes: 82 sealed ones (the holder's shares of the self

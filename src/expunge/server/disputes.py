@@ -56,6 +56,8 @@ class Disputes:
         self._state = state
         self._shown: set[Part] = set()  # a cache of the log, up to here:
         self._read = 0
+        self._started = state.now()
+        self._joined: dict[str, int] = {}  # when clients have joined a round last, since then
 
     # -- what there is -----------------------------------------------------------------------------
 
@@ -345,15 +347,20 @@ class Disputes:
                     self._exclude(waiting, names.difference(present, self._spared(waiting)))
 
     def _spared(self, waiting: Waiting) -> set[str]:
-        """Who has synced within the time that others wait: it need not have met them yet. For
-        twice that time, and no longer: it may be one that syncs, and joins nothing.
+        """Who has synced within the time that others wait: it need not have met them yet. After
+        twice that time, only who has joined a round within it: others sync, and join nothing.
         """
         before = self._state.now() - self.rules.set_aside_after
-        if waiting.since + self.rules.set_aside_after <= before:
-            return set()
+        since = max(waiting.since, self._started)  # nothing is known of joins before
+        if since + self.rules.set_aside_after <= before:
+            return {client for client, joined in self._joined.items() if joined > before}
         return {
             actor.name for actor in self._state.storage.actors.all() if (actor.seen or 0) > before
         }
+
+    def joined(self, client: str) -> None:
+        """A client has joined a round of changes."""
+        self._joined[client] = self._state.now()
 
     def exclude_silent(self, silent: Collection[str]) -> None:
         """Go on without those that came to repeat a sum, and then left its round again."""

@@ -26,7 +26,7 @@ import hashlib
 import math
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -176,6 +176,7 @@ class SecureAggregation:
             -math.inf
         )  # until then changes come first, because an audit or a rebuild lacked a client
         self._watching: list[Future[None]] = []
+        self._tries: Counter[frozenset[Part]] = Counter()  # rounds that were begun for these parts
         self._has_repeated = False  # whether the last round repeated one that was aborted
         self._applied: int | None = None  # the window whose round took effect last
 
@@ -242,6 +243,7 @@ class SecureAggregation:
             current.collector.take(turn.message)
             if turn.client not in current.members:
                 current.members[turn.client], current.joined = member, self._clock()
+                self._conclusions.disputes.joined(turn.client)
         elif turn.kind == "complaint":
             self._hear_complaint(current, turn)
         else:
@@ -380,7 +382,7 @@ class SecureAggregation:
 
     def _chosen(self, current: _MaskedRound) -> frozenset[Part]:
         """Those that joined and may be summed up together, after the sums that were asked for."""
-        attempts = self._conclusions.attempted()
+        attempts = sorted(self._conclusions.attempted(), key=self._tries.__getitem__)
         chosen = choose(
             {(member.client, member.sequence) for member in current.members.values()},
             attempts,
@@ -434,6 +436,7 @@ class SecureAggregation:
         parts = self._chosen(current)
         chosen = {client for client, _ in parts}
         self._has_repeated = any(parts & attempt for attempt in self._conclusions.attempted())
+        self._tries[parts] += 1
         others = set(current.members) - chosen
         current.collector.leave_out(others)
         for client in others:
