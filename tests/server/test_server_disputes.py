@@ -20,7 +20,7 @@ from expunge.errors import EvidenceError, FormatError, RefusedError
 from expunge.exact import wide
 from expunge.kinds import PHASES
 from expunge.ridge.sums import Sums
-from expunge.secagg import Contribution
+from expunge.secagg import Participant
 from expunge.secagg.arbitration import Arbiter, Dispute, Examined, Verdict, examine
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.unmasking import MOST_UNEXPLAINED, Decision, rows
@@ -65,20 +65,17 @@ LIES = {"negative": negative, "enormous": enormous, "miscounted": miscounted}
 @contextmanager
 def lying(circle: Circle, lies: dict[str, Lie]) -> Iterator[None]:
     """These clients send something else than what they add and delete, and open the truth."""
-    true = Contribution.vector
+    true = Participant.on_deliveries
     with pytest.MonkeyPatch.context() as patch:
-        contribution = Masked.contribution
 
-        def of(self: Masked, *rest: Any) -> Contribution:
-            result = contribution(self, *rest)
-            lie = lies.get(self._store.name)
-            if lie is not None:
-                vector = true(result).copy()
+        def masked(self: Participant, told: bytes, vector: wide.Wide) -> bytes:
+            lie = lies.get(self.name)
+            if lie is not None and self.opening.purpose == "change":
+                vector = vector.copy()
                 lie(vector)
-                object.__setattr__(result, "vector", lambda: vector)
-            return result
+            return true(self, told, vector)
 
-        patch.setattr(Masked, "contribution", of)
+        patch.setattr(Participant, "on_deliveries", masked)
         yield
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from expunge.crypto import SigningKey, canonical
-from expunge.errors import EvidenceError, RefusedError
+from expunge.errors import EvidenceError, ExpungeError, RefusedError
 from expunge.secagg import Contribution, Opening, Participant, parcels
 from expunge.secagg.arbitration import Arbiter, Dispute, Verdict, examine
 from expunge.secagg.collector import Collector
@@ -93,6 +94,32 @@ def test_what_was_masked_is_not_taken_back_because_the_server_says_so(
             (parts, first), (again, second) = server.sums
             assert again == parts
             assert np.array_equal(first, second)
+
+
+def test_nothing_else_is_masked_under_a_number_nor_opened() -> None:
+    """A client that is told that it was forgotten, and then that it was not, holds less than it has
+    masked.
+    """
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        with lying_server(circle) as server:
+            assert server.sum_of(*circle.names)
+            circle.sync("c0")
+            for status in ("gone", "must-rejoin"):
+                circle.way.change["sync"] = retold(
+                    circle, "answer", lambda content, said=status: content.update(status=said)
+                )
+                with suppress(ExpungeError):
+                    circle.sync("c0")
+            circle.way.change.clear()
+            circle.forget("c0", [list(circle.held["c0"])[-1]])
+            circle.restart_server()
+            assert not server.sum_of(*circle.names)
+            ((parts, _),) = server.sums
+            server.voided(parts, **server.rounds[0])
+            circle.restart_server()
+            said = [circle.sync("c0").waiting for _ in range(3)]
+            assert any("it opens nothing" in one for one in said)
 
 
 def test_a_reset_that_was_masked_is_not_taken_back_either() -> None:

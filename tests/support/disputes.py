@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from expunge.client.secagg import Masked
+from expunge.exact.wide import Wide
 from expunge.federation import Federation as Embedded
-from expunge.secagg import Contribution
+from expunge.secagg import Participant
 from support.cli import Federation
 from support.printed import run
 
@@ -25,17 +24,15 @@ LIAR = "c"
 def liar() -> Iterator[None]:
     """A client that sends something else than what it adds, and opens the truth."""
     with pytest.MonkeyPatch.context() as patch:
-        true = Masked.contribution
+        true = Participant.on_deliveries
 
-        def false(self: Masked, *rest: Any) -> Contribution:
-            result = true(self, *rest)
-            if self._store.name == LIAR:
-                vector = result.vector().copy()
+        def false(self: Participant, told: bytes, vector: Wide) -> bytes:
+            if self.name == LIAR:
+                vector = vector.copy()
                 vector[1, 0] ^= np.uint64(1 << 63)
-                object.__setattr__(result, "vector", lambda: vector)
-            return result
+            return true(self, told, vector)
 
-        patch.setattr(Masked, "contribution", false)
+        patch.setattr(Participant, "on_deliveries", false)
         yield
 
 

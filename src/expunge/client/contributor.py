@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from expunge.client.delivery import Retry
 from expunge.client.outbox import Composition
 from expunge.client.round_policy import RoundPolicy, UnsafeRoundError, with_article
@@ -49,6 +51,7 @@ _ASKED: dict[AnsweredPhase, Stage] = {
     "revealing": "revealed",
 }  # by a phase of the round: where an answer leads
 _MASKED = "masked"  # the setting that holds the number of the request that was masked last
+_VECTOR = "vector"  # the setting that holds labels and SHA-256 of the vector that was masked last
 _OPENED = "opened"  # the setting that holds the round whose part was opened to the arbiter
 _LAST = "round"  # the setting that holds the last round that this client was in
 _JOINED = "joined-window"  # the setting that holds the window whose round this client joined last
@@ -144,9 +147,37 @@ class Contributor:
         return self._take_part(
             "change",
             composition.sequence,
-            lambda: contribution().vector(),
+            lambda: self._vector(composition.sequence, contribution(), statistics),
             reset=composition.reset,
         )
+
+    def _vector(
+        self,
+        sequence: int,
+        contribution: Contribution,
+        statistics: Callable[[Spec], Changes],
+    ) -> Wide:
+        """What is to be masked; the same as before, if anything was masked under this number."""
+        vector = contribution.vector()
+        if not self.is_bound(sequence):
+            content = [self._store.spec.labels_digest, _digest(vector)]
+            self._store.remember({_VECTOR: " ".join(content)})
+        elif not self._is_what_was_masked(statistics):
+            raise UnsafeRoundError(
+                f"this client has masked something else under number {sequence} before, and the "
+                "two sums would show what it has changed since: nothing is sent. Ask the operator"
+            )
+        return vector
+
+    def _is_what_was_masked(self, statistics: Callable[[Spec], Changes]) -> bool:
+        """Whether the request is the one that was masked last, under the labels of then."""
+        text = self._store.recall(_VECTOR)
+        if not text:
+            return True  # masked by a version that did not remember it
+        labels, digest = text.split()
+        spec = spec_of_round(self._store.spec, labels)
+        vector = Contribution.of(*statistics(spec), spec).vector()
+        return _digest(vector) == digest
 
     def _opened(self, aggregation: str, statistics: Callable[[Spec], Changes]) -> str:
         """Open this client's part of a false sum to the arbiter, once; what it waits for then."""
@@ -165,6 +196,11 @@ class Contributor:
                 return (
                     f"{false}, and this client holds the keys of that round no longer: it is "
                     "excluded when its time is up"
+                )
+            if not self._is_what_was_masked(statistics):
+                return (
+                    f"{false}, and what this client holds is not what it masked: it opens nothing, "
+                    "and is excluded when its time is up. Ask the operator"
                 )
             spec = spec_of_round(self._store.spec, part.opening.labels_digest)
             try:
@@ -436,8 +472,8 @@ class Contributor:
             self._policy.require_roster(participant)
             message = participant.on_deliveries(state.content, vector())
             if participant.opening.purpose == "change":
+                self._policy.masked(participant, first=not self.is_bound(participant.sequence))
                 self._store.remember({_MASKED: str(participant.sequence)})
-                self._policy.masked(participant)
                 self._outbox.doubt(participant.sequence)
         elif state.phase == "agreeing":
             message = participant.on_survivors(state.content)
@@ -528,6 +564,10 @@ class Contributor:
             content["joined"],
             content["fewest"],
         )
+
+
+def _digest(vector: Wide) -> str:
+    return hashlib.sha256(np.ascontiguousarray(vector).data).hexdigest()
 
 
 def _reason_for(state: _RoundState) -> str:

@@ -208,11 +208,11 @@ class RoundPolicy:
         ours = self._identified({(self._store.name, sequence)})
         return [parts for parts in sums if ours <= parts]
 
-    def masked(self, participant: Participant) -> None:
+    def masked(self, participant: Participant, *, first: bool) -> None:
         """Remember the roster of a round in which this client's part may be in the sum: entries
-        about another roster are none about that sum.
+        about another roster are none about that sum. `first`: the part was never masked before.
         """
-        rosters = self._recall(_ROSTERS)
+        rosters = {} if first else self._recall(_ROSTERS)
         if not rosters:
             times = {_FIRST: int(self._now()), _RESTORED: self._peers().restored}
             self._remember(_AGREED, times)
@@ -344,14 +344,13 @@ class RoundPolicy:
         it lost what it had, since that was masked.
         """
         self._follow_log()
-        times, restored = self._recall(_AGREED), self._peers().restored
-        if restored in ("", times.get(_RESTORED, "")):
+        restored = self._peers().restored
+        if restored in ("", self._recall(_AGREED).get(_RESTORED, "")):
             raise UnsafeRoundError(
                 "the server asks for another request in place of one that may be in a sum which it "
                 "has seen, as if it had been restored from a backup since, but its log does not "
                 "show that: nothing is taken back or sent. Ask its operator"
             )
-        self._remember(_AGREED, times | {_RESTORED: restored})
 
     def _gone(self) -> frozenset[str]:
         """Who takes part in no sum any more."""

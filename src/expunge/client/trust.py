@@ -137,6 +137,7 @@ class Peers:
             if entry["kind"] == "judged":
                 states |= _barred(entry, decisions, states)
             if entry["kind"] == "aggregated":
+                _require_next(entry, applied)
                 applied |= {one["client"]: one["sequence"] for one in entry["clients"]}
             if entry["kind"] == "restored":  # clients send everything anew
                 decisions.clear()
@@ -208,6 +209,15 @@ def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.
         states[name] = "gone" if states.get(name) == "gone" else "going"
     elif kind == "restored":
         states |= {name: "away" for name, state in states.items() if state == "active"}
+
+
+def _require_next(entry: dict[str, Any], applied: Mapping[str, int]) -> None:
+    for one in entry["clients"]:
+        if one["sequence"] <= applied.get(one["client"], 0):
+            raise EvidenceError(
+                f"the log shows request {one['sequence']} of {one['client']} in a sum after a "
+                "later one, or twice: keep away from this server"
+            )
 
 
 _VERDICT = schema.objects(
