@@ -12,6 +12,7 @@ from expunge.client.trust import Peers, trusted
 from expunge.crypto import SigningKey
 from expunge.errors import EvidenceError, FormatError, InputError
 from expunge.evidence.log import Frontier, make_entry
+from support.evidence import aggregated
 
 TIME = "2026-11-15T09:30:00Z"
 KEYS = {
@@ -19,18 +20,6 @@ KEYS = {
     for number, name in enumerate(("a", "b", "c", "other"), start=1)
 }
 D = "0" * 64
-AGGREGATED: dict[str, Any] = {
-    "aggregation": "f" * 32,
-    "added": 5,
-    "deleted": 1,
-    "round": 4,
-    "ledger_before": D,
-    "ledger_after": D,
-    "head": "",
-    "spec": D,
-    "erased_by": TIME,
-    "generation": 2,
-}
 
 
 def enrolled(name: str, key: str | None = None, role: str = "client") -> bytes:
@@ -54,19 +43,16 @@ def read(log: list[bytes], known: Peers | None = None, root: bytes | None = None
     )
 
 
-def aggregated(**sequences: int) -> bytes:
-    members = [
-        {"client": name, "request": D, "sequence": number} for name, number in sequences.items()
-    ]
-    return make_entry("aggregated", TIME, **AGGREGATED | {"clients": members})
+def summed_up(**sequences: int) -> bytes:
+    return make_entry("aggregated", TIME, **aggregated(**sequences))
 
 
 def test_no_number_is_in_a_sum_after_a_later_one() -> None:
-    begin = [enrolled("a"), enrolled("b"), aggregated(a=1, b=1), aggregated(a=2)]
+    begin = [enrolled("a"), enrolled("b"), summed_up(a=1, b=1), summed_up(a=2)]
     assert read(begin).applied == {"a": 2, "b": 1}
     for again in (1, 2):
         with pytest.raises(EvidenceError, match=f"request {again} of a in a sum after a later one"):
-            read([*begin, aggregated(a=again, b=2)])
+            read([*begin, summed_up(a=again, b=2)])
 
 
 def test_all_clients_are_learnt_and_nobody_else() -> None:

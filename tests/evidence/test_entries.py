@@ -12,7 +12,17 @@ from expunge.crypto import Envelope, canonical
 from expunge.errors import FormatError
 from expunge.evidence.log import ENTRY_KINDS, make_entry, read_entry
 from expunge.wire.schema import UNDISCLOSED
-from support.evidence import CLIENT_KEY, FEDERATION, NEW, OLD, SPEC, at, changed, digest
+from support.evidence import (
+    CLIENT_KEY,
+    FEDERATION,
+    NEW,
+    OLD,
+    SPEC,
+    aggregated,
+    at,
+    changed,
+    digest,
+)
 
 D = digest("any")
 CONTENT: dict[str, dict[str, Any]] = {
@@ -27,22 +37,7 @@ CONTENT: dict[str, dict[str, Any]] = {
     "changed": changed(
         "north", 3, added=2, orders=[{"order": "o", "found": 1}], audits=["a"], head=""
     ),
-    "aggregated": {
-        "aggregation": "f" * 32,
-        "clients": [
-            {"client": "north", "sequence": 3, "request": D},
-            {"client": "south", "sequence": 1, "request": D},
-        ],
-        "added": 5,
-        "deleted": 1,
-        "round": 4,
-        "ledger_before": D,
-        "ledger_after": D,
-        "head": "",
-        "spec": SPEC.digest,
-        "erased_by": at(9),
-        "generation": 2,
-    },
+    "aggregated": aggregated(north=3, south=1),
     "voided": {
         "aggregation": "f" * 32,
         "clients": [{"client": "north", "sequence": 3, "request": D}],

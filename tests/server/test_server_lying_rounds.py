@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -330,6 +330,17 @@ def test_what_was_masked_by_an_earlier_version_is_taken_back_after_a_restore(
 # -- a client that stops others, or has the server see what they change ----------------------------
 
 
+@contextmanager
+def a_false_sum() -> Iterator[Circle]:
+    """Eight clients, each of which deletes a sample; c2 has made their sum false."""
+    with circle_of(8) as circle:
+        for name in circle.names:
+            circle.forget(name, [next(iter(circle.held[name]))])
+        with lying(circle, {"c2": negative}):
+            until_voided(circle, 1)
+        yield circle
+
+
 def asks_for_news(circle: Circle, name: str) -> None:
     """And does nothing else."""
     store = circle.stores[name]
@@ -344,11 +355,7 @@ def asks_for_news(circle: Circle, name: str) -> None:
 
 
 def test_who_syncs_and_joins_nothing_is_excluded_in_the_end() -> None:
-    with circle_of(8) as circle:
-        for name in circle.names:
-            circle.forget(name, [next(iter(circle.held[name]))])
-        with lying(circle, {"c2": negative}):
-            until_voided(circle, 1)
+    with a_false_sum() as circle:
         honest = [name for name in circle.names if name != "c2"]
         for _ in range(12):  # thrice the time after which the silent are excluded
             asks_for_news(circle, "c2")
@@ -361,11 +368,7 @@ def test_who_syncs_and_joins_nothing_is_excluded_in_the_end() -> None:
 
 def test_who_comes_and_joins_is_not_excluded_for_a_moment_of_absence() -> None:
     """A liar that has kept its row waiting for long joins when one of the others is away."""
-    with circle_of(8) as circle:
-        for name in circle.names:
-            circle.forget(name, [next(iter(circle.held[name]))])
-        with lying(circle, {"c2": negative}):
-            until_voided(circle, 1)
+    with a_false_sum() as circle:
         row = {name for name, _ in row_of(circle, "c2")}
         victim, *mates = sorted(row - {"c2"})
         others = [name for name in circle.names if name not in row]
@@ -392,11 +395,7 @@ def test_who_comes_and_joins_is_not_excluded_for_a_moment_of_absence() -> None:
 
 def test_a_row_that_is_aborted_each_time_takes_turns_with_the_others() -> None:
     """The liar joins first, and masks nothing."""
-    with circle_of(8) as circle:
-        for name in circle.names:
-            circle.forget(name, [next(iter(circle.held[name]))])
-        with lying(circle, {"c2": negative}):
-            until_voided(circle, 1)
+    with a_false_sum() as circle:
         row = {name for name, _ in row_of(circle, "c2")}
         others = [name for name in circle.names if name not in row]
         for _ in range(30):
@@ -423,11 +422,7 @@ def row_of(circle: Circle, name: str) -> frozenset[tuple[str, int]]:
 
 def test_who_cannot_use_a_parcel_is_not_excluded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the sums with and without it, an honest server would see its part."""
-    with circle_of(8) as circle:
-        for name in circle.names:
-            circle.forget(name, [next(iter(circle.held[name]))])
-        with lying(circle, {"c2": negative}):
-            until_voided(circle, 1)
+    with a_false_sum() as circle:
         true = parcels.deal
 
         def deal(roster: Roster, kept: Any, name: str) -> parcels.Dealt:

@@ -76,6 +76,27 @@ class Log:
         return Logged.of(self.entries[index], index, merkle.inclusion_proof(index, size, self))
 
 
+def aggregated(**sequences: int) -> dict[str, Any]:
+    """The fields of an `aggregated` entry, of requests with these numbers, by client."""
+    nothing = "0" * 64
+    return {
+        "aggregation": "f" * 32,
+        "clients": [
+            {"client": name, "request": nothing, "sequence": number}
+            for name, number in sequences.items()
+        ],
+        "added": 5,
+        "deleted": 1,
+        "round": 4,
+        "ledger_before": nothing,
+        "ledger_after": nothing,
+        "head": "",
+        "spec": SPEC.digest,
+        "erased_by": at(9),
+        "generation": 2,
+    }
+
+
 def changed(client: str, sequence: int, **more: Any) -> dict[str, Any]:
     """The fields of a `changed` entry."""
     name = f"{client} {sequence}"
