@@ -158,6 +158,15 @@ def test_the_decision_to_send_few_outlives_a_round_that_comes_to_nothing(circle:
     circle.check_whole()
 
 
+def test_what_is_left_of_a_request_that_was_put_back_goes_out_at_once_too(circle: Circle) -> None:
+    ids = circle.add("c0", FEWEST)
+    assert circle.sync("c0").waiting  # composed, and waits for others
+    circle.forget("c0", ids[:2])
+    assert circle.sync("c0", at_once=True).backlog is None
+    circle.go()
+    assert not circle.stores["c0"].status().adding
+
+
 def test_leaving_goes_out_at_once(circle: Circle) -> None:
     circle.add("c0", 1)
     circle.stores["c0"].leave()

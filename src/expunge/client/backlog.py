@@ -23,8 +23,9 @@ from expunge.wire.payloads import ORDER_DAYS
 
 _SHARE = 4  # a deletion may wait for others as long as this part of its order's time, one in four
 _DAY = 86400
-_PENDING = "sequence IS NULL AND state IN ('adding', 'deleting')"
-_EXPEDITE = f"UPDATE samples SET due = min(?1, coalesce(due, ?1)) WHERE {_PENDING}"  # noqa: S608 - our own words
+_CHANGING = "state IN ('adding', 'deleting')"
+_PENDING = f"sequence IS NULL AND {_CHANGING}"
+_EXPEDITE = f"UPDATE samples SET due = min(?1, coalesce(due, ?1)) WHERE {_CHANGING}"  # noqa: S608 - our own words
 _BEFORE_ORDER = (
     "slot IN (SELECT slot FROM order_samples JOIN orders ON order_id = id "
     "WHERE answered = 0 AND orders.due > ?)"
@@ -97,7 +98,9 @@ def read_backlog(database: Database, *, fewest: int, now: float, masked: bool) -
 
 
 def expedite(changes: Database, now: float) -> None:
-    """Let everything pending wait no longer; within a transaction of the caller."""
+    """Let everything pending wait no longer, also if a request that it is in is put back; within a
+    transaction of the caller.
+    """
     changes.run(
         _EXPEDITE,
         (int(now),),
