@@ -50,7 +50,7 @@ _COMMANDS = {  # in the order in which they are first needed
     ),
     "arbiter": LazyCommand(
         "expunge.cli.arbiter:arbiter",
-        "Arbiter commands: find out whose statistics made a masked sum false.",
+        "Arbiter commands: find out which client made a masked sum false.",
     ),
     "aggregator": LazyCommand(
         "expunge.cli.aggregator:aggregator",
