@@ -307,7 +307,7 @@ def test_a_liar_that_behaves_in_its_row_holds_up_nobody() -> None:
 
 def test_a_liar_that_behaves_in_its_row_each_time_is_named_in_the_end() -> None:
     """Three false sums are cut into rows; the clients of the fourth open their parts at once."""
-    with circle_of(8) as circle:
+    with circle_of(6, replace(RULES, fewest=2)) as circle:
         for lies in range(1, MOST_UNEXPLAINED + 2):
             circle.everybody_adds()
             with lying(circle, {"c4": negative}):

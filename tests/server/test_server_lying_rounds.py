@@ -359,7 +359,7 @@ def test_who_syncs_and_joins_nothing_is_excluded_in_the_end() -> None:
         honest = [name for name in circle.names if name != "c2"]
         for _ in range(12):  # thrice the time after which the silent are excluded
             asks_for_news(circle, "c2")
-            circle.go(*honest, passes=10)
+            circle.go(*honest, passes=4)
             circle.federation.clock.now += RULES.set_aside_after // 4
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c2"]]
         assert not any(circle.stores[name].status().deleting for name in honest)
@@ -376,7 +376,7 @@ def test_who_comes_and_joins_is_not_excluded_for_a_moment_of_absence() -> None:
         for _ in range(8):
             asks_for_news(circle, "c2")
             circle.everybody_adds(*others)
-            circle.go(*honest, passes=8)
+            circle.go(*honest, passes=4)
             circle.federation.clock.now += RULES.set_aside_after // 4 - 5
         for _ in range(3):  # a round of the others ends, and nobody has joined another
             circle.everybody_adds(*others)
