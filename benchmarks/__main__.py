@@ -8,7 +8,6 @@ import os
 import platform
 import sys
 import tracemalloc
-import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,10 +16,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 from scipy import linalg
-from sklearn.linear_model import Ridge
 
 import expunge
-from benchmarks import aggregation, carriers, service, startup, systems, tree
+from benchmarks import aggregation, carriers, deletions, service, startup, systems, tree
 from benchmarks.data import Data, load
 from benchmarks.measure import Row, at_least, at_most, in_turns, progress, table, wrapped
 from expunge.solvers.float64 import FloatWoodburySolver
@@ -178,40 +176,6 @@ def variants(data: Data) -> Iterator[Row]:
         )
 
 
-def refits(data: Data) -> Iterator[Row]:
-    """One deletion with a certified head against refitting scikit-learn's Ridge on 50,000 x
-    1,281.
-    """
-    spec = expunge.Spec(dim=1280, labels=_LABELS)
-    statistics = expunge.Statistics.of(spec, data.features, data.labels)
-    targets = np.eye(10)[data.labels]
-    for kind in (np.float64, np.float32):
-        progress(f"one deletion against Ridge refitted in {np.dtype(kind).name}")
-        rows, wanted = augmented(data.features, 1280).astype(kind), targets.astype(kind)
-        stream = _stream(expunge.WoodburySolver(spec, statistics), data.features, data.labels)
-        model = Ridge(alpha=1.0, solver="cholesky", fit_intercept=False)
-        timings = in_turns(partial(next, stream), partial(model.fit, rows, wanted), 4, 4)
-        row = at_least(
-            "one deletion and certified head (B), 50,000 x 1,281",
-            f'Ridge(solver="cholesky") refit, {np.dtype(kind).name}',
-            40.0,
-            timings,
-        )
-        yield (
-            row
-            if kind is np.float64
-            else Row(
-                row.what,
-                row.against,
-                row.ours,
-                row.theirs,
-                "(for information)",
-                holds=True,
-                faster=True,
-            )
-        )
-
-
 def memory(data: Data) -> Iterator[Row]:
     """The peak memory of a solve against what the ledger itself takes."""
     for dim in (767, 1280):
@@ -239,15 +203,14 @@ def memory(data: Data) -> Iterator[Row]:
 def core(data: Data) -> tuple[str, list[Row]]:
     """Statistics, heads and deletions in one process."""
     rows: list[Row] = []
-    for group in (grams, heads, float_woodbury, variants, refits, memory):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ridge in float32 warns of its own conditioning
-            rows += group(data)
+    for group in (grams, heads, float_woodbury, variants, memory):
+        rows += group(data)
     return "", rows
 
 
 PARTS = {
     "core": core,
+    "deletions": deletions.report,
     "service": service.report,
     "aggregation": aggregation.report,
     "tree": tree.report,

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 import expunge
 from expunge import ExactRidgeClassifier, ExactRidgeRegressor, Grid, estimators
-from expunge.solvers import base
+from expunge.solvers import following
 from support.estimators import SOLVERS, classification, published, regression, state
 
 
@@ -282,8 +282,8 @@ def test_a_stream_is_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
         solved.append(1)
         return certified(*arguments)
 
-    certified = base.certified
-    monkeypatch.setattr(base, "certified", counted)
+    certified = following.certified
+    monkeypatch.setattr(following, "certified", counted)
     X, y = regression(30)
     model = ExactRidgeRegressor(grid=Grid(), label_grid=Grid())
     for row in range(30):

@@ -19,7 +19,8 @@ from expunge import CholeskySolver, Grid, Spec, Statistics, WoodburySolver, solv
 from expunge.errors import ExpungeError, ImpossibleDeletionError, SolveError
 from expunge.ridge.encoding import integer_rows
 from expunge.solvers.base import Change, ExactSolver
-from expunge.solvers.factor import CholeskyFactor, Downdate, downdate, minors_are_safe
+from expunge.solvers.factor import CholeskyFactor, Downdate, downdate
+from expunge.solvers.minors import minors_are_safe
 from expunge.solvers.system import RidgeSystem
 from support.oracle import gram_of, is_positive_semidefinite, of_statistics
 

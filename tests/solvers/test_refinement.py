@@ -19,8 +19,8 @@ from expunge import Grid, Spec, Statistics
 from expunge.errors import NotAGramError, UndecidableTieError
 from expunge.exact import wide
 from expunge.ridge.encoding import Rows, Targets, integer_rows
-from expunge.solvers.base import Change, trace_of
 from expunge.solvers.certify import Preconditioner, certified
+from expunge.solvers.change import Change, trace_of
 from expunge.solvers.factor import CholeskyFactor, proven_floor
 from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
 from expunge.solvers.refinement import Proposal, Refinement

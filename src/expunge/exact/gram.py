@@ -79,6 +79,7 @@ def digits_of(
 
 
 _FEW = 4  # rows; above this a product of matrices is faster than as many outer squares
+_MOST_FEW = 256  # rows that came a few at a time, and wait to be multiplied together
 
 
 class GramSum:
@@ -86,7 +87,7 @@ class GramSum:
     triangle.
 
     For two digits three symmetric products do: the cross term is (q1 + q0)'(q1 + q0) - q1'q1 -
-    q0'q0.
+    q0'q0. Rows that come a few at a time wait as they are.
     """
 
     def __init__(self, width: int) -> None:
@@ -95,10 +96,8 @@ class GramSum:
         self._products: list[
             Float
         ] = []  # of q0, q1 and q0 + q1; the last two only once a second digit has been seen
-        self._squares: list[
-            Float
-        ] = []  # the same of single rows, packed: for a few rows half the memory to go through
-        self._touched: list[list[Float]] = []  # which of the two are not zero
+        self._has_products = False  # whether they are not zero
+        self._few = _FewRows(width)
         self._budget = 0.0  # the largest sum of absolute products that any of them may hold
         self._both = np.empty((0, width))  # scratch
 
@@ -116,28 +115,33 @@ class GramSum:
                 len(block) * worst > blas.EXACT_LIMIT - self._budget
             ):  # the sum of the two might be rounded, this is not
                 self.drain(target)
-            self._accumulate(block, sign)
+            if len(block) > _FEW:
+                self._accumulate(block, sign)
+            else:
+                self._few.append(block, sign)
+                if self._few.count > _MOST_FEW - _FEW:
+                    self._multiply_few()
             self._budget += len(block) * worst
+
+    def _multiply_few(self) -> None:
+        for sign in (1, -1):
+            block = self._few.of_sign(sign)
+            if len(block):
+                self._accumulate(block, sign)
+        self._few.count = 0
 
     def _accumulate(self, block: Digits, sign: int) -> None:
         parts = [*block.parts, self._sum(block)] if len(block.parts) == 2 else block.parts
-        few = len(block) <= _FEW
-        sums = self._squares if few else self._products
-        if not any(sums is touched for touched in self._touched):
-            self._touched.append(sums)
-        shape = (blas.packed_length(self._width),) if few else (self._width, self._width)
+        sums = self._products
+        self._has_products = True
         if not sums:
-            sums += [np.zeros(shape) for _ in parts]
+            sums += [np.zeros((self._width, self._width)) for _ in parts]
         elif len(sums) < len(parts):  # so far q1 = 0, so q0 + q1 = q0
-            sums += [np.zeros(shape), sums[0].copy()]
+            sums += [np.zeros((self._width, self._width)), sums[0].copy()]
         if len(parts) < len(sums):  # q1 = 0, so q0 + q1 = q0
             parts, sums = [parts[0], parts[0]], [sums[0], sums[2]]
         for part, total in zip(parts, sums, strict=True):
-            if few:
-                for row in part:
-                    blas.add_packed_square(row, total, sign)
-            else:
-                blas.add_gram(part, total, sign)
+            blas.add_gram(part, total, sign)
 
     def _sum(self, block: Digits) -> Float:
         if len(self._both) < len(block):
@@ -149,19 +153,59 @@ class GramSum:
 
     def drain(self, target: wide.Wide) -> None:
         """target += what has been added up so far, which is then zero."""
-        if self._budget == 0.0:
-            return
-        for sums in self._touched:
-            packed = (
-                sums
-                if sums is self._squares
-                else [blas.packed_from_upper(product) for product in sums]
-            )
-            add_digit_products(target, packed)
-            for total in sums:
+        if self._few.count > _FEW or self._has_products:
+            self._multiply_few()
+        if self._few.count:
+            add_digit_products(target, self._few.squares())
+            self._few.count = 0
+        if self._has_products:
+            add_digit_products(target, [blas.packed_from_upper(one) for one in self._products])
+            for total in self._products:
                 total.fill(0.0)
-        self._touched.clear()
+            self._has_products = False
         self._budget = 0.0
+
+
+class _FewRows:
+    """Rows that were added and deleted, as two digits each."""
+
+    def __init__(self, width: int) -> None:
+        self.count = 0
+        self._digits = np.empty((2, 0, width))
+        self._signs = np.empty(0)
+
+    def append(self, rows: Digits, sign: int) -> None:
+        end = self.count + len(rows)
+        if end > len(self._signs):
+            room = min(max(2 * len(self._signs), _FEW, end), _MOST_FEW)
+            larger = np.empty((2, room, self._digits.shape[2]))
+            larger[:, : self.count] = self._digits[:, : self.count]
+            self._digits, self._signs = larger, np.resize(self._signs, room)
+        self._digits[0, self.count : end] = rows.parts[0]
+        self._digits[1, self.count : end] = rows.parts[1] if len(rows.parts) == 2 else 0.0
+        self._signs[self.count : end] = sign
+        self.count = end
+
+    def _parts(self, chosen: NDArray[np.bool_]) -> list[Float]:
+        """The digits of these rows; a second one only if it is not zero throughout."""
+        low, high = (np.ascontiguousarray(part[: self.count][chosen]) for part in self._digits)
+        return [low, high] if high.any() else [low]
+
+    def of_sign(self, sign: int) -> Digits:
+        """Those that were added, or those that were deleted."""
+        parts = self._parts(self._signs[: self.count] == sign)
+        return Digits(parts, [_RADIX / 2] * len(parts))
+
+    def squares(self) -> list[Float]:
+        """The products of q0, or of q0, q1 and q0 + q1, packed."""
+        parts = self._parts(np.ones(self.count, dtype=bool))
+        if len(parts) == 2:
+            parts.append(parts[0] + parts[1])
+        found = [np.zeros(blas.packed_length(self._digits.shape[2])) for _ in parts]
+        for part, total in zip(parts, found, strict=True):
+            for row, sign in zip(part, self._signs, strict=False):
+                blas.add_packed_square(row, total, float(sign))
+        return found
 
 
 def add_digit_products(target: wide.Wide, products: list[Float]) -> None:

@@ -9,6 +9,8 @@ known to fit.
 
 from __future__ import annotations
 
+import copy
+import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from expunge.exact.grid import DIGIT_BITS
 Float = NDArray[np.float64]
 
 _WORD_BITS = 32
+_LEADING_BITS = 23
+_MOST_DIGIT_BITS = 19  # of a column: a digit times 42 bits must fit 62
 
 
 class SymmetricWords:
@@ -87,6 +91,74 @@ class SymmetricWords:
                 wide.add_shifted(
                     target, part, shift + _WORD_BITS * index + self.digit_bits * position
                 )
+
+
+class LeadingBits:
+    """A symmetric matrix of 128-bit integers (packed upper triangle) for products of which the
+    leading 46 bits are exact and the rest is rounded.
+
+    A = high * 2^high_shift + low * 2^low_shift + rest: `high` has 24 bits with its sign and `low`
+    23, so that their products with integers of up to 2^digit_bits are error-free. `rest` is
+    rounded to float64.
+    """
+
+    def __init__(self, packed: wide.Wide, size: int) -> None:
+        blas.require_exact()
+        bits = wide.largest_bits(packed)  # and a sign
+        self.high_shift = max(bits - _LEADING_BITS, 0)
+        self.low_shift = max(self.high_shift - _LEADING_BITS, 0)
+        self.digit_bits = min(
+            _MOST_DIGIT_BITS, 53 - _LEADING_BITS - int(size - 1).bit_length()
+        )  # size * 2^23 * 2^digit_bits <= 2^53
+        high = wide.bits_of(
+            packed, self.high_shift, self.high_shift + _LEADING_BITS + 1, signed=True
+        )
+        self._high = blas.upper_from_packed(size, high.astype(np.float64))
+        self._low: Float | None = None
+        self._rest: Float | None = None
+        self.rest_norm = 0.0  # at least the Frobenius norm of the rest
+        self.rest_error = 0.0  # and of what rounding it to float64 has changed
+        if self.low_shift < self.high_shift:
+            low = wide.bits_of(packed, self.low_shift, self.high_shift)
+            self._low = blas.upper_from_packed(size, low.astype(np.float64))
+        if self.low_shift:
+            first = max(0, self.low_shift - 53)
+            rest = np.ldexp(wide.bits_of(packed, first, self.low_shift).astype(np.float64), first)
+            self._rest = blas.upper_from_packed(size, rest)
+            self.rest_norm = math.sqrt(2.0) * blas.norm(rest) * (1 + 2.0**-20)
+            self.rest_error = size * 2.0**first if first else 0.0
+
+    def leading_products(self, digits: Float) -> list[tuple[wide.Int64, int]]:
+        """The products of `high` and `low` with integers of up to 2^digit_bits, exactly; each with
+        its shift.
+        """
+        found = [(blas.symmetric_multiply(self._high, digits).astype(np.int64), self.high_shift)]
+        if self._low is not None:
+            low = blas.symmetric_multiply(self._low, digits)
+            found.append((low.astype(np.int64), self.low_shift))
+        return found
+
+    def rest_times(self, right: Float) -> Float:
+        """The product of the rest with some columns, in float64.
+
+        It is off by at most ((size + 8) 2^-53 rest_norm + rest_error) times the columns' norms.
+        """
+        if self._rest is None:
+            return np.zeros_like(right)
+        return blas.symmetric_multiply(self._rest, right)
+
+    def deeper(self) -> LeadingBits | None:
+        """The rest alone, with 23 more of its bits exact; None if there is no rest."""
+        if self._rest is None:
+            return None
+        part = copy.copy(self)
+        part.high_shift, part.low_shift = max(self.low_shift - _LEADING_BITS, 0), 0
+        part._low = None
+        with np.errstate(all="ignore"):  # entries below the diagonal are arbitrary
+            part._high = np.floor(np.ldexp(self._rest, -part.high_shift))
+            part._rest = self._rest - np.ldexp(part._high, part.high_shift)
+        part.rest_norm = len(part._rest) * 2.0**part.high_shift
+        return part
 
 
 def rows_times(rows: Digits, right: wide.Wide, limbs: int) -> wide.Wide:

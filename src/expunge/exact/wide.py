@@ -263,20 +263,31 @@ def digits(value: Wide, bits: int) -> list[Float]:
     no carries.
     """
     count = -(-(largest_bits(value) + 1) // bits)
-    source = extended(value, max(len(value), (count * bits) // _LIMB + 1))
-    result: list[Float] = []
-    for low in range(0, count * bits, bits):
-        limb, offset = divmod(low, _LIMB)
-        part = source[limb] >> np.uint64(offset)
-        if offset + bits > _LIMB:
-            part |= source[limb + 1] << np.uint64(_LIMB - offset)
-        part <<= np.uint64(_LIMB - bits)
-        last = low + bits == count * bits
-        result.append(
-            (
-                part.view(np.int64) >> (_LIMB - bits) if last else part >> np.uint64(_LIMB - bits)
-            ).astype(np.float64)
-        )
+    last = (count - 1) * bits
+    return [
+        bits_of(value, low, low + bits, signed=low == last).astype(np.float64)
+        for low in range(0, count * bits, bits)
+    ]
+
+
+def bits_of(value: Wide, low: int, high: int, *, signed: bool = False) -> Int64:
+    """The bits from `low` up to `high`, of which there are at most 63, as integers of their own.
+
+    They are not negative, unless `signed`: then the highest of them counts as a sign. Beyond the
+    width of the value, its sign is repeated.
+    """
+    limb, offset = divmod(low, _LIMB)
+    source = extended(value, max(len(value), (high - 1) // _LIMB + 1))
+    part = source[limb] >> np.uint64(offset)
+    if offset and high > (limb + 1) * _LIMB:
+        part |= source[limb + 1] << np.uint64(_LIMB - offset)
+    spare = np.uint64(_LIMB - (high - low))
+    part <<= spare
+    if not signed:
+        part >>= spare
+    result: Int64 = part.view(np.int64)
+    if signed:
+        result >>= np.int64(spare)
     return result
 
 

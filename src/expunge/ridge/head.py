@@ -52,7 +52,8 @@ class Diagnostics:
         About the trace of H = S + gamma I over its proven smallest eigenvalue, which is above the
         condition number.
     contraction : float
-        The worst factor by which a refinement step shrank the residual.
+        The worst factor by which a refinement step shrank the residual; 0 for a head that was moved
+        row by row, and not refined.
     refinement_steps : int
         Corrections that were applied exactly, for this head.
     digits : int

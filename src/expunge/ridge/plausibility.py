@@ -6,15 +6,19 @@ had been added.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from expunge.exact import blas, wide
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
 
+Float = NDArray[np.float64]
+
+_ROWS = 64  # rows of a matrix that are looked at together
 _CLOSE = (
     1.0 - 2.0**-30
 )  # float64 screens the minors; those this close to zero are decided by integers
@@ -87,17 +91,37 @@ def _label_problem(statistics: Statistics | Sums) -> str | None:
 def _minor_problem(statistics: Statistics | Sums, diagonal: list[int]) -> str | None:
     """The squared product of two features cannot exceed the product of their squares."""
     width = statistics.spec.width
-    starts = blas.packed_diagonal(width).tolist()
-    approximate = np.abs(wide.to_float(statistics.gram))
-    roots = np.sqrt(approximate[starts])
-    for row, start in enumerate(starts):
-        mixed_row = approximate[start : start + width - row]  # a zero is exact, and can do no harm
-        close = np.flatnonzero((mixed_row > 0.0) & (mixed_row >= _CLOSE * roots[row] * roots[row:]))
-        for offset in close[close > 0].tolist():
-            mixed = wide.to_ints(statistics.gram[:, start + offset : start + offset + 1])[0]
-            if mixed * mixed > diagonal[row] * diagonal[row + offset]:
-                return f"features {row} and {row + offset} would be correlated by more than 1"
+    upper = blas.upper_from_packed(width, wide.to_float(statistics.gram))
+    starts = blas.packed_diagonal(width)
+    roots = np.sqrt(np.abs(upper.diagonal()) * _CLOSE)
+    for row, column in close_pairs(upper, roots):
+        place = int(starts[row]) + column - row
+        mixed = wide.to_ints(statistics.gram[:, place : place + 1])[0]
+        if mixed * mixed > diagonal[row] * diagonal[column]:
+            return f"features {row} and {column} would be correlated by more than 1"
     return None
+
+
+def close_pairs(upper: Float, roots: Float, off: Float | None = None) -> Iterator[tuple[int, int]]:
+    """The pairs i < j of a symmetric matrix with |A_ij| >= roots_i roots_j; a block of rows at a
+    time. Entries may be off by off_i off_j; if they are not, a zero is exact, and can do no harm.
+    """
+    above = np.triu(np.ones((_ROWS, _ROWS), dtype=bool), 1)
+    for start in range(0, len(roots), _ROWS):
+        rows = min(_ROWS, len(roots) - start)
+        block = slice(start, start + rows)
+        entries = np.abs(upper[block, start:])
+        allowed = np.multiply.outer(roots[block], roots[start:])
+        if off is not None:
+            allowed -= np.multiply.outer(off[block], off[start:])
+        close = entries >= allowed
+        close[:, :rows] &= above[:rows, :rows]  # entries below the diagonal are arbitrary
+        if not close.any():
+            continue
+        if off is None:
+            close &= entries > 0.0
+        for row, column in np.argwhere(close).tolist():
+            yield start + row, start + column
 
 
 def _intercept_problem(statistics: Statistics | Sums, corner: int) -> str | None:

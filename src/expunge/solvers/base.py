@@ -1,15 +1,12 @@
-"""ExactSolver: what Variant A and Variant B share: the ledger of sums, its exact system, the proof
-behind the bound.
+"""ExactSolver: what a user of Variant A or Variant B calls.
 
 A solver's sums, caches and scratch memory change together, so it takes one caller at a time
-(`exclusive`). A `Change` is rows to be added or deleted, in the forms that its caches follow.
+(`exclusive`).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from threading import RLock
 from typing import Any, TypeVar, cast
@@ -22,12 +19,10 @@ from expunge.errors import (
     ImpossibleDeletionError,
     InputError,
     InterruptedChangeError,
-    NotAGramError,
     ShapeError,
     SpecMismatchError,
 )
-from expunge.exact import blas, wide
-from expunge.exact.gram import Digits, digits_of
+from expunge.exact import blas
 from expunge.ridge.encoding import (
     Rows,
     check_lost_columns,
@@ -43,10 +38,10 @@ from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums, require_room
 from expunge.ridge.tables import Matrix, readable_again
-from expunge.solvers.certify import Preconditioner, certified, require_possible, with_diagnostics
-from expunge.solvers.factor import Downdate, Proof, downdate, minors_are_safe, proven_floor
-from expunge.solvers.refinement import Refinement
-from expunge.solvers.system import RidgeSystem, is_well_conditioned, require_well_conditioned
+from expunge.solvers.change import Change
+from expunge.solvers.factor import Downdate
+from expunge.solvers.following import REMEDY, FollowedSums
+from expunge.solvers.system import is_well_conditioned, require_well_conditioned
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -70,35 +65,7 @@ def exclusive(method: Method) -> Method:
 Float = NDArray[np.float64]
 
 
-class Change:
-    """Rows as digits, as float64 values and with wide integer targets; `trace` is that of their
-    Gram, as an integer.
-    """
-
-    def __init__(self, spec: Spec, rows: Rows) -> None:
-        self.digits: Digits = digits_of(rows.integers, spec.grid.digits, rows.largest)
-        self.values: Float = np.ldexp(rows.integers, -spec.grid.fraction_bits)
-        self.targets: wide.Wide = rows.targets.integers.astype(np.int64).view(np.uint64)[None]
-        self.trace = trace_of(rows)
-
-
-def trace_of(rows: Rows) -> int:
-    """The trace of the rows' Gram, as an integer; each row's part fits 64 bits for any width."""
-    high, low = np.divmod(rows.integers.astype(np.int64), 1 << 21)
-
-    def total(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
-        return sum(np.einsum("ij,ij->i", left, right).tolist())
-
-    return (total(high, high) << 42) + (total(high, low) << 22) + total(low, low)
-
-
-_REMEDY = (
-    "nothing was deleted. Delete only samples that were added, with the features and labels "
-    "they were added with"
-)
-
-
-class ExactSolver(ABC):
+class ExactSolver(FollowedSums):
     """Adds and deletes samples and publishes the head of what is retained.
 
     Law: after any stream of adds and deletes, `statistics` and `head()` are, bit for bit, those of
@@ -116,27 +83,15 @@ class ExactSolver(ABC):
         What is retained at the beginning; nothing if it is left out.
     """
 
-    method: str
-
     def __init__(self, spec: Spec, statistics: Statistics | None = None) -> None:
         if not isinstance(spec, Spec):
             raise InputError(
                 f"{type(self).__name__} takes a Spec first (and statistics second), got "
                 f"{type(spec).__name__}"
             )
+        super().__init__(spec)
         self._lock = RLock()
-        self._torn = False
-        self._sums = Sums(spec)
-        self._by_construction = True  # only ever added to: then S is a Gram, and no proof is needed
-        self._trace = 0  # of S, in units of 2^(-2 fraction_bits); part of the truth
-        self._system: RidgeSystem | None = None
-        self._refinement: Refinement | None = None
-        self._floor: float | None = None  # proven lower bound on the smallest eigenvalue of H
-        self._head: Head | None = None
-        self._statistics: Statistics | None = None
         self._feature_names: tuple[str, ...] | None = None
-        self.factorisations = 0
-        self.resets = 0
         if statistics is not None:
             self.add_statistics(statistics)
 
@@ -150,11 +105,6 @@ class ExactSolver(ABC):
             f"<{type(self).__name__} of {self.count} samples, {self.spec.width} features, "
             f"gamma={self.spec.gamma:g}>"
         )
-
-    @property
-    def spec(self) -> Spec:
-        """The Spec that the head is solved under; only `amend` changes it."""
-        return self._sums.spec
 
     @property
     def count(self) -> int:
@@ -175,6 +125,7 @@ class ExactSolver(ABC):
     def statistics(self) -> Statistics:
         """The Statistics of what is retained: those of retraining, bit for bit."""
         if self._statistics is None:
+            self._settle()
             self._statistics = Statistics.snapshot(
                 self._sums, by_construction=self._by_construction
             )
@@ -189,7 +140,7 @@ class ExactSolver(ABC):
         Sums
             To be read and not changed, and only until the next change.
         """
-        self._sums.settle()
+        self._settle()
         return self._sums
 
     # -- changes -----------------------------------------------------------------------------------
@@ -269,10 +220,14 @@ class ExactSolver(ABC):
             return
         change = Change(self.spec, rows)
         with self._changing():
+            stream = self._ready_stream(len(rows))
             self._changed()
+            if stream is not None and isinstance(self._streamed(stream, change, 1), Downdate):
+                self._give_up_stream()
             self._sums.change(rows, 1)
             self._trace += change.trace
-            self._follow(change, 1)
+            if self._stream is None:
+                self._follow(change, 1)
 
     @exclusive
     def delete(self, features: Any, labels: Any = None) -> None:
@@ -356,7 +311,7 @@ class ExactSolver(ABC):
         counts = self._sums.class_counts - rows.targets.class_counts
         problem = count_problem(self.spec, self._sums.count - len(rows), counts.tolist())
         if problem is not None:
-            raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
+            raise ImpossibleDeletionError(f"{problem}; {REMEDY}")
         self._delete_unless_impossible(rows)
 
     @exclusive
@@ -421,6 +376,7 @@ class ExactSolver(ABC):
         self._require_spec(statistics)
         gone = statistics.under(self.spec)
         require_room(self.count - gone.count)
+        self._end_stream()
         self._system = self._refinement = (
             None  # caches, in whose place the proof below will need memory
         )
@@ -429,7 +385,7 @@ class ExactSolver(ABC):
             try:
                 problem = problem_with(self._sums)
                 if problem is not None:
-                    raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
+                    raise ImpossibleDeletionError(f"{problem}; {REMEDY}")
                 proof = self._proof_after_deletion()
             except ExpungeError:
                 self._sums.merge(gone, 1)
@@ -468,13 +424,13 @@ class ExactSolver(ABC):
             )
         with self._changing():
             self._changed()
+            self._end_stream()
             self._refinement = None
             if spec.gamma != self.spec.gamma:
                 self._floor = None
                 self._drop_preconditioner()
             if self._system is not None:
-                self._system.spec = spec
-                self._system.set_gamma(spec.gamma)
+                self._system.set_gamma(spec)
             self._sums.grow(spec)
 
     # -- the head ----------------------------------------------------------------------------------
@@ -510,32 +466,18 @@ class ExactSolver(ABC):
                 self._require_possible()  # first, as `solve` does
                 require_well_conditioned(self.spec, self._trace)
             try:
-                preconditioner, floor = self._preconditioner(), self._ready_floor()
-                head, diagnostics = certified(self._ready_refinement(), preconditioner, floor)
+                self._head = self._streamed_head() or self._certified_head()
             except ExpungeError:
                 raise
             except BaseException:  # an interrupt may have torn iterate and residual apart
                 self._drop_caches()
                 raise
-            self.resets += preconditioner.renewals
-            self._head = with_diagnostics(
-                head, diagnostics, self.method, self.factorisations, self.resets
-            )
         return self._head
-
-    # -- caches ------------------------------------------------------------------------------------
-
-    @property
-    def _most_rows(self) -> int:
-        """Batches larger than this are changed by their statistics: following rows would cost more
-        than starting over.
-        """
-        return max(16, self.spec.width // 4)
 
     @property
     def _living(self) -> NDArray[np.bool_]:
         """Which features are not zero throughout what is retained."""
-        self._sums.settle()
+        self._settle()
         diagonal = self._sums.gram[:, blas.packed_diagonal(self.spec.width)[: self.spec.dim]]
         return np.asarray(diagonal.any(axis=0))
 
@@ -559,184 +501,3 @@ class ExactSolver(ABC):
                 "these statistics belong to another spec: "
                 f"{self.spec.difference(statistics.spec)}. Make them under the solver's spec"
             )
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Around every change: any interruption, other than a refusal that restored everything,
-        makes the solver unusable.
-        """
-        try:
-            yield
-        except ExpungeError:
-            raise
-        except BaseException:
-            self._torn = True
-            raise
-
-    def _drop_caches(self) -> None:
-        self._system = None
-        self._refinement = None
-        self._drop_preconditioner()
-
-    def _changed(self) -> None:
-        self._head = None
-        self._statistics = None
-
-    def _rebuilt(self) -> None:
-        """The sums changed other than by rows: what follows rows must be rebuilt."""
-        self._changed()
-        self._system = None
-        self._refinement = None
-        self._trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
-
-    def _ready_system(self) -> RidgeSystem:
-        system = self._system
-        if (
-            system is None
-            or system.pending_rows > self._most_rows
-            or self._float_copy_is_lost(system)
-        ):
-            return self._fresh_system()
-        return system
-
-    def _float_copy_is_lost(self, system: RidgeSystem) -> bool:
-        """Whether changes since the float copy of S was made have cost it too many of its bits."""
-        return system.pending_rows > 0 and system.gram_error > 2.0**-10 * self.spec.gamma
-
-    def _fresh_system(self) -> RidgeSystem:
-        """The system, rebuilt from the sums unless it is current."""
-        if self._system is None or self._system.pending_rows:
-            self._sums.settle()
-            refinement, self._refinement, self._system = self._refinement, None, None
-            if refinement is None:
-                self._system = RidgeSystem(self.spec, self._sums.gram)
-                return self._system
-            del refinement.system  # free the old one first: memory may not hold two
-            self._system = refinement.system = RidgeSystem(self.spec, self._sums.gram)
-            self._refinement = refinement
-        return self._system
-
-    def _ready_refinement(self) -> Refinement:
-        system = self._ready_system()
-        if self._refinement is None:
-            self._sums.settle()
-            self._refinement = Refinement(system, self._sums.moment)
-        return self._refinement
-
-    def _require_possible(self) -> None:
-        """Refuse sums that were not only added up from samples, and that integers prove to be of no
-        samples.
-        """
-        if self._floor is None and not self._by_construction:
-            self._sums.settle()
-            require_possible(self._sums)
-
-    def _ready_floor(self) -> float:
-        if self._floor is None:
-            self._require_possible()
-            self._floor = (
-                self.spec.gamma if self._by_construction else proven_floor(self._fresh_system())
-            )
-        return self._floor
-
-    def _proof_after_deletion(self) -> tuple[RidgeSystem | None, float | None]:
-        """The system after a deletion by statistics, and the proof that it is positive definite.
-
-        There is neither where the conditioning rule says that float64 could not tell; `head`
-        refuses there anyway.
-        """
-        trace = sum(wide.to_ints(self._sums.gram[:, blas.packed_diagonal(self.spec.width)]))
-        if not is_well_conditioned(self.spec, trace):
-            return None, None
-        system = RidgeSystem(self.spec, self._sums.gram)
-        try:
-            return system, proven_floor(system)
-        except NotAGramError as refusal:
-            raise ImpossibleDeletionError(
-                f"what is left would not be positive definite; {_REMEDY}"
-            ) from refusal
-
-    def _delete_unless_impossible(self, rows: Rows) -> None:
-        """Delete rows whose counts allow it, unless minors or the factorisation prove that
-        impossible.
-        """
-        change = Change(self.spec, rows)
-        verdict = self._judged(change.values)
-        if verdict is Downdate.IMPOSSIBLE:
-            raise ImpossibleDeletionError(f"what is left would not be positive definite; {_REMEDY}")
-        with self._changing():
-            self._delete_judged(rows, change, verdict)
-
-    def _judged(self, values: Float) -> float | Downdate:
-        """What the downdate lemma says of deleting these rows; a stale preconditioner that leaves
-        it open is rebuilt.
-        """
-        floor, system = self._ready_floor(), self._ready_system()
-        preconditioner, least = self._preconditioner(), Proof.of(system).accepted
-        verdict = downdate(system, preconditioner.solve, floor, values, least)
-        if verdict is Downdate.UNDECIDED and not preconditioner.fresh:
-            verdict = downdate(system, preconditioner.renew(), floor, values, least)
-        return verdict
-
-    def _delete_judged(self, rows: Rows, change: Change, verdict: float | Downdate) -> None:
-        """Take the rows out, unless integers or a proof object; then nothing has changed."""
-        system = self._ready_system()
-        self._sums.change(rows, -1)
-        system.change(change.digits, change.values, -1)
-        try:
-            if self._integers_must_decide(rows, system):
-                self._sums.settle()
-                problem = problem_with(self._sums)
-                if problem is not None:
-                    raise ImpossibleDeletionError(f"{problem}; {_REMEDY}")
-            del system  # it is rebuilt for a proof, and memory may not hold two
-            self._floor = (
-                verdict if isinstance(verdict, float) else proven_floor(self._fresh_system())
-            )
-        except ExpungeError as refusal:
-            self._sums.change(rows, 1)
-            # Rebuilt when needed: taking the rows out of float64 and putting them back costs bits
-            self._system = None
-            if isinstance(refusal, NotAGramError):
-                raise ImpossibleDeletionError(
-                    f"what is left would not be positive definite; {_REMEDY}"
-                ) from refusal
-            raise
-        self._by_construction = False
-        self._trace -= change.trace
-        self._changed()
-        self._follow(change, -1, system_changed=True)
-
-    def _integers_must_decide(self, rows: Rows, system: RidgeSystem) -> bool:
-        """Whether a deletion just made needs the exact checks: float64 is in doubt, or the last
-        sample of a kind is gone.
-        """
-        counts = self._sums.class_counts
-        emptied = ((rows.targets.class_counts > 0) & (counts == 0)).any()
-        soft_gone = (
-            int(rows.targets.class_counts.sum()) < len(rows)
-            and int(counts.sum()) == self._sums.count
-        )
-        return self._sums.count == 0 or bool(emptied) or soft_gone or not minors_are_safe(system)
-
-    def _follow(self, change: Change, sign: int, *, system_changed: bool = False) -> None:
-        """Bring the caches along with rows that were added or deleted."""
-        if self._refinement is not None:
-            self._refinement.change(change.digits, change.targets, sign)
-        if self._system is not None and not system_changed:
-            self._system.change(change.digits, change.values, sign)
-        self._absorb(change.values, sign)
-
-    @abstractmethod
-    def _preconditioner(self) -> Preconditioner:
-        """An approximate inverse of the system, made if there is none."""
-
-    @abstractmethod
-    def _absorb(self, values: Float, sign: int) -> None:
-        """Bring the preconditioner along with rows that were added or deleted, or note that it is
-        stale.
-        """
-
-    @abstractmethod
-    def _drop_preconditioner(self) -> None:
-        """Forget the preconditioner."""

@@ -7,20 +7,25 @@ on their rounding errors.
 `downdate` is the downdate lemma with its rounding errors bounded: H - U'U is positive definite
 exactly if M = I - U H^-1 U' is; and then ||(H - U'U)^-1|| <= ||H^-1|| + ||H^-1 U'||^2 /
 lambda_min(M), so a proven bound on the smallest eigenvalue is carried from one deletion to the next
-without a factorisation. `minors_are_safe` screens the 2x2 minors.
+without a factorisation.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas as scipy_blas
 from scipy.linalg import lapack
 
 from expunge.errors import NotAGramError
 from expunge.exact import blas
+from expunge.ridge.spec import Spec
+from expunge.solvers.chain import RankOneChain
 from expunge.solvers.refinement import Propose
 from expunge.solvers.system import UNIT, RidgeSystem
 
@@ -28,51 +33,58 @@ Float = NDArray[np.float64]
 
 _RUNGS = (0.875, 0.5, 0.125)  # of gamma: what a proof tries to show of the smallest eigenvalue
 _LEAST = 2.0**-4  # of gamma: what must be left of it
+_ITERATIONS = 20
 _SMALL_WIDTH = 128  # up to here dpotri would wake threads for nothing
 
 
+class FloatCopy(Protocol):
+    """A system with a float64 copy of S, upper triangle, and what that is off by at most."""
+
+    spec: Spec
+    gram: Float
+    gram_error: float
+    gamma: float
+
+
 class CholeskyFactor:
-    """L with L L' close to H, and the rows added and deleted since; `solve` applies the inverse.
+    """L with L L' close to H, and the rows added and deleted since; `solve` applies the inverse."""
 
-    With U the rows and D their signs, (L L' + U'DU)^-1 = (L L')^-1 - X (D + U X)^-1 X' for X = (L
-    L')^-1 U'.
-    """
-
-    def __init__(self, system: RidgeSystem) -> None:
+    def __init__(self, system: FloatCopy) -> None:
         self._factor = _cholesky(system.gram, system.gamma)
-        width = system.spec.width
-        self._rows, self._columns, self._signs = (
-            np.zeros((0, width)),
-            np.zeros((0, width)),
-            np.zeros(0),
-        )
-        self._small: tuple[Float, NDArray[np.int32]] | None = None  # LU factors of D + U X
+        self._chain = RankOneChain(system.spec.width)
 
     @property
     def followed(self) -> int:
         """How many rows were followed since the factor was made."""
-        return len(self._rows)
+        return self._chain.count
 
-    def follow(self, rows: Float, sign: int) -> None:
-        """Bring the inverse along with rows that were added (sign 1) or deleted (sign -1)."""
-        columns, _ = lapack.dpotrs(self._factor, rows.T, lower=1)
-        self._rows = np.concatenate([self._rows, rows])
-        self._columns = np.concatenate([self._columns, columns.T])
-        self._signs = np.concatenate([self._signs, np.full(len(rows), float(sign))])
-        small = np.diag(self._signs) + blas.multiply(
-            self._rows, np.ascontiguousarray(self._columns.T)
+    def follow(self, rows: Float, sign: int, solved: Float | None = None) -> bool:
+        """Bring the inverse along with rows that were added (sign 1) or deleted (sign -1); false if
+        it is not of use any more.
+
+        For a single row H^-1 u may be given, if it is known better.
+        """
+        return all(
+            self._chain.follow(
+                row, sign, self.solve(row[:, None])[:, 0] if solved is None else solved
+            )
+            for row in rows
         )
-        factor, pivots, _ = lapack.dgetrf(small)
-        self._small = (factor, pivots)
 
     def solve(self, right: Float) -> Float:
         """An approximation of H^-1 @ right."""
-        solution, _ = lapack.dpotrs(self._factor, right, lower=1)
-        result = np.ascontiguousarray(solution)
-        if self._small is not None:
-            inner, _ = lapack.dgetrs(*self._small, blas.multiply(self._rows, result))
-            result -= blas.multiply_transposed(self._columns, np.ascontiguousarray(inner))
+        result = self._solved(right)
+        self._chain.correct(result, right)
         return result
+
+    def _solved(self, right: Float) -> Float:
+        """(L L')^-1 @ right; LAPACK is slow for a single column."""
+        if right.shape[1] == 1:
+            half = scipy_blas.dtrsv(self._factor, right[:, 0], lower=1)
+            single: Float = scipy_blas.dtrsv(self._factor, half, lower=1, trans=1)
+            return single[:, None]
+        solution, _ = lapack.dpotrs(self._factor, right, lower=1)
+        return np.ascontiguousarray(solution)
 
     def inverse(self) -> Float:
         """The upper triangle of an approximation of H^-1, row-major; the factor itself is used
@@ -122,13 +134,23 @@ class Proof:
     lost: float
 
     @classmethod
-    def of(cls, system: RidgeSystem) -> Proof:
+    def of(cls, system: FloatCopy) -> Proof:
         """The proof that this system's float copy allows."""
         width = system.spec.width
         trace = float(np.abs(system.gram.diagonal()).sum()) + width * system.gamma
         return cls(
             system.gamma, (width + 8) * UNIT * trace * 1.25, system.gram_error + 4 * UNIT * trace
         )
+
+    @classmethod
+    def by_trace(cls, spec: Spec, trace: float) -> Proof:
+        """No better than the proof that a fresh float copy allows, for H with this trace.
+
+        The Frobenius norm of a positive definite H is at most its trace, and its float copy is off
+        by less than 2^-49 of that.
+        """
+        trace *= 1 + 2.0**-20
+        return cls(spec.gamma, (spec.width + 8) * UNIT * trace * 1.25, 2.0**-48 * trace)
 
     @property
     def rungs(self) -> list[float]:
@@ -159,8 +181,31 @@ def proven_floor(system: RidgeSystem) -> float:
     )
 
 
-_CLOSE = 1.0 - 2.0**-30
-_ROWS = 64  # rows screened at a time
+_SHARES = (0.95, 0.8, 0.5)  # of an estimate of the smallest eigenvalue that are tried to be proven
+
+
+def raised_floor(system: FloatCopy, propose: Propose, floor: float) -> float:
+    """A proven lower bound on the smallest eigenvalue of H that is at least `floor`, and close to
+    that eigenvalue if it is much larger. The system must be fresh.
+
+    It tightens the bound on heads. What is accepted does not depend on it.
+    """
+    column = np.ones((system.spec.width, 1))
+    for _ in range(_ITERATIONS):  # inverse iteration: an estimate, which may be wrong
+        column = propose(column)
+        column /= blas.norm(column) or 1.0
+    estimate = 1.0 / (float(np.multiply(column, propose(column)).sum()) or math.inf)
+    proof = Proof.of(system)
+    for share in _SHARES:
+        wanted = share * estimate
+        if not wanted - proof.lost > 2.0 * floor:
+            return floor
+        try:
+            _cholesky(system.gram, system.gamma - wanted - proof.guard)
+        except NotAGramError:
+            continue
+        return (wanted - proof.lost) * (1 - 2.0**-20)
+    return floor
 
 
 class Downdate(Enum):
@@ -202,28 +247,3 @@ def downdate(
         * (1 - 2.0**-20)
     )
     return carried if carried >= least else Downdate.UNDECIDED
-
-
-def minors_are_safe(system: RidgeSystem) -> bool:
-    """Whether float64 shows that no diagonal entry and no 2x2 minor of S is negative.
-
-    False means that integers must decide. Features that are zero throughout are left out: nothing
-    about them changes.
-    """
-    diagonal = system.gram.diagonal()
-    error = system.entry_error
-    alive = system.live
-    if float(diagonal[alive].min(initial=np.inf)) <= 4.0 * error:
-        return False
-    roots = np.where(alive, np.sqrt(np.maximum(diagonal - error, 0.0)) * _CLOSE, np.inf)
-    width = len(diagonal)
-    above = np.triu(np.ones((_ROWS, _ROWS), dtype=bool), 1)
-    for start in range(0, width, _ROWS):
-        rows = min(_ROWS, width - start)
-        allowed = np.multiply.outer(roots[start : start + rows], roots[start:])
-        allowed -= error
-        close = np.abs(system.gram[start : start + rows, start:]) >= allowed
-        close[:, :rows] &= above[:rows, :rows]  # entries below the diagonal are arbitrary
-        if close.any():
-            return False
-    return True

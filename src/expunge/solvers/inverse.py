@@ -2,7 +2,8 @@
 in place.
 
 T is held as its upper triangle, in float64 or float32, and updated by symmetric BLAS calls that
-touch half of it. It is a cache in the exact Variant B and the state itself in the float one.
+touch half of it. It is a cache in the exact Variant B and the state itself in the float one. Single
+rows whose H^-1 u is known wait, and are applied together.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
+from expunge.solvers.chain import RankOneChain
+
 Array = NDArray[Any]
 
 _SMALLEST_PIVOT = (
     2.0**-20
 )  # of I - U T U': below this a float64 downdate loses too much, and a reset is due
+
+
+_MOST_WAITING = 64  # rows: then applying them costs as much as keeping them
 
 
 class InfeasibleDowndateError(ArithmeticError):
@@ -33,19 +39,33 @@ class TrackedInverse:
         names = ("symv", "symm", "syr", "syrk", "gemm")
         routines: Any = blas.get_blas_funcs(names, (self._inverse,))
         self._symv, self._symm, self._syr, self._syrk, self._gemm = routines
+        self._chain = RankOneChain(len(upper))
 
     @property
     def upper(self) -> Array:
         """The upper triangle of T, row-major; entries below the diagonal are not meaningful."""
+        self._chain.drain(self._inverse.T)
         return self._inverse.T
 
     def solve(self, right: Array) -> Array:
         """T @ right."""
         if right.shape[1] == 1:
-            return np.asarray(self._symv(1.0, self._inverse, right[:, 0], lower=1))[:, None]
-        return np.ascontiguousarray(
-            self._symm(1.0, self._inverse, np.asfortranarray(right), lower=1)
-        )
+            result = np.asarray(self._symv(1.0, self._inverse, right[:, 0], lower=1))[:, None]
+        else:
+            result = np.ascontiguousarray(
+                self._symm(1.0, self._inverse, np.asfortranarray(right), lower=1)
+            )
+        self._chain.correct(result, right)
+        return result
+
+    def follow(self, row: Array, sign: int, solved: Array) -> None:
+        """T after H + sign * the row's outer square, by H^-1 @ row; nothing changes if the downdate
+        is infeasible.
+        """
+        if self._chain.count == _MOST_WAITING:
+            self._chain.drain(self._inverse.T)
+        if not self._chain.follow(row, sign, solved):
+            raise InfeasibleDowndateError
 
     def update(self, rows: Array, sign: int) -> Array:
         """T after H + sign * rows.T @ rows; returns T_new @ rows.T.
@@ -69,7 +89,7 @@ class TrackedInverse:
         return np.ascontiguousarray(after.T)
 
     def _update_one(self, row: Array, sign: int) -> Array:
-        column = self._symv(1.0, self._inverse, row, lower=1)
+        column = self.solve(row[:, None])[:, 0]
         pivot = 1.0 + sign * float(np.multiply(row, column).sum())
         if not pivot >= _SMALLEST_PIVOT:
             raise InfeasibleDowndateError

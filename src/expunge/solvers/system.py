@@ -29,6 +29,33 @@ KEPT_ONCE = 2048  # the same for a system used once, which would not gain by kee
 _HALF = 26  # gamma's mantissa is cut into two parts, so that each times a digit fits 64 bits
 
 
+class Gamma:
+    """A spec's gamma as an integer, in units that are at least as fine as those of S.
+
+    `guard_bits` makes room for a gamma that is finer than the grid.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        numerator, denominator = spec.gamma.as_integer_ratio()
+        trailing = (numerator & -numerator).bit_length() - 1
+        mantissa = numerator >> trailing
+        exponent = trailing - (denominator.bit_length() - 1) + 2 * spec.grid.fraction_bits
+        self.guard_bits = max(0, -exponent)
+        self._unit = 2 * spec.grid.fraction_bits + self.guard_bits
+        shift = exponent + self.guard_bits
+        halves = ((mantissa & ((1 << _HALF) - 1), shift), (mantissa >> _HALF, shift + _HALF))
+        self._parts = [(part, shift) for part, shift in halves if part]
+
+    def unit(self, bits: int) -> int:
+        """H times integers in units of 2^-bits has units of 2^-unit(bits)."""
+        return self._unit + bits
+
+    def subtract_multiple(self, target: wide.Wide, integers: wide.Int64, shift: int) -> None:
+        """target -= gamma * integers * 2^shift, for integers of up to 36 bits."""
+        for part, offset in self._parts:
+            wide.add_shifted(target, integers * np.int64(-part), shift + offset)
+
+
 class RidgeSystem:
     """H = S + gamma I, exactly; made from the packed 128-bit upper triangle of S.
 
@@ -53,17 +80,14 @@ class RidgeSystem:
         self.live = gram[:, blas.packed_diagonal(spec.width)].any(axis=0)
         self._largest = float(np.abs(packed).max())
         self.entry_error = 2.0**-50 * self._largest  # the same for every entry
-        self.set_gamma(spec.gamma)
+        self.set_gamma(spec)
 
-    def set_gamma(self, gamma: float) -> None:
-        """Change gamma; nothing else changes."""
-        self.gamma = gamma
-        numerator, denominator = gamma.as_integer_ratio()
-        trailing = (numerator & -numerator).bit_length() - 1
-        self._mantissa = numerator >> trailing
-        exponent = trailing - (denominator.bit_length() - 1) + 2 * self.spec.grid.fraction_bits
-        self.guard_bits = max(0, -exponent)
-        self._gamma_shift = exponent + self.guard_bits
+    def set_gamma(self, spec: Spec) -> None:
+        """Go on with another spec's gamma; nothing else changes."""
+        self.spec = spec
+        self.gamma = spec.gamma
+        self._gamma = Gamma(spec)
+        self.guard_bits = self._gamma.guard_bits
 
     @property
     def pending_rows(self) -> int:
@@ -77,7 +101,7 @@ class RidgeSystem:
 
     def unit(self, bits: int) -> int:
         """Residuals of iterates in units of 2^-bits are integers in units of 2^-unit(bits)."""
-        return 2 * self.spec.grid.fraction_bits + self.guard_bits + bits
+        return self._gamma.unit(bits)
 
     def subtract_product(self, residual: wide.Wide, step: wide.Int64, shift: int) -> int:
         """residual -= H @ step * 2^shift, exactly; returns how many digits of `step` were
@@ -85,13 +109,10 @@ class RidgeSystem:
         """
         digits = wide.balanced_digits(step.view(np.uint64)[None], self.digit_bits)
         self._words.subtract_product(residual, digits, shift + self.guard_bits)
-        low, high = self._mantissa & ((1 << _HALF) - 1), self._mantissa >> _HALF
         for position, digit in enumerate(digits):
-            integers = digit.astype(np.int64)
-            for part, offset in ((low, 0), (high, _HALF)):
-                if part:
-                    digit_shift = shift + self._gamma_shift + offset + self.digit_bits * position
-                    wide.add_shifted(residual, integers * np.int64(-part), digit_shift)
+            self._gamma.subtract_multiple(
+                residual, digit.astype(np.int64), shift + self.digit_bits * position
+            )
         if self._rows.count:
             rows, deleted = self._rows.stacked()
             product = rows_times(rows, step.view(np.uint64)[None], 2)

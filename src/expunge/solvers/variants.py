@@ -14,6 +14,9 @@ from expunge.solvers.certify import Preconditioner
 from expunge.solvers.factor import CholeskyFactor
 from expunge.solvers.inverse import InfeasibleDowndateError, TrackedInverse
 from expunge.solvers.refinement import Propose
+from expunge.solvers.stream import room_for
+
+Float = NDArray[np.float64]
 
 
 class CholeskySolver(ExactSolver):
@@ -52,8 +55,9 @@ class CholeskySolver(ExactSolver):
 
     Notes
     -----
-    After a few changed rows (at most a 32nd of the width, or 4) the factor still serves, corrected
-    for them. After more, or when refinement with it becomes slow, which is measured, it is rebuilt.
+    After a few changed rows (at most an eighth of the width, or 128) the factor still serves,
+    corrected for them. After more, or when refinement with it becomes slow, which is measured, it
+    is rebuilt.
 
     Examples
     --------
@@ -78,19 +82,26 @@ class CholeskySolver(ExactSolver):
         return Preconditioner(propose, fresh=not self._stale, renew=self._renew)
 
     def _renew(self) -> Propose:
-        self._factor = CholeskyFactor(self._ready_system())
+        self._factor = CholeskyFactor(self._float_copy())
         self._stale = False
         self.factorisations += 1
         return self._factor.solve
 
-    def _absorb(self, values: NDArray[np.float64], sign: int) -> None:
+    @property
+    def _follows(self) -> bool:
+        return self._factor is not None
+
+    def _renew_worn(self) -> None:
+        if self._factor is not None and self._factor.followed:
+            self._factor = None
+
+    def _absorb(self, values: Float, sign: int, solved: Float | None = None) -> None:
         self._stale = True
         if self._factor is None:
             return
-        if self._factor.followed + len(values) > max(4, self.spec.width // 32):
+        is_full = self._factor.followed + len(values) > room_for(self.spec.width)
+        if is_full or not self._factor.follow(values, sign, solved):
             self._factor = None
-        else:
-            self._factor.follow(values, sign)
 
     def _drop_preconditioner(self) -> None:
         self._factor = None
@@ -161,16 +172,26 @@ class WoodburySolver(ExactSolver):
         return Preconditioner(propose, fresh=not self._tracked, renew=self._renew)
 
     def _renew(self) -> Propose:
-        self._inverse = TrackedInverse(CholeskyFactor(self._ready_system()).inverse())
+        self._inverse = TrackedInverse(CholeskyFactor(self._float_copy()).inverse())
         self._tracked = False
         self.factorisations += 1
         return self._inverse.solve
 
-    def _absorb(self, values: NDArray[np.float64], sign: int) -> None:
+    @property
+    def _follows(self) -> bool:
+        return self._inverse is not None
+
+    def _renew_worn(self) -> None:
+        """It is updated in place, and does not wear out by the number of rows."""
+
+    def _absorb(self, values: Float, sign: int, solved: Float | None = None) -> None:
         if self._inverse is None:
             return
         try:
-            self._inverse.update(values, sign)
+            if solved is None:
+                self._inverse.update(values, sign)
+            else:
+                self._inverse.follow(values[0], sign, solved)
             self._tracked = True
         except InfeasibleDowndateError:
             self._inverse = None

@@ -1,0 +1,294 @@
+"""TruncatedSystem: H = S + gamma I for one column at a time, to some hundred bits and no more.
+
+A change of one row needs H^-1 u alone. Exact products with all of S would show its residual to the
+last bit; a proven bound on it is enough. So the leading bits of S are multiplied exactly, the rest
+in float64, and what that is off by is bounded. docs/exactness.md has the proofs.
+
+The base S is frozen when the system is made; rows added and deleted since enter as they are. All of
+it is a cache of the sums.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.exact import blas, wide
+from expunge.exact.gram import Digits
+from expunge.exact.grid import DIGIT_BITS
+from expunge.exact.symmetric import LeadingBits, add_transposed_product, rows_times
+from expunge.ridge.spec import Spec
+from expunge.solvers.refinement import Propose
+from expunge.solvers.system import UNIT, Gamma
+
+Float = NDArray[np.float64]
+
+_UP = 1 + 2.0**-20  # more than what computed norms and sums of few bounds are off by
+_COLUMN_BITS = 40  # of a solved column, before its tail: then a tail in float64 does the rest
+
+
+@dataclass(frozen=True)
+class SolvedColumn:
+    """z, close to H^-1 u, as integers: the sum of digits[i] * 2^-scales[i], and tail * 2^-bits.
+
+    `size` is at least the norm of z, `missed` at least that of u - H z. u'z is `product` *
+    2^-product_bits, to within `product_error`.
+    """
+
+    digits: list[Float]
+    scales: list[int]
+    tail: Float
+    bits: int
+    values: Float  # z without its tail, in float64
+    size: float
+    missed: float
+    product: int
+    product_bits: int
+    product_error: float
+
+
+class RowStack:
+    """Rows that were added (sign 1) and deleted (sign -1), with room for so many."""
+
+    def __init__(self, width: int, room: int) -> None:
+        self.count = 0
+        self.squares = 0.0  # at least the sum of their squared norms
+        self.touched = np.zeros(width)  # by feature: the sum of squares
+        self.taken = np.zeros(width)  # the same of deleted rows
+        self._digits = np.zeros((2, room, width))
+        self._values = np.zeros((room, width))
+        self._signs = np.zeros(room)
+
+    @property
+    def room(self) -> int:
+        """How many rows there may be."""
+        return len(self._signs)
+
+    @property
+    def digits(self) -> Digits:
+        """Their integers."""
+        low, high = self._digits[:, : self.count]
+        return Digits([low, high], [2.0**20, 2.0**20])
+
+    @property
+    def values(self) -> Float:
+        """The same rows in float64."""
+        return self._values[: self.count]
+
+    @property
+    def signs(self) -> Float:
+        """1 for an added row and -1 for a deleted one."""
+        return self._signs[: self.count]
+
+    def append(self, digits: Digits, values: Float, sign: int) -> None:
+        """Add or delete one row."""
+        place = self.count
+        self._digits[0, place] = digits.parts[0][0]
+        self._digits[1, place] = digits.parts[1][0] if len(digits.parts) == 2 else 0.0
+        self._values[place] = values
+        self._signs[place] = sign
+        self._count_squares(values, sign)
+        self.count = place + 1
+
+    def keep(self, count: int) -> None:
+        """Take back all rows but the first."""
+        self.count = count
+        self.squares, self.touched[:], self.taken[:] = 0.0, 0.0, 0.0
+        for values, sign in zip(self.values, self.signs, strict=True):
+            self._count_squares(values, int(sign))
+
+    def _count_squares(self, values: Float, sign: int) -> None:
+        squares = np.square(values)
+        self.touched += squares
+        if sign < 0:
+            self.taken += squares
+        self.squares += float(squares.sum()) * _UP
+
+
+class TruncatedSystem:
+    """H = S + gamma I with a frozen S (packed 128-bit upper triangle), and `rows` since then."""
+
+    def __init__(self, spec: Spec, gram: wide.Wide, room: int) -> None:
+        self.spec = spec
+        self.gamma = spec.gamma
+        self._gamma = Gamma(spec)
+        self._leading = LeadingBits(gram, spec.width)
+        packed = wide.to_float(gram, -2 * spec.grid.fraction_bits)
+        self.gram = blas.upper_from_packed(spec.width, packed)  # upper triangle
+        self._gram_norm = math.sqrt(2.0) * blas.norm(packed) * _UP
+        self.gram_error = 2.0**-50 * self._gram_norm  # at least what the float copy is off by
+        self.rows = RowStack(spec.width, room)
+
+    @property
+    def norm(self) -> float:
+        """At least the Frobenius norm of H, with its rows."""
+        gamma = self.spec.gamma * math.sqrt(self.spec.width) * _UP
+        return (self._gram_norm + self.rows.squares + gamma) * _UP
+
+    def solved(
+        self, propose: Propose, row: Digits, values: Float, bits: int
+    ) -> SolvedColumn | None:
+        """H^-1 u for the one row u, by an approximate inverse, with a tail in units of 2^-bits.
+
+        None if that is beyond what the integers here can hold.
+        """
+        first = propose(values[:, None])[:, 0]
+        largest = float(np.abs(first).max())
+        if not math.isfinite(largest):
+            return None
+        digits, scales = _cut(first, largest, self._leading.digit_bits)
+        unit, below = self._gamma.unit(scales[-1]), self.spec.grid.fraction_bits
+        if min(unit - below, below + scales[-1]) < 0 or max(unit, abs(scales[-1])) > 900:
+            return None
+        column = sum(
+            (np.ldexp(digit, -scale) for digit, scale in zip(digits, scales, strict=True)),
+            np.zeros_like(values),
+        )
+        column_size = blas.norm(column) * _UP
+        residual, error = self._residual(row, digits, scales, column, column_size)
+        tail = np.rint(np.ldexp(propose(residual[:, None])[:, 0], bits))
+        small = np.ldexp(tail, -bits)
+        small_size = blas.norm(small) * _UP
+        if not math.isfinite(small_size):
+            return None
+        product = self.times(small[:, None])[:, 0]
+        left = residual - product
+        error += self.times_error() * small_size
+        error += 8 * UNIT * (blas.norm(residual) + blas.norm(product))
+        exact, exact_bits = _inner(row, digits, scales, self.spec.grid.fraction_bits)
+        rough = float(np.multiply(values, small).sum())
+        value_size = blas.norm(values) * _UP
+        return SolvedColumn(
+            digits=digits,
+            scales=scales,
+            tail=tail,
+            bits=bits,
+            values=column,
+            size=column_size + small_size,
+            missed=(blas.norm(left) + error) * _UP,
+            product=exact + int(math.ldexp(rough, exact_bits)),
+            product_bits=exact_bits,
+            product_error=(self._rounding * value_size * small_size + 2.0**-exact_bits) * _UP,
+        )
+
+    def remainder(self, moment: wide.Wide, weights: wide.Wide, bits: int) -> tuple[Float, Float]:
+        """G - H W in float64 for weights in units of 2^-bits, while there are no rows since the
+        base; and bounds on the norms of what its columns are off by.
+        """
+        spec, unit, guard = self.spec, self._gamma.unit(bits), self._gamma.guard_bits
+        values = wide.to_float(weights, -bits)
+        sizes = blas.column_norms(values) * _UP
+        moment_bits = spec.grid.fraction_bits + spec.label_grid.fraction_bits
+        largest = self.norm * float(sizes.max())
+        largest += math.ldexp(1.0, wide.largest_bits(moment) - moment_bits)
+        limbs = max(2, (math.frexp(largest)[1] + unit + 3) // 64 + 1)
+        total = wide.shifted_left(moment, unit - moment_bits, limbs)
+        width = self._leading.digit_bits + 1
+        digits = wide.balanced_digits(weights, width)
+        matrices = [one for one in (self._leading, self._leading.deeper()) if one is not None]
+        for position, digit in enumerate(digits):
+            for matrix in matrices:
+                for product, at in matrix.leading_products(digit):
+                    wide.add_shifted(total, -product, at + guard + width * position)
+            self._gamma.subtract_multiple(total, digit.astype(np.int64), width * position)
+        errors = self._subtract_rest(matrices[-1], total, values, sizes, unit)
+        found = wide.to_float(total, -unit)
+        return found, errors + 2.0**-50 * blas.column_norms(found)
+
+    @property
+    def _rounding(self) -> float:
+        """A float64 product of `width` terms is off by at most this, times both norms."""
+        return (self.spec.width + 8) * UNIT * _UP
+
+    def _residual(
+        self, row: Digits, digits: list[Float], scales: list[int], column: Float, size: float
+    ) -> tuple[Float, float]:
+        """u - H z in float64 for a z of digits, and a bound on the norm of what it is off by.
+
+        It is added up in integers that hold it in any case, because large terms cancel.
+        """
+        spec, last = self.spec, scales[-1]
+        unit, guard = self._gamma.unit(last), self._gamma.guard_bits
+        largest = spec.grid.limit + self.norm * size
+        limbs = max(2, (math.frexp(largest)[1] + unit + 3) // 64 + 1)
+        residual = wide.zeros((spec.width, 1), limbs)
+        total = residual[:, :, 0]
+        for index, part in enumerate(row.parts):
+            shift = unit - spec.grid.fraction_bits + DIGIT_BITS * index
+            wide.add_shifted(total, part[0].astype(np.int64), shift)
+        for digit, scale in zip(digits, scales, strict=True):
+            for product, shift in self._leading.leading_products(digit[:, None]):
+                wide.add_shifted(residual, -product, shift + guard + last - scale)
+            self._gamma.subtract_multiple(total, digit.astype(np.int64), last - scale)
+        off = self._subtract_rest(self._leading, residual, column[:, None], np.array(size), unit)
+        if self.rows.count:
+            whole = wide.zeros((spec.width, 1), 1)
+            for digit, scale in zip(digits, scales, strict=True):
+                wide.add_shifted(whole[:, :, 0], digit.astype(np.int64), last - scale)
+            inner = rows_times(self.rows.digits, whole, 2)
+            gone = self.rows.signs < 0.0
+            inner[:, gone] = wide.negated(inner[:, gone])
+            add_transposed_product(residual, self.rows.digits, inner, guard, -1)
+        found = wide.to_float(total, -unit)
+        return found, float(off) + 2.0**-50 * blas.norm(found)
+
+    def _subtract_rest(
+        self, matrix: LeadingBits, total: wide.Wide, right: Float, sizes: Float, unit: int
+    ) -> Float:
+        """total -= rest @ right, in float64; returns bounds on the norms of what the columns are
+        off by, for columns of norms up to `sizes`.
+        """
+        scale = 2.0 ** (-2 * self.spec.grid.fraction_bits)
+        product = matrix.rest_times(right) * scale
+        off = (self._rounding * matrix.rest_norm + matrix.rest_error) * scale * sizes * _UP
+        largest = float(np.abs(product).max())
+        if largest == 0.0:
+            return np.asarray(off)
+        bits = min(61 - math.frexp(largest)[1], unit)
+        wide.add_shifted(total, -np.rint(np.ldexp(product, bits)).astype(np.int64), unit - bits)
+        return np.asarray(off + math.sqrt(self.spec.width) * 2.0**-bits)
+
+    def times(self, right: Float) -> Float:
+        """H @ right in float64; `times_error` bounds what it is off by."""
+        product = blas.symmetric_multiply(self.gram, right)
+        product += self.gamma * right
+        if self.rows.count:
+            values = self.rows.values
+            inner = blas.multiply(values, right) * self.rows.signs[:, None]
+            product += blas.multiply_transposed(values, inner)
+        return product
+
+    def times_error(self) -> float:
+        """`times` is off by at most this, times the norm of a column."""
+        terms = 2 * (self.spec.width + self.rows.count + 16) * UNIT
+        rounding = self._rounding * self.norm
+        return (rounding + self.gram_error + terms * self.rows.squares) * _UP
+
+
+def _cut(column: Float, largest: float, bits: int) -> tuple[list[Float], list[int]]:
+    """The leading bits of a column as integers of up to 2^bits, with their scales."""
+    scales = [bits - math.frexp(largest)[1]]
+    rest = np.ldexp(column, scales[0])
+    digits = [np.rint(rest)]
+    while len(digits) * (bits + 1) < _COLUMN_BITS:
+        rest = np.ldexp(rest - digits[-1], bits + 1)
+        digits.append(np.rint(rest))
+        scales.append(scales[-1] + bits + 1)
+    return digits, scales
+
+
+def _inner(
+    row: Digits, digits: list[Float], scales: list[int], fraction_bits: int
+) -> tuple[int, int]:
+    """u'z for a z of digits as an integer, and how many bits it has below one: no rounding."""
+    stacked = np.concatenate([part[:1] for part in row.parts])
+    products = blas.multiply(stacked, np.stack(digits, axis=1)).tolist()
+    total = sum(
+        int(product) << (DIGIT_BITS * index + scales[-1] - scale)
+        for index, line in enumerate(products)
+        for product, scale in zip(line, scales, strict=True)
+    )
+    return total, fraction_bits + scales[-1]
