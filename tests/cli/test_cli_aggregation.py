@@ -274,6 +274,7 @@ def test_an_audit_needs_all_clients_and_compares_their_sum(served: Federation) -
         "fewest": 3,
         "disputes": [],
         "barred": [],
+        "culprits": [],
         "schedule": None,
     }
     assert "3 clients, 6 added, 0 deleted" in run("server", "status", *office).stdout.words

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
+import pytest
+from rich.console import Console, RenderableType
+
+from expunge.cli._aggregation import held_up
+from expunge.cli._format import show_synced
+from expunge.client import SyncResult
+from expunge.federation import Federation as Embedded
+from expunge.server.secagg import SecureAggregation
 from expunge.storage.files import erase
 from support.cli import Federation, value
-from support.disputes import RULES, lied_to, sync
-from support.printed import run
+from support.disputes import LIAR, NAMES, RULES, liar, lied_to, sync
+from support.printed import Printed, run
 from support.wrong_shares import called_irrecoverable, dealing_wrong
 
 
@@ -137,3 +147,105 @@ def test_without_secure_aggregation_there_are_no_disputes(tmp_path: Path) -> Non
             "init", tmp_path / "x", "--dim", 3, "--outputs", 1, "--arbiter", __file__, code=2
         ).output
     )
+
+
+# -- what the clients of a false sum are told ------------------------------------------------------
+
+
+def told(federation: Federation) -> list[str]:
+    """All that honest clients hear while a sum is found to be false."""
+    heard: list[str] = []
+    with Embedded.open(federation.folder) as embedded:
+        for _ in range(8):
+            heard += [embedded.client(name).sync().waiting for name in NAMES if name != LIAR]
+            embedded.client(LIAR).sync()
+    return heard
+
+
+def test_honest_clients_of_a_false_sum_are_not_blamed(tmp_path: Path) -> None:
+    federation = Federation.found(tmp_path, *RULES)
+    with Embedded.open(federation.folder) as embedded:
+        for number, name in enumerate(NAMES):
+            store = embedded.client(name).store
+            store.add([f"{name}{number}"], [[1.0, number, 0.5]], ["cat"], now=0)
+    with liar():
+        heard = [one for one in told(federation) if "cannot tell which client's" in one]
+    assert heard
+    for one in heard:
+        assert "Delete only samples that were added" not in one
+        assert "open their parts to the arbiter" not in one  # there is none
+        assert one.lower().count("nothing was changed") == 1
+        assert one.endswith("the next sync goes on")
+
+
+def test_from_the_opening_of_a_part_to_the_bar_everybody_is_told_what_to_do(tmp_path: Path) -> None:
+    federation = lied_to(tmp_path)
+    office, dispute, keys = ("--office", federation.office), tmp_path / "dispute", "arbiter"
+    honest, false = (federation.folder / "clients" / name for name in ("a", LIAR))
+    shown = run("client", "status", "--dir", honest).stdout
+    assert "this client has opened its part to the arbiter, and waits for the verdict" in shown
+    assert "smaller groups" not in shown
+
+    run("server", "dispute", "-o", dispute, *office)
+    verdict = tmp_path / "verdict.json"
+    judge = ("arbiter", "judge", dispute, "--dir", tmp_path / keys)
+    assert run(*judge, "--false", "a").stderr == ""  # it is the arbiter's word against a part
+    for name in ("b", "d"):
+        erase(dispute / f"{name}.opening")
+    caution = run(*judge, "--false", "a").stderr
+    assert "although what they opened passes: a. Not opened yet: b, d" in caution
+    assert run(*judge, "-o", verdict).stderr == ""  # c is found false, whatever others opened
+
+    run("server", "judge", verdict, "--yes", *office)
+    waits = "c barred by the arbiter: forget it (expunge server forget-client)"
+    assert waits in run("audit", *office, code=7).stdout
+    shown = run("server", "status", *office).stdout
+    assert "needs all of a, b, d at the same time" not in shown
+    assert f"changes of 3 clients or more. An audit must wait: {waits}" in shown
+    rounds = {"needed": ["a", "d"], "barred": ["c"], "culprits": [], "fewest": 3}
+    assert held_up(rounds) == f"{waits}; 2 active, and 3 needed: enrol more clients"
+
+    barred = run("client", "sync", "--no-wait", "--dir", false, code=1).stdout
+    assert "This client is barred" in barred
+    assert "Ask the operator, who can forget this client" in barred
+    assert "Nothing is lost" not in barred
+    assert "Pending 1 to be added" in barred
+    assert value("client", "sync", "--no-wait", "--dir", false, code=1)["status"] == "barred"
+    sync(federation, without=LIAR)
+    assert "waits for the verdict" not in run("client", "status", "--dir", honest).stdout
+
+
+def test_who_dealt_wrong_shares_is_in_the_status_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = Federation.found(tmp_path, *RULES, "--set-aside-after", "2d")
+    with Embedded.open(federation.folder) as embedded:
+        for name in NAMES:
+            embedded.client(name)
+    monkeypatch.setattr(SecureAggregation, "culprits", frozenset({"c"}))
+    office = ("--office", federation.office)
+    remedy = (
+        "c dealt wrong shares, so no join of it is taken: restart the server to try again, or "
+        "forget it (expunge server forget-client)"
+    )
+    assert f"Wrong shares {remedy}" in run("server", "status", *office).stdout
+    assert f"Must wait {remedy}" in run("audit", *office, code=7).stdout
+    assert f"An audit must wait: {remedy}" in run("server", "status", *office).stdout
+    assert "go on without a client after 2d" in run("server", "spec", *office).stdout
+
+
+def printed(*parts: RenderableType) -> Printed:
+    console = Console(file=(file := StringIO()), width=200)
+    for part in parts:
+        console.print(part)
+    return Printed(file.getvalue())
+
+
+def test_a_cover_is_a_round_of_changes(tmp_path: Path) -> None:
+    federation = Federation.found(tmp_path, *RULES)
+    with Embedded.open(federation.folder) as embedded:
+        status = embedded.client("a").store.status()
+    waiting = SyncResult("active", waiting="it waits for others")
+    for composed, words in ((None, "a round of all clients"), (2, "a round of changes")):
+        rows = show_synced(waiting, replace(status, composed=composed))
+        assert f"{words}, in which this one changes nothing" in printed(*rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -478,16 +479,17 @@ def test_a_number_that_went_on_makes_another_sum() -> None:
         store.remember({"revealed": earlier})
         policy = RoundPolicy(store, circle.way, Trust(store, circle.way))
 
-        class Told:
-            opening, name, sequence = OPENING, "c1", 1
-            included = (("c0", 2), ("c1", 1), ("c2", 1), ("c3", 1))
+        def agree(*numbers: int) -> None:
+            included = tuple(zip(circle.names, numbers, strict=True))
+            roster = SimpleNamespace(parts=frozenset(included), exposed=frozenset({included[3]}))
+            told = {"name": "c1", "opening": OPENING, "roster": roster, "sequence": numbers[1]}
+            policy.require_one_sum(SimpleNamespace(included=included, **told))
 
         with pytest.raises(EvidenceError, match="differ from it by c0, whose"):
-            policy.require_one_sum(Told())
+            agree(2, 1, 1, 1)
         assert store.recall("revealed") == earlier
-        Told.included = (("c0", 1), ("c1", 1), ("c2", 1), ("c3", 1))
-        policy.require_one_sum(Told())
+        agree(1, 1, 1, 1)
         assert store.recall("revealed") == earlier
-        Told.sequence, Told.included = 2, (("c0", 2), ("c1", 2), ("c2", 2), ("c3", 2))
-        policy.require_one_sum(Told())  # another change of the same client
-        assert store.recall("revealed") == '[[["c0",2],["c1",2],["c2",2],["c3",2]]]'
+        agree(2, 2, 2, 2)  # another change of the same client
+        added = '{"exposed":[["c3",2]],"parts":[["c0",2],["c1",2],["c2",2],["c3",2]]}'
+        assert store.recall("revealed") == f"{earlier[:-1]},{added}]"

@@ -376,9 +376,9 @@ def test_agreements_that_cannot_be_are_refused() -> None:
         (
             retold("agreements", agreements, signatures[: 4 * 64], clients=agreed[:4]),
             EvidenceError,
-            "4 clients agreed on who survived, fewer than the 5 of 7",
+            "4 of 7 clients agreed on who survived, but 5 must",
         ),
-        (retold("agreements", agreements, b"", clients=[]), EvidenceError, "0 clients agreed"),
+        (retold("agreements", agreements, b"", clients=[]), EvidenceError, "0 of 7 clients agreed"),
         (
             retold("agreements", agreements, signatures + invented, clients=sorted([*agreed, CAT])),
             EvidenceError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Set
 from dataclasses import replace
 
@@ -15,10 +16,14 @@ from expunge.secagg import plan
 from expunge.secagg.plan import share_of
 from expunge.secagg.unmasking import (
     MOST_UNEXPLAINED,
+    AgreedSum,
     Decision,
     Narrowed,
     Part,
     choose,
+    covering_quorum,
+    follows,
+    hides_enough,
     may_follow,
     narrowed,
     rows,
@@ -38,7 +43,7 @@ def parts(names: Set[str], number: int = 1) -> frozenset[Part]:
 
 
 def one_sum(earlier: Set[Part], proposed: Set[Part]) -> bool:
-    return may_follow(earlier, proposed, gone=frozenset(), fewest=FEWEST)
+    return may_follow(AgreedSum(frozenset(earlier)), earlier, proposed, fewest=FEWEST)
 
 
 def pairwise_apart(earlier: Set[Part], proposed: Set[Part]) -> bool:
@@ -84,36 +89,70 @@ def test_pairs_of_sums_that_are_apart_do_not_protect() -> None:
     assert unmasked(asked, one_sum) == asked[:2]
 
 
-@given(subsets, subsets, st.sets(st.sampled_from(NAMES)))
+some = st.sets(st.sampled_from(NAMES))
+
+
+@given(subsets, subsets, some, st.tuples(some, some, some))
 def test_what_follows_is_the_same_sum_without_those_that_left(
-    earlier: set[str], proposed: set[str], gone: set[str]
+    earlier: set[str], proposed: set[str], gone: set[str], exposed: tuple[set[str], ...]
 ) -> None:
-    rest = earlier - gone
+    """Or what is left of it, if that is few, with enough others that were not in it, and that are
+    not exposed; what was exposed when it was agreed to says whether it is few.
+    """
+    (before, marked, shown), rest = exposed, earlier - gone
+    is_covered = len(proposed - earlier - marked - shown) >= FEWEST
+    is_apart = not (proposed & earlier) - rest - marked
     expected = (
         proposed == rest
-        if len(rest) >= FEWEST
-        else rest < proposed and len(proposed - rest) >= FEWEST
+        if len(rest - before) >= FEWEST
+        else rest < proposed and is_apart and is_covered
     )
-    assert may_follow(parts(earlier), parts(proposed), gone=gone, fewest=FEWEST) == expected
+    assert expected == may_follow(
+        AgreedSum(parts(earlier), parts(before)),
+        parts(rest),
+        parts(proposed),
+        fewest=FEWEST,
+        marked=parts(marked),
+        shown=parts(shown),
+    )
 
 
-@given(subsets, st.lists(subsets, max_size=4), st.sets(st.sampled_from(NAMES)))
-def test_those_chosen_may_all_agree(
-    joined: set[str], attempts: list[set[str]], gone: set[str]
+@given(subsets, some, some, st.integers(0, 30))
+def test_those_that_must_agree_are_enough_without_the_exposed(
+    roster: set[str], marked: set[str], shown: set[str], colluding: int
 ) -> None:
-    """Whatever was attempted before, where attempts have nobody in common."""
+    """A server that says of more clients that they were shown gets no sum that it would not get
+    otherwise; without exposed clients, the quorum is that of the plan.
+    """
+    rules, everybody = Aggregation(fewest=FEWEST, colluding=colluding), parts(roster)
+    needed = covering_quorum(everybody, rules, parts(marked))
+    assert 2 * needed > len(roster - marked) + share_of(colluding, len(roster))
+    assert covering_quorum(everybody, rules, frozenset()) == plan(rules, len(roster)).quorum
+    hides = hides_enough(everybody, everybody, rules, marked=parts(marked), shown=parts(shown))
+    assert hides == (len(roster - marked - shown) >= max(FEWEST, needed))
+
+
+@given(subsets, st.lists(subsets, max_size=4), some, some)
+def test_those_chosen_may_all_agree(
+    joined: set[str], attempts: list[set[str]], gone: set[str], odd: set[str]
+) -> None:
+    """Whatever was attempted before, where attempts have nobody in common, and whoever else says
+    to be exposed.
+    """
     apart: list[set[str]] = []
     for attempt in attempts:
         if all(attempt.isdisjoint(other) for other in apart):
             apart.append(attempt)
     present = parts(joined - gone)
-    chosen = choose(present, [parts(one) for one in apart], gone=gone, fewest=FEWEST)
+    few = {name for one in apart if len(one - gone) < FEWEST for name in one}
+    exposed = parts(few | odd)
+    chosen = choose(present, [parts(one) for one in apart], gone=gone, rules=RULES, exposed=exposed)
     assert chosen <= present
-    if len(chosen) < FEWEST:
-        return
     for attempt in apart:
         if chosen & parts(attempt - gone):
-            assert may_follow(parts(attempt), chosen, gone=gone, fewest=FEWEST)
+            assert follows(parts(attempt), chosen, gone=gone, rules=RULES, exposed=exposed)
+    if chosen and all(chosen != parts(one - gone) for one in apart):
+        assert hides_enough(chosen, chosen, RULES, marked=exposed)
 
 
 @pytest.mark.parametrize(
@@ -121,18 +160,25 @@ def test_those_chosen_may_all_agree(
     [
         ("abcdef", ["abc"], "abc"),  # the same sum again, though more have joined
         ("abdefg", ["abc"], "defg"),  # c is away: the others go on
-        ("abde", ["abc"], "de"),  # and are too few
+        ("abde", ["abc"], ""),  # and are too few
         ("abcdef", ["xyz", "def"], "def"),
         ("abcdef", [], "abcdef"),
         ("abcdef", ["abz"], "abcdef"),  # z has left: a and b hide among enough others
-        ("abcd", ["abz"], "cd"),
-        # a and b would need three others by the first sum, and just c and d by the second
-        ("abcdefg", ["abz", "abcdz"], "efg"),
+        ("abcd", ["abz"], ""),
+        ("abcdefg", ["abz", "cdz"], "abcdefg"),
+        ("abcdef", ["abz", "cdz"], ""),  # neither hides the other, nor e and f
+        # c and d were hidden by z in the second sum, since a and b were exposed: all four are few
+        ("abcdefg", ["abz", "abcdz"], "abcdefg"),
     ],
 )
 def test_what_is_chosen(joined: str, attempts: list[str], expected: str) -> None:
+    few = {name for one in attempts if "z" in one and len(one) <= FEWEST for name in one}
     chosen = choose(
-        parts(set(joined)), [parts(set(one)) for one in attempts], gone={"z"}, fewest=FEWEST
+        parts(set(joined)),
+        [parts(set(one)) for one in attempts],
+        gone={"z"},
+        rules=RULES,
+        exposed=parts(few),
     )
     assert chosen == parts(set(expected))
 
@@ -140,10 +186,12 @@ def test_what_is_chosen(joined: str, attempts: list[str], expected: str) -> None
 def test_those_that_are_free_have_their_turn() -> None:
     """So that a round that always fails does not hold up others."""
     joined, attempts = parts(set("abcdef")), [parts(set("abc"))]
-    arguments = {"gone": frozenset[str](), "fewest": FEWEST}
-    assert choose(joined, attempts, repeat=True, **arguments) == attempts[0]
-    assert choose(joined, attempts, repeat=False, **arguments) == parts(set("def"))
-    assert choose(parts(set("abcd")), attempts, repeat=False, **arguments) == attempts[0]
+    nobody = frozenset[str]()
+    assert choose(joined, attempts, gone=nobody, rules=RULES) == attempts[0]
+    free = choose(joined, attempts, gone=nobody, rules=RULES, repeat=False)
+    assert free == parts(set("def"))
+    four = parts(set("abcd"))
+    assert choose(four, attempts, gone=nobody, rules=RULES, repeat=False) == attempts[0]
 
 
 # -- false sums ------------------------------------------------------------------------------------
@@ -251,17 +299,27 @@ def test_few_exclude_many_of_a_false_sum_only() -> None:
     assert narrowed(everybody, "c0", [out], rules) == Narrowed(everybody)
     assert narrowed(everybody, "c2", [out], rules) == Narrowed(everybody)
     left = narrowed(everybody, "c0", [voided(everybody), out], rules)
-    assert left == Narrowed(frozenset({("c0", 1), ("c1", 2)}), were_false=True)
+    assert left == Narrowed(frozenset({("c0", 1), ("c1", 2)}))
+
+
+def test_few_exclude_many_of_a_row_of_a_false_sum() -> None:
+    """Also for who has agreed to the sum of the row since."""
+    everybody, rules = parts_of(21), Aggregation(fewest=3)
+    void = voided(everybody)
+    row, *_ = rows(void, rules)
+    (own, number), *others = sorted(row)
+    out = Decision("excluded", ROUND, row, names_of(frozenset(others)))
+    alone = Narrowed(frozenset({(own, number)}))
+    assert narrowed(everybody, own, [void, out], rules) == alone
+    assert narrowed(row, own, [void, out], rules) == alone
 
 
 def test_too_few_for_two_rows_are_in_dispute() -> None:
     everybody, rules = parts_of(6), Aggregation(fewest=3)
     void = [voided(everybody)]
-    assert narrowed(everybody, "c1", void, rules) == Narrowed(everybody, ROUND, were_false=True)
+    assert narrowed(everybody, "c1", void, rules) == Narrowed(everybody, ROUND)
     judged = [*void, Decision("judged", ROUND, everybody, frozenset({"c2"}))]
-    assert narrowed(everybody, "c1", judged, rules) == Narrowed(
-        everybody - {("c2", 3)}, were_false=True
-    )
+    assert narrowed(everybody, "c1", judged, rules) == Narrowed(everybody - {("c2", 3)})
 
 
 def test_a_row_is_not_cut_again() -> None:
@@ -271,7 +329,7 @@ def test_a_row_is_not_cut_again() -> None:
     assert len(rows(voided(row), rules)) > 1
     assert rows(voided(row), rules, [everybody]) == [row]
     decisions = [voided(everybody), voided(row, "ab" * 16)]
-    disputed = Narrowed(row, "ab" * 16, were_false=True)
+    disputed = Narrowed(row, "ab" * 16)
     for name, _ in row:
         assert narrowed(everybody, name, decisions, rules) == disputed
         assert narrowed(row, name, decisions, rules) == disputed
@@ -301,17 +359,17 @@ def test_the_parts_of_one_false_sum_too_many_are_all_in_dispute() -> None:
     again = replace(voided(everybody), unexplained=MOST_UNEXPLAINED)
     assert len(rows(replace(again, unexplained=MOST_UNEXPLAINED - 1), rules)) > 1
     assert rows(again, rules) == [everybody]
-    assert narrowed(everybody, "c1", [again], rules) == Narrowed(everybody, ROUND, were_false=True)
+    assert narrowed(everybody, "c1", [again], rules) == Narrowed(everybody, ROUND)
     assert len(rows(again, replace(rules, arbiter=""))) > 1
 
 
 def test_what_is_in_dispute_is_not_repeated() -> None:
     everybody = parts_of(5)
-    assert choose(everybody, [everybody], gone=frozenset(), fewest=3) == everybody
-    disputed = choose(everybody, [everybody], gone=frozenset(), fewest=3, disputed=[everybody])
+    assert choose(everybody, [everybody], gone=frozenset(), rules=RULES) == everybody
+    disputed = choose(everybody, [everybody], gone=frozenset(), rules=RULES, disputed=[everybody])
     assert disputed == frozenset()
     rest = everybody - {("c4", 2)}
-    assert choose(rest, [everybody], gone={"c4"}, fewest=3, disputed=[everybody]) == rest
+    assert choose(rest, [everybody], gone={"c4"}, rules=RULES, disputed=[everybody]) == rest
 
 
 names = st.sampled_from(NAMES)
@@ -337,3 +395,63 @@ def test_no_two_of_whom_one_complains_are_left_together(
     together = {name for name, _ in left}
     if left != everybody:
         assert all(complaints.get(name, set()).isdisjoint(together) for name in together)
+
+
+@given(st.sets(names), st.dictionaries(names, st.sets(names)), st.lists(st.sets(names), max_size=3))
+def test_who_must_be_summed_up_together_stays_or_goes_together(
+    present: set[str], told: dict[str, set[str]], bound: list[set[str]]
+) -> None:
+    complaints: dict[str, set[str]] = {}
+    for one, others in told.items():
+        for other in others - {one}:
+            complaints.setdefault(one, set()).add(other)
+            complaints.setdefault(other, set()).add(one)
+    together = [parts(one & present) for one in bound]
+    everybody = parts(present)
+    for missed in ({}, dict.fromkeys(sorted(present)[:3], 2)):
+        left = separated(everybody, complaints, ROUND, FEWEST, together=together, missed=missed)
+        assert all(one <= left or one.isdisjoint(left) for one in together)
+        if left != everybody:  # the others hide them
+            assert len(left.difference(*together)) >= FEWEST
+
+
+@given(st.lists(st.tuples(st.sampled_from("gh"), st.sampled_from(NAMES)), max_size=9))
+def test_nobody_misses_more_rounds_in_a_row_than_it_cannot_meet_liars(
+    told: list[tuple[str, str]],
+) -> None:
+    """g and h complain of whom they like, and of each other; the others are enough without."""
+    complaints: dict[str, set[str]] = {}
+    for one, other in told:
+        if one != other:
+            complaints.setdefault(one, set()).add(other)
+            complaints.setdefault(other, set()).add(one)
+    missed: dict[str, int] = {}
+    for number in range(6):
+        left = separated(parts(set(NAMES)), complaints, f"{number}", FEWEST, missed=missed)
+        out = set(NAMES) - {name for name, _ in left}
+        missed = {name: missed.get(name, 0) + 1 for name in out}
+        assert all(missed.get(name, 0) <= 2 for name in NAMES[:6])
+
+
+def test_few_that_belong_together_are_tried_after_each_round_that_they_missed() -> None:
+    """One of them spoils what it seals for all others: a round with it shows that."""
+    few, everybody = parts(set("gh")), parts(set(NAMES))
+    complaints = {name: {"h"} for name in NAMES[:6]} | {"h": set(NAMES[:6])}
+    rounds, missed = [], dict[str, int]()
+    for number in range(4):
+        left = separated(everybody, complaints, f"{number}", FEWEST, together=[few], missed=missed)
+        rounds.append(left)
+        missed = {name: missed.get(name, 0) + 1 for name, _ in everybody - left}
+    assert rounds == [everybody - few, everybody] * 2
+
+
+def test_a_client_that_spoils_the_rounds_of_a_thousand_costs_no_time() -> None:
+    """The server looks who is left whenever one of them joins."""
+    crowd = frozenset((f"c{number}", 1) for number in range(1000))
+    complaints = {name: {"c0"} for name, _ in crowd} | {"c0": {name for name, _ in crowd}}
+    del complaints["c1"]
+    complaints["c0"] -= {"c0", "c1"}
+    begun = time.process_time()
+    left = separated(crowd, complaints, ROUND, FEWEST, missed={"c0": 9})
+    assert time.process_time() - begun < 0.5
+    assert left == crowd - {("c0", 1)}

@@ -28,6 +28,7 @@ from server.test_server_disputes import (
     miscounted,
     negative,
     until_disputed,
+    until_voided,
     verdict_on,
 )
 from support.golden_secagg import arbitration
@@ -345,6 +346,68 @@ def test_an_exclusion_is_not_forgotten() -> None:
         circle.go(*others, passes=20)
         assert not any(circle.stores[name].status().adding for name in others)
         circle.check()
+
+
+def comes_back(circle: Circle) -> None:
+    """The server was away for longer than clients may be."""
+    circle.federation.clock.now += RULES.set_aside_after + 3600
+    circle.restart_server()
+
+
+def sync_one_by_one(circle: Circle, *names: str) -> None:
+    for name in names:
+        for _ in range(2):
+            circle.sync(name)
+            circle.federation.clock.now += 30
+
+
+def opened(circle: Circle) -> list[str]:
+    (dispute,) = circle.federation.operator.ask("disputes")
+    return list(dispute["opened"])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_nobody_is_excluded_since_the_server_was_away(first: int) -> None:
+    """In a dispute, of which as many have opened their parts before."""
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative}):
+            until_voided(circle, 1)
+        sync_one_by_one(circle, *circle.names[:first])
+        *late, last = sorted(set(circle.names) - set(opened(circle)))
+        assert len(late) == 3 - first
+        comes_back(circle)
+        sync_one_by_one(circle, *late)
+        assert opened(circle) == [name for name in circle.names if name != last]
+        assert circle.entries("excluded") == []
+        circle.federation.clock.now += RULES.set_aside_after
+        circle.sync("c0")
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [[last]]
+
+
+def test_in_a_dispute_time_counts_from_the_first_opening() -> None:
+    """All were away, and come back one after the other."""
+    with circle_of(4) as circle:
+        circle.everybody_adds()
+        with lying(circle, {"c2": negative}):
+            until_voided(circle, 1)
+        circle.federation.clock.now += 3 * RULES.set_aside_after
+        sync_one_by_one(circle, *circle.names)
+        assert opened(circle) == circle.names
+        assert circle.entries("excluded") == []
+
+
+def test_a_sum_is_repeated_by_all_when_the_server_is_back() -> None:
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        circle.until("revealing")
+        comes_back(circle)
+        for _ in range(2):
+            sync_one_by_one(circle, "c0", "c1", "c2")
+            circle.wait(GATHER)
+        circle.go(passes=20)
+        assert circle.entries("excluded") == []
+        circle.check_whole()
 
 
 def test_a_verdict_counts_for_every_sum_that_the_liar_is_in() -> None:

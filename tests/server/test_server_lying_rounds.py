@@ -36,23 +36,10 @@ from server.test_server_disputes import (
     until_voided,
     verdict_on,
 )
-from support.lying_rounds import lying_server
+from support.lying_rounds import lying_server, retold
 from support.masked_round import GATHER, PHASE, Circle
 
 TIME = "2026-01-01T00:00:00Z"
-
-
-def retold(
-    circle: Circle, kind: Any, change: Callable[[dict[str, Any]], None]
-) -> Callable[[bytes], bytes]:
-    """Answers that the server has altered, and signed again."""
-
-    def altered(data: bytes) -> bytes:
-        _, content = payloads.open_unverified(kind, data)
-        change(content)
-        return payloads.sign(kind, content, circle.service.state.folder.key)
-
-    return altered
 
 
 # -- a server that asks for another request in place of one that it has seen -----------------------
@@ -311,7 +298,7 @@ def test_what_was_masked_by_an_earlier_version_is_taken_back_after_a_restore(
         for store in circle.stores.values():
             kept = (store.recall(name) or "" for name in ("agreed", "peers"))
             times, peers = (canonical.decode(text.encode()) for text in kept)
-            del times["restored"], peers["restored"], peers["applied"]
+            del times["restored"], peers["restored"], peers["applied"], peers["version"]
             agreed = canonical.encode(times).decode() if forgotten == "restored" else ""
             store.remember({"agreed": agreed, "peers": canonical.encode(peers).decode()})
         circle.restart_server()
@@ -476,7 +463,7 @@ def test_who_is_in_no_round_complains_of_nobody() -> None:
                 complain(name, "0" * 64)
         circle.until("masking", *rest)
         with pytest.raises(RefusedError, match="complains of"):
-            complain("c7", collector.records().digest)
+            complain("c7", collector.roster_digest)
         with pytest.raises(RefusedError, match="complains of"):
             complain("c6", "0" * 64)
 

@@ -222,6 +222,44 @@ def restored(circle: Circle, backup: str) -> None:
     federation.operator.sequence = federation.service.state.actor("operator").sequence
 
 
+def test_a_restore_from_before_an_amendment_is_healed_by_the_same_amendment(
+    circle: Circle,
+) -> None:
+    operator = circle.federation.operator
+    operator.command("backup", name="first")
+    operator.command("amend", labels=["no", "yes", "perhaps"])
+    circle.everybody_adds()
+    circle.go()
+    restored(circle, "first")
+    with pytest.raises(EvidenceError, match="must make the same amendment again; then sync"):
+        circle.sync("c0", accept_restored=True)
+    circle.federation.operator.command("amend", labels=["no", "yes", "perhaps"])
+    for name in circle.names:
+        circle.sync(name, accept_restored=True)
+    circle.go()
+    circle.check_whole()
+
+
+def test_a_second_join_of_a_client_that_started_over_is_late_and_no_error(circle: Circle) -> None:
+    """It joins with all that it holds, forgets that, rejoins without a round, and then covers the
+    round that it has joined before.
+    """
+    circle.everybody_adds()
+    circle.go()
+    circle.federation.operator.command("backup", name="first")
+    restored(circle, "first")
+    assert circle.sync("c0", accept_restored=True).waiting
+    circle.forget("c0", list(circle.held["c0"]))
+    assert circle.sync("c0").rejoined
+    assert "has sent another join in this round" in circle.sync("c0").waiting
+    for name in circle.names:
+        circle.sync(name, accept_restored=True)
+    circle.go()
+    circle.wait(PHASE)
+    circle.go()
+    circle.check_whole()
+
+
 def test_clients_rejoin_a_restored_server_by_a_round_with_resets(circle: Circle) -> None:
     circle.federation.operator.command("backup", name="first")
     circle.everybody_adds()

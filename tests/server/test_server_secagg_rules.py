@@ -392,7 +392,7 @@ def test_too_many_drop_outs_abort_and_the_next_round_succeeds(circle: Circle, ph
     assert (
         "too many clients dropped out" if phase == "revealing" else "but the rules ask for 3"
     ) in waiting
-    assert "Nothing was changed: the next sync joins another round" in waiting
+    assert "Nothing was changed: the next sync goes on" in waiting
     assert (circle.ledger(), circle.service.state.log.size) == (before, log)
     circle.go()
     circle.check_whole()

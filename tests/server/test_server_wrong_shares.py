@@ -21,7 +21,7 @@ from server.test_server_disputes import (
     until_disputed,
 )
 from support.lying_rounds import lying_server
-from support.masked_round import GATHER, Circle
+from support.masked_round import GATHER, PHASE, Circle
 from support.wrong_shares import called_irrecoverable, dealing_wrong, opening_wrong
 
 NO_ARBITER = replace(RULES, arbiter="")
@@ -233,6 +233,26 @@ def test_an_audit_that_cannot_be_unmasked_voids_nothing() -> None:
                 circle.wait(1.0)
         assert circle.service.rounds.aborted > 0
         assert circle.entries("voided") == circle.entries("audited") == []
+
+
+def test_who_dealt_wrong_shares_is_named_while_an_audit_waits_for_it() -> None:
+    """No join of it is taken, and an audit needs all: somebody must say what to do."""
+    with circle_of(4) as circle:
+        circle.federation.operator.command("audit")
+        said = set[str]()
+        with dealing_wrong("c2", "seed"):
+            for _ in range(12):
+                said |= {done.waiting for done in circle.pass_round().values()}
+                circle.wait(PHASE if circle.phase in ("", "joining") else GATHER)
+        assert circle.federation.operator.ask("status")["aggregation"]["culprits"] == ["c2"]
+        assert any(
+            "c2 dealt wrong shares in an earlier round, and takes part" in one for one in said
+        )
+        assert any("start the server anew, or forget c2" in one for one in said)
+        circle.restart_server()
+        assert circle.federation.operator.ask("status")["aggregation"]["culprits"] == []
+        circle.go()
+        assert [entry["result"] for entry in circle.entries("audited")] == ["equal"]
 
 
 # -- a server that lies ----------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def contribution_of(name: str) -> Contribution:
     return Contribution.of(*statistics_of(name), SPEC)
 
 
-def joined(name: str, rules: Aggregation = RULES) -> Participant:
+def joined(name: str, rules: Aggregation = RULES, *, exposed: bool = False) -> Participant:
     drawn = iter(secrets_of(name))
     return Participant.join(
         OPENING,
@@ -65,8 +65,19 @@ def joined(name: str, rules: Aggregation = RULES) -> Participant:
         name=name,
         sequence=SEQUENCES[name],
         key=KEYS[name],
+        exposed=exposed,
         random=lambda _: next(drawn),
     )
+
+
+def exposed_roster() -> dict[str, Any]:
+    """The same three join, and hospital-b says that its part hides nobody."""
+    collector = Collector(OPENING, RULES, lambda name: KEYS[name].public)
+    clients = {name: joined(name, exposed=name == "hospital-b") for name in NAMES}
+    for client in clients.values():
+        collector.take(client.message)
+    collector.advance()
+    return {"join": clients["hospital-b"].message.hex(), "roster": collector.roster.data.hex()}
 
 
 @dataclass
@@ -165,6 +176,7 @@ def aggregation() -> dict[str, Any]:
         "derived": _derived(roster, collector),
         "said": made.said,
         "told": made.told,
+        "exposed": exposed_roster(),
         "turn": payloads.sign("turn", turn, KEYS["hospital-a"]).decode(),
         "included": collector.included,
         "sum": numbers(collector.sum()),

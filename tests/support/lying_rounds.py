@@ -4,7 +4,7 @@ real one, with its restraint taken away.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,21 @@ from expunge.secagg.arbitration import parts_json
 from expunge.secagg.unmasking import Part
 from expunge.server.disputes import Disputes
 from expunge.server.secagg_outcomes import Outcomes
-from support.masked_round import GATHER, Circle
+from expunge.wire import payloads
+from support.masked_round import GATHER, PHASE, Circle
+
+
+def retold(
+    circle: Circle, kind: Any, change: Callable[[dict[str, Any]], None]
+) -> Callable[[bytes], bytes]:
+    """Answers that the server has altered, and signed again."""
+
+    def altered(data: bytes) -> bytes:
+        _, content = payloads.open_unverified(kind, data)
+        change(content)
+        return payloads.sign(kind, content, circle.service.state.folder.key)
+
+    return altered
 
 
 @dataclass
@@ -40,7 +54,7 @@ class LyingServer:
         self.rounds.append(
             {
                 "aggregation": opening.round,
-                "roster": collector.records().digest,
+                "roster": collector.roster_digest,
                 "size": len(collector.clients),
                 "agreed": {name: sig.hex() for name, sig in collector.agreed.items()},
             }
@@ -61,6 +75,29 @@ class LyingServer:
             if self.circle.phase == "joining":
                 self.circle.wait(GATHER)
         return False
+
+    def sum_over(self, roster: Sequence[str], signers: Sequence[str]) -> bool:
+        """Have these join and mask, and ask only some to agree to the sum; whether it was
+        unmasked.
+        """
+        circle, before = self.circle, len(self.sums)
+        # Who masks last is asked to agree at once.
+        roster = [*(name for name in roster if name not in signers), *signers]
+        circle.restart_server()
+        for name in [*roster, *roster]:
+            circle.sync(name)  # it hears that the last round is over, and joins
+        circle.wait(GATHER)
+        for _ in range(8):
+            phase = circle.phase
+            for name in signers if phase in ("agreeing", "revealing") else roster:
+                if phase and circle.phase == phase:
+                    circle.sync(name)
+            if len(self.sums) > before or not circle.phase:
+                break
+            if circle.phase == phase:
+                circle.wait(PHASE)
+        circle.restart_server()
+        return len(self.sums) > before
 
     def log(self, kind: str, **fields: Any) -> None:
         state = self.circle.service.state

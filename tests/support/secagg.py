@@ -5,7 +5,7 @@ only with the collector.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +86,7 @@ class Room:
     rules: Aggregation = RULES
     opening: Opening = OPENING
     seed: str = "seed"
+    exposed: Collection[str] = ()  # who says so of its part
     participants: dict[str, Participant] = field(default_factory=dict)
     transcript: list[tuple[str, str, bytes]] = field(
         default_factory=list
@@ -102,7 +103,13 @@ class Room:
     def joining(self, name: str) -> Participant:
         random = randomness(f"{self.seed}/{name}")
         return Participant.join(
-            self.opening, self.rules, name=name, sequence=5, key=key_of(name), random=random
+            self.opening,
+            self.rules,
+            name=name,
+            sequence=5,
+            key=key_of(name),
+            exposed=name in self.exposed,
+            random=random,
         )
 
     def join(self, names: Iterable[str] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from expunge.errors import InputError
 from expunge.kinds import MessageKind
 from expunge.ridge.spec import Aggregation, Spec, message_kinds
 from expunge.secagg import plan
-from expunge.secagg.schedule import DAY, Schedule
+from expunge.secagg.schedule import DAY, Schedule, duration_text
 from expunge.secagg.traffic import RoundSizes
 
 ARBITER_PUBLIC = "expunge-arbiter-public-1."  # with which the file of its public keys begins
@@ -141,6 +142,33 @@ def rules_in_words(rules: Aggregation) -> str:
         f"{rules.colluding} % may collude with the server"
         f"{'' if schedule is None else f'; {schedule}'}"
         f"{f'; arbiter {rules.arbiter[:8]}…' if rules.arbiter else ''}"
+        f"; go on without a client after {duration_text(rules.set_aside_after)}"
+    )
+
+
+def held_up(rounds: dict[str, Any]) -> str:
+    """Why the round of all clients that is wanted cannot take place, and what to do, by the
+    server's status; empty if it can.
+    """
+    barred, culprits, fewest = rounds["barred"], rounds["culprits"], rounds["fewest"]
+    active = len(rounds["needed"])
+    reasons = [
+        *(
+            [f"{', '.join(barred)} barred by the arbiter: forget it (expunge server forget-client)"]
+            if barred
+            else []
+        ),
+        *([culprits_in_words(culprits)] if culprits else []),
+        *([f"{active} active, and {fewest} needed: enrol more clients"] if active < fewest else []),
+    ]
+    return "; ".join(reasons)
+
+
+def culprits_in_words(culprits: Sequence[str]) -> str:
+    """Clients that dealt wrong shares, and what to do."""
+    return (
+        f"{', '.join(culprits)} dealt wrong shares, so no join of it is taken: restart the server "
+        "to try again, or forget it (expunge server forget-client)"
     )
 
 

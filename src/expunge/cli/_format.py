@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 from rich.console import RenderableType
 
-from expunge.cli._output import GOOD, WAITS, count, facts, line, next_steps, table, typed
+from expunge.cli import _command
+from expunge.cli._output import BAD, GOOD, WAITS, count, facts, line, next_steps, table, typed
 from expunge.evidence import Receipt
 from expunge.evidence.wording import moment
 from expunge.wire.schema import time_text
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
 
 _SHOWN = 12  # ids of samples
 _SHOWN_LABELS = 5
+_BARRED = (
+    "This client is barred: by the arbiter's verdict it sent something false, and it takes part in "
+    "no round. What is pending stays here. Ask the operator, who can forget this client; then "
+    "enrol a new one."
+)
 
 
 def synced_value(done: SyncResult) -> dict[str, Any]:
@@ -183,6 +190,9 @@ def show_synced(done: SyncResult, status: Status) -> list[RenderableType]:
             ),
         )
     )
+    if done.status == "barred":
+        rows.append(("Pending", ", ".join(_changes(status)) or "nothing"))
+        return [line(_BARRED, BAD), facts(rows)]
     if not done.waiting and done.backlog is None:
         later = "to be answered after a round, when a quarter of the time has passed, as by all"
         rows += [("Orders", f"{status.orders:,} {later}")] if status.orders else []
@@ -194,17 +204,24 @@ def show_synced(done: SyncResult, status: Status) -> list[RenderableType]:
     return [line(f"Not complete yet: {cause}.", WAITS), facts(rows)]
 
 
-def _pending(status: Status) -> str:
-    parts = [
+def _changes(status: Status) -> list[str]:
+    return [
         *([f"{status.adding:,} to be added"] if status.adding else []),
         *([f"{status.deleting:,} to be deleted"] if status.deleting else []),
         *([f"{count(status.orders, 'erasure order')} to be answered"] if status.orders else []),
     ]
-    return ", ".join(parts) or "a round of all clients, in which this one changes nothing"
+
+
+def _pending(status: Status) -> str:
+    # An audit or a rebuild has no request: it changes nothing.
+    whose = "all clients" if status.composed is None else "changes"
+    return ", ".join(_changes(status)) or f"a round of {whose}, in which this one changes nothing"
 
 
 def show_way_on(done: SyncResult, sync: str, unserved: Path | None) -> list[RenderableType]:
-    """How to continue pending work by this command; empty if there is none."""
+    """How to continue pending work by this command; empty if there is none, or it cannot."""
+    if done.status == "barred":
+        return []
     if not done.waiting:
         return show_way_out(done.backlog, sync)
     alone = "The server is not running, so no round can take place. Start it first:"
@@ -212,6 +229,14 @@ def show_way_on(done: SyncResult, sync: str, unserved: Path | None) -> list[Rend
         *([] if unserved is None else [next_steps(f"expunge serve {typed(unserved)}", why=alone)]),
         next_steps(sync, why="Nothing is lost. The next sync continues from here:"),
     ]
+
+
+def require_complete(done: SyncResult) -> None:
+    """Exit with the code of what is left to do, or cannot be done; with none if nothing is."""
+    if done.status == "barred":
+        raise click.exceptions.Exit(_command.FAILED)
+    if done.waiting or done.backlog:
+        raise click.exceptions.Exit(_command.NOT_YET)
 
 
 def show_way_out(backlog: Backlog | None, sync: str) -> list[RenderableType]:

@@ -136,6 +136,8 @@ def judge(dispute: Path, directory: Path, named: tuple[str, ...], output: Path |
     if strangers:
         raise InputError(f"{strangers[0]} had no part in this sum: name one of its clients")
     false = examined.false | dict.fromkeys(named, "named by the arbiter")
+    if unfounded := sorted(set(named) - set(examined.false) - set(examined.missing)):
+        _caution(screen, unfounded, examined.missing)
     accepted = given.reason == "headless" and not (false or examined.missing)
     signed = None
     if false or accepted:
@@ -177,6 +179,16 @@ def judge(dispute: Path, directory: Path, named: tuple[str, ...], output: Path |
     )
     if signed is None:
         raise click.exceptions.Exit(_command.NOT_YET if examined.missing else _command.FAILED)
+
+
+def _caution(screen: Screen, named: list[str], missing: tuple[str, ...]) -> None:
+    """Say so before a verdict bars clients whose parts pass, while others have opened nothing."""
+    if missing:
+        screen.note(
+            f"Named although what they opened passes: {', '.join(named)}. Not opened yet: "
+            f"{', '.join(missing)}. One of these may be false instead: rather wait until they have "
+            "opened their parts, and judge a newer folder"
+        )
 
 
 def _rows(given: Dispute, examined: Examined, false: dict[str, str]) -> list[tuple[object, ...]]:

@@ -158,10 +158,20 @@ def _result(office: Path | None, at: str | None, audit_id: str, seconds: float) 
                 outcome["masked"] = Spec.from_dict(
                     connection.office.federation_content()["spec"]
                 ).is_masked
+                outcome["held_up"] = _held_up(connection, outcome)
             if outcome["result"] != "under way" or time.monotonic() >= ends:
                 return outcome
             progress(len(outcome["equal"]) + len(outcome["different"]))
             time.sleep(_PAUSE)
+
+
+def _held_up(connection: OfficeConnection, outcome: dict[str, Any]) -> str:
+    """Why the round of all clients that a masked audit waits for cannot take place; or empty."""
+    if outcome["result"] != "under way" or not outcome["masked"]:
+        return ""
+    from expunge.cli._aggregation import held_up  # noqa: PLC0415 - for masked federations only
+
+    return held_up(connection.office.ask("status", {})["aggregation"])
 
 
 def _settled(connection: OfficeConnection, audit_id: str) -> dict[str, Any]:
@@ -207,6 +217,7 @@ def _tell(outcome: dict[str, Any], office: Path) -> None:
                 *([("Finished", moment(outcome["finished"]))] if outcome["finished"] else []),
                 *_answers(outcome, masked=masked),
                 *([("Waiting for", ", ".join(outcome["waiting"]))] if outcome["waiting"] else []),
+                *([("Must wait", outcome["held_up"])] if outcome["held_up"] else []),
                 *([("Log entry", outcome["index"])] if outcome["index"] >= 0 else []),
             ]
         ),

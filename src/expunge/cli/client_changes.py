@@ -21,6 +21,7 @@ from expunge.cli._format import (
     backlog_value,
     preview_value,
     rarity_in_words,
+    require_complete,
     show_preview,
     show_synced,
     show_way_on,
@@ -522,5 +523,4 @@ def _finish(
         },
         *parts,
     )
-    if waits:
-        raise click.exceptions.Exit(_command.NOT_YET)
+    require_complete(done)

@@ -10,7 +10,7 @@ from expunge.cli import _command
 from expunge.cli._agent import agent_of, backbone_of, next_round, store_at, unserved
 from expunge.cli._command import command
 from expunge.cli._connect import sync_command
-from expunge.cli._format import show_synced, show_way_on, synced_value
+from expunge.cli._format import require_complete, show_synced, show_way_on, synced_value
 from expunge.cli._options import at_option, backbone_option, client_option, wait_options, yes_option
 from expunge.cli._output import GOOD, WAITS, Screen, count, line
 from expunge.cli._samples import recomputing
@@ -69,6 +69,8 @@ def sync(
     with 7: additions until there are enough, deletions for at most a quarter of their order's time
     (7.5 days without an order). With --now everything pending is sent.
 
+    Exits with 1 if the operator has forgotten this client, or the arbiter's verdict bars it.
+
     Example:
       expunge client sync --dir hospital-a
       expunge client sync --wait 600 --dir hospital-a
@@ -90,8 +92,7 @@ def sync(
         )
         raise click.exceptions.Exit(_command.FAILED)
     screen.result(synced_value(done), *show_synced(done, status), *way_on)
-    if done.waiting or done.backlog:
-        raise click.exceptions.Exit(_command.NOT_YET)
+    require_complete(done)
 
 
 @command()
@@ -153,5 +154,4 @@ def leave(
         *show_synced(done, status),
         *way_on,
     )
-    if done.waiting:
-        raise click.exceptions.Exit(_command.NOT_YET)
+    require_complete(done)

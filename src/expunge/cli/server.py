@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 
 from expunge.cli import _command, _warnings
-from expunge.cli._aggregation import rules_in_words
+from expunge.cli._aggregation import culprits_in_words, held_up, rules_in_words
 from expunge.cli._command import group
 from expunge.cli._connect import OfficeConnection, layout_at_hand, office_at
 from expunge.cli._options import NOT_DISCLOSED, disclosed, office_options, output_option, yes_option
@@ -242,7 +242,9 @@ def status(office: Path | None, at: str | None) -> None:
 
 
 def _disputed(rounds: dict[str, Any] | None) -> list[tuple[str, Text]]:
-    """False sums that wait for the arbiter, and clients that it found false."""
+    """False sums that wait for the arbiter, clients that it found false, and those of which no join
+    is taken.
+    """
     if rounds is None:
         return []
     rows = []
@@ -253,6 +255,8 @@ def _disputed(rounds: dict[str, Any] | None) -> list[tuple[str, Text]]:
         rows.append(("False sum", Text(text, style=WAITS)))
     if rounds["barred"]:
         rows.append(("Barred", Text(f"{', '.join(rounds['barred'])}: forget-client", style=WAITS)))
+    if rounds["culprits"]:
+        rows.append(("Wrong shares", Text(culprits_in_words(rounds["culprits"]), style=WAITS)))
     return rows
 
 
@@ -276,14 +280,15 @@ def _rounds(rounds: dict[str, Any] | None) -> list[tuple[str, object]]:
 
 def _next_round(rounds: dict[str, Any]) -> Text:
     """What the next round of secure aggregation is for, and whom it needs."""
+    changes = f"changes of {rounds['fewest']} clients or more"
+    if rounds["wanted"] == "change":
+        return Text(changes)
+    forgotten = ", ".join(rounds["forgetting"])
+    wanted = f"a rebuild without {forgotten}" if rounds["wanted"] == "rebuild" else "an audit"
+    if why := held_up(rounds):
+        return Text(f"{changes}. {wanted[0].upper()}{wanted[1:]} must wait: {why}", style=WAITS)
     everybody = f"needs all of {', '.join(rounds['needed'])} at the same time"
-    if rounds["wanted"] == "rebuild":
-        return Text(
-            f"a rebuild without {', '.join(rounds['forgetting'])}: {everybody}", style=WAITS
-        )
-    if rounds["wanted"] == "audit":
-        return Text(f"an audit: {everybody}", style=WAITS)
-    return Text(f"changes of {rounds['fewest']} clients or more")
+    return Text(f"{wanted}: {everybody}", style=WAITS)
 
 
 @server.command()

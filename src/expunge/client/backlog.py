@@ -26,6 +26,10 @@ _DAY = 86400
 _CHANGING = "state IN ('adding', 'deleting')"
 _PENDING = f"sequence IS NULL AND {_CHANGING}"
 _EXPEDITE = f"UPDATE samples SET due = min(?1, coalesce(due, ?1)) WHERE {_CHANGING}"  # noqa: S608 - our own words
+_CAP = (
+    f"UPDATE samples SET due = ?1 WHERE due > ?1 AND {_CHANGING} AND slot NOT IN "  # noqa: S608 - the same
+    "(SELECT slot FROM order_samples JOIN orders ON order_id = id WHERE answered = 0)"
+)
 _BEFORE_ORDER = (
     "slot IN (SELECT slot FROM order_samples JOIN orders ON order_id = id "
     "WHERE answered = 0 AND orders.due > ?)"
@@ -95,6 +99,13 @@ def read_backlog(database: Database, *, fewest: int, now: float, masked: bool) -
     if pending - uncounted >= fewest:
         return None
     return Backlog(pending - uncounted, fewest, due, uncounted)
+
+
+def cap(changes: Database, now: float) -> None:
+    """Let no deletion without an order wait for longer than one that is asked for now: its time may
+    have been noted by a clock that was ahead; within a transaction of the caller.
+    """
+    changes.run(_CAP, (usual_due_time(now),))
 
 
 def expedite(changes: Database, now: float) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from expunge.client.delivery import Retry
 from expunge.client.outbox import Composition
-from expunge.client.round_policy import RoundPolicy, UnsafeRoundError, with_article
+from expunge.client.round_policy import UNMASKED, RoundPolicy, UnsafeRoundError, with_article
 from expunge.client.store import ClientStore
 from expunge.client.trust import Trust
 from expunge.crypto import canonical
@@ -36,6 +36,7 @@ from expunge.secagg import Contribution, Opening, Participant
 from expunge.secagg.arbitration import spec_of_round
 from expunge.secagg.parcels import BadParcelError
 from expunge.secagg.schedule import Schedule
+from expunge.secagg.unmasking import Part
 from expunge.wire import payloads, refusals
 from expunge.wire.carrier import Carrier
 from expunge.wire.schema import time_text
@@ -43,7 +44,6 @@ from expunge.wire.schema import time_text
 Changes = tuple[Statistics | None, Statistics | None]  # what a request adds, and what it deletes
 LONGEST_WAIT = 20  # seconds that a server is asked to wait before it answers
 _PAUSE = 0.05  # seconds, at first, between questions to a server that does not wait
-_UNMASKED: tuple[Stage, ...] = ("joined", "shared")
 _ASKED: dict[AnsweredPhase, Stage] = {
     "sharing": "shared",
     "masking": "masked",
@@ -54,6 +54,7 @@ _MASKED = "masked"  # the setting that holds the number of the request that was 
 _VECTOR = "vector"  # the setting that holds labels and SHA-256 of the vector that was masked last
 _OPENED = "opened"  # the setting that holds the round whose part was opened to the arbiter
 _LAST = "round"  # the setting that holds the last round that this client was in
+_FALSE = "a sum that this client's change was in was false"
 _JOINED = "joined-window"  # the setting that holds the window whose round this client joined last
 _APPLIED = "window"  # the setting that holds the window whose round took effect last, of those
 
@@ -140,7 +141,11 @@ class Contributor:
                 f"this client takes part in {with_article(current)}, which comes first: sync"
             )
         if current is None and (aggregation := self._policy.disputed(composition.sequence)):
-            return RoundPending(self._opened(aggregation, statistics))
+            reason = self._opened(aggregation, statistics)
+            self._store.remember({"refusal": reason})  # in the place of why it did not take effect
+            return RoundPending(reason)
+        if (self._store.recall("refusal") or "").startswith(_FALSE):  # the dispute is over
+            self._store.remember({"refusal": ""})
         closed = self._reason_between_windows("change")
         if closed is not None and self._resumed("change", composition.sequence) is None:
             return RoundPending(closed)
@@ -159,10 +164,10 @@ class Contributor:
     ) -> Wide:
         """What is to be masked; the same as before, if anything was masked under this number."""
         vector = contribution.vector()
+        now = f"{self._store.spec.labels_digest} {_digest(vector)}"
         if not self.is_bound(sequence):
-            content = [self._store.spec.labels_digest, _digest(vector)]
-            self._store.remember({_VECTOR: " ".join(content)})
-        elif not self._is_what_was_masked(statistics):
+            self._store.remember({_VECTOR: now})
+        elif self._store.recall(_VECTOR) != now and not self._is_what_was_masked(statistics):
             raise UnsafeRoundError(
                 f"this client has masked something else under number {sequence} before, and the "
                 "two sums would show what it has changed since: nothing is sent. Ask the operator"
@@ -181,10 +186,9 @@ class Contributor:
 
     def _opened(self, aggregation: str, statistics: Callable[[Spec], Changes]) -> str:
         """Open this client's part of a false sum to the arbiter, once; what it waits for then."""
-        false = "a sum that this client's change was in was false"
         if not self._policy.rules.arbiter:
             return (
-                f"{false}, and the federation has no arbiter: its operator must find out which "
+                f"{_FALSE}, and the federation has no arbiter: its operator must find out which "
                 "client sent false statistics, and forget it"
             )
         if self._store.recall(_OPENED) == aggregation:
@@ -194,13 +198,13 @@ class Contributor:
             part = None if data is None else self._read(data)
             if part is None or part.opening.round != aggregation or not part.can_open:
                 return (
-                    f"{false}, and this client holds the keys of that round no longer: it is "
+                    f"{_FALSE}, and this client holds the keys of that round no longer: it is "
                     "excluded when its time is up"
                 )
             if not self._is_what_was_masked(statistics):
                 return (
-                    f"{false}, and what this client holds is not what it masked: it opens nothing, "
-                    "and is excluded when its time is up. Ask the operator"
+                    f"{_FALSE}, and what this client holds is not what it masked: it opens "
+                    "nothing, and is excluded when its time is up. Ask the operator"
                 )
             spec = spec_of_round(self._store.spec, part.opening.labels_digest)
             try:
@@ -210,7 +214,9 @@ class Contributor:
                     raise
                 return refusal.reason
             self._store.remember({_OPENED: aggregation})
-        return f"{false}: this client has opened its part to the arbiter, and waits for the verdict"
+        return (
+            f"{_FALSE}: this client has opened its part to the arbiter, and waits for the verdict"
+        )
 
     def join(self, purpose: Purpose, contribution: Callable[[], Contribution]) -> Outcome:
         """Take part in an audit or a rebuild, which changes nothing here."""
@@ -256,7 +262,7 @@ class Contributor:
                 composed is not None and composed.sequence == participant.sequence
             ):
                 return purpose
-            if participant.sequence <= self._store.sequence or participant.phase not in _UNMASKED:
+            if participant.sequence <= self._store.sequence or participant.phase not in UNMASKED:
                 self._store.participation.drop()  # the request has been settled, or put back
             # Or it may still be composed again: this round has one join of this client and takes no
             # other
@@ -357,7 +363,9 @@ class Contributor:
         """
         if participant.phase == "joined" and refusal.code not in refusals.PASSING:
             self._store.participation.drop()
-        if refusal.code not in refusals.LATE:
+        # The round has a join of this client from before it started over, and takes no other.
+        is_second_join = refusal.details.get("kind") == "join"
+        if refusal.code not in refusals.LATE and not is_second_join:
             raise refusal
         return RoundPending(refusal.reason)
 
@@ -429,7 +437,12 @@ class Contributor:
             if opening.purpose == "change" and (composed is None or composed.sequence != sequence):
                 return None
             participant = Participant.join(
-                opening, self._policy.rules, name=store.name, sequence=sequence, key=store.key
+                opening,
+                self._policy.rules,
+                name=store.name,
+                sequence=sequence,
+                key=store.key,
+                exposed=opening.purpose == "change" and self._policy.is_exposed(sequence),
             )
             if self._schedule is not None and opening.purpose == "change":
                 store.remember({_JOINED: str(self._window())})
@@ -480,7 +493,9 @@ class Contributor:
             self._policy.require_all(participant)
             self._policy.require_one_sum(participant)
         else:
-            message = participant.on_agreements(state.content, self._policy.pins())
+            is_change = participant.opening.purpose == "change"  # else all are counted already
+            shown = self._policy.shown() if is_change else frozenset[Part]()
+            message = participant.on_agreements(state.content, self._policy.pins(), shown)
         self._store.participation.write(participant.to_bytes())
         return message
 
@@ -504,10 +519,13 @@ class Contributor:
         receipt = self._policy.receipt(participant, state.receipt)
         newest = self._trust.follow(receipt.checkpoint)
         with self._outbox.turn:
-            composed = self._outbox.composed()
+            composed, newest_state = self._outbox.composed(), self._participant()
             if (
                 composed is not None and composed.sequence == receipt.sequence
             ):  # or another agent has settled it meanwhile
+                if newest_state is not None and newest_state.opening == participant.opening:
+                    participant = newest_state  # which another agent may have taken further
+                self._policy.require_listed(participant, receipt)
                 self._outbox.settle(
                     receipt.sequence,
                     state.receipt,
@@ -515,7 +533,7 @@ class Contributor:
                     entry=receipt.logged.index,
                     keep=not composed.is_cover,
                 )
-            self._policy.release(receipt.sequence)
+            self._policy.release()
             window = {} if self._schedule is None else {_APPLIED: store.recall(_JOINED) or ""}
             store.remember({_LAST: participant.opening.round} | window)
             store.disputable.drop()
@@ -571,12 +589,10 @@ def _digest(vector: Wide) -> str:
 
 
 def _reason_for(state: _RoundState) -> str:
-    if state.phase == "closed" and state.reason:
+    if state.reason:
         return state.reason
     if state.phase == "closed":
         return "another round is under way: this client joins the next one"
-    if state.phase == "joining" and state.reason:
-        return state.reason
     if state.phase == "joining":
         missing = state.fewest - state.joined
         if missing > 0:

@@ -25,7 +25,7 @@ import numpy as np
 
 from expunge import kinds
 from expunge.client import states
-from expunge.client.backlog import expedite
+from expunge.client.backlog import cap, expedite
 from expunge.client.folder import ClientFolder, exclusive, put_settings
 from expunge.client.samples import Block, Recompute, SampleTable
 from expunge.client.settings import ClientSettings, checkpoint_text, spec_of, spec_text
@@ -482,6 +482,14 @@ class Outbox:
         it is `now`.
         """
         return self._chooser.unanswered(now)
+
+    @exclusive
+    def cap(self, now: float) -> None:
+        """Let no deletion without an order wait for longer than one that is asked for at this time;
+        noted durably.
+        """
+        with self._database.transaction() as changes:
+            cap(changes, now)
 
     @exclusive
     def expedite(self, now: float) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 from expunge.client.settings import checkpoint_text, read_pins
@@ -21,17 +22,19 @@ from expunge.crypto import Envelope, PublicKey, canonical
 from expunge.errors import EvidenceError, ProtocolError
 from expunge.evidence import Checkpoint, Receipt
 from expunge.evidence.receipt import member_of
-from expunge.kinds import Purpose
+from expunge.kinds import Purpose, Stage
 from expunge.ridge.spec import Aggregation
 from expunge.secagg import Participant
 from expunge.secagg.arbitration import Verdict, parts_of
 from expunge.secagg.keys import Context
 from expunge.secagg.plan import plan
-from expunge.secagg.roster import verify_agreements
+from expunge.secagg.roster import Roster, verify_agreements
 from expunge.secagg.unmasking import (
+    AgreedSum,
     Decision,
     Narrowed,
     Part,
+    hides_enough,
     may_follow,
     narrowed,
     remaining,
@@ -42,8 +45,9 @@ from expunge.wire.carrier import Carrier
 _AGREED = "agreed"  # the setting that holds when its part was masked first, and each sum agreed to
 _FIRST = "first"  # in it, the time of the former
 _RESTORED = "restored"  # and in it, what the log said then of when the server was restored last
+_NOTICED = "noticed"  # and in it, when this client's clock was first behind one of these times
 _ROSTERS = "rosters"  # the setting that holds the rosters of rounds in which its part was masked
-_EVERYTHING = 0  # in place of the number of a request that sends everything anew
+_EVERYTHING = 0  # in place of the numbers of requests that send everything anew
 
 
 class UnsafeRoundError(EvidenceError):
@@ -77,8 +81,8 @@ class RoundPolicy:
 
     def keys(self, participant: Participant, roster: bytes) -> dict[str, PublicKey]:
         """The keys that the roster is held against, read from the log as far as it goes now."""
-        names = participant.names_in(roster)
-        peers = self._peers()
+        parts = participant.parts_in(roster)
+        names, peers = {name for name, _ in parts}, self._peers()
         if self._store.name in peers.gone:
             raise UnsafeRoundError(
                 f"the log shows that {self._store.name} has left, and the server asks it to take "
@@ -121,6 +125,13 @@ class RoundPolicy:
                 f"log shows, and this round differs by {others}: the sum would show those that "
                 "are missing, so this client keeps out of it"
             )
+        ahead = [name for name, number in sorted(parts) if number != peers.applied.get(name, 0)]
+        if participant.opening.purpose != "change" and ahead:
+            raise UnsafeRoundError(
+                f"{with_article(participant.opening.purpose)} must be of what the log shows, and "
+                f"{', '.join(ahead[:5])} has sent more or less than the log that this client is "
+                "shown: the sum would show the changes of some. This client keeps out of it"
+            )
         return self._trusted(peers)
 
     def pins(self) -> dict[str, PublicKey]:
@@ -161,7 +172,8 @@ class RoundPolicy:
     def require_roster(self, participant: Participant) -> None:
         """Mask in no round whose sum this client could not agree to: it need not be asked."""
         if participant.opening.purpose == "change":
-            self._require_same(participant, set(participant.roster_parts))
+            roster = _known_roster(participant)
+            self._require_allowed(participant, roster, roster.parts, self._gone())
 
     def require_one_sum(self, participant: Participant) -> None:
         """Agree to one sum only with this client's part in it, and remember it
@@ -169,44 +181,100 @@ class RoundPolicy:
         """
         if participant.opening.purpose != "change":
             return  # what is counted already, of all clients
-        proposed = self._require_same(participant, set(participant.included or ()))
+        roster, proposed = _known_roster(participant), frozenset(participant.included or ())
+        self._require_allowed(participant, roster, proposed, self._gone())
         if proposed not in self._agreed(participant.sequence):
-            self._require_enough(proposed)
-            self._remember("revealed", [sorted(map(list, proposed))])
+            kept = self._recall("revealed", [])
+            exposed = proposed & (roster.exposed | self.shown())
+            restored = self._peers().restored if self._sends_everything() else None
+            self._remember("revealed", [*kept, _record(proposed, exposed, restored)])
             self._remember(_AGREED, self._recall(_AGREED) | {_name_of(proposed): int(self._now())})
 
-    def _require_same(self, participant: Participant, parts: set[Part]) -> set[Part]:
-        """`parts` by what they hold, if they are what the log has left of every sum that this
-        client's part is in. The same sum again, as far as it has agreed to it, shows nothing new.
+    def is_exposed(self, sequence: int) -> bool:
+        """Whether this client's part hides nobody any more: few are left of a sum that it is in, or
+        the log shows that it was excluded from one, and the time of the rules has passed.
         """
-        proposed, agreed = self._identified(parts), self._agreed(participant.sequence)
-        for earlier in [*agreed, *self._decided(participant.sequence)]:
-            rest = self._narrowed(earlier).parts
-            is_same = proposed == rest or (proposed == earlier and earlier in agreed)
-            if not is_same and not may_follow(
-                rest, proposed, gone=self._gone(), fewest=self.rules.fewest, shown=self._shown()
+        is_bound = self._store.recall(_ROSTERS) or self._recall("revealed", [])
+        return bool(is_bound) and self._is_exposed(sequence, self._gone())
+
+    def _is_exposed(self, sequence: int, gone: frozenset[str]) -> bool:
+        ours = (self._store.name, sequence)
+        return any(
+            one.kind == "excluded" and ours in one.parts and ours[0] in one.out
+            for one in self._decisions()
+        ) or any(
+            bound.earlier.is_few(remaining(self._narrowed(bound).parts, gone), self.rules.fewest)
+            for bound in self._bound(sequence)
+        )
+
+    def _require_allowed(
+        self, participant: Participant, roster: Roster, parts: frozenset[Part], gone: frozenset[str]
+    ) -> None:
+        """Raise UnsafeRoundError unless these parts are what the log has left of every sum that
+        this client's part is in, or follow it, and hide enough clients. The same sum again, as far
+        as it has agreed to it, shows nothing new.
+        """
+        sequence, marked, shown = participant.sequence, roster.exposed, self.shown()
+        if self._is_exposed(sequence, gone) and (self._store.name, sequence) not in marked:
+            raise UnsafeRoundError(
+                "the log has left few of a sum with this client's change since it joined this "
+                "round, and others are not hidden by it: it joins the next one and says so"
+            )
+        for bound in self._bound(sequence):
+            left, proposed = self._narrowed(bound).parts, bound.same(parts)
+            is_again = bound.is_agreed and proposed == bound.earlier.parts
+            if not (is_again or proposed == left) and not may_follow(
+                bound.earlier,
+                remaining(left, gone),
+                proposed,
+                fewest=self.rules.fewest,
+                marked=bound.same(marked),
+                shown=bound.same(shown),
             ):
-                names = sorted({name for name, _ in rest ^ proposed})
+                names = sorted({name for name, _ in left ^ proposed})
                 raise UnsafeRoundError(
                     "a round was aborted after its sum may have been unmasked, and this one would "
                     f"differ from it by {', '.join(names)}, whose changes the two sums "
                     "would show: nothing is revealed. Join again when the same clients do; one "
                     "that stays away for ever must be forgotten by the operator"
                 )
-        return proposed
+        if parts not in self._agreed(sequence) and not hides_enough(
+            parts, roster.parts, self.rules, marked=marked, shown=shown
+        ):
+            raise UnsafeRoundError(
+                f"fewer than {self.rules.fewest} clients of this round, or fewer than must agree "
+                "to its sum, are hidden: others are few that are left of an earlier sum, or were "
+                "excluded from one. This client waits for a round with more"
+            )
 
-    def _agreed(self, sequence: int) -> list[set[Part]]:
-        """The sums with this client's part that it has agreed to, and that were not applied."""
-        return self._with_part(sequence, map(_parts, self._recall("revealed", [])))
-
-    def _decided(self, sequence: int) -> list[set[Part]]:
-        """The false sums with this client's part: others may have agreed without it."""
+    def _bound(self, sequence: int) -> list[_Bound]:
+        """The sums that this client's part is in, and that were not applied: those that it agreed
+        to, and false ones, to which others may have agreed without it.
+        """
+        ours, restored = {(self._store.name, sequence)}, self._peers().restored
+        bound = list[_Bound]()
+        for record in self._recall("revealed", []):
+            earlier, before = _read_record(record)
+            is_renewed = self._sends_everything() and before not in (None, restored)
+            one = _Bound(earlier, is_renewed=is_renewed).renewed()
+            bound += [one] if one.same(ours) <= one.earlier.parts else []
         decisions = self._decisions() if self._store.recall(_ROSTERS) else ()
-        return self._with_part(sequence, (set(one.parts) for one in decisions if one.signers))
+        false = [one for one in decisions if one.kind == "voided" and ours <= one.parts]
+        return bound + [_Bound(self._false_sum(one), is_agreed=False) for one in false]
 
-    def _with_part(self, sequence: int, sums: Iterable[set[Part]]) -> list[set[Part]]:
-        ours = self._identified({(self._store.name, sequence)})
-        return [parts for parts in sums if ours <= parts]
+    def _false_sum(self, voided: Decision) -> AgreedSum:
+        _, *exposed = _split(self._recall(_ROSTERS)[voided.aggregation])
+        hiding = remaining(voided.parts, frozenset().union(*exposed))
+        return AgreedSum(voided.parts, voided.parts - hiding)
+
+    def _agreed(self, sequence: int) -> list[frozenset[Part]]:
+        """The sums with this client's part that it has agreed to, and that were not applied."""
+        bound = self._bound(sequence)
+        return [one.earlier.parts for one in bound if one.is_agreed and not one.is_renewed]
+
+    def _sends_everything(self) -> bool:
+        composed = self._store.outbox.composed()
+        return composed is not None and composed.reset
 
     def masked(self, participant: Participant, *, first: bool) -> None:
         """Remember the roster of a round in which this client's part may be in the sum: entries
@@ -216,8 +284,9 @@ class RoundPolicy:
         if not rosters:
             times = {_FIRST: int(self._now()), _RESTORED: self._peers().restored}
             self._remember(_AGREED, times)
-        roster = [participant.roster_digest, len(participant.roster_parts)]
-        self._remember(_ROSTERS, rosters | {participant.opening.round: roster})
+        roster = _known_roster(participant)
+        known = [roster.digest, len(roster.names), sorted(name for name, _ in roster.exposed)]
+        self._remember(_ROSTERS, rosters | {participant.opening.round: known})
 
     def _recall(self, name: str, usual: Any = None) -> Any:
         """A JSON value of the settings; an empty object, or what is `usual`, if there is none."""
@@ -232,42 +301,43 @@ class RoundPolicy:
         if not self._store.recall(_ROSTERS):
             return ""
         gone = self._gone()
-        bound = [*self._agreed(sequence), *self._decided(sequence)]
-        for left in map(self._narrowed, bound):
+        for left in map(self._narrowed, self._bound(sequence)):
             if left.disputed and remaining(left.parts, gone) == left.parts:
                 return left.disputed
         return ""
 
-    def _narrowed(self, agreed: set[Part]) -> Narrowed:
-        """What the log has left of a sum that this client agreed to.
+    def _narrowed(self, bound: _Bound) -> Narrowed:
+        """What the log has left of a sum that this client's part is in.
 
         It is read as far as this client has followed it, and not believed about who was silent
         before the time of the rules has passed by this client's own clock.
         """
-        return narrowed(agreed, self._store.name, self._decisions(), self.rules)
+        decisions = [replace(one, parts=bound.same(one.parts)) for one in self._decisions()]
+        return narrowed(bound.earlier.parts, self._store.name, decisions, self.rules)
 
     def _decisions(self) -> list[Decision]:
         """What the log decides about sums that this client's part may be in, and is due."""
-        entries = self._peers().decisions
+        entries, times = self._peers().decisions, self._times()
         return [
             decision
             for place, entry in enumerate(entries)
-            if (decision := self._decision(entry, entries[:place])) is not None
+            if (decision := self._decision(entry, entries[:place], times)) is not None
         ]
 
     def _decision(
-        self, entry: dict[str, Any], earlier: Sequence[dict[str, Any]]
+        self, entry: dict[str, Any], earlier: Sequence[dict[str, Any]], times: Mapping[str, Any]
     ) -> Decision | None:
         kind, aggregation = entry["kind"], entry["aggregation"]
         rosters = self._recall(_ROSTERS)
         if kind == "voided":
-            if rosters.get(aggregation) != [entry["roster"], entry["size"]]:
+            known, *exposed = _split(rosters.get(aggregation, []))
+            if known != [entry["roster"], entry["size"]]:
                 return None
             return Decision(
                 kind,
                 aggregation,
-                self._listed(entry["clients"]),
-                signers=frozenset(entry["agreed"]),
+                parts_of(entry["clients"]),
+                signers=frozenset(entry["agreed"]).difference(*exposed),
                 size=entry["size"],
                 unexplained=unexplained(earlier),
             )
@@ -275,16 +345,28 @@ class RoundPolicy:
             verdict = self._verdict(entry)
             if [verdict.roster] != rosters.get(aggregation, [])[:1]:
                 return None
-            parts = frozenset(self._identified(set(verdict.parts)))
-            return Decision(kind, aggregation, parts, frozenset(verdict.false))
-        parts, times = self._listed(entry["clients"]), self._recall(_AGREED)
+            return Decision(kind, aggregation, verdict.parts, frozenset(verdict.false))
+        parts = parts_of(entry["clients"])
         since = times.get(_name_of(parts), times.get(_FIRST, 0))
         if self._now() < since + self.rules.set_aside_after:
             return None
         return Decision("excluded", aggregation, parts, frozenset(entry["excluded"]))
 
-    def _listed(self, members: list[dict[str, Any]]) -> frozenset[Part]:
-        return frozenset(self._identified(set(parts_of(members))))
+    def _times(self) -> dict[str, Any]:
+        """When this client agreed to each sum, and masked its part first. If such a time is yet to
+        come, the clock was ahead then, or is behind now: nobody knows, so it is when that was seen
+        first, until the clock has passed it.
+        """
+        times: dict[str, Any] = self._recall(_AGREED)
+        now = int(self._now())
+        noticed = times.pop(_NOTICED, None)
+        ahead = {key for key, at in times.items() if isinstance(at, int) and at > now}
+        if ahead and (noticed is None or noticed > now):
+            noticed = now
+            self._remember(_AGREED, times | {_NOTICED: now})
+        elif not ahead and noticed is not None:
+            self._remember(_AGREED, times)
+        return times | dict.fromkeys(ahead, noticed)
 
     def _verify(self, entry: dict[str, Any], keys: Mapping[str, str]) -> None:
         """Raise EvidenceError unless a false sum was agreed to by those that the log says so of, a
@@ -311,22 +393,9 @@ class RoundPolicy:
             raise EvidenceError("the log shows a verdict about another round than it says")
         return verdict
 
-    def _identified(self, parts: set[Part]) -> set[Part]:
-        """Parts by what they hold: whoever sends all that it holds, sends the same under every
-        number.
-        """
-        composed = self._store.outbox.composed()
-        if composed is None or not composed.reset:
-            return parts
-        return {(name, _EVERYTHING) for name, _ in parts}
-
-    def release(self, sequence: int) -> None:
-        """What has been applied under this number binds no longer."""
-        settled = {(self._store.name, sequence), (self._store.name, _EVERYTHING)}
-        earlier = map(_parts, self._recall("revealed", []))
-        kept = [sorted(map(list, parts)) for parts in earlier if parts.isdisjoint(settled)]
-        self._remember("revealed", kept)
-        self._store.remember({_ROSTERS: "", _AGREED: ""})
+    def release(self) -> None:
+        """What has been applied binds no longer, nor what it took the place of."""
+        self._store.remember({"revealed": "", _ROSTERS: "", _AGREED: ""})
 
     def require_restored(self) -> None:
         """A server that asks for everything again could subtract it from what it has: it must have
@@ -358,27 +427,20 @@ class RoundPolicy:
         peers = self._peers()
         return peers.gone | peers.barred
 
-    def _shown(self) -> frozenset[Part]:
-        """The parts that were excluded: the server may have seen them by that."""
+    def shown(self) -> frozenset[Part]:
+        """The parts that were excluded: the server may have seen them by that. Whoever believes
+        this of others can only ask for more of them.
+        """
         return frozenset(
             part
             for entry in self._peers().decisions
             if entry["kind"] == "excluded"
-            for part in self._listed(entry["clients"])
+            for part in parts_of(entry["clients"])
             if part[0] in entry["excluded"]
         )
 
-    def _require_enough(self, proposed: set[Part]) -> None:
-        if len(proposed - self._shown()) < self.rules.fewest:
-            raise UnsafeRoundError(
-                f"fewer than {self.rules.fewest} clients of this round are hidden: others were "
-                "left out of an earlier sum. This client waits for a round with more"
-            )
-
     def receipt(self, participant: Participant, data: bytes) -> Receipt:
-        """The receipt of a round, if it is the server's, for this client's part in it, and lists
-        those whose sum was unmasked.
-        """
+        """The receipt of a round, if it is the server's, for this client's part in it."""
         envelope = Envelope.from_bytes(data, "receipt")
         self._trust.meet(envelope)
         receipt = Receipt.read(envelope, self._trust.chain)
@@ -392,14 +454,89 @@ class RoundPolicy:
             raise EvidenceError(
                 "the receipt is for another round than the one that this client took part in"
             )
+        return receipt
+
+    def require_listed(self, participant: Participant, receipt: Receipt) -> None:
+        """Raise EvidenceError unless the receipt lists those whose masks this client helped to
+        remove; or if it was not asked, those to whose sum it could have agreed.
+        """
+        listed = parts_of(receipt.logged.entry["clients"])
         if participant.included is not None:
-            listed = [(member["client"], member["sequence"]) for member in entry["clients"]]
-            if sorted(listed) != sorted(participant.included):
+            if listed != set(participant.included):
                 raise EvidenceError(
                     "the receipt lists other clients than those whose masks this client helped to "
                     "remove"
                 )
-        return receipt
+            return
+        if participant.phase in UNMASKED:
+            raise EvidenceError("the receipt is for a part that this client has not masked")
+        roster = participant.roster
+        if roster is None:
+            return  # of version 1, which did not keep it
+        if not listed <= roster.parts or len(listed) < roster.plan.survivors:
+            raise EvidenceError(
+                f"the receipt lists {len(listed)} clients, and the sum of this round must be of "
+                f"{roster.plan.survivors} or more of the {len(roster.names)} that joined it"
+            )
+        gone = self._gone() - {name for name, _ in listed}  # they may have left since
+        self._require_allowed(participant, roster, listed, gone)
+
+
+UNMASKED: tuple[Stage, ...] = ("joined", "shared")
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A sum that a client's part is in; `is_renewed` if it was of everything that this client
+    holds, and the log shows that all send everything anew since: it is the same under new numbers.
+    """
+
+    earlier: AgreedSum
+    is_agreed: bool = True
+    is_renewed: bool = False
+
+    def same(self, parts: Set[Part]) -> frozenset[Part]:
+        """Parts as they are compared with those of this sum."""
+        return (
+            frozenset((name, _EVERYTHING) for name, _ in parts)
+            if self.is_renewed
+            else frozenset(parts)
+        )
+
+    def renewed(self) -> _Bound:
+        """The sum as it is compared with others."""
+        parts, exposed = self.same(self.earlier.parts), self.same(self.earlier.exposed)
+        return replace(self, earlier=AgreedSum(parts, exposed))
+
+
+def _record(parts: Set[Part], exposed: Set[Part], restored: str | None) -> dict[str, Any]:
+    """A sum that was agreed to, for the settings; of everything, with the last restore then."""
+    listed = {"exposed": sorted(map(list, exposed)), "parts": sorted(map(list, parts))}
+    return listed | ({} if restored is None else {"restored": restored})
+
+
+def _read_record(record: Any) -> tuple[AgreedSum, str | None]:
+    """The inverse of `_record`. Before there was one, the parts alone were noted, and those of
+    everything without their numbers.
+    """
+    if isinstance(record, dict):
+        parts, exposed = _parts(record["parts"]), _parts(record["exposed"])
+        return AgreedSum(parts, exposed), record.get("restored")
+    parts = _parts(record)
+    is_everything = all(sequence == _EVERYTHING for _, sequence in parts)
+    return AgreedSum(parts), "" if is_everything else None
+
+
+def _split(known: list[Any]) -> list[list[Any]]:
+    """Digest and size of a roster, and who in it was exposed, if that was noted."""
+    return [known[:2], *known[2:]]
+
+
+def _known_roster(participant: Participant) -> Roster:
+    roster = participant.roster
+    if roster is None:
+        raise ProtocolError("there is no roster of this round yet")
+    return roster
 
 
 def _name_of(parts: Set[Part]) -> str:
@@ -407,8 +544,8 @@ def _name_of(parts: Set[Part]) -> str:
     return hashlib.sha256(canonical.encode(sorted(map(list, parts)))).hexdigest()[:16]
 
 
-def _parts(members: list[list[Any]]) -> set[Part]:
-    return {(str(name), int(sequence)) for name, sequence in members}
+def _parts(members: list[list[Any]]) -> frozenset[Part]:
+    return frozenset((str(name), int(sequence)) for name, sequence in members)
 
 
 def with_article(purpose: Purpose) -> str:

@@ -169,9 +169,7 @@ class Masked:
                     store.remember({"refusal": outcome.reason})
                 else:
                     self._outbox.abandon(sequence, outcome.reason)
-        raise PendingError(
-            f"{outcome.reason}. Nothing was changed: the next sync joins another round"
-        )
+        raise PendingError(f"{outcome.reason}. Nothing was changed: the next sync goes on")
 
     def cover(self) -> None:
         """Take part, with nothing to change, in a round that others have begun: a single change

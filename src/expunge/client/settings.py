@@ -5,6 +5,7 @@ and the head; and pins, the keys of other clients that were compared out of band
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from expunge.client.folder import ClientFolder, exclusive, put_settings
@@ -325,6 +326,7 @@ def spec_text(spec: Spec) -> str:
     return canonical.encode(spec.to_dict()).decode("ascii")
 
 
+@lru_cache(maxsize=16)  # it is read for every request, and seldom changes
 def spec_of(text: str) -> Spec:
     """The inverse of `spec_text`."""
     return Spec.from_dict(canonical.decode(text.encode("ascii"), "the spec of the store"))

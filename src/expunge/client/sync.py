@@ -87,8 +87,9 @@ class SyncResult:
 
     Attributes
     ----------
-    status : {"active", "gone"}
-        `"gone"` if the server no longer knows the client; `"active"` otherwise.
+    status : {"active", "barred", "gone"}
+        `"gone"` if the server no longer knows the client; `"barred"` if by the arbiter's verdict it
+        takes part in no round of secure aggregation; `"active"` otherwise.
     receipts : tuple of Receipt
         The receipts of what was pending, verified and settled.
     orders : tuple of (str, Preview)
@@ -308,7 +309,8 @@ class Updates:
         if spec != answer.spec:
             raise EvidenceError(
                 "the server's spec is not this client's spec with signed amendments: it cannot be "
-                "taken on"
+                "taken on. If the server was restored from a backup made before an amendment, its "
+                "operator must make the same amendment again; then sync"
             )
         store.amend(spec, [data for data, _ in amendments[starts[-1] :]])
         if store.message not in spec.messages and "gram" in spec.messages:
@@ -613,6 +615,7 @@ class Agent:
         orders, problem = self._carry_out(answer)
         audits_first = self._delivery.audits_first()
         audits = self._answer_audits(answer) if audits_first else ()
+        self.store.outbox.cap(self._wall_clock())
         if at_once:  # also if a round comes first
             self.store.outbox.expedite(self._wall_clock())
         if not self._waiting:
@@ -624,7 +627,7 @@ class Agent:
         if problem is not None:
             raise problem
         return SyncResult(
-            "active",
+            "barred" if answer.status == "barred" else "active",
             tuple(receipts),
             orders,
             audits,

@@ -41,16 +41,19 @@ from expunge.wire.request import Request
 _AT_ONCE = 1000  # entries
 LEFT: tuple[kinds.PeerState, ...] = ("going", "gone")
 _DECISIONS = ("voided", "judged", "excluded")  # kinds of entries about sums that were not applied
+_KEYS_CHECK = schema.mapping(schema.name, schema.key_text)
 _PEERS_CHECK = schema.objects(
     {
         "applied": schema.mapping(schema.name, schema.count),
         "decisions": schema.lists(lambda value, _: check_entry(value)),
         "frontier": lambda value, _: value,
-        "keys": schema.mapping(schema.name, schema.key_text),
+        "keys": _KEYS_CHECK,
         "restored": schema.string,
         "states": schema.mapping(schema.name, schema.one_of(*kinds.PEER_STATES)),
+        "version": schema.count,
     }
 )
+_PEERS_VERSION = 2  # version 1, which did not say so, left out requests without a round
 
 Entries = Callable[[int, int], list[bytes]]
 Verify = Callable[[dict[str, Any], Mapping[str, str]], None]
@@ -64,7 +67,7 @@ class Peers:
     keys: Mapping[str, str] = field(default_factory=dict)  # name to public key
     states: Mapping[str, kinds.PeerState] = field(default_factory=dict)
     decisions: tuple[dict[str, Any], ...] = ()  # entries about sums that were not applied
-    applied: Mapping[str, int] = field(default_factory=dict)  # name to the last request in a sum
+    applied: Mapping[str, int] = field(default_factory=dict)  # name to the last number used up
     restored: str = ""  # SHA-256 of the last entry that says that the server was
 
     @property
@@ -136,9 +139,8 @@ class Peers:
             _learn(entry, keys, states)
             if entry["kind"] == "judged":
                 states |= _barred(entry, decisions, states)
-            if entry["kind"] == "aggregated":
-                _require_next(entry, applied)
-                applied |= {one["client"]: one["sequence"] for one in entry["clients"]}
+            if entry["kind"] in ("aggregated", "changed"):
+                applied |= _next(entry, applied)
             if entry["kind"] == "restored":  # clients send everything anew
                 decisions.clear()
                 applied.clear()
@@ -158,6 +160,7 @@ class Peers:
             "keys": dict(self.keys),
             "restored": self.restored,
             "states": dict(self.states),
+            "version": _PEERS_VERSION,
         }
         return canonical.encode(content).decode("ascii")
 
@@ -167,8 +170,9 @@ class Peers:
         if not text:
             return cls()
         content = canonical.decode(text.encode("ascii"), "the peers of this client")
-        if isinstance(content, dict):  # what was not looked for when the log was read before
-            content = {"applied": {}, "decisions": [], "restored": ""} | content
+        if isinstance(content, dict) and content.get("version") != _PEERS_VERSION:
+            keys = _KEYS_CHECK(content.get("keys"), "the keys of this client's peers")
+            return replace(cls(), keys=keys)  # what is looked for in the log has changed since
         parts = _PEERS_CHECK(content, "the peers of this client")
         return replace(
             cls(),
@@ -211,13 +215,19 @@ def _learn(entry: dict[str, Any], keys: dict[str, str], states: dict[str, kinds.
         states |= {name: "away" for name, state in states.items() if state == "active"}
 
 
-def _require_next(entry: dict[str, Any], applied: Mapping[str, int]) -> None:
-    for one in entry["clients"]:
-        if one["sequence"] <= applied.get(one["client"], 0):
+def _next(entry: dict[str, Any], applied: Mapping[str, int]) -> dict[str, int]:
+    """By client, the number of the request that an entry applies; EvidenceError unless it is a
+    later one than those before.
+    """
+    requests = entry["clients"] if entry["kind"] == "aggregated" else [entry]
+    numbers = {one["client"]: int(one["sequence"]) for one in requests}
+    for client, number in numbers.items():
+        if number <= applied.get(client, 0):
             raise EvidenceError(
-                f"the log shows request {one['sequence']} of {one['client']} in a sum after a "
-                "later one, or twice: keep away from this server"
+                f"the log shows request {number} of {client} after a later one, or twice: keep "
+                "away from this server"
             )
+    return numbers
 
 
 _VERDICT = schema.objects(

@@ -16,20 +16,19 @@ from expunge.errors import FormatError
 
 _MOST_INTEGER = 1 << 53  # beyond this, a reader that knows only float64 would see another number
 _DEEPEST = 32
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def encode(value: object) -> bytes:
     """The canonical bytes: keys sorted, no spaces, ASCII only."""
     _check(value, 0)
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    ).encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")
 
 
 def decode(data: bytes, what: str = "this JSON") -> Any:
     """The value of canonical bytes; any other bytes, however close, are refused."""
     try:
-        value = json.loads(bytes(data), parse_float=_no_float, parse_constant=_no_float)
+        value = _DECODER.decode(str(data, "utf-8"))
         same = encode(value) == bytes(data)
     except (ValueError, RecursionError) as problem:
         raise FormatError(f"{what} cannot be read: {problem}") from problem
@@ -72,13 +71,16 @@ def _no_float(text: str) -> NoReturn:
     raise FormatError(f"{text} is not an integer, and there are no floats here")
 
 
+_DECODER = json.JSONDecoder(parse_float=_no_float, parse_constant=_no_float)
+
+
 def _check(value: object, depth: int) -> None:
     if depth > _DEEPEST:
         raise FormatError(f"the value is nested more than {_DEEPEST} deep")
-    if value is None or isinstance(value, bool):
-        return
     if isinstance(value, str):
         _check_text(value)
+    elif value is None or isinstance(value, bool):
+        return
     elif isinstance(value, int):
         if abs(value) > _MOST_INTEGER:
             raise FormatError(f"the integer {value} is beyond 2^53: write it as a string")

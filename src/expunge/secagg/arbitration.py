@@ -189,6 +189,11 @@ class RoundRecords:
         return Roster.read(self.roster).names
 
     @property
+    def exposed(self) -> frozenset[str]:
+        """Those of them that said in their join that their part hides nobody."""
+        return frozenset(name for name, _ in Roster.read(self.roster).exposed)
+
+    @property
     def labels_digest(self) -> str:
         """Of the spec that the round was opened with."""
         return Roster.read(self.roster).opening.labels_digest

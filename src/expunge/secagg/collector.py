@@ -39,6 +39,7 @@ from expunge.secagg.parcels import Dealt, Parcel, parcels, share_digest
 from expunge.secagg.plan import Opening
 from expunge.secagg.roster import Join, Roster, survivors_message
 from expunge.secagg.shamir import SHARE_BYTES
+from expunge.secagg.unmasking import Part
 
 
 class Aborted(ProtocolError):  # noqa: N818 - the word for it in the protocol
@@ -222,6 +223,22 @@ class Collector:
         return self._members().difference(answered.get(self.phase, ()))
 
     @property
+    def roster(self) -> Roster:
+        """The roster; ProtocolError while clients are joining."""
+        return self._known()
+
+    @property
+    def roster_digest(self) -> str:
+        """SHA-256 of the roster."""
+        return self._known().digest
+
+    @property
+    def exposed(self) -> frozenset[Part]:
+        """The parts of those that say in their join that it hides nobody."""
+        joins = (join for join, _ in self._joins.values())
+        return frozenset((join.name, join.sequence) for join in joins if join.exposed)
+
+    @property
     def included(self) -> list[tuple[str, int]]:
         """Whose vectors are in the sum, with their sequence numbers; empty before the survivors are
         known.
@@ -315,8 +332,9 @@ class Collector:
                 "sequence-reused",
                 (
                     f"{message.client} has sent another {message.kind} in this round: only the "
-                    "first one counts"
+                    "first one counts. Wait for the next round"
                 ),
+                kind=message.kind,
             )
         self._require_turn(message)
         take = {
@@ -550,12 +568,12 @@ class Collector:
         self._told_survivors = survivors_message(self._known().context, survivors)
 
     def _end_agreeing(self) -> None:
-        quorum, agreed = self._known().plan.quorum, sorted(self._agreed)
-        if len(agreed) < quorum:
+        agreed = sorted(self._agreed)
+        lacking = self._known().lacking(agreed)
+        if lacking:
             raise Aborted(
-                f"{len(agreed)} of {len(self.clients)} clients agreed on who survived, but "
-                f"{quorum} must ({listed(self._survivors - set(agreed))} did not). Nothing was "
-                "learnt or applied; open another round"
+                f"{lacking} ({listed(self._survivors - set(agreed))} did not). Nothing was learnt "
+                "or applied; open another round"
             )
         require_holders(
             Hearing(self._known(), self._dealt, self._survivors, {}),

@@ -12,11 +12,12 @@ said ones have `client` and `sequence`; all but join and roster have `roster`, t
 bytes of the roster.
 
 - said `join`: `purpose`, `spec` (`data`, `labels`), `rules`, `cipher` and `mask` (public X25519
-  keys). No body.
-- told `roster`: `purpose`, `spec`, `rules`, `clients` (list of `[name, sequence]`, sorted by name).
-  Body: for each client its cipher key, its mask key and the signature of its join, 128 bytes. A
-  join is not repeated whole: its header follows from the roster's and these bytes, and its
-  signature must fit.
+  keys); and `exposed`, true, by a client whose part hides nobody any more (unmasking.py), and by no
+  other. No body.
+- told `roster`: `purpose`, `spec`, `rules`, `clients` (list of `[name, sequence]`, sorted by name);
+  and `exposed`, the names of those whose join says so, sorted, if there are any. Body: for each
+  client its cipher key, its mask key and the signature of its join, 128 bytes. A join is not
+  repeated whole: its header follows from the roster's and these bytes, and its signature must fit.
 - said `shares`: `seed` (commitment to the self seed), `own` (digest of the client's own share of
   it). Body: for each neighbour, by name, a parcel.
 - told `deliveries`: `client` (to whom), `senders` (neighbours whose shares arrived, sorted). Body:
@@ -122,6 +123,13 @@ def _opening_version(value: Any, what: str) -> Any:
     return value
 
 
+def _exposed(value: Any, what: str) -> Any:
+    """Said by those whose part is exposed; others do not speak of it."""
+    if value is not True:
+        raise FormatError(f"{what} must be true, or missing, got {value!r:.40}")
+    return value
+
+
 _FIELDS: dict[str, schema.Check] = {
     "body": schema.digest,
     "cipher": schema.digest,
@@ -147,13 +155,18 @@ _FIELDS: dict[str, schema.Check] = {
 }
 
 
-def _header(*names: str) -> schema.Check:
+def _header(*names: str, exposed: schema.Check | None = None) -> schema.Check:
     always = ("body", "federation", "kind", "round")
-    return schema.objects({name: _FIELDS[name] for name in (*always, *names)})
+    return schema.objects(
+        {name: _FIELDS[name] for name in (*always, *names)},
+        optional={} if exposed is None else {"exposed": exposed},
+    )
 
 
 CLIENT_MESSAGES: dict[ClientKind, schema.Check] = {
-    "join": _header("cipher", "client", "mask", "purpose", "rules", "sequence", "spec"),
+    "join": _header(
+        "cipher", "client", "mask", "purpose", "rules", "sequence", "spec", exposed=_exposed
+    ),
     "shares": _header("client", "own", "roster", "seed", "sequence"),
     "complaint": _header("client", "dealer", "roster", "sequence"),
     "masked": _header("client", "deliveries", "length", "roster", "sequence"),
@@ -162,7 +175,7 @@ CLIENT_MESSAGES: dict[ClientKind, schema.Check] = {
     "opening": _header("client", "roster", "sequence", "version"),
 }
 SERVER_MESSAGES: dict[ServerKind, schema.Check] = {
-    "roster": _header("clients", "purpose", "rules", "spec"),
+    "roster": _header("clients", "purpose", "rules", "spec", exposed=schema.anything),
     "deliveries": _header("client", "roster", "senders"),
     "survivors": _header("clients", "roster"),
     "agreements": _header("clients", "roster", "survivors"),

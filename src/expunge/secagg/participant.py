@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,6 +85,7 @@ class ParticipantState:
     agreed: bytes = b""  # its message of agreement
     reveal: bytes = b""  # its message of revealed shares
     included: tuple[tuple[str, int], ...] | None = None
+    exposed: bool = False  # what its join says of its part
 
     def to_bytes(self) -> bytes:
         """The whole state: to be kept from all others."""
@@ -99,6 +100,7 @@ class ParticipantState:
             "secrets": None if self.secrets is None else self.secrets.to_bytes().hex(),
             "sequence": self.sequence,
         }
+        content |= {"exposed": True} if self.exposed else {}
         parts = (getattr(self, name) for name in _PARTS)
         return with_checksum([_FORMAT.write(canonical.encode(content), *parts)])
 
@@ -113,7 +115,9 @@ class ParticipantState:
             return cls._from_old_bytes(data)
         header, reader = _FORMAT.read(data)
         reader.require_checksum()
-        content = canonical.decode_object(header, "the state of a participant", _KEYS)
+        content = canonical.decode(header, "the state of a participant")
+        marks = {"exposed"} & set(content) if isinstance(content, dict) else set[str]()
+        content = canonical.require_keys(content, "the state of a participant", _KEYS | marks)
         parts: dict[str, Any] = {
             name: bytes(reader.take(length, name))
             for name, length in zip(_PARTS, content["parts"], strict=True)
@@ -130,6 +134,7 @@ class ParticipantState:
             included=None
             if included is None
             else tuple((name, sequence) for name, sequence in included),
+            exposed=content.get("exposed", False),
             **{name: content[name] for name in _TEXTS},
             **parts,
         )
@@ -176,16 +181,23 @@ class Participant:
         name: str,
         sequence: int,
         key: SigningKey,
+        exposed: bool = False,
         random: Random = secrets.token_bytes,
     ) -> Participant:
         """A client that takes part in a round, under its next sequence number, with fresh
-        secrets.
+        secrets; its part hides nobody if it is `exposed`.
         """
         schema.name(name, "the name")
         schema.count(sequence, "the sequence number")
         drawn = cls(
             ParticipantState(
-                opening, rules, name, sequence, key.public.id, secrets=Secrets.draw(random)
+                opening,
+                rules,
+                name,
+                sequence,
+                key.public.id,
+                secrets=Secrets.draw(random),
+                exposed=exposed,
             ),
             key,
         )
@@ -233,11 +245,11 @@ class Participant:
         return self._state.join
 
     @staticmethod
-    def names_in(roster: bytes) -> frozenset[str]:
-        """Whom a roster names, before anything of it is believed: to find out whose keys are
-        needed.
+    def parts_in(roster: bytes) -> frozenset[tuple[str, int]]:
+        """Whom a roster names, with their sequence numbers, before anything of it is believed: to
+        find out whose keys are needed.
         """
-        return frozenset(Roster.read(roster).names)
+        return Roster.read(roster).parts
 
     @property
     def phase(self) -> str:
@@ -252,10 +264,11 @@ class Participant:
         return None if self._state.included is None else list(self._state.included)
 
     @property
-    def roster_parts(self) -> list[tuple[str, int]]:
-        """Everybody in the roster, by name and sequence number; empty before there is one."""
-        roster = Roster.read(self._state.roster) if self._state.roster else None
-        return [] if roster is None else roster.sequences(roster.names)
+    def roster(self) -> Roster | None:
+        """Who takes part in the round; None before it is known, and after shares were revealed
+        where there is no arbiter.
+        """
+        return Roster.read(self._state.roster) if self._state.roster else None
 
     @property
     def roster_digest(self) -> str:
@@ -490,9 +503,15 @@ class Participant:
 
     # -- agreements -> reveal ----------------------------------------------------------------------
 
-    def on_agreements(self, agreements: bytes, pins: Mapping[str, PublicKey]) -> bytes:
+    def on_agreements(
+        self,
+        agreements: bytes,
+        pins: Mapping[str, PublicKey],
+        shown: Set[tuple[str, int]] = frozenset(),
+    ) -> bytes:
         """The message of revealed shares, of the self seeds of survivors and of the mask keys of
-        neighbours that dropped out, if a quorum of the roster has signed the survivors.
+        neighbours that dropped out, if a quorum of the roster has signed the survivors, and a
+        quorum of those whose parts are not exposed, nor `shown` by the log.
         """
         state = self._state
         if state.phase == "revealed":
@@ -503,7 +522,7 @@ class Participant:
                 "first"
             )
         roster = Roster.read(state.roster)
-        self._check_agreements(roster, agreements, pins)
+        self._check_agreements(roster, agreements, pins, shown)
         alive = {name for name, _ in state.included or ()}
         shares = {state.name: own_share(roster, self._secrets("agreements"), state.name)}
         for peer, pair in zip(state.peers, _cut(state.held, 2 * SHARE_BYTES), strict=True):
@@ -534,7 +553,11 @@ class Participant:
         return message
 
     def _check_agreements(
-        self, roster: Roster, agreements: bytes, pins: Mapping[str, PublicKey]
+        self,
+        roster: Roster,
+        agreements: bytes,
+        pins: Mapping[str, PublicKey],
+        shown: Set[tuple[str, int]],
     ) -> None:
         """Raise EvidenceError unless a quorum has agreed to what this client agreed to."""
         header, body = messages.read_server_message("agreements", agreements)
@@ -554,11 +577,11 @@ class Participant:
                 f"{', '.join(strangers)} cannot have agreed: they are not among the survivors"
             )
         roster.verify(pins)
-        if len(names) < roster.plan.quorum:
+        lacking = roster.lacking(names, shown)
+        if lacking:
             raise EvidenceError(
-                f"{len(names)} clients agreed on who survived, fewer than the "
-                f"{roster.plan.quorum} of {len(roster.names)} that must: others may have been told "
-                "of other survivors, so nothing is revealed. Wait for another round"
+                f"{lacking}: others may have been told of other survivors, so nothing is revealed. "
+                "Wait for another round"
             )
         for name, signature in zip(names, signatures, strict=True):
             roster.verify_agreed(name, digest, signature, pins[name])
@@ -603,7 +626,7 @@ class Participant:
     def _join(self) -> Join:
         own, state = self._secrets("a roster"), self._state
         cipher, mask = Private(own.cipher).public, Private(own.mask).public
-        return Join(state.name, state.sequence, cipher, mask)
+        return Join(state.name, state.sequence, cipher, mask, state.exposed)
 
     def _header(self, kind: messages.ClientKind, roster: Roster) -> dict[str, Any]:
         opening = self._state.opening

@@ -145,7 +145,7 @@ def plan(rules: Aggregation, clients: int) -> Plan:
         )
     dropped = share_of(rules.dropouts, clients)
     colluding = min(clients - 1, share_of(rules.colluding, clients))
-    quorum = (clients + colluding) // 2 + 1
+    quorum = quorum_of(clients, colluding)
     degree = _sparse_degree(rules, clients, dropped, colluding) if clients > _COMPLETE else 0
     if degree:
         threshold = _threshold(rules, clients, degree, dropped)
@@ -153,6 +153,11 @@ def plan(rules: Aggregation, clients: int) -> Plan:
         return Plan(degree, threshold, quorum, survivors, colluding)
     threshold = max(quorum, clients - dropped)
     return Plan(clients - 1, threshold, quorum, max(rules.fewest, threshold), colluding)
+
+
+def quorum_of(clients: int, colluders: int) -> int:
+    """More than half of so many clients, even without half of those that collude."""
+    return (clients + colluders) // 2 + 1
 
 
 def _sparse_degree(rules: Aggregation, clients: int, dropped: int, colluding: int) -> int:

@@ -11,7 +11,7 @@ which for a seed that nobody chose is a uniformly random order.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -32,6 +32,7 @@ from expunge.secagg.messages import (
     write_server_message,
 )
 from expunge.secagg.plan import Opening, Plan, plan
+from expunge.secagg.unmasking import Part, covering_quorum
 from expunge.wire import schema
 
 
@@ -71,19 +72,21 @@ _KEPT = 4  # rosters read lately: in a simulation all clients of a round read th
 @dataclass(frozen=True)
 class Join:
     """A client that takes part, under the sequence number that the round will use up: with its two
-    public keys.
+    public keys, and whether its part is exposed (expunge.secagg.unmasking).
     """
 
     name: str
     sequence: int
     cipher: bytes
     mask: bytes
+    exposed: bool = False
 
     def header(self, opening: Opening, rules: Aggregation) -> dict[str, Any]:
         """The header of its message, without the body's digest."""
         keys = {"cipher": self.cipher.hex(), "mask": self.mask.hex()}
         claims = {"client": self.name, "kind": "join", "sequence": self.sequence}
-        return about(opening, rules) | keys | claims
+        marks = {"exposed": True} if self.exposed else {}
+        return about(opening, rules) | keys | claims | marks
 
     def signed(self, opening: Opening, rules: Aggregation, signature: bytes) -> SignedHeader:
         """The header of its message, which has no body, with a signature."""
@@ -99,6 +102,7 @@ class Join:
             header["sequence"],
             cipher,
             checked_public(bytes.fromhex(header["mask"]), f"the mask key of {name}"),
+            header.get("exposed", False),
         )
 
 
@@ -172,8 +176,9 @@ class Roster:
         ordered = sorted(joins, key=lambda pair: pair[0].name)
         clients = [[join.name, join.sequence] for join, _ in ordered]
         body = b"".join(join.cipher + join.mask + signature for join, signature in ordered)
+        exposed = [join.name for join, _ in ordered if join.exposed]
         header = about(opening, rules) | {"clients": clients, "kind": "roster"}
-        return write_server_message(header, body)
+        return write_server_message(header | ({"exposed": exposed} if exposed else {}), body)
 
     @staticmethod
     def read(data: bytes | memoryview) -> Roster:
@@ -216,6 +221,32 @@ class Roster:
     def plan(self) -> Plan:
         """Degree and threshold for as many clients."""
         return plan(self.rules, len(self.names))
+
+    @cached_property
+    def parts(self) -> frozenset[Part]:
+        """Everybody in it, by name and sequence number."""
+        return frozenset(self.sequences(self.names))
+
+    @cached_property
+    def exposed(self) -> frozenset[Part]:
+        """The parts of those that say in their join that it hides nobody."""
+        return frozenset(part for part in self.parts if self.join(part[0]).exposed)
+
+    def lacking(self, agreed: Collection[str], shown: Set[Part] = frozenset()) -> str:
+        """Which quorum these clients that agreed are not: of all, or of those whose parts are not
+        exposed, by their own word or as `shown` by the log; "" if they are both.
+        """
+        needed, clients = self.plan.quorum, len(self.names)
+        if len(agreed) < needed:
+            return f"{len(agreed)} of {clients} clients agreed on who survived, but {needed} must"
+        hiding = {name for name, _ in self.parts - self.exposed - shown}.intersection(agreed)
+        needed = covering_quorum(self.parts, self.rules, self.exposed)
+        if len(hiding) < min(needed, len(agreed)):
+            return (
+                f"{len(hiding)} of the clients among which others are hidden agreed on who "
+                f"survived, but {needed} must"
+            )
+        return ""
 
     @cached_property
     def _graph(self) -> Graph:
@@ -261,6 +292,9 @@ def _read(data: bytes) -> Roster:
     ):
         raise FormatError("the clients of a roster must be a list of names with sequence numbers")
     order = names([name for name, _ in clients], "the clients of a roster")
+    exposed = names(header.get("exposed", []), "the exposed clients of a roster")
+    if not set(exposed) <= set(order) or ("exposed" in header and not exposed):
+        raise FormatError("the exposed clients of a roster must be some of its clients")
     joins = []
     keys = pieces(body, len(clients), 2 * KEY_BYTES + SIGNATURE_BYTES, "the keys of a roster")
     for name, (_, sequence), piece in zip(order, clients, keys, strict=True):
@@ -268,7 +302,13 @@ def _read(data: bytes) -> Roster:
         mask = checked_public(piece[KEY_BYTES : 2 * KEY_BYTES], f"the mask key of {name}")
         joins.append(
             (
-                Join(name, schema.count(sequence, f"the sequence number of {name}"), cipher, mask),
+                Join(
+                    name,
+                    schema.count(sequence, f"the sequence number of {name}"),
+                    cipher,
+                    mask,
+                    name in exposed,
+                ),
                 piece[2 * KEY_BYTES :],
             )
         )

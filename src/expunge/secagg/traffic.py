@@ -109,7 +109,7 @@ class RoundSizes:
 
     def _told(self, name: str) -> dict[str, int]:
         """The bytes that the server tells this client in each phase."""
-        join, signature = Join(name, self._sequence, *2 * [bytes(KEY_BYTES)]), bytes(64)
+        join, signature = Join(name, self._sequence, bytes(KEY_BYTES), bytes(KEY_BYTES)), bytes(64)
         joins = [
             (Join(other, self._sequence, join.cipher, join.mask), signature)
             for other in self._names

@@ -17,6 +17,26 @@ What such a client had sent is not hidden, as it is not by the rebuild that foll
 and an operator can forget a client at will, by an entry of the log. Those that remain are summed up
 without it; if they are fewer than the rules ask for, together with at least so many others.
 
+**Exposed** is a part of which the log says so: that its client was excluded from a sum (below), or
+that so many others are gone from a sum with it that fewer than `fewest` are left; parts that were
+exposed before do not count among these. The server may know such a part, or the sum of a few, so
+it hides nobody. Its client says so in its signed join, since others do not know its sums. Law: of
+the parts that are not exposed, each sum has `fewest` or more, and a quorum, as if there were no
+others. So the argument above holds with the exposed parts taken away from all sums, whatever the
+server knows of them; that needs four things.
+
+- *A client is freed from a sum only by what it has checked itself*: departures, verdicts, and
+  exclusions whose time has passed by its own clock. What is left of a sum is judged by the parts
+  that were exposed when it agreed (`AgreedSum`). That others were excluded, as the log says, is
+  believed at once where it makes a client ask for more (`shown`), and nowhere else: it takes parts
+  away from those that count, and not from those of which a quorum must agree (`covering_quorum`).
+- *Those that are left of a sum stay together*: a sum that follows has all of them, and the others
+  that hide them, `fewest` at least, are from outside the earlier sum as it was. Otherwise two sums
+  with the same clients, some of whom were not asked to agree to the first, could differ by one.
+- *The quorum is counted without the exposed*: they are in several sums, and if they were a quorum
+  by themselves, the others would be bound to none.
+- *Rows are counted by signers that were not exposed* (below).
+
 **A false sum** is not repeated as it was, or one client that lies would stop all others for ever.
 What follows is decided by entries of the log, which all clients read (`Decision`), and each makes
 the set of parts smaller that a client may agree to (`narrowed`):
@@ -37,8 +57,8 @@ Parts only get smaller, and each set is a union of atoms: whatever the server ad
 a sum of rows, of parts found false, and of what was excluded. So it sees, beyond sums of `fewest`
 clients or more, the parts of liars and of clients that were silent for too long, or were left with
 fewer than `fewest` others. The latter is the price of going on without the silent; who has been
-excluded, or is one of few that are left, may go on with its part in a sum with at least `fewest`
-others.
+excluded, or is one of few that are left, is exposed, and may go on with its part in a sum with at
+least `fewest` others. tests/secagg/test_secagg_stories.py plays random stories by these rules.
 """
 
 from __future__ import annotations
@@ -49,7 +69,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from expunge.ridge.spec import Aggregation
-from expunge.secagg.plan import share_of
+from expunge.secagg.plan import quorum_of, share_of
 
 Part = tuple[str, int]  # a client and its sequence number
 MOST_UNEXPLAINED = 3  # false sums that are cut into rows, one after another, before one is opened
@@ -63,20 +83,19 @@ class Decision:
     aggregation: str
     parts: frozenset[Part]
     out: frozenset[str] = frozenset()  # whose parts are left out of the next sum
-    signers: frozenset[str] = frozenset()  # of a false sum: who had agreed to it
+    signers: frozenset[str] = frozenset()  # of a false sum: who had agreed to it, and hid others
     size: int = 0  # of its roster
     unexplained: int = 0  # false sums before it that nobody was found to have made false
 
 
 @dataclass(frozen=True)
 class Narrowed:
-    """The parts that a client may agree to the sum of, the round in which they are in dispute, if
-    they are, and whether they were in a false sum.
+    """The parts that a client may agree to the sum of, and the round in which they are in dispute,
+    if they are.
     """
 
     parts: frozenset[Part]
     disputed: str = ""
-    were_false: bool = False
 
 
 def unexplained(entries: Iterable[Mapping[str, Any]]) -> int:
@@ -130,14 +149,17 @@ def narrowed(
         if decision.kind == "voided":
             cut = rows(decision, rules, earlier)
             (own,) = (row for row in cut if any(name == client for name, _ in row))
-            now = Narrowed(own, decision.aggregation if len(cut) == 1 else "", were_false=True)
-        elif len(left := remaining(now.parts, decision.out)) < rules.fewest and not now.were_false:
-            continue  # few may not go on without many, unless the sum was false
-        elif client in decision.out:
-            own = frozenset(part for part in now.parts if part[0] == client)
-            now = Narrowed(own, were_false=now.were_false)
-        else:
-            now = Narrowed(left, were_false=now.were_false)
+            now = Narrowed(own, decision.aggregation if len(cut) == 1 else "")
+            continue
+        left, was_false = (
+            remaining(now.parts, decision.out),
+            any(now.parts <= one for one in voided),
+        )
+        if len(left) < rules.fewest and not was_false:
+            continue  # few may not go on without many, unless the sum was false, or one with it
+        if client in decision.out:
+            left = frozenset(part for part in now.parts if part[0] == client)
+        now = Narrowed(left)
     return now
 
 
@@ -146,44 +168,146 @@ def remaining(parts: Iterable[Part], gone: Set[str]) -> frozenset[Part]:
     return frozenset(part for part in parts if part[0] not in gone)
 
 
+@dataclass(frozen=True)
+class AgreedSum:
+    """A sum that a client agreed to, or is bound by, and which of its parts hid nobody then."""
+
+    parts: frozenset[Part]
+    exposed: frozenset[Part] = frozenset()
+
+    def is_few(self, rest: Set[Part], fewest: int) -> bool:
+        """Whether those that are left of it, by the log, hide one another no longer.
+
+        Judged by what was exposed when the client agreed: a later entry that says so of others
+        would free clients from a sum that hides them.
+        """
+        return len(rest - self.exposed) < fewest
+
+
 def may_follow(
-    earlier: Set[Part],
+    earlier: AgreedSum,
+    rest: Set[Part],
     proposed: Set[Part],
     *,
-    gone: Set[str],
     fewest: int,
+    marked: Set[Part] = frozenset(),
     shown: Set[Part] = frozenset(),
 ) -> bool:
-    """Whether a client that agreed to an earlier sum may agree to this one.
+    """Whether a client that agreed to an earlier sum, of which the log has left the `rest`, may
+    agree to this one: to the rest alone; or if that is few, to the rest and at least `fewest`
+    others.
 
-    Parts that were excluded before may be `shown` to the server by their exclusion, and hide
-    nobody.
+    Those others were not in the earlier sum, and are exposed neither by their own word (`marked`)
+    nor by the log (`shown`). Who was in it, and is not in the rest, may come back exposed only.
     """
-    rest = remaining(earlier, gone)
-    if len(rest - shown) >= fewest:
+    if not earlier.is_few(rest, fewest):
         return proposed == rest
-    return rest < proposed and len(proposed - rest - shown) >= fewest
+    is_apart = proposed & earlier.parts <= rest | marked
+    return rest < proposed and is_apart and len(proposed - earlier.parts - marked - shown) >= fewest
+
+
+def hides_enough(
+    proposed: Set[Part],
+    roster: Set[Part],
+    rules: Aggregation,
+    *,
+    marked: Set[Part] = frozenset(),
+    shown: Set[Part] = frozenset(),
+) -> bool:
+    """Whether a sum in this roster hides its clients: `fewest` of them, and as many as must agree
+    to it, are not exposed.
+    """
+    needed = max(rules.fewest, covering_quorum(roster, rules, marked))
+    return len(proposed - marked - shown) >= needed
+
+
+def covering_quorum(roster: Set[Part], rules: Aggregation, marked: Set[Part]) -> int:
+    """How many clients that are not exposed must agree to a sum, of those in the roster that are
+    not `marked`: all that collude may be among them.
+
+    What the log says to be shown lowers nothing here: the server could say so of anybody.
+    """
+    return quorum_of(len(roster - marked), share_of(rules.colluding, len(roster)))
 
 
 def separated(
-    parts: Set[Part], complaints: Mapping[str, Set[str]], aggregation: str, fewest: int
+    parts: Set[Part],
+    complaints: Mapping[str, Set[str]],
+    aggregation: str,
+    fewest: int,
+    *,
+    together: Iterable[Set[Part]] = (),
+    missed: Mapping[str, int] | None = None,
+    shown: Set[Part] = frozenset(),
 ) -> frozenset[Part]:
     """These parts without some clients of whom others complain, or that complain, so that no two
     are left that cannot be in one round; all of them, if too few would be left.
 
-    Of two, the one goes with whom more others cannot be, and else one that the round decides: so
-    a client that makes others complain, or complains of them, keeps nobody out for long.
+    Each set of `together` stays whole or goes whole: a sum without one of its parts would show it.
+    `missed` says how many rounds in a row a client was left out of by this rule. Who has missed
+    more comes first: two that cannot meet take turns, however many complain of one of them, unless
+    too few could be in a round with it. Else the one goes with whom more others cannot be, or one
+    that the round decides. Several that belong together are tried after each round that they have
+    missed, with whomever they cannot meet: by that, who spoils their rounds is found and excluded.
     """
-    left = {part[0]: part for part in parts}
+    units = _units(frozenset(parts), together)
+    rivals = _rivals(units, complaints)
+    free = frozenset(parts).difference(shown, *together)
 
-    def rank(name: str) -> tuple[int, bytes]:
-        digest = hashlib.sha256(f"{aggregation} {name}".encode()).digest()
-        return len(complaints.get(name, ())), digest
+    def rank(unit: frozenset[Part]) -> tuple[int, bytes]:
+        digest = hashlib.sha256(f"{aggregation} {min(unit)[0]}".encode()).digest()
+        return sum(len(complaints.get(name, ())) for name, _ in unit), digest
 
-    for name in sorted(left, key=rank, reverse=True):
-        if not complaints.get(name, frozenset()).isdisjoint(left):
-            del left[name]
-    return frozenset(left.values()) if len(left) >= fewest else frozenset(parts)
+    ranks = {unit: rank(unit) for unit in rivals}
+    behind = {unit: max((missed or {}).get(name, 0) for name, _ in unit) for unit in rivals}
+    worst_first = sorted(ranks, key=ranks.__getitem__, reverse=True)
+
+    def at_peace(left: Set[frozenset[Part]]) -> frozenset[Part]:
+        kept = set(left)
+        for unit in worst_first:
+            if not rivals[unit].isdisjoint(kept):
+                kept.discard(unit)
+        return frozenset[Part]().union(*kept)
+
+    left = set(units)
+    if not rivals or len(at_peace(left) & free) < fewest:
+        return frozenset(parts)
+    for unit in sorted(rivals, key=lambda unit: (-behind[unit], ranks[unit])):
+        if unit not in left or rivals[unit].isdisjoint(left):
+            continue
+        others = left - rivals[unit]
+        if unit in others and len(at_peace(others) & free) >= fewest:
+            left = others
+        elif len(unit) > 1 and behind[unit]:
+            return frozenset(parts)
+    return at_peace(left)
+
+
+def _rivals(
+    units: Sequence[frozenset[Part]], complaints: Mapping[str, Set[str]]
+) -> dict[frozenset[Part], frozenset[frozenset[Part]]]:
+    """With which others of these units each one cannot be, or with itself; but for those that can
+    be with all.
+    """
+    unit_of = {name: unit for unit in units for name, _ in unit}
+    found = {
+        unit: frozenset(
+            unit_of[foe] for name, _ in unit for foe in complaints.get(name, ()) if foe in unit_of
+        )
+        for unit in units
+    }
+    return {unit: foes for unit, foes in found.items() if foes}
+
+
+def _units(parts: frozenset[Part], together: Iterable[Set[Part]]) -> list[frozenset[Part]]:
+    """A partition of the parts: no set of `together` is in two of them."""
+    units = [frozenset([part]) for part in parts]
+    for bound in together:
+        joint = [unit for unit in units if not unit.isdisjoint(bound)]
+        if joint:
+            units = [unit for unit in units if unit.isdisjoint(bound)]
+            units.append(frozenset[Part]().union(*joint))
+    return units
 
 
 def choose(
@@ -191,40 +315,55 @@ def choose(
     attempts: Sequence[Set[Part]],
     *,
     gone: Set[str],
-    fewest: int,
+    rules: Aggregation,
     repeat: bool = True,
     disputed: Sequence[Set[Part]] = (),
-    shown: Set[Part] = frozenset(),
+    exposed: Set[Part] = frozenset(),
 ) -> frozenset[Part]:
     """A set of those that joined, after these attempts, to which all of them may agree.
 
     An attempt is repeated first, if all of it have joined, unless others are enough without it and
-    it is not to be repeated now, or it is in dispute. The set may be smaller than `fewest`: then
-    more must join.
+    it is not to be repeated now, or it is in dispute. Empty if more must join.
     """
     rests = [remaining(attempt, gone) for attempt in attempts]
     free = frozenset(joined).difference(*rests)
-    is_enough = len(free - shown) >= fewest
+    few = [frozenset({part}) for part in sorted(free & exposed)]
+    free -= exposed
+    is_enough = len(free) >= rules.fewest
     if not repeat and is_enough:
         return free
 
     def agreeable(parts: frozenset[Part]) -> bool:
         return parts in attempts or all(
-            may_follow(attempt, parts, gone=gone, fewest=fewest, shown=shown)
+            follows(attempt, parts, gone=gone, rules=rules, exposed=exposed)
             for attempt in attempts
             if not parts.isdisjoint(attempt)
         )
 
     for rest in rests:
-        if (
-            len(rest - shown) >= fewest
-            and rest <= joined
-            and rest not in disputed
-            and agreeable(rest)
-        ):
+        if rest <= joined and len(rest - exposed) < rules.fewest:
+            few.append(rest)
+        elif rest <= joined and rest not in disputed and agreeable(rest):
             return rest
-    if is_enough:
-        for rest in rests:
-            if len(rest - shown) < fewest and rest <= joined and agreeable(free | rest):
-                free |= rest
+    if not is_enough:
+        return frozenset()
+    for rest in few:
+        more = free | rest
+        if agreeable(more) and hides_enough(more, more, rules, marked=exposed):
+            free = more
     return free
+
+
+def follows(
+    attempt: Set[Part],
+    proposed: Set[Part],
+    *,
+    gone: Set[str],
+    rules: Aggregation,
+    exposed: Set[Part],
+) -> bool:
+    """Whether all clients of an attempt may agree to this sum, as the server knows them: by who
+    says to be exposed now.
+    """
+    earlier, rest = AgreedSum(frozenset(attempt), frozenset(exposed)), remaining(attempt, gone)
+    return may_follow(earlier, rest, proposed, fewest=rules.fewest, marked=exposed)

@@ -118,9 +118,17 @@ class Commands:
     """The actions by name: commands change something and are logged, questions change nothing."""
 
     def __init__(
-        self, state: ServerState, orders: Orders, audits: Audits, upkeep: Maintenance
+        self,
+        state: ServerState,
+        orders: Orders,
+        audits: Audits,
+        upkeep: Maintenance,
+        *,
+        culprits: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
+        """`culprits` are the clients that dealt wrong shares, and of which no join is taken."""
         self._state = state
+        self._culprits = culprits
         self._orders = orders
         self._audits = audits
         self._upkeep = upkeep
@@ -394,6 +402,7 @@ class Commands:
             "fewest": state.spec.aggregation.fewest,
             "disputes": self._disputes().listed(),
             "barred": state.clients("barred"),
+            "culprits": sorted(self._culprits().intersection(state.clients("active"))),
             "schedule": self._schedule(),
             "last": self._last_round(),
         }

@@ -37,6 +37,7 @@ from expunge.wire.schema import time_text
 
 _ENTRY_BYTES = 16  # of statistics
 _MORE_BYTES = 1 << 16  # headers, keys and counts of an opening
+_GRACE_PART = 4  # of the time that the rules allow, all have this part after the server was away
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,20 @@ class Disputes:
         self._shown: set[Part] = set()  # a cache of the log, up to here:
         self._read = 0
         self._started = state.now()
+        self._fair_from = self._started + self._grace if self._was_away() else 0
+        self._noticed: int | None = None  # when the clock was first behind what was stamped
         self._joined: dict[str, int] = {}  # when clients have joined a round last, since then
+
+    def _was_away(self) -> bool:
+        """Whether nobody has come for long before the server was started: it was not there."""
+        actors = self._state.storage.actors.all()
+        last = max((actor.seen or 0 for actor in actors), default=0)
+        return 0 < last < self._started - self._grace
+
+    @property
+    def _grace(self) -> int:
+        """Seconds in which all can come back when the server does."""
+        return self.rules.set_aside_after // _GRACE_PART
 
     # -- what there is -----------------------------------------------------------------------------
 
@@ -140,7 +154,7 @@ class Disputes:
                 "voided",
                 opening.round,
                 parts,
-                signers=frozenset(agreed),
+                signers=frozenset(agreed) - records.exposed,
                 size=len(records.names),
                 unexplained=unexplained(self._entries("voided", "judged", "excluded", "restored")),
             )
@@ -226,11 +240,22 @@ class Disputes:
                 )
             if state.storage.rounds.opening(record.aggregation, client) is not None:
                 return
-            with state.changing():
+            with state.changing() as now:
+                if not state.storage.rounds.opened(record.aggregation):
+                    self._count_from(record, now)
                 sealed = state.vault.seal(
                     record.slot, bytes(data), _context(record.aggregation, client)
                 )
                 state.storage.rounds.open(OpeningRecord(record.aggregation, client, sealed))
+
+    def _count_from(self, record: DisputeRecord, now: int) -> None:
+        """The first one opens its part, and waits for the others from now on: before, nobody did,
+        be it that all were away.
+        """
+        parts = self._parts(record)
+        self._state.storage.rounds.drop_attempts({record.aggregation})
+        self._await(record.aggregation, parts, now)
+        self._state.storage.rounds.dispute(record)
 
     def _known(self, aggregation: str) -> DisputeRecord | None:
         records = self._state.storage.rounds.disputes()
@@ -350,17 +375,19 @@ class Disputes:
         """Who has synced within the time that others wait: it need not have met them yet. After
         twice that time, only who has joined a round within it: others sync, and join nothing.
         """
-        before = self._state.now() - self.rules.set_aside_after
-        since = max(waiting.since, self._started)  # nothing is known of joins before
+        now = self._state.by_clock()
+        before = now - self.rules.set_aside_after
+        # nothing is known of joins before the server was started
+        since = max(self._since(waiting.since), self._since(self._started))
         if since + self.rules.set_aside_after <= before:
-            return {client for client, joined in self._joined.items() if joined > before}
+            return {client for client, joined in self._joined.items() if before < joined <= now}
         return {
             actor.name for actor in self._state.storage.actors.all() if (actor.seen or 0) > before
         }
 
     def joined(self, client: str) -> None:
         """A client has joined a round of changes."""
-        self._joined[client] = self._state.now()
+        self._joined[client] = self._state.by_clock()
 
     def exclude_silent(self, silent: Collection[str]) -> None:
         """Go on without those that came to repeat a sum, and then left its round again."""
@@ -371,17 +398,38 @@ class Disputes:
                     self._exclude(waiting, names.intersection(silent))
 
     def _overdue(self) -> list[Waiting]:
-        """What has waited for longer than the rules allow."""
-        before = self._state.now() - self.rules.set_aside_after
-        return [waiting for waiting in self.waiting() if 0 < waiting.since <= before]
+        """What has waited for longer than the rules allow; nothing as long as those that wait may
+        not have met, since the server was away.
+        """
+        now = self._state.by_clock()
+        if now >= self._state.now():
+            self._noticed = None
+        elif self._noticed is None or self._noticed > now:
+            self._noticed = now
+        is_fair = self._fair_from <= now or self._since(self._started) + self._grace <= now
+        before = now - self.rules.set_aside_after
+        overdue = [one for one in self.waiting() if 0 < self._since(one.since) <= before]
+        return overdue if is_fair else []
+
+    def _since(self, time: int) -> int:
+        """A time that was noted. If it is yet to come, the clock was ahead then, or is behind now:
+        nobody knows, so it is when that was seen first, until the clock has passed it.
+        """
+        noticed, now = self._noticed, self._state.by_clock()
+        return time if time <= now else (now if noticed is None else noticed)
+
+    def _was_false(self, parts: frozenset[Part]) -> bool:
+        """Whether these are the parts of a false sum, or of a row of one."""
+        return any(parts <= voided for voided in self._voided())
 
     def _exclude(self, waiting: Waiting, names: set[str]) -> None:
         """Unless too few would be left. Few that are left of a false sum go on with others."""
         state, aggregation = self._state, waiting.aggregation
         gone = state.clients("gone")
         out, left = names.difference(gone), remaining(waiting.parts, {*names, *gone})
-        were_false = any(waiting.parts <= parts for parts in self._voided())
-        if not out or len(left) < (1 if were_false else self.rules.fewest):
+        if not out or not left:
+            return
+        if len(left) < self.rules.fewest and not self._was_false(waiting.parts):
             return
         with state.changing() as now:
             state.append(

@@ -8,9 +8,10 @@ longer take effect (the labels were amended, a client of an audit came or went) 
 is revealed. After any failure, a round ends and the next one can begin. Nothing here sleeps:
 deadlines are checked on every call, and every wait has a known limit.
 
-Rebuilds and audits come before changes, but need every client. So that one which is away does not
-hold up everybody's changes, they and changes take turns: a rebuild or an audit that not all have
-joined in the time of a phase gives way for as long.
+Rebuilds and audits come before changes, but need every client. So that one which is away, or spoils
+their rounds, does not hold up everybody's changes, they and changes take turns: a rebuild or an
+audit that not all have joined in the time of a phase, or that comes to nothing later, gives way for
+as long.
 
 On a schedule (expunge.secagg.schedule), a round of changes is opened in its window by whoever asks
 first, and joined until the window ends or all have joined. There it comes before rebuilds and
@@ -47,7 +48,14 @@ from expunge.secagg import (
 )
 from expunge.secagg.messages import read_client_message
 from expunge.secagg.schedule import Schedule
-from expunge.secagg.unmasking import Part, choose, may_follow, remaining, separated
+from expunge.secagg.unmasking import (
+    Part,
+    choose,
+    follows,
+    hides_enough,
+    remaining,
+    separated,
+)
 from expunge.server.secagg_outcomes import Member, Outcomes
 from expunge.server.state import ServerState
 from expunge.server.writer import Writer
@@ -110,6 +118,14 @@ _UNREVEALED: tuple[Phase, ...] = (
     "masking",
 )  # phases in which no client has agreed to a sum
 _UNKNOWN = "the server does not know this round, because it was started anew"
+_NOT_OF_THIS_SUM = (
+    "this round went on without this client: a sum that may have been unmasked before is repeated "
+    "by its own clients alone, and takes turns with the changes of others"
+)
+_UNMARKED = (
+    "this round went on without this client: the log says that it was excluded from a sum, and its "
+    "join did not. It says so once the time of the rules has passed by its own clock"
+)
 
 
 @dataclass(frozen=True)
@@ -136,6 +152,14 @@ class _MaskedRound:
     deadline: float
     window: int | None = None  # the beginning of the window in which it is joined, on a schedule
     members: dict[str, Member] = field(default_factory=dict)  # by client; those that have joined
+    complaints: dict[str, str] = field(default_factory=dict)  # by client; of whom
+    left_out: dict[str, str] = field(default_factory=dict)  # by client that had joined; why
+
+
+@dataclass(frozen=True)
+class _EndedRound:
+    reason: str  # why it was aborted; empty if it was not
+    left_out: dict[str, str]
 
 
 class SecureAggregation:
@@ -159,24 +183,23 @@ class SecureAggregation:
         self._now = now or state.now
         self._lock = RLock()
         self._round: _MaskedRound | None = None
-        self._ended: OrderedDict[str, str] = (
-            OrderedDict()
-        )  # a cache: rounds that have ended, and why if they were aborted
+        self._ended: OrderedDict[str, _EndedRound] = OrderedDict()  # a cache
         self._rejoining: set[str] = (
             set()
         )  # clients that said that they start over, as a restored server asks
         self._complaints: dict[str, set[str]] = {}  # who cannot be in a round with whom
-        self._culprits: set[str] = (
-            set()
+        self._missed: Counter[str] = Counter()  # rounds in a row that a client missed by that
+        self._culprits: frozenset[str] = (
+            frozenset()
         )  # clients that made a sum irrecoverable, and are in no row that is summed up next
         self.aborted = 0  # rounds that were aborted since the server was started
         self._changes = 0  # of all kinds, such as a join
         self._version = 0  # of changes that those who wait must hear of
         self._changes_until = (
             -math.inf
-        )  # until then changes come first, because an audit or a rebuild lacked a client
+        )  # until then changes come first, because an audit or a rebuild came to nothing
         self._watching: list[Future[None]] = []
-        self._tries: Counter[frozenset[Part]] = Counter()  # rounds that were begun for these parts
+        self._tries: Counter[frozenset[Part]] = Counter()  # rounds begun, by what is repeated
         self._has_repeated = False  # whether the last round repeated one that was aborted
         self._applied: int | None = None  # the window whose round took effect last
 
@@ -219,6 +242,11 @@ class SecureAggregation:
             return self._changes, self._due(self._round)
 
     @property
+    def culprits(self) -> frozenset[str]:
+        """Clients that dealt wrong shares, and of which no join is taken."""
+        return self._culprits
+
+    @property
     def is_between_rounds(self) -> bool:
         """Whether no round is in progress."""
         with self._lock:
@@ -246,6 +274,12 @@ class SecureAggregation:
                 self._conclusions.disputes.joined(turn.client)
         elif turn.kind == "complaint":
             self._hear_complaint(current, turn)
+        elif turn.kind == "masked" and turn.client in current.complaints:
+            raise RefusedError(
+                "not-allowed",
+                f"{turn.client} has complained of {current.complaints[turn.client]}, and dropped "
+                "out of this round by that: wait for the next one",
+            )
         else:
             current.collector.take(turn.message)
         if self._heard(current) != before:
@@ -256,16 +290,22 @@ class SecureAggregation:
 
     def _hear_complaint(self, current: _MaskedRound, turn: Turn) -> None:
         """Two clients of which one cannot use what the other sends meet in no round of changes
-        again, if that can be helped.
+        again, if that can be helped. Who complains drops out: it cannot do so and take part.
         """
-        header = read_client_message(turn.message or b"").header
+        with malformed():
+            header = read_client_message(turn.message or b"").header
         dealer, phase = header["dealer"], current.collector.phase
-        if phase != "masking" or header["roster"] != current.collector.records().digest:
+        if phase != "masking" or header["roster"] != current.collector.roster_digest:
             raise RefusedError(
                 "wrong-round", f"{turn.client} complains of what it was not sent in this phase"
             )
         if not {dealer, turn.client} <= set(current.members) or dealer == turn.client:
             raise RefusedError("wrong-round", f"{turn.client} complains of nobody in this round")
+        if turn.client not in current.collector.awaited:
+            raise RefusedError(
+                "wrong-phase", f"{turn.client} has used what it was sent, and complains of it"
+            )
+        current.complaints[turn.client] = dealer
         for one, other in ((turn.client, dealer), (dealer, turn.client)):
             self._complaints.setdefault(one, set()).add(other)
 
@@ -304,12 +344,12 @@ class SecureAggregation:
                 if current.collector.phase == "done":
                     self._conclude(current)
             except (Aborted, RefusedError) as problem:
-                self._end(current, problem.reason)
+                self._fail(current, problem.reason)
                 culprit = {problem.culprit} - {""} if isinstance(problem, Aborted) else set[str]()
                 self._culprits |= culprit
                 self._exclude_silent(current, silent | culprit)
             except BaseException as problem:
-                self._end(
+                self._fail(
                     current,
                     f"the server failed in the middle of the round ({cause_of(problem)}): "
                     "join the next one",
@@ -377,25 +417,52 @@ class SecureAggregation:
         sums with and without it, the server would see its part.
         """
         if silent and current.everyone is None:
-            dealers = {dealer for name in silent for dealer in self._complaints.get(name, ())}
+            dealers = {current.complaints[name] for name in silent & set(current.complaints)}
             self._conclusions.disputes.exclude_silent(silent | dealers)
 
-    def _chosen(self, current: _MaskedRound) -> frozenset[Part]:
-        """Those that joined and may be summed up together, after the sums that were asked for."""
+    def _agreeable(self, current: _MaskedRound) -> frozenset[Part]:
+        """Those that joined and may be summed up together, after the sums that were asked for.
+
+        Who was excluded, and does not say in its join that it hides nobody, is not among them: few
+        that are left of its sum would refuse the round.
+        """
         attempts = sorted(self._conclusions.attempted(), key=self._tries.__getitem__)
-        chosen = choose(
-            {(member.client, member.sequence) for member in current.members.values()},
+        joined = {(member.client, member.sequence) for member in current.members.values()}
+        return choose(
+            joined - self._unmarked(current),
             attempts,
             gone=self._gone,
-            fewest=self._rules.fewest,
-            # On a schedule there is one round in a window, and those that wait come first.
-            repeat=not self._has_repeated or self._schedule is not None,
+            rules=self._rules,
+            repeat=not self._has_repeated,
             disputed=self._conclusions.disputes.disputed(),
-            shown=self._conclusions.disputes.shown(),
+            exposed=self._exposed(current),
         )
-        if any(chosen & attempt for attempt in attempts):
-            return chosen
-        return separated(chosen, self._complaints, current.opening.round, self._rules.fewest)
+
+    def _chosen(self, current: _MaskedRound) -> frozenset[Part]:
+        """The same, without some that cannot be in one round with others. A sum that is repeated
+        stays as it is.
+        """
+        agreeable, gone = self._agreeable(current), self._gone
+        rests = [remaining(attempt, gone) for attempt in self._conclusions.attempted()]
+        if agreeable in rests:
+            return agreeable
+        return separated(
+            agreeable,
+            self._complaints,
+            current.opening.round,
+            self._rules.fewest,
+            together=rests,
+            missed=self._missed,
+            shown=self._exposed(current),
+        )
+
+    def _unmarked(self, current: _MaskedRound) -> frozenset[Part]:
+        """The parts that were excluded, by the log, and are not so by the word of their clients."""
+        return self._conclusions.disputes.shown() - current.collector.exposed
+
+    def _exposed(self, current: _MaskedRound) -> frozenset[Part]:
+        """The parts of a round that hide nobody: by the word of their clients, or by the log."""
+        return current.collector.exposed | self._conclusions.disputes.shown()
 
     @property
     def _gone(self) -> frozenset[str]:
@@ -422,8 +489,8 @@ class SecureAggregation:
         missing = attempted - joined - gone
         if not missing:
             return (
-                f"the round waits for {few} clients that were in no round that was aborted: let "
-                "more of them sync, or enrol some"
+                f"the round waits for {few} clients that are not among the few that are left of a "
+                "sum, nor were excluded from one: let more of them sync, or enrol some"
             )
         return (
             "a round was aborted after its sum may have been unmasked, and a sum without "
@@ -432,19 +499,29 @@ class SecureAggregation:
         )
 
     def _leave_out(self, current: _MaskedRound) -> None:
-        """Leave out those that would not agree to a sum with the others."""
-        parts = self._chosen(current)
+        """Leave out those that would not agree to a sum with the others, or cannot meet them."""
+        agreeable, parts = self._agreeable(current), self._chosen(current)
+        attempts = self._conclusions.attempted()
         chosen = {client for client, _ in parts}
-        self._has_repeated = any(parts & attempt for attempt in self._conclusions.attempted())
-        self._tries[parts] += 1
-        others = set(current.members) - chosen
+        repeated = [attempt for attempt in attempts if parts & attempt]
+        self._has_repeated = bool(repeated)
+        self._tries = Counter({attempt: self._tries[attempt] for attempt in attempts})
+        self._tries.update(repeated)
+        at_odds = {client for client, _ in agreeable - parts}
+        self._missed = Counter(
+            {client: missed for client, missed in self._missed.items() if client not in chosen}
+        ) + Counter(at_odds)
+        others, unmarked = set(current.members) - chosen, dict(self._unmarked(current))
         current.collector.leave_out(others)
         for client in others:
             del current.members[client]
+            foes = self._complaints.get(client, set()) & chosen if client in at_odds else ()
+            why = _UNMARKED if client in unmarked else _NOT_OF_THIS_SUM
+            current.left_out[client] = _at_odds(foes) if foes else why
 
     def _require_current(self, current: _MaskedRound) -> None:
         """Before anything is revealed: the round is still about what it was opened for."""
-        opening, spec, now = current.opening, self._state.spec, self._clock()
+        opening, spec = current.opening, self._state.spec
         if (opening.data_digest, opening.labels_digest) != (spec.data_digest, spec.labels_digest):
             raise Aborted("the labels were amended while the round was under way: it begins anew")
         if current.everyone is None:
@@ -457,12 +534,15 @@ class SecureAggregation:
                 "begins anew"
             )
         missing = current.everyone - set(current.members)
-        if current.collector.phase == "joining" and missing and now >= current.deadline:
-            self._changes_until = now + self._state.settings.phase_for
-            raise Aborted(
-                f"{_named(missing)} did not join, and {_a(opening.purpose)} needs every client: "
-                "it is tried again later"
-            )
+        if current.collector.phase == "joining" and missing and self._clock() >= current.deadline:
+            needed = f"{_a(opening.purpose)} needs every client: it is tried again later"
+            if refused := missing & self._culprits:
+                raise Aborted(
+                    f"{_named(refused)} dealt wrong shares in an earlier round, and takes part in "
+                    f"none until the server is started anew, but {needed}. The operator must start "
+                    f"the server anew, or forget {_named(refused)}"
+                )
+            raise Aborted(f"{_named(missing)} did not join, and {needed}")
 
     def _require_enough(self, current: _MaskedRound) -> None:
         """On a schedule: enough clients have joined when the window ends."""
@@ -492,9 +572,7 @@ class SecureAggregation:
                 self._conclusions.attempt(current.opening, members)
             except (StoreError, OSError) as problem:
                 raise Aborted(
-                    f"the server could not store whose sum it asks for ({cause_of(problem)}): "
-                    "nothing was "
-                    "changed"
+                    f"the server could not store whose sum it asks for ({cause_of(problem)})"
                 ) from problem
         elif missing := current.everyone.difference(dict(current.collector.included)):
             raise Aborted(
@@ -506,12 +584,19 @@ class SecureAggregation:
         """Some may have agreed to a sum before. If not all of its clients are left in this round,
         they cannot agree to another, and those that never did must not be led to do so.
         """
-        included = frozenset(current.collector.included)
-        gone, fewest = self._gone, self._rules.fewest
-        attempts, shown = self._conclusions.attempted(), self._conclusions.disputes.shown()
-        for attempt in attempts if included not in attempts else ():
-            if attempt & included and not may_follow(
-                attempt, included, gone=gone, fewest=fewest, shown=shown
+        included, roster = frozenset(current.collector.included), current.collector.roster
+        gone, rules, exposed = self._gone, self._rules, self._exposed(current)
+        attempts = self._conclusions.attempted()
+        if included in attempts:
+            return
+        if not hides_enough(included, roster.parts, rules, marked=roster.exposed, shown=exposed):
+            raise Aborted(
+                "too many dropped out of a round with clients that others are not hidden among: it "
+                "begins anew"
+            )
+        for attempt in attempts:
+            if attempt & included and not follows(
+                attempt, included, gone=gone, rules=rules, exposed=exposed
             ):
                 missing = {client for client, _ in attempt - included} - gone
                 raise Aborted(
@@ -541,8 +626,7 @@ class SecureAggregation:
             receipt = self._conclusions.applied(first.client, first.sequence, current.opening.round)
             if current.opening.purpose != "change" or receipt is None:
                 raise Aborted(
-                    f"the server could not store the round ({cause_of(problem)}): "
-                    "nothing was changed"
+                    f"the server could not store the round ({cause_of(problem)})"
                 ) from problem
         self._end(current, "")
 
@@ -572,13 +656,21 @@ class SecureAggregation:
                 "clients join again"
             ) from problem
 
+    def _fail(self, current: _MaskedRound, reason: str) -> None:
+        """A round of all clients that comes to nothing gives way to changes, whoever spoils it."""
+        if current.everyone is not None:
+            self._changes_until = self._clock() + self._state.settings.phase_for
+        self._end(current, reason)
+
     def _end(self, current: _MaskedRound, reason: str) -> None:
         self._round = None
         if not reason and current.window is not None:
             self._applied = current.window
+            # A window has one such round: the next sum that waits does not wait for another one.
+            self._has_repeated = False
         self.aborted += bool(reason)
         self._rejoining -= set(current.members) if not reason else set()
-        self._ended[current.opening.round] = reason
+        self._ended[current.opening.round] = _EndedRound(reason, current.left_out)
         while len(self._ended) > _ENDED_KEPT:
             self._ended.popitem(last=False)
 
@@ -708,13 +800,18 @@ class SecureAggregation:
                 current_or_none,
                 collector.phase,
                 content=content,
-                reason=self._lacking(current_or_none),
+                reason=current_or_none.left_out.get(turn.client) or self._lacking(current_or_none),
             )
         receipt = self._conclusions.applied(turn.client, turn.sequence, aggregation)
         if receipt is not None:
             return self._answer(turn, None, "done", receipt=canonical.decode(receipt))
-        reason = self._ended.get(aggregation, _UNKNOWN)
-        return self._answer(turn, None, "aborted" if reason else "done", reason=reason)
+        ended = self._ended.get(aggregation, _EndedRound(_UNKNOWN, {}))
+        return self._answer(
+            turn,
+            None,
+            "aborted" if ended.reason else "done",
+            reason=ended.left_out.get(turn.client, ended.reason),
+        )
 
     def _answer(
         self,
@@ -769,6 +866,14 @@ def _named(names: Collection[str]) -> str:
     ordered = sorted(names)
     return ", ".join(ordered[:_FEW]) + (
         f" and {len(ordered) - _FEW} more" if len(ordered) > _FEW else ""
+    )
+
+
+def _at_odds(foes: Collection[str]) -> str:
+    return (
+        f"this client and {_named(foes)} cannot meet in a round, since one of them could not use "
+        "the shares that the other had dealt: they take turns, and this round went on without "
+        "this client"
     )
 
 

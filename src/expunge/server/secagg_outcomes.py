@@ -33,11 +33,7 @@ from expunge.server.storage.tables import Attempt, Membership
 from expunge.wire.messages import GramPart, Message
 from expunge.wire.schema import UNDISCLOSED, time_text
 
-_BLAME = (
-    "nothing was changed. Under secure aggregation the server cannot tell which client's "
-    "statistics are false: its clients are summed up in smaller groups, or open their parts to the "
-    "arbiter"
-)
+_BLAME = "Under secure aggregation the server cannot tell which client's statistics are false"
 
 
 @dataclass(frozen=True)
@@ -148,9 +144,11 @@ class Outcomes:
                 state.ledger.apply([message] if changes else [])
                 digests = state.solved()
             except ExpungeError as problem:
-                raise RefusedError("impossible", f"{problem}; {_BLAME}") from problem
+                # Not what the problem says: its remedy is for who deletes, not for all of a round.
+                false = "the sum of this round, added to the ledger, is that of no samples"
+                raise RefusedError("impossible", f"{false}. {self._way_on()}") from problem
             if had_head and not digests.head and not self._is_accepted(members):
-                raise RefusedError("unsolvable", f"{state.headless}; {_BLAME}")
+                raise RefusedError("unsolvable", f"{state.headless}. {self._way_on()}")
             with state.changing() as now:
                 record = state.record
                 number = record.round + 1
@@ -183,6 +181,15 @@ class Outcomes:
                 )
                 self._enter(members, index)
             state.settle_head()
+
+    def _way_on(self) -> str:
+        """What follows a false sum of changes, for all clients of it, of whom most are honest."""
+        last = (
+            "open their parts to the arbiter"
+            if self.disputes.rules.arbiter
+            else "wait until the operator has forgotten one of them"
+        )
+        return f"{_BLAME}: the clients of the round are summed up in smaller groups, or {last}"
 
     def _is_accepted(self, members: Sequence[Member]) -> bool:
         parts = {(member.client, member.sequence) for member in members}
@@ -221,7 +228,12 @@ class Outcomes:
         state, new = self._state, sum_of.statistics
         problem = problem_with(new)
         if problem is not None:
-            raise RefusedError("impossible", f"{problem}; {_BLAME}")
+            raise RefusedError(
+                "impossible",
+                f"what all clients say they hold is that of no samples ({problem}). {_BLAME}: the "
+                "rebuild is tried again later. If that goes on, the operator must find out whose "
+                "they are, and forget that client",
+            )
         with self._upkeep.working:
             self._upkeep.fold()
             with self._ending(opening):

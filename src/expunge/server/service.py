@@ -68,7 +68,13 @@ class Service:
         self._orders, self._audits = Orders(state), Audits(state)
         self.upkeep = Maintenance(state, self._audits, report)
         self._requests = Requests(state, self._orders, self._audits)
-        self._commands = Commands(state, self._orders, self._audits, self.upkeep)
+        self._commands = Commands(
+            state,
+            self._orders,
+            self._audits,
+            self.upkeep,
+            culprits=lambda: frozenset() if self.rounds is None else self.rounds.culprits,
+        )
         self._queue = Writer(self._requests.run, group_commit=settings.group_commit)
         self.rounds = self._rounds(seconds, schedule) if state.spec.is_masked else None
         self._published: tuple[int, bytes, str] | None = None  # a cache: version, file, digest

@@ -144,6 +144,12 @@ class ServerState:
         """
         return max(int(self._clock()), self.record.time)
 
+    def by_clock(self) -> int:
+        """The time in whole seconds as the clock has it: earlier than what was stamped before, if
+        it was ahead then. For waits, which would take too long by the other.
+        """
+        return int(self._clock())
+
     @contextmanager
     def changing(self) -> Iterator[int]:
         """A transaction; the time it is stamped with."""

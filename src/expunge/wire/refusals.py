@@ -52,7 +52,10 @@ REFUSALS: dict[RefusalCode, RefusalMeaning] = {
         409, "proven", "anew", "beyond the next number, which is `details.expected`"
     ),
     "sequence-reused": RefusalMeaning(
-        409, "proven", "anew", "the number was used for another request"
+        409,
+        "proven",
+        "anew",
+        "the number was used for another request, or another message (`details.kind`) of a round",
     ),
     "name-taken": RefusalMeaning(
         409,

@@ -31,6 +31,7 @@ from expunge.server.state import Settings
 from expunge.transport.http import HttpCarrier
 from expunge.wire import payloads
 from expunge.wire.schema import UNDISCLOSED
+from server.test_server_turns import complaint
 from support.federation import make_key, scratch
 from support.https_server import HOST, Served, Site
 from support.masked_round import RULES, SPEC, Circle
@@ -444,6 +445,15 @@ def test_short_turns_that_nobody_signed_are_refused(place: Online) -> None:
         answer = place.served.ask("POST", "/v1/aggregations", data)
         assert json.loads(answer.data)["code"] == code, data[:80]
     assert circle.service.rounds.pulse()[0] == before
+
+
+def test_a_complaint_that_cannot_be_read_is_refused_as_malformed() -> None:
+    with online(3) as place:
+        place.circle.everybody_adds()
+        place.circle.until("masking", *reversed(place.circle.names))
+        data = complaint(place.circle, "c1", "c0") + b"more"
+        answer = place.served.ask("POST", "/v1/aggregations", data)
+        assert (answer.status, json.loads(answer.data)["code"]) == (400, "malformed")
 
 
 def test_a_wait_is_never_longer_than_the_server_allows() -> None:

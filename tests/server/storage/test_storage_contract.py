@@ -167,7 +167,7 @@ CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
     "rounds.rebuilt": (lambda s: s.rounds.rebuilt(), ()),
     "rounds.attempt": (
         lambda s, v: s.rounds.attempt(v),
-        (st.lists(st.builds(tables.Attempt, ids, names, small), max_size=3),),
+        (st.lists(st.builds(tables.Attempt, ids, names, small, small), max_size=3),),
     ),
     "rounds.drop_attempts": (lambda s, v: s.rounds.drop_attempts(v), (st.sets(ids),)),
     "rounds.dispute": (

@@ -191,7 +191,8 @@ class Attempt:
     aggregation: str
     client: str
     sequence: int
-    since: int = 0  # when it was first asked for, or fixed by an entry of the log
+    # When it was first asked for, or fixed by an entry of the log, or one of it was first opened.
+    since: int = 0
     accepted: int = 0  # 1 if by a verdict the sum may leave no head
 
 
