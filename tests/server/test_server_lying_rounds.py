@@ -393,6 +393,31 @@ def test_a_row_that_is_aborted_each_time_takes_turns_with_the_others() -> None:
         assert not any(circle.stores[name].status().deleting for name in others)
 
 
+def test_a_row_that_waits_has_time_to_meet() -> None:
+    """Rounds of others, one after another, would otherwise let its clients never meet."""
+    with a_false_sum() as circle:
+        first, *row = sorted(name for name, _ in row_of(circle, "c2"))
+        others = [name for name in circle.names if name not in (first, *row)]
+        circle.restart_server()
+        for name in (*others, first) * 2:  # each hears that the last round is over, and joins
+            circle.sync(name)
+        circle.wait(GATHER)
+        for name in row * 2:
+            circle.sync(name)
+        circle.wait(GATHER)
+        circle.sync(first)
+        assert circle.collector is not None
+        assert set(circle.collector.clients) == {first, *row}
+
+
+def test_a_row_that_waits_holds_up_nobody_for_longer_than_a_phase() -> None:
+    with a_false_sum() as circle:
+        first, *row = sorted(name for name, _ in row_of(circle, "c2"))
+        others = [name for name in circle.names if name not in (first, *row)]
+        circle.go(*others, first, passes=12)
+        assert not any(circle.stores[name].status().deleting for name in others)
+
+
 def row_of(circle: Circle, name: str) -> frozenset[tuple[str, int]]:
     """The parts that this client's part is summed up with, after the first false sum."""
     entry = circle.entries("voided")[0]

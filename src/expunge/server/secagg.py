@@ -395,7 +395,26 @@ class SecureAggregation:
         """Whether those that have joined need not wait for others any longer."""
         if (left := self._left_to_join(current)) is not None:
             return left <= 0.0
-        return self._clock() >= current.joined + self._state.settings.gather_for
+        return self._clock() >= self._gathered_at(current)
+
+    def _gathered_at(self, current: _MaskedRound) -> float:
+        """When those that have joined go on, unless more do.
+
+        A sum that waits, whose turn it is and of which some have joined, has the time of a phase:
+        rounds of others, one after another, would otherwise let its clients never meet.
+        """
+        gathered = current.joined + self._state.settings.gather_for
+        if current.everyone is not None or self._has_repeated:
+            return gathered
+        joined = {(member.client, member.sequence) for member in current.members.values()}
+        disputed = self._conclusions.disputes.disputed()
+        rests = [
+            remaining(parts, self._gone)
+            for parts in self._conclusions.attempted()
+            if parts not in disputed
+        ]
+        is_met = any(rest & joined and not rest <= joined for rest in rests)
+        return max(gathered, current.deadline) if is_met else gathered
 
     def _left_to_join(self, current: _MaskedRound) -> float | None:
         """Seconds until the window ends in which a round is joined; None without a schedule."""
@@ -858,7 +877,7 @@ class SecureAggregation:
                 return max(0.0, left)
             if current.everyone is not None or len(current.members) < self._rules.fewest:
                 return math.inf  # only a join changes it
-            end = current.joined + self._state.settings.gather_for
+            end = self._gathered_at(current)
         return max(0.0, end - self._clock())
 
 
