@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Set
 from dataclasses import replace
 
@@ -27,8 +26,8 @@ from expunge.secagg.unmasking import (
     may_follow,
     narrowed,
     rows,
-    separated,
     unexplained,
+    without_silent,
 )
 
 FEWEST = 3
@@ -375,83 +374,43 @@ def test_what_is_in_dispute_is_not_repeated() -> None:
 names = st.sampled_from(NAMES)
 
 
-@given(st.sets(names), st.dictionaries(names, st.sets(names)))
-def test_no_two_of_whom_one_complains_are_left_together(
-    present: set[str], told: dict[str, set[str]]
+owed = st.dictionaries(names, st.sets(names))  # by client that complained, who did not answer
+
+
+@given(st.sets(names), owed)
+def test_nobody_meets_again_who_did_not_answer_it(
+    present: set[str], unanswered: dict[str, set[str]]
 ) -> None:
-    """Unless too few would be left; and nobody goes of whom nobody complains."""
-    complaints: dict[str, set[str]] = {}
-    for one, others in told.items():
-        for other in others - {one}:
-            complaints.setdefault(one, set()).add(other)
-            complaints.setdefault(other, set()).add(one)
-    everybody = parts(present)
-    left = separated(everybody, complaints, ROUND, FEWEST)
-    assert left <= everybody
-    quiet = {name for name in present if complaints.get(name, set()).isdisjoint(present)}
-    assert parts(quiet) <= left
-    if left != everybody:
-        assert len(left) >= FEWEST
+    """Unless too few would be left; and nobody goes that owes nobody an answer."""
+    left = without_silent(parts(present), unanswered, ROUND, fewest=FEWEST)
+    assert left <= parts(present)
+    owing = {name for client, dealers in unanswered.items() for name in dealers - {client}}
+    assert parts(present - owing) <= left
     together = {name for name, _ in left}
-    if left != everybody:
-        assert all(complaints.get(name, set()).isdisjoint(together) for name in together)
+    if len(left) > FEWEST:
+        assert all(unanswered.get(name, set()).isdisjoint(together - {name}) for name in together)
+    assert len(left) >= min(FEWEST, len(present))
 
 
-@given(st.sets(names), st.dictionaries(names, st.sets(names)), st.lists(st.sets(names), max_size=3))
+@given(st.sets(names), owed, st.lists(st.sets(names), max_size=3))
 def test_who_must_be_summed_up_together_stays_or_goes_together(
-    present: set[str], told: dict[str, set[str]], bound: list[set[str]]
+    present: set[str], unanswered: dict[str, set[str]], bound: list[set[str]]
 ) -> None:
-    complaints: dict[str, set[str]] = {}
-    for one, others in told.items():
-        for other in others - {one}:
-            complaints.setdefault(one, set()).add(other)
-            complaints.setdefault(other, set()).add(one)
     together = [parts(one & present) for one in bound]
-    everybody = parts(present)
-    for missed in ({}, dict.fromkeys(sorted(present)[:3], 2)):
-        left = separated(everybody, complaints, ROUND, FEWEST, together=together, missed=missed)
-        assert all(one <= left or one.isdisjoint(left) for one in together)
-        if left != everybody:  # the others hide them
-            assert len(left.difference(*together)) >= FEWEST
+    left = without_silent(parts(present), unanswered, ROUND, fewest=FEWEST, together=together)
+    assert all(one <= left or one.isdisjoint(left) for one in together)
+    if left != parts(present):  # the others hide them
+        assert len(left.difference(*together)) >= FEWEST
 
 
-@given(st.lists(st.tuples(st.sampled_from("gh"), st.sampled_from(NAMES)), max_size=9))
-def test_nobody_misses_more_rounds_in_a_row_than_it_cannot_meet_liars(
-    told: list[tuple[str, str]],
-) -> None:
-    """g and h complain of whom they like, and of each other; the others are enough without."""
-    complaints: dict[str, set[str]] = {}
-    for one, other in told:
-        if one != other:
-            complaints.setdefault(one, set()).add(other)
-            complaints.setdefault(other, set()).add(one)
-    missed: dict[str, int] = {}
-    for number in range(6):
-        left = separated(parts(set(NAMES)), complaints, f"{number}", FEWEST, missed=missed)
-        out = set(NAMES) - {name for name, _ in left}
-        missed = {name: missed.get(name, 0) + 1 for name in out}
-        assert all(missed.get(name, 0) <= 2 for name in NAMES[:6])
+def test_of_two_that_do_not_answer_each_other_each_has_its_turn() -> None:
+    unanswered, everybody = {"a": {"b"}, "b": {"a"}}, parts(set(NAMES))
+    rounds = [without_silent(everybody, unanswered, f"{n}", fewest=FEWEST) for n in range(32)]
+    assert set(rounds) == {everybody - parts({"a"}), everybody - parts({"b"})}
 
 
-def test_few_that_belong_together_are_tried_after_each_round_that_they_missed() -> None:
-    """One of them spoils what it seals for all others: a round with it shows that."""
-    few, everybody = parts(set("gh")), parts(set(NAMES))
-    complaints = {name: {"h"} for name in NAMES[:6]} | {"h": set(NAMES[:6])}
-    rounds, missed = [], dict[str, int]()
-    for number in range(4):
-        left = separated(everybody, complaints, f"{number}", FEWEST, together=[few], missed=missed)
-        rounds.append(left)
-        missed = {name: missed.get(name, 0) + 1 for name, _ in everybody - left}
-    assert rounds == [everybody - few, everybody] * 2
-
-
-def test_a_client_that_spoils_the_rounds_of_a_thousand_costs_no_time() -> None:
-    """The server looks who is left whenever one of them joins."""
+def test_a_client_that_owes_answers_to_a_thousand_is_left_out() -> None:
     crowd = frozenset((f"c{number}", 1) for number in range(1000))
-    complaints = {name: {"c0"} for name, _ in crowd} | {"c0": {name for name, _ in crowd}}
-    del complaints["c1"]
-    complaints["c0"] -= {"c0", "c1"}
-    begun = time.process_time()
-    left = separated(crowd, complaints, ROUND, FEWEST, missed={"c0": 9})
-    assert time.process_time() - begun < 0.5
+    unanswered = {name: {"c0"} for name, _ in crowd if name not in ("c0", "c1")}
+    left = without_silent(crowd, unanswered, ROUND, fewest=FEWEST)
     assert left == crowd - {("c0", 1)}

@@ -36,7 +36,7 @@ from server.test_server_disputes import (
     until_voided,
     verdict_on,
 )
-from support.lying_rounds import lying_server, retold
+from support.lying_rounds import bad_parcels, lying_server, retold
 from support.masked_round import GATHER, PHASE, Circle
 
 TIME = "2026-01-01T00:00:00Z"
@@ -432,30 +432,20 @@ def row_of(circle: Circle, name: str) -> frozenset[tuple[str, int]]:
     return row
 
 
-def test_who_cannot_use_a_parcel_is_not_excluded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the sums with and without it, an honest server would see its part."""
+def test_who_cannot_use_a_parcel_is_not_excluded() -> None:
+    """By the sums with and without it, an honest server would see its part; c2 is, since it does
+    not answer.
+    """
     with a_false_sum() as circle:
-        true = parcels.deal
-
-        def deal(roster: Roster, kept: Any, name: str) -> parcels.Dealt:
-            dealt, others = true(roster, kept, name), roster.neighbours(name)
-            if name != "c2":
-                return dealt
-            spoilt = replace(dealt.parcels[0], sealed=bytes(len(dealt.parcels[0].sealed)))
-            victims.add(others[0])
-            return replace(dealt, parcels=(spoilt, *dealt.parcels[1:]))
-
-        victims = set[str]()
-        monkeypatch.setattr("expunge.secagg.participant.deal", deal)
-        for _ in range(40):
-            circle.pass_round()
-            circle.wait(GATHER if circle.phase == "joining" else PHASE / 2)
-            if circle.entries("excluded"):
-                break
-            circle.federation.clock.now += RULES.set_aside_after // 20
-        (entry,) = circle.entries("excluded")
-        assert "c2" in entry["excluded"]
-        assert set(entry["excluded"]) == {"c2", *victims}
+        mates = sorted(name for name, _ in row_of(circle, "c2") if name != "c2")
+        with bad_parcels("c2", mates[0]):
+            for _ in range(40):
+                circle.pass_round()
+                circle.wait(GATHER if circle.phase == "joining" else PHASE / 2)
+                if circle.entries("excluded"):
+                    break
+                circle.federation.clock.now += RULES.set_aside_after // 20
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c2"]]
         honest = [name for name in circle.names if name != "c2"]
         circle.everybody_adds(*honest)
         circle.go(*honest, passes=40)
@@ -471,26 +461,29 @@ def test_who_is_in_no_round_complains_of_nobody() -> None:
         collector = circle.collector
         assert collector is not None
 
-        def complain(name: str, roster: str) -> None:
+        def complain(name: str, roster: str, **more: Any) -> str:
             header = {
                 "client": name,
-                "dealer": "c0",
+                "dealers": ["c0"],
                 "federation": circle.federation.id,
                 "kind": "complaint",
                 "roster": roster,
                 "round": collector.opening.round,
-                "sequence": 99,
+                "sequence": circle.stores[name].sequence + 1,
             }
-            circle.service.aggregate(sign(header, b"", circle.stores[name].key))
+            body = bytes(parcels.PARCEL_BYTES)
+            with pytest.raises(RefusedError) as caught:
+                circle.service.aggregate(sign(header | more, body, circle.stores[name].key))
+            return caught.value.code
 
         for name in ("c7", "c6"):  # one that is in no round, and one before it was sent anything
-            with pytest.raises(RefusedError, match="complains of"):
-                complain(name, "0" * 64)
+            assert complain(name, "0" * 64) == "wrong-phase"
         circle.until("masking", *rest)
-        with pytest.raises(RefusedError, match="complains of"):
-            complain("c7", collector.roster_digest)
-        with pytest.raises(RefusedError, match="complains of"):
-            complain("c6", "0" * 64)
+        assert complain("c7", collector.roster_digest) == "not-allowed"
+        name = min(collector.awaited - {"c0"})
+        assert complain(name, collector.roster_digest) == "wrong-round"  # it was sent another one
+        assert complain(name, collector.roster_digest, dealers=["c7"]) == "wrong-round"
+        assert complain(name, collector.roster_digest, dealers=[]) == "malformed"
 
 
 # -- what is in the ledger of those that cannot be asked -------------------------------------------

@@ -7,17 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
 from expunge.errors import RefusedError
 from expunge.exact import wide
-from expunge.secagg import Participant, parcels
-from expunge.secagg.messages import read_server_message, sign
-from server.test_server_dispute_attacks import aggregated, deal_as
+from expunge.secagg import Participant
+from server.test_server_dispute_attacks import aggregated
 from server.test_server_disputes import RULES, circle_of, lying, negative
 from server.test_server_secagg_schedule import EVERY, WINDOW, Scheduled, scheduled
+from support.lying_rounds import bad_parcels, complaint_of
 from support.masked_round import GATHER, PHASE, SPEC, Circle
 
 # -- audits and rebuilds ---------------------------------------------------------------------------
@@ -95,15 +94,7 @@ def test_false_statistics_in_a_rebuild_do_not_hold_up_changes() -> None:
 # -- bad parcels -----------------------------------------------------------------------------------
 
 
-def spoil_all(dealt: parcels.Dealt) -> parcels.Dealt:
-    """Nobody can open what is sealed for it."""
-    spoilt = [replace(one, sealed=bytes(len(one.sealed))) for one in dealt.parcels]
-    return replace(dealt, parcels=tuple(spoilt))
-
-
-def test_an_excluded_liar_does_not_stop_the_rounds_of_a_schedule(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_excluded_liar_does_not_stop_the_rounds_of_a_schedule() -> None:
     """It makes a sum false, opens nothing, is excluded, and comes back with its part, to seal bad
     parcels for all: complaints count in rounds with its part, too.
     """
@@ -125,20 +116,18 @@ def test_an_excluded_liar_does_not_stop_the_rounds_of_a_schedule(
             circle.meet(*honest)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c4"]]
         assert not any(circle.stores[name].status().adding for name in honest)
-        monkeypatch.setattr("expunge.secagg.participant.deal", deal_as("c4", spoil_all))
         circle.forget("c0", [next(iter(circle.held["c0"]))])
         circle.at(1, window=3)
-        for _ in range(12):
-            for name in ["c4", "c4", *honest, "c4"]:
-                circle.sync(name)
-            circle.pass_time(20)
+        with bad_parcels("c4"):
+            for _ in range(16):
+                for name in ["c4", "c4", *honest, "c4"]:
+                    circle.sync(name)
+                circle.pass_time(20)
         assert not circle.stores["c0"].status().deleting
         assert circle.rounds()[-1] == honest
 
 
-def test_an_excluded_client_is_not_kept_out_by_bad_parcels(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_excluded_client_is_not_kept_out_by_bad_parcels() -> None:
     """c4 was away for too long, and is back with its part; c0 spoils what it seals for c4."""
     with circle_of(5) as circle:
         circle.forget("c4", [next(iter(circle.held["c4"]))])
@@ -149,22 +138,15 @@ def test_an_excluded_client_is_not_kept_out_by_bad_parcels(
         circle.federation.clock.now += RULES.set_aside_after
         circle.go(*others, passes=30)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c4"]]
-
-        def spoil(dealt: parcels.Dealt) -> parcels.Dealt:
-            if circle.collector is None or "c4" not in circle.collector.clients:
-                return dealt
-            *first, last = dealt.parcels  # c4's, by name
-            return replace(dealt, parcels=(*first, replace(last, sealed=bytes(len(last.sealed)))))
-
-        monkeypatch.setattr("expunge.secagg.participant.deal", deal_as("c0", spoil))
-        for number in range(60):
-            if number % 8 == 0:
-                circle.everybody_adds(*others)
-            for name in [*others, "c4", "c0"]:
-                circle.sync(name)
-            circle.wait(GATHER if circle.phase == "joining" else 20)
-            if not circle.stores["c4"].status().deleting:
-                break
+        with bad_parcels("c0", "c4"):
+            for number in range(60):
+                if number % 8 == 0:
+                    circle.everybody_adds(*others)
+                for name in [*others, "c4", "c0"]:
+                    circle.sync(name)
+                circle.wait(GATHER if circle.phase == "joining" else 20)
+                if not circle.stores["c4"].status().deleting:
+                    break
         assert not circle.stores["c4"].status().deleting
         circle.check()
         rounds = [{one["client"] for one in entry["clients"]} for entry in aggregated(circle)]
@@ -172,24 +154,87 @@ def test_an_excluded_client_is_not_kept_out_by_bad_parcels(
         assert any("c0" in one for one in rounds[1:])
 
 
+def aborted_when_revealed(circle: Circle) -> None:
+    """Each deletes a sample, and their sum is to be repeated: it may have been unmasked."""
+    for name in circle.names:
+        circle.forget(name, [next(iter(circle.held[name]))])
+    circle.until("revealing")
+    circle.restart_server()
+
+
+def rounds_of(circle: Circle, sync: Callable[[str], object]) -> None:
+    """The clock goes on by twice the time after which the silent are excluded."""
+    for _ in range(40):
+        for name in circle.names:
+            sync(name)
+        circle.wait(GATHER if circle.phase == "joining" else PHASE / 2)
+        circle.federation.clock.now += RULES.set_aside_after // 20
+
+
+def is_deleting(circle: Circle, *names: str) -> bool:
+    return any(circle.stores[name].status().deleting for name in names)
+
+
+@pytest.mark.parametrize("liar", ["c0", "c3"])
+def test_who_seals_bad_parcels_and_does_not_answer_is_excluded_alone(liar: str) -> None:
+    """Of four, of whom three must be in a sum: nobody is excluded with it, so the others go on."""
+    with circle_of(4) as circle:
+        aborted_when_revealed(circle)
+        honest = [name for name in circle.names if name != liar]
+        with bad_parcels(liar, honest[0]):
+            rounds_of(circle, circle.sync)
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [[liar]]
+        assert not is_deleting(circle, *honest)
+        circle.check()
+
+
+def test_who_complains_of_good_parcels_is_excluded_alone() -> None:
+    """Those of whom it complains answer, and it does not go on with what they show."""
+    with circle_of(4) as circle:
+        aborted_when_revealed(circle)
+        rounds = set[str]()
+
+        def sync(name: str) -> None:
+            collector = circle.collector
+            if name != "c1" or collector is None or collector.phase != "masking":
+                circle.sync(name)
+            elif "c1" in collector.clients and collector.opening.round not in rounds:
+                circle.service.aggregate(complaint_of(circle, "c1", "c0", "c2", "c3"))
+                rounds.add(collector.opening.round)
+
+        rounds_of(circle, sync)
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c1"]]
+        assert not is_deleting(circle, "c0", "c2", "c3")
+        circle.check()
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+def test_who_seals_bad_parcels_and_answers_spoils_nothing(of_all: bool) -> None:
+    with circle_of(4) as circle, bad_parcels("c2", *([] if of_all else ["c0"]), answers=True):
+        circle.everybody_adds()
+        circle.go(passes=20)
+        assert [one["client"] for one in aggregated(circle)[-1]["clients"]] == circle.names
+        circle.check_whole()
+
+
+def test_liars_one_after_another_keep_nobody_out() -> None:
+    """c0 meets each of them once, and then none of them."""
+    with circle_of(7) as circle, bad_parcels("c5", "c0"), bad_parcels("c6", "c0"):
+        circle.forget("c0", [next(iter(circle.held["c0"]))])
+        liars = ["c5", "c6"]
+        for number in range(60):
+            if number % 4 == 0:
+                circle.everybody_adds(*circle.names[1:])
+            away = liars[number // 8 % 2]  # they take turns
+            circle.pass_round(*(name for name in circle.names if name != away))
+            circle.wait(GATHER if circle.phase == "joining" else PHASE / 2)
+            if not is_deleting(circle, "c0"):
+                break
+        assert not is_deleting(circle, "c0")
+        circle.check()
+
+
 # -- complaints ------------------------------------------------------------------------------------
-
-
-def complaint(circle: Circle, client: str, dealer: str) -> bytes:
-    """What a client says that cannot, or will not, use the parcel of another."""
-    collector = circle.collector
-    assert collector is not None
-    told, _ = read_server_message("deliveries", collector.say(client) or b"")
-    header = {
-        "client": client,
-        "dealer": dealer,
-        "federation": circle.federation.id,
-        "kind": "complaint",
-        "roster": told["roster"],
-        "round": collector.opening.round,
-        "sequence": circle.stores[client].sequence + 1,
-    }
-    return sign(header, b"", circle.stores[client].key)
 
 
 def refused(circle: Circle, data: bytes) -> RefusedError:
@@ -198,54 +243,49 @@ def refused(circle: Circle, data: bytes) -> RefusedError:
     return caught.value
 
 
-def test_two_that_complain_of_one_do_not_keep_it_out() -> None:
-    with circle_of(5) as circle:
-        circle.everybody_adds()
-        circle.until("masking", *reversed(circle.names))
-        liars = sorted(circle.collector.awaited - {"c0"})[-2:]
-        for liar in liars:
-            circle.service.aggregate(complaint(circle, liar, "c0"))
-        circle.wait(PHASE)
-        circle.go(passes=20)
-        first, said = len(circle.entries("aggregated")), set[str]()
-        for _ in range(3):
-            circle.add("c0", 1)
-            circle.add("c1", 1)
-            for _ in range(6):
-                done = circle.pass_round()
-                said.add(done["c0"].waiting)
-                circle.wait(GATHER if circle.phase == "joining" else 1)
-        rounds = [
-            {one["client"] for one in entry["clients"]}
-            for entry in circle.entries("aggregated")[first:]
-        ]
-        assert all(("c0" in one) != ("c0" in other) for one, other in pairwise(rounds))
-        assert len(rounds) >= 3
-        assert all(("c0" in one) != (liars[0] in one) for one in rounds)
-        assert any(f"this client and {', '.join(liars)} cannot meet" in one for one in said)
-        assert not any("which had dropped out" in one for one in said)
-        circle.check()
+def at_masking(circle: Circle) -> None:
+    circle.everybody_adds()
+    circle.until("masking", *reversed(circle.names))
 
 
-def test_who_complains_takes_no_part_and_who_takes_part_does_not_complain() -> None:
+def test_who_complains_goes_on_when_it_is_answered() -> None:
     with circle_of(5) as circle:
-        circle.everybody_adds()
-        circle.until("masking", *reversed(circle.names))
-        late = complaint(circle, "c1", "c0")
+        at_masking(circle)
+        circle.service.aggregate(complaint_of(circle, "c2", "c0"))
+        assert "phase of masking" in circle.sync("c2").waiting
+        circle.go()
+        assert [one["client"] for one in aggregated(circle)[-1]["clients"]] == circle.names
+        circle.check_whole()
+
+
+def test_who_takes_part_does_not_complain() -> None:
+    with circle_of(5) as circle:
+        at_masking(circle)
+        late = complaint_of(circle, "c1", "c0")
         circle.sync("c1")
         assert refused(circle, late).code == "wrong-phase"
-        circle.service.aggregate(complaint(circle, "c2", "c0"))
-        assert "c2 has complained of c0, and dropped out" in circle.sync("c2").waiting
-        circle.wait(PHASE)
-        circle.go("c0", "c1", "c3", "c4")
-        assert "c2" not in {one["client"] for one in aggregated(circle)[-1]["clients"]}
+
+
+def test_a_complaint_prolongs_a_phase_once_and_comes_in_time_to_be_answered() -> None:
+    with circle_of(5) as circle:
+        at_masking(circle)
+        circle.wait(PHASE - 1)
+        later = complaint_of(circle, "c3", "c0")
+        circle.service.aggregate(complaint_of(circle, "c2", "c1"))
+        circle.wait(2)
+        assert refused(circle, later).code == "wrong-phase"
+        circle.wait(PHASE - 2)
+        for name in ("c0", "c1", "c2", "c3", "c4"):
+            circle.sync(name)
+        assert circle.phase == "agreeing"
+        circle.go()
+        circle.check_whole()
 
 
 def test_a_complaint_that_cannot_be_read_is_refused() -> None:
     with circle_of(4) as circle:
-        circle.everybody_adds()
-        circle.until("masking", *reversed(circle.names))
-        good = complaint(circle, "c1", "c0")
+        at_masking(circle)
+        good = complaint_of(circle, "c1", "c0")
         assert refused(circle, good + b"xx").code == "malformed"
         circle.go()
         circle.check_whole()

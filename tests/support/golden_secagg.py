@@ -16,8 +16,8 @@ from expunge.exact import wide
 from expunge.secagg import Collector, Contribution, Opening, Participant
 from expunge.secagg.arbitration import Arbiter, Dispute, Verdict, examine
 from expunge.secagg.keys import Private
-from expunge.secagg.messages import read_client_message
-from expunge.secagg.parcels import share_digest, unpack
+from expunge.secagg.messages import read_client_message, read_server_message
+from expunge.secagg.parcels import parcels, share_digest, unpack
 from expunge.secagg.roster import Roster
 from expunge.secagg.unmasking import Decision, rows
 from expunge.wire import payloads
@@ -219,6 +219,32 @@ ARBITER = bytes(range(64))
 LIAR = "hospital-b"
 
 
+def complained(rules: Aggregation, vector: wide.Wide) -> dict[str, str]:
+    """A complaint of one client, the answer to it, and what the client is sent then."""
+    clients = {name: joined(name, rules) for name in NAMES}
+    pins = {name: key.public for name, key in KEYS.items()}
+    collector = Collector(OPENING, rules, pins.__getitem__)
+    for client in clients.values():
+        collector.take(client.message)
+    collector.advance()
+    for name, client in clients.items():
+        collector.take(client.on_roster(collector.say(name) or b"", pins))
+    collector.advance()
+    told, body = read_server_message("deliveries", collector.say("hospital-a") or b"")
+    sent = dict(zip(told["senders"], parcels(body, 2, "parcels"), strict=True))
+    complaint = clients["hospital-a"].complaint({LIAR: sent[LIAR]})
+    collector.take(complaint)
+    justification = clients[LIAR].on_complaint(collector.say(LIAR) or b"", pins)
+    collector.take(justification)
+    deliveries = collector.say("hospital-a") or b""
+    collector.take(clients["hospital-a"].on_deliveries(deliveries, vector))
+    return {
+        "complaint_of_hospital_a": complaint.hex(),
+        "justification_of_hospital_b": justification.hex(),
+        "deliveries_of_hospital_a": deliveries.hex(),
+    }
+
+
 def arbitration() -> dict[str, Any]:
     arbiter = Arbiter(ARBITER)
     rules = replace(RULES, arbiter=arbiter.public)
@@ -227,7 +253,6 @@ def arbitration() -> dict[str, Any]:
     vectors[LIAR][0, 0] += np.uint64(1)
     made = round_of(rules, vectors)
     openings = {name: made.clients[name].open_part(*statistics_of(name)) for name in NAMES}
-    complaint = made.clients["hospital-a"].complaint(LIAR)
     dispute = Dispute(
         spec,
         OPENING.federation,
@@ -252,7 +277,8 @@ def arbitration() -> dict[str, Any]:
     return {
         "shows": (
             "a round in which hospital-b masks another vector than that of its samples, what all "
-            "three open to the arbiter, and its verdict; and the rows of a false sum of eleven"
+            "three open to the arbiter, and its verdict; a complaint in such a round, and its "
+            "answer; and the rows of a false sum of eleven"
         ),
         "arbiter_secret": ARBITER.hex(),
         "arbiter_public": arbiter.public,
@@ -262,7 +288,7 @@ def arbitration() -> dict[str, Any]:
             name: arbiter.open(made.roster, name, read_client_message(data).body).to_bytes().hex()
             for name, data in openings.items()
         },
-        "complaint_of_hospital_a": complaint.hex(),
+        "complaint": complained(rules, vectors["hospital-a"]),
         "verdict": arbiter.sign(verdict).to_bytes().decode("ascii"),
         "rows": {
             "aggregation": OPENING.round,

@@ -6,16 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from expunge.client.round_policy import UnsafeRoundError
 from expunge.errors import RefusedError
 from expunge.exact import wide
-from expunge.secagg import Contribution
+from expunge.secagg import Contribution, Participant, parcels
 from expunge.secagg.arbitration import parts_json
+from expunge.secagg.keys import Secrets
+from expunge.secagg.messages import read_server_message
+from expunge.secagg.roster import Roster
 from expunge.secagg.unmasking import Part
 from expunge.server.disputes import Disputes
 from expunge.server.secagg_outcomes import Outcomes
@@ -124,6 +128,48 @@ class LyingServer:
             if np.abs(matrix.T @ weights - goal).max() < 1e-9:
                 found.append(part)
         return found
+
+
+@contextmanager
+def bad_parcels(liar: str, *holders: str, answers: bool = False) -> Iterator[None]:
+    """Meanwhile a client seals for these, or for all, what they cannot open; it says nothing to
+    complaints, or answers them.
+    """
+    true, on_complaint = parcels.deal, Participant.on_complaint
+
+    def deal(roster: Roster, secrets: Secrets, name: str) -> parcels.Dealt:
+        dealt = true(roster, secrets, name)
+        if name != liar:
+            return dealt
+        sealed = zip(roster.neighbours(name), dealt.parcels, strict=True)
+        spoilt = (
+            parcel if holders and holder not in holders else replace(parcel, sealed=bytes(82))
+            for holder, parcel in sealed
+        )
+        return replace(dealt, parcels=tuple(spoilt))
+
+    def silent(self: Participant, complaint: bytes, pins: Any) -> bytes:
+        if self.name == liar and not answers:
+            raise UnsafeRoundError("it says nothing")
+        return on_complaint(self, complaint, pins)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("expunge.secagg.participant.deal", deal)
+        patch.setattr("expunge.secagg.parcels.deal", deal)
+        patch.setattr(Participant, "on_complaint", silent)
+        yield
+
+
+def complaint_of(circle: Circle, client: str, *dealers: str) -> bytes:
+    """What a client says that cannot, or will not, use the parcels of others."""
+    collector = circle.collector
+    assert collector is not None
+    told, body = read_server_message("deliveries", collector.say(client) or b"")
+    sent = zip(told["senders"], parcels.parcels(body, len(told["senders"]), "parcels"), strict=True)
+    bad = {dealer: parcel for dealer, parcel in sent if dealer in dealers}
+    store = circle.stores[client]
+    part = Participant.from_bytes(store.participation.read() or b"", store.key, collector.rules)
+    return part.complaint(bad)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import base64
 import hashlib
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,6 +33,7 @@ from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution, Opening, Participant
 from expunge.secagg.arbitration import spec_of_round
+from expunge.secagg.messages import is_said
 from expunge.secagg.parcels import BadParcelError
 from expunge.secagg.schedule import Schedule
 from expunge.secagg.unmasking import Part
@@ -120,6 +120,7 @@ class Contributor:
         self._patience = patience
         self._clock = clock
         self._now = now
+        self._complained_of = ""  # SHA-256 of deliveries
 
     # -- rounds ------------------------------------------------------------------------------------
 
@@ -338,16 +339,19 @@ class Contributor:
                 True,
             )
 
-    def _complained(self, participant: Participant, problem: BadParcelError) -> str:
-        """The server is told whose shares this client cannot use: it lets the two meet in no round
-        again, if that can be helped.
+    def _complained(
+        self, participant: Participant, deliveries: bytes, problem: BadParcelError
+    ) -> bytes:
+        """Whose shares this client cannot use: they are asked for them in clear. UnsafeRoundError
+        if the server has heard that before.
         """
-        with suppress(RefusedError):  # the round has gone on
-            self._turn(participant.complaint(problem.dealer))
-        return (
-            f"{problem}. This client drops out of the round, and has told the server, which lets "
-            f"it meet {problem.dealer} no more where others are enough"
-        )
+        digest = hashlib.sha256(deliveries).hexdigest()
+        if self._complained_of == digest:
+            raise UnsafeRoundError(
+                f"{problem}. This client has complained, and waits for an answer to that"
+            )
+        self._complained_of = digest
+        return participant.complaint(problem.parcels)
 
     def _last_message(self, participant: Participant) -> bytes:
         """What this client said last; if that is missing, a query for the round's state."""
@@ -467,12 +471,14 @@ class Contributor:
             newest = self._participant()
             if newest is None or newest.opening != participant.opening:
                 return participant, self._question(participant.opening.round, participant.sequence)
+            if state.phase == "masking" and is_said(state.content):
+                return newest, newest.on_complaint(state.content, self._policy.pins())
             if STAGES.index(newest.phase) > STAGES.index(_ASKED[state.phase]):
                 return newest, self._last_message(newest)
             try:
                 return newest, self._respond(newest, state, vector)
             except BadParcelError as problem:
-                raise UnsafeRoundError(self._complained(newest, problem)) from problem
+                return newest, self._complained(newest, state.content, problem)
 
     def _respond(
         self, participant: Participant, state: _RoundState, vector: Callable[[], Wide]

@@ -35,7 +35,14 @@ from expunge.secagg.arbitration import RoundRecords
 from expunge.secagg.keys import Private
 from expunge.secagg.masks import MaskedVector
 from expunge.secagg.messages import ClientKind, ClientMessage
-from expunge.secagg.parcels import Dealt, Parcel, parcels, share_digest
+from expunge.secagg.parcels import (
+    JUSTIFIED_BYTES,
+    Dealt,
+    Parcel,
+    justified,
+    parcels,
+    share_digest,
+)
 from expunge.secagg.plan import Opening
 from expunge.secagg.roster import Join, Roster, survivors_message
 from expunge.secagg.shamir import SHARE_BYTES
@@ -158,13 +165,13 @@ def _wrong(name: str, what: str) -> str:
     )
 
 
-_KINDS: dict[Phase, ClientKind | None] = {
-    "joining": "join",
-    "sharing": "shares",
-    "masking": "masked",
-    "agreeing": "agreed",
-    "revealing": "reveal",
-    "done": None,
+_KINDS: dict[Phase, tuple[ClientKind, ...]] = {
+    "joining": ("join",),
+    "sharing": ("shares",),
+    "masking": ("masked", "complaint", "justification"),
+    "agreeing": ("agreed",),
+    "revealing": ("reveal",),
+    "done": (),
 }
 
 
@@ -195,6 +202,8 @@ class Collector:
         self._dealt: dict[str, Dealt] = {}
         self._shares: dict[str, SignedHeader] = {}  # by which they were dealt
         self._dealers: frozenset[str] = frozenset()  # whose shares arrived in time
+        self._complaints: dict[str, tuple[bytes, frozenset[str]]] = {}  # by holder; of whom
+        self._justified: dict[str, dict[str, bytes]] = {}  # by holder, then by dealer
         self._masked: dict[str, SignedHeader] = {}
         self._hidden: MaskedVector | None = None
         self._survivors: frozenset[str] = frozenset()
@@ -220,7 +229,26 @@ class Collector:
             "agreeing": self._agreed.keys(),
             "revealing": self._revealed.keys(),
         }
-        return self._members().difference(answered.get(self.phase, ()))
+        awaited = self._members().difference(answered.get(self.phase, ()))
+        return awaited.union(*self.unanswered.values()) if self.phase == "masking" else awaited
+
+    @property
+    def unanswered(self) -> dict[str, frozenset[str]]:
+        """By holder that has complained of parcels and waits: which dealers have not answered."""
+        waiting = {
+            holder: dealers.difference(self._justified.get(holder, ()))
+            for holder, (_, dealers) in self._complaints.items()
+        }
+        return {holder: dealers for holder, dealers in waiting.items() if dealers}
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """Those awaited that could have answered: not who waits for the answer to its complaint,
+        unless it owes one itself.
+        """
+        unanswered = self.unanswered if self.phase == "masking" else {}
+        owing = frozenset[str]().union(*unanswered.values())
+        return self.awaited.difference(set(unanswered) - owing)
 
     @property
     def roster(self) -> Roster:
@@ -267,17 +295,25 @@ class Collector:
         )
 
     def say(self, client: str) -> bytes | None:
-        """What this client must know in this phase: roster, deliveries, survivors or agreements.
+        """What this client must know in this phase: roster, deliveries, survivors or agreements; or
+        a complaint of its parcel, which comes first.
 
-        None if it has no part in it.
+        None if it has no part in it, or waits for the answer to its own complaint.
         """
         if client not in self._members():
             return None
         if self.phase == "sharing":
             return self._known().data
         if self.phase == "masking":
-            return self._deliveries(client)
+            return self._told_masking(client)
         return self._told_survivors if self.phase == "agreeing" else self._told_agreements
+
+    def _told_masking(self, client: str) -> bytes | None:
+        unanswered = self.unanswered
+        for holder, dealers in unanswered.items():
+            if client in dealers:
+                return self._complaints[holder][0]
+        return None if client in unanswered else self._deliveries(client)
 
     def _members(self) -> frozenset[str]:
         """From whom a message is expected in this phase."""
@@ -297,8 +333,12 @@ class Collector:
     def _deliveries(self, client: str) -> bytes:
         senders = [name for name in self._known().neighbours(client) if name in self._dealers]
         header = {"client": client, "kind": "deliveries", "senders": senders} | self._round()
+        answers = self._justified.get(client, {})
+        justified = sorted(answers)
+        pieces = [self._parcel(sender, client).to_bytes() for sender in senders]
+        pieces += [answers[dealer] for dealer in justified]
         return messages.write_server_message(
-            header, b"".join(self._parcel(sender, client).to_bytes() for sender in senders)
+            header | ({"justified": justified} if justified else {}), b"".join(pieces)
         )
 
     def _parcel(self, dealer: str, holder: str) -> Parcel:
@@ -324,7 +364,8 @@ class Collector:
         except FormatError as problem:
             raise RefusedError("malformed", f"{problem}") from problem
         self._require_sender(message)
-        earlier_digest = self._digests.get((message.kind, message.client))
+        what = f"{message.kind} {message.header.get('holder', '')}"  # one answer to each complaint
+        earlier_digest = self._digests.get((what, message.client))
         if earlier_digest == message.signed.digest:
             return message.client
         if earlier_digest is not None:
@@ -340,6 +381,8 @@ class Collector:
         take = {
             "join": self._take_join,
             "shares": self._take_shares,
+            "complaint": self._take_complaint,
+            "justification": self._take_justification,
             "masked": self._take_masked,
             "agreed": self._take_agreed,
             "reveal": self._take_reveal,
@@ -350,7 +393,7 @@ class Collector:
             raise RefusedError(
                 "malformed", f"the {message.kind} of {message.client} cannot be read: {problem}"
             ) from problem
-        self._digests[message.kind, message.client] = message.signed.digest
+        self._digests[what, message.client] = message.signed.digest
         return message.client
 
     def _require_sender(self, message: ClientMessage) -> None:
@@ -384,7 +427,7 @@ class Collector:
 
     def _require_turn(self, message: ClientMessage) -> None:
         kind, client = message.kind, message.client
-        if kind != _KINDS[self.phase]:
+        if kind not in _KINDS[self.phase]:
             raise RefusedError(
                 "wrong-phase",
                 (
@@ -451,6 +494,39 @@ class Collector:
             tuple(dealt_parcels), bytes.fromhex(header["seed"]), bytes.fromhex(header["own"])
         )
         self._shares[message.client] = message.signed
+
+    def _take_complaint(self, message: ClientMessage) -> None:
+        holder = message.client
+        dealers = messages.names(message.header["dealers"], "the dealers of a complaint")
+        bad = parcels(message.body, len(dealers), "the parcels of a complaint")
+        if holder in self._masked:
+            raise RefusedError(
+                "wrong-phase", f"{holder} has used what it was sent, and complains of it"
+            )
+        sent = self._dealers.intersection(self._known().neighbours(holder))
+        if not dealers or not sent.issuperset(dealers):
+            raise RefusedError("wrong-round", f"{holder} complains of nobody who dealt it shares")
+        if any(
+            self._parcel(dealer, holder) != parcel
+            for dealer, parcel in zip(dealers, bad, strict=True)
+        ):
+            raise RefusedError("wrong-round", f"{holder} complains of what it was not sent")
+        self._complaints[holder] = message.data, frozenset(dealers)
+
+    def _take_justification(self, message: ClientMessage) -> None:
+        dealer, holder = message.client, message.header["holder"]
+        if dealer not in self.unanswered.get(holder, ()):
+            raise RefusedError(
+                "wrong-round", f"{dealer} answers a complaint that {holder} has not made"
+            )
+        (content,) = messages.pieces(message.body, 1, JUSTIFIED_BYTES, "the answer to a complaint")
+        try:
+            justified(
+                self._known(), self._parcel(dealer, holder), content, dealer=dealer, holder=holder
+            )
+        except EvidenceError as problem:
+            raise RefusedError("wrong-share", f"{problem}", holder=holder, dealer=dealer) from None
+        self._justified.setdefault(holder, {})[dealer] = content
 
     def _take_masked(self, message: ClientMessage) -> None:
         header, client = message.header, message.client

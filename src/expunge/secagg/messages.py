@@ -20,8 +20,9 @@ bytes of the roster.
   repeated whole: its header follows from the roster's and these bytes, and its signature must fit.
 - said `shares`: `seed` (commitment to the self seed), `own` (digest of the client's own share of
   it). Body: for each neighbour, by name, a parcel.
-- told `deliveries`: `client` (to whom), `senders` (neighbours whose shares arrived, sorted). Body:
-  for each sender its parcel.
+- told `deliveries`: `client` (to whom), `senders` (neighbours whose shares arrived, sorted); and
+  `justified`, those of them that answered the client's complaint, sorted, if it complained. Body:
+  for each sender its parcel; then for each that answered the two shares of its justification.
 - said `masked`: `deliveries` (SHA-256 of their bytes), `length`. Body: the masked vector, 16 bytes
   an entry.
 - told `survivors`: `clients` (whose masked vectors arrived, sorted). No body.
@@ -32,7 +33,10 @@ bytes of the roster.
   deliveries, sorted by name, a share of 33 bytes: of the self seed of a survivor, of the mask key
   of another.
 
-- said `complaint`, in the place of `masked`: `dealer`, whose parcel cannot be used. No body.
+- said `complaint`, before `masked`: `dealers`, whose parcels cannot be used, sorted. Body: for each
+  of them the parcel, as it was delivered. The server passes the message on to each dealer.
+- said `justification`, by a dealer: `holder`, who complained of it. Body: the holder's shares of
+  the dealer's self seed and mask key, 33 bytes each.
 - said `opening`: to the arbiter, of a round whose sum was false (arbitration.py): `version`, 2.
   Body: an X25519 public key of 32 bytes, and sealed with it (ChaCha20-Poly1305 with a nonce of
   zeros, and that key as associated data): mask key, self seed and dealing seed, 32 bytes each;
@@ -110,7 +114,9 @@ _TOLD = HeaderFormat(
     retired=_RETIRED,
 )
 OPENING_VERSION = 2  # version 1 did not show what its client had dealt
-ClientKind = Literal["join", "shares", "complaint", "masked", "agreed", "reveal", "opening"]
+ClientKind = Literal[
+    "join", "shares", "complaint", "justification", "masked", "agreed", "reveal", "opening"
+]
 ServerKind = Literal["roster", "deliveries", "survivors", "agreements"]
 
 
@@ -135,9 +141,10 @@ _FIELDS: dict[str, schema.Check] = {
     "cipher": schema.digest,
     "client": schema.name,
     "clients": schema.anything,
-    "dealer": schema.name,
+    "dealers": schema.anything,
     "deliveries": schema.digest,
     "federation": schema.federation,
+    "holder": schema.name,
     "kind": schema.string,
     "length": schema.positive,
     "mask": schema.digest,
@@ -155,12 +162,9 @@ _FIELDS: dict[str, schema.Check] = {
 }
 
 
-def _header(*names: str, exposed: schema.Check | None = None) -> schema.Check:
+def _header(*names: str, **optional: schema.Check) -> schema.Check:
     always = ("body", "federation", "kind", "round")
-    return schema.objects(
-        {name: _FIELDS[name] for name in (*always, *names)},
-        optional={} if exposed is None else {"exposed": exposed},
-    )
+    return schema.objects({name: _FIELDS[name] for name in (*always, *names)}, optional=optional)
 
 
 CLIENT_MESSAGES: dict[ClientKind, schema.Check] = {
@@ -168,7 +172,8 @@ CLIENT_MESSAGES: dict[ClientKind, schema.Check] = {
         "cipher", "client", "mask", "purpose", "rules", "sequence", "spec", exposed=_exposed
     ),
     "shares": _header("client", "own", "roster", "seed", "sequence"),
-    "complaint": _header("client", "dealer", "roster", "sequence"),
+    "complaint": _header("client", "dealers", "roster", "sequence"),
+    "justification": _header("client", "holder", "roster", "sequence"),
     "masked": _header("client", "deliveries", "length", "roster", "sequence"),
     "agreed": _header("client", "roster", "sequence", "survivors"),
     "reveal": _header("client", "roster", "sequence", "survivors"),
@@ -176,7 +181,7 @@ CLIENT_MESSAGES: dict[ClientKind, schema.Check] = {
 }
 SERVER_MESSAGES: dict[ServerKind, schema.Check] = {
     "roster": _header("clients", "purpose", "rules", "spec", exposed=schema.anything),
-    "deliveries": _header("client", "roster", "senders"),
+    "deliveries": _header("client", "roster", "senders", justified=schema.anything),
     "survivors": _header("clients", "roster"),
     "agreements": _header("clients", "roster", "survivors"),
 }
@@ -201,10 +206,22 @@ class ClientMessage:
         """Who claims to have said it."""
         return str(self.header["client"])
 
+    @property
+    def data(self) -> bytes:
+        """Its bytes, for whoever is to check the signature, too."""
+        return SAID.write(self.signed.data, self.signed.signature, self.body)
+
 
 def sign(header: dict[str, Any], body: Bytes, key: SigningKey) -> bytes:
     """The bytes of a client's message. Law: the same arguments give the same bytes."""
     return SAID.sign(header, body, key)
+
+
+def is_said(data: Bytes) -> bool:
+    """Whether these are the bytes of a client's message, which the server passes on, and not of one
+    of its own.
+    """
+    return bytes(data[: len(SAID.magic)]) == SAID.magic
 
 
 def write_server_message(header: dict[str, Any], body: bytes = b"") -> bytes:

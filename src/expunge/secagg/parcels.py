@@ -4,10 +4,18 @@ wrong.
 A parcel needs no signature of its own: it is sealed under what the cipher keys of dealer and holder
 have in common, which only the two can compute, and both keys are in signed joins. The message of
 shares in which it came is signed as a whole, so the server can show who dealt what.
+
+A holder that cannot use a parcel complains of it, and signs the parcel that it was sent. Its dealer
+answers by the two shares, in clear (`justified`), if the parcel is the one that it sealed; they
+must fit the digests in the parcel, and the holder goes on with them. Law: an honest dealer shows
+the server nothing by that, since the parcel that it sealed for an honest holder is never complained
+of; what a lying holder has, the server may have anyhow. A dealer that seals something bad answers,
+or is known to be silent: so nobody need find out who of the two lies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,11 +29,11 @@ from expunge.secagg.shamir import SHARE_BYTES
 
 
 class BadParcelError(EvidenceError):
-    """A parcel that its holder cannot use: its dealer lies, or the server has altered it."""
+    """Parcels that their holder cannot use: their dealers lie, or the server has altered them."""
 
-    def __init__(self, message: str, dealer: str) -> None:
+    def __init__(self, message: str, parcels: Mapping[str, Parcel]) -> None:
         super().__init__(message)
-        self.dealer = dealer
+        self.parcels = parcels  # by dealer, as they were delivered
 
 
 Shared = Literal["seed", "mask"]  # which of a client's two secrets
@@ -33,6 +41,7 @@ _SHARED: tuple[Shared, Shared] = ("seed", "mask")
 _DIGEST_BYTES = 32
 _SEALED_BYTES = 2 * SHARE_BYTES + SEALED_MORE
 PARCEL_BYTES = _SEALED_BYTES + 2 * _DIGEST_BYTES
+JUSTIFIED_BYTES = 2 * SHARE_BYTES
 
 
 @dataclass(frozen=True)
@@ -153,15 +162,39 @@ def shares(
 def unpack(
     roster: Roster, cipher: Private, parcel: Parcel, *, dealer: str, holder: str
 ) -> tuple[bytes, bytes]:
-    """The holder's shares of a dealer's self seed and mask key; BadParcelError names the dealer if
-    anything is wrong with them.
+    """The holder's shares of a dealer's self seed and mask key; EvidenceError if anything is wrong
+    with them.
+    """
+    key = _parcel_key(roster, cipher, dealer, (dealer, holder))
+    content = unseal(key, parcel.sealed, parcel.seed + parcel.mask, dealer)
+    return justified(roster, parcel, content, dealer=dealer, holder=holder)
+
+
+def justification(
+    roster: Roster, secrets: Secrets, parcel: Parcel, name: str, holder: str
+) -> bytes:
+    """A dealer's two shares for a holder that complains of this parcel; EvidenceError unless it is
+    the one that it sealed for it.
+    """
+    holders = roster.neighbours(name)
+    if holder not in holders:
+        raise EvidenceError(f"{holder} holds no share of {name}, and complains of one")
+    if deal(roster, secrets, name).parcels[holders.index(holder)] != parcel:
+        raise EvidenceError(
+            f"{holder} complains of a parcel that {name} did not seal: the server has altered it, "
+            "and would learn shares by the answer. Nothing is answered"
+        )
+    seed, mask = (shares(roster, secrets, name, what, only=holder)[holder] for what in _SHARED)
+    return seed + mask
+
+
+def justified(
+    roster: Roster, parcel: Parcel, content: bytes, *, dealer: str, holder: str
+) -> tuple[bytes, bytes]:
+    """The two shares, sealed or in clear, that are said to be those of a parcel; EvidenceError
+    unless their dealer committed to them.
     """
     context = roster.context
-    key = _parcel_key(roster, cipher, dealer, (dealer, holder))
-    try:
-        content = unseal(key, parcel.sealed, parcel.seed + parcel.mask, dealer)
-    except EvidenceError as problem:
-        raise BadParcelError(str(problem), dealer) from problem
     seed_share, mask_share = content[:SHARE_BYTES], content[SHARE_BYTES:]
     for is_seed, share, digest in (
         (True, seed_share, parcel.seed),
@@ -169,10 +202,8 @@ def unpack(
     ):
         if share_digest(context, is_seed, dealer, holder, share) != digest:
             what = "self seed" if is_seed else "mask key"
-            raise BadParcelError(
-                f"{dealer} dealt {holder} a share of its {what} that is not the one it committed "
-                "to",
-                dealer,
+            raise EvidenceError(
+                f"{dealer} dealt {holder} a share of its {what} that is not the one it committed to"
             )
     return seed_share, mask_share
 

@@ -13,7 +13,8 @@ Its phases: joined, shared, masked, agreed, revealed. Laws:
   quorum follow from the rules. It agrees to one list of survivors, of at least as many clients as
   the rules ask for, and reveals shares once, for that list, after a quorum of the roster has signed
   it: so there is no other list for which honest clients reveal shares.
-- For no client does it reveal both a share of the self seed and one of the mask key. Once it has
+- For no client does it reveal both a share of the self seed and one of the mask key; but of its
+  own, to a holder that falsely complains of them (parcels.py). Once it has
   revealed shares, its state holds no secrets; or, where the rules name an arbiter, none but its
   own, by which it can open its part of a sum that turns out to be false (`open_part`).
 - What it keeps between messages is a `ParticipantState`, secret and whole:
@@ -43,7 +44,19 @@ from expunge.secagg import messages
 from expunge.secagg.arbitration import Opened, seal_opening
 from expunge.secagg.keys import Private, Random, Secrets
 from expunge.secagg.masks import MaskedVector
-from expunge.secagg.parcels import Dealing, deal, own_share, parcels, unpack
+from expunge.secagg.parcels import (
+    JUSTIFIED_BYTES,
+    PARCEL_BYTES,
+    BadParcelError,
+    Dealing,
+    Parcel,
+    deal,
+    justification,
+    justified,
+    own_share,
+    parcels,
+    unpack,
+)
 from expunge.secagg.plan import Opening
 from expunge.secagg.roster import Join, Roster
 from expunge.secagg.shamir import SHARE_BYTES
@@ -405,11 +418,25 @@ class Participant:
                 f"{len(senders)} neighbours of {name} are left, too few to open its masks: "
                 f"{roster.plan.threshold} holders are needed. Wait for another round"
             )
-        cipher, shares = Private(own.cipher), list[bytes]()
-        for sender, parcel in zip(
-            senders, parcels(body, len(senders), "the parcels of deliveries"), strict=True
+        clear = messages.names(header.get("justified", []), "those that answered a complaint")
+        sealed, answers = body[: PARCEL_BYTES * len(senders)], body[PARCEL_BYTES * len(senders) :]
+        shown = messages.pieces(answers, len(clear), JUSTIFIED_BYTES, "the answers to a complaint")
+        answered = dict(zip(clear, shown, strict=True))
+        cipher, shares, bad = Private(own.cipher), list[bytes](), dict[str, Parcel]()
+        problem: EvidenceError | None = None
+        for dealer, parcel in zip(
+            senders, parcels(sealed, len(senders), "the parcels of deliveries"), strict=True
         ):
-            shares += unpack(roster, cipher, parcel, dealer=sender, holder=name)
+            try:
+                if dealer in answered:
+                    content = answered[dealer]
+                    shares += justified(roster, parcel, content, dealer=dealer, holder=name)
+                else:
+                    shares += unpack(roster, cipher, parcel, dealer=dealer, holder=name)
+            except EvidenceError as wrong:
+                bad[dealer], problem = parcel, problem or wrong
+        if problem is not None:
+            raise BadParcelError(str(problem), bad) from problem
         return senders, b"".join(shares)
 
     def _hidden(
@@ -426,13 +453,35 @@ class Participant:
             )
         return MaskedVector.of(vector, plus, minus)
 
-    def complaint(self, dealer: str) -> bytes:
-        """What it says in the place of a masked vector, if a neighbour's parcel is bad; nothing
-        about it changes.
+    def complaint(self, bad: Mapping[str, Parcel]) -> bytes:
+        """What it says before its masked vector, if parcels of these dealers cannot be used;
+        nothing about it changes.
         """
-        roster = Roster.read(self._state.roster)
-        header = self._header("complaint", roster) | {"dealer": dealer}
-        return messages.sign(header, b"", self._key)
+        header = self._header("complaint", Roster.read(self._state.roster))
+        body = b"".join(bad[dealer].to_bytes() for dealer in sorted(bad))
+        return messages.sign(header | {"dealers": sorted(bad)}, body, self._key)
+
+    def on_complaint(self, complaint: bytes, pins: Mapping[str, PublicKey]) -> bytes:
+        """The answer to a neighbour that says that it cannot use this client's parcel, if it is the
+        one that was sealed for it; nothing changes.
+        """
+        state, own = self._state, self._secrets("a complaint")
+        if state.phase not in ("shared", "masked"):
+            raise ProtocolError("a complaint is answered after shares were dealt, and before more")
+        roster, message = Roster.read(state.roster), messages.read_client_message(complaint)
+        self._require_round(message.header)
+        holder = message.client
+        if message.kind != "complaint" or holder not in pins or holder not in roster:
+            raise EvidenceError("the server shows something else in the place of a complaint")
+        message.signed.verify(pins[holder])
+        dealers = messages.names(message.header["dealers"], "the dealers of a complaint")
+        bad = dict(zip(dealers, parcels(message.body, len(dealers), "a complaint"), strict=True))
+        if state.name not in bad:
+            raise EvidenceError(f"{holder} does not complain of {state.name}")
+        body = justification(roster, own, bad[state.name], state.name, holder)
+        return messages.sign(
+            self._header("justification", roster) | {"holder": holder}, body, self._key
+        )
 
     # -- survivors -> agreed -----------------------------------------------------------------------
 

@@ -230,73 +230,34 @@ def covering_quorum(roster: Set[Part], rules: Aggregation, marked: Set[Part]) ->
     return quorum_of(len(roster - marked), share_of(rules.colluding, len(roster)))
 
 
-def separated(
+def without_silent(
     parts: Set[Part],
-    complaints: Mapping[str, Set[str]],
+    unanswered: Mapping[str, Set[str]],
     aggregation: str,
-    fewest: int,
     *,
+    fewest: int,
     together: Iterable[Set[Part]] = (),
-    missed: Mapping[str, int] | None = None,
-    shown: Set[Part] = frozenset(),
+    exposed: Set[Part] = frozenset(),
 ) -> frozenset[Part]:
-    """These parts without some clients of whom others complain, or that complain, so that no two
-    are left that cannot be in one round; all of them, if too few would be left.
+    """These parts without the dealers that left complaints of others among them unanswered, if
+    enough are left; by client that complained, `unanswered` says of whom.
 
     Each set of `together` stays whole or goes whole: a sum without one of its parts would show it.
-    `missed` says how many rounds in a row a client was left out of by this rule. Who has missed
-    more comes first: two that cannot meet take turns, however many complain of one of them, unless
-    too few could be in a round with it. Else the one goes with whom more others cannot be, or one
-    that the round decides. Several that belong together are tried after each round that they have
-    missed, with whomever they cannot meet: by that, who spoils their rounds is found and excluded.
+    Of two that complain of each other, the round decides which one goes.
     """
-    units = _units(frozenset(parts), together)
-    rivals = _rivals(units, complaints)
-    free = frozenset(parts).difference(shown, *together)
-
-    def rank(unit: frozenset[Part]) -> tuple[int, bytes]:
-        digest = hashlib.sha256(f"{aggregation} {min(unit)[0]}".encode()).digest()
-        return sum(len(complaints.get(name, ())) for name, _ in unit), digest
-
-    ranks = {unit: rank(unit) for unit in rivals}
-    behind = {unit: max((missed or {}).get(name, 0) for name, _ in unit) for unit in rivals}
-    worst_first = sorted(ranks, key=ranks.__getitem__, reverse=True)
-
-    def at_peace(left: Set[frozenset[Part]]) -> frozenset[Part]:
-        kept = set(left)
-        for unit in worst_first:
-            if not rivals[unit].isdisjoint(kept):
-                kept.discard(unit)
-        return frozenset[Part]().union(*kept)
-
-    left = set(units)
-    if not rivals or len(at_peace(left) & free) < fewest:
-        return frozenset(parts)
-    for unit in sorted(rivals, key=lambda unit: (-behind[unit], ranks[unit])):
-        if unit not in left or rivals[unit].isdisjoint(left):
-            continue
-        others = left - rivals[unit]
-        if unit in others and len(at_peace(others) & free) >= fewest:
-            left = others
-        elif len(unit) > 1 and behind[unit]:
-            return frozenset(parts)
-    return at_peace(left)
-
-
-def _rivals(
-    units: Sequence[frozenset[Part]], complaints: Mapping[str, Set[str]]
-) -> dict[frozenset[Part], frozenset[frozenset[Part]]]:
-    """With which others of these units each one cannot be, or with itself; but for those that can
-    be with all.
-    """
-    unit_of = {name: unit for unit in units for name, _ in unit}
-    found = {
-        unit: frozenset(
-            unit_of[foe] for name, _ in unit for foe in complaints.get(name, ()) if foe in unit_of
-        )
-        for unit in units
-    }
-    return {unit: foes for unit, foes in found.items() if foes}
+    complained: dict[str, set[str]] = {}  # by dealer
+    for client, dealers in unanswered.items():
+        for dealer in dealers:
+            complained.setdefault(dealer, set()).add(client)
+    left, hiding = frozenset(parts), frozenset(parts).difference(exposed, *together)
+    owing = [unit for unit in _units(left, together) if any(name in complained for name, _ in unit)]
+    owing.sort(key=lambda unit: hashlib.sha256(f"{aggregation} {min(unit)[0]}".encode()).digest())
+    for unit in owing:
+        rest = left - unit
+        waiting = frozenset[str]().union(*(complained.get(name, ()) for name, _ in unit))
+        if len(rest & hiding) >= fewest and not waiting.isdisjoint(dict(rest)):
+            left = rest
+    return left
 
 
 def _units(parts: frozenset[Part], together: Iterable[Set[Part]]) -> list[frozenset[Part]]:

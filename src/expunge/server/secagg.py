@@ -46,7 +46,6 @@ from expunge.secagg import (
     length,
     read_preamble,
 )
-from expunge.secagg.messages import read_client_message
 from expunge.secagg.schedule import Schedule
 from expunge.secagg.unmasking import (
     Part,
@@ -54,7 +53,7 @@ from expunge.secagg.unmasking import (
     follows,
     hides_enough,
     remaining,
-    separated,
+    without_silent,
 )
 from expunge.server.secagg_outcomes import Member, Outcomes
 from expunge.server.state import ServerState
@@ -122,6 +121,10 @@ _NOT_OF_THIS_SUM = (
     "this round went on without this client: a sum that may have been unmasked before is repeated "
     "by its own clients alone, and takes turns with the changes of others"
 )
+_SILENT = (
+    "this round went on without this client, or without others that it must be summed up with: in "
+    "an earlier one, a client could not use the shares that it had dealt, and got no answer"
+)
 _UNMARKED = (
     "this round went on without this client: the log says that it was excluded from a sum, and its "
     "join did not. It says so once the time of the rules has passed by its own clock"
@@ -152,7 +155,7 @@ class _MaskedRound:
     deadline: float
     window: int | None = None  # the beginning of the window in which it is joined, on a schedule
     members: dict[str, Member] = field(default_factory=dict)  # by client; those that have joined
-    complaints: dict[str, str] = field(default_factory=dict)  # by client; of whom
+    is_prolonged: bool = False  # by the time of a phase, so that a complaint can be answered
     left_out: dict[str, str] = field(default_factory=dict)  # by client that had joined; why
 
 
@@ -187,8 +190,8 @@ class SecureAggregation:
         self._rejoining: set[str] = (
             set()
         )  # clients that said that they start over, as a restored server asks
-        self._complaints: dict[str, set[str]] = {}  # who cannot be in a round with whom
-        self._missed: Counter[str] = Counter()  # rounds in a row that a client missed by that
+        # By client that has complained since it was in a sum: who did not answer it.
+        self._unanswered: dict[str, frozenset[str]] = {}
         self._culprits: frozenset[str] = (
             frozenset()
         )  # clients that made a sum irrecoverable, and are in no row that is summed up next
@@ -273,41 +276,29 @@ class SecureAggregation:
                 current.members[turn.client], current.joined = member, self._clock()
                 self._conclusions.disputes.joined(turn.client)
         elif turn.kind == "complaint":
-            self._hear_complaint(current, turn)
-        elif turn.kind == "masked" and turn.client in current.complaints:
-            raise RefusedError(
-                "not-allowed",
-                f"{turn.client} has complained of {current.complaints[turn.client]}, and dropped "
-                "out of this round by that: wait for the next one",
-            )
+            self._take_complaint(current, turn.message)
         else:
             current.collector.take(turn.message)
-        if self._heard(current) != before:
+        is_about_shares = turn.kind in ("complaint", "justification")  # for another one
+        if self._heard(current) != before or is_about_shares:
             is_enough = (
                 current.collector.phase == "joining" and len(current.members) == self._rules.fewest
-            )
-            self._changed(wake=is_enough)  # from now on the round may advance by itself
+            )  # from now on the round may advance by itself
+            self._changed(wake=is_enough or is_about_shares)
 
-    def _hear_complaint(self, current: _MaskedRound, turn: Turn) -> None:
-        """Two clients of which one cannot use what the other sends meet in no round of changes
-        again, if that can be helped. Who complains drops out: it cannot do so and take part.
+    def _take_complaint(self, current: _MaskedRound, message: bytes | memoryview) -> None:
+        """A complaint must come in the time of a phase, and can be answered in that of another: so
+        whoever takes part has the time to answer.
         """
-        with malformed():
-            header = read_client_message(turn.message or b"").header
-        dealer, phase = header["dealer"], current.collector.phase
-        if phase != "masking" or header["roster"] != current.collector.roster_digest:
+        prolonged_by = self._state.settings.phase_for
+        if current.is_prolonged and self._clock() >= current.deadline - prolonged_by:
             raise RefusedError(
-                "wrong-round", f"{turn.client} complains of what it was not sent in this phase"
+                "wrong-phase", "the complaint comes too late to be answered in this round"
             )
-        if not {dealer, turn.client} <= set(current.members) or dealer == turn.client:
-            raise RefusedError("wrong-round", f"{turn.client} complains of nobody in this round")
-        if turn.client not in current.collector.awaited:
-            raise RefusedError(
-                "wrong-phase", f"{turn.client} has used what it was sent, and complains of it"
-            )
-        current.complaints[turn.client] = dealer
-        for one, other in ((turn.client, dealer), (dealer, turn.client)):
-            self._complaints.setdefault(one, set()).add(other)
+        current.collector.take(message)
+        if not current.is_prolonged:
+            current.is_prolonged = True
+            current.deadline += prolonged_by
 
     def _require_honest(self, client: str) -> None:
         if client in self._culprits:
@@ -329,7 +320,7 @@ class SecureAggregation:
         """
         while (current := self._round) is not None:
             is_late = self._clock() >= current.deadline
-            silent = current.collector.awaited if is_late else frozenset[str]()
+            silent = current.collector.silent if is_late else frozenset[str]()
             try:
                 self._exclude_absent(current)
                 if current.collector.phase in _UNREVEALED:
@@ -338,6 +329,8 @@ class SecureAggregation:
                     return
                 if current.collector.phase == "joining" and current.everyone is None:
                     self._leave_out(current)
+                if current.collector.phase == "masking":
+                    self._note_unanswered(current)
                 self._advance(current)
                 if current.collector.phase == "agreeing":
                     self._require_members(current)
@@ -430,14 +423,20 @@ class SecureAggregation:
             self._conclusions.disputes.exclude_absent(set(current.members))
 
     def _exclude_silent(self, current: _MaskedRound, silent: frozenset[str]) -> None:
-        """Nor may those that join it, and then leave it each time, or make it impossible.
-
-        Whoever is silent since it cannot use what another one dealt is excluded with that one: by
-        sums with and without it, the server would see its part.
-        """
+        """Nor may those that join it, and then leave it each time, or make it impossible."""
         if silent and current.everyone is None:
-            dealers = {current.complaints[name] for name in silent & set(current.complaints)}
-            self._conclusions.disputes.exclude_silent(silent | dealers)
+            self._conclusions.disputes.exclude_silent(silent)
+
+    def _note_unanswered(self, current: _MaskedRound) -> None:
+        """Who drops out of a round, since others do not answer its complaint, is in the next ones
+        without them. Whoever is in the sum, or drops out by itself, has had its turn.
+        """
+        for client in current.members:
+            owing = current.collector.unanswered.get(client, frozenset())
+            if owing:
+                self._unanswered[client] = self._unanswered.get(client, frozenset()) | owing
+            else:
+                self._unanswered.pop(client, None)
 
     def _agreeable(self, current: _MaskedRound) -> frozenset[Part]:
         """Those that joined and may be summed up together, after the sums that were asked for.
@@ -458,21 +457,20 @@ class SecureAggregation:
         )
 
     def _chosen(self, current: _MaskedRound) -> frozenset[Part]:
-        """The same, without some that cannot be in one round with others. A sum that is repeated
+        """The same, without those that left complaints of others unanswered. A sum that is repeated
         stays as it is.
         """
         agreeable, gone = self._agreeable(current), self._gone
         rests = [remaining(attempt, gone) for attempt in self._conclusions.attempted()]
         if agreeable in rests:
             return agreeable
-        return separated(
+        return without_silent(
             agreeable,
-            self._complaints,
+            self._unanswered,
             current.opening.round,
-            self._rules.fewest,
+            fewest=self._rules.fewest,
             together=rests,
-            missed=self._missed,
-            shown=self._exposed(current),
+            exposed=self._exposed(current),
         )
 
     def _unmarked(self, current: _MaskedRound) -> frozenset[Part]:
@@ -518,7 +516,7 @@ class SecureAggregation:
         )
 
     def _leave_out(self, current: _MaskedRound) -> None:
-        """Leave out those that would not agree to a sum with the others, or cannot meet them."""
+        """Leave out those that would not agree to a sum with the others, or spoil theirs."""
         agreeable, parts = self._agreeable(current), self._chosen(current)
         attempts = self._conclusions.attempted()
         chosen = {client for client, _ in parts}
@@ -526,17 +524,13 @@ class SecureAggregation:
         self._has_repeated = bool(repeated)
         self._tries = Counter({attempt: self._tries[attempt] for attempt in attempts})
         self._tries.update(repeated)
-        at_odds = {client for client, _ in agreeable - parts}
-        self._missed = Counter(
-            {client: missed for client, missed in self._missed.items() if client not in chosen}
-        ) + Counter(at_odds)
+        silent = {client for client, _ in agreeable - parts}
         others, unmarked = set(current.members) - chosen, dict(self._unmarked(current))
         current.collector.leave_out(others)
         for client in others:
             del current.members[client]
-            foes = self._complaints.get(client, set()) & chosen if client in at_odds else ()
             why = _UNMARKED if client in unmarked else _NOT_OF_THIS_SUM
-            current.left_out[client] = _at_odds(foes) if foes else why
+            current.left_out[client] = _SILENT if client in silent else why
 
     def _require_current(self, current: _MaskedRound) -> None:
         """Before anything is revealed: the round is still about what it was opened for."""
@@ -885,14 +879,6 @@ def _named(names: Collection[str]) -> str:
     ordered = sorted(names)
     return ", ".join(ordered[:_FEW]) + (
         f" and {len(ordered) - _FEW} more" if len(ordered) > _FEW else ""
-    )
-
-
-def _at_odds(foes: Collection[str]) -> str:
-    return (
-        f"this client and {_named(foes)} cannot meet in a round, since one of them could not use "
-        "the shares that the other had dealt: they take turns, and this round went on without "
-        "this client"
     )
 
 

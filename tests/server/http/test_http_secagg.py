@@ -31,9 +31,9 @@ from expunge.server.state import Settings
 from expunge.transport.http import HttpCarrier
 from expunge.wire import payloads
 from expunge.wire.schema import UNDISCLOSED
-from server.test_server_turns import complaint
 from support.federation import make_key, scratch
 from support.https_server import HOST, Served, Site
+from support.lying_rounds import complaint_of
 from support.masked_round import RULES, SPEC, Circle
 
 GATHER = 0.5
@@ -451,7 +451,7 @@ def test_a_complaint_that_cannot_be_read_is_refused_as_malformed() -> None:
     with online(3) as place:
         place.circle.everybody_adds()
         place.circle.until("masking", *reversed(place.circle.names))
-        data = complaint(place.circle, "c1", "c0") + b"more"
+        data = complaint_of(place.circle, "c1", "c0") + b"more"
         answer = place.served.ask("POST", "/v1/aggregations", data)
         assert (answer.status, json.loads(answer.data)["code"]) == (400, "malformed")
 
