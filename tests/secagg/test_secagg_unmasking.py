@@ -25,6 +25,7 @@ from expunge.secagg.unmasking import (
     hides_enough,
     may_follow,
     narrowed,
+    remaining,
     rows,
     unexplained,
     without_silent,
@@ -131,12 +132,12 @@ def test_those_that_must_agree_are_enough_without_the_exposed(
     assert hides == (len(roster - marked - shown) >= max(FEWEST, needed))
 
 
-@given(subsets, st.lists(subsets, max_size=4), some, some)
+@given(subsets, st.lists(subsets, max_size=4), some, some, some)
 def test_those_chosen_may_all_agree(
-    joined: set[str], attempts: list[set[str]], gone: set[str], odd: set[str]
+    joined: set[str], attempts: list[set[str]], gone: set[str], odd: set[str], marked: set[str]
 ) -> None:
-    """Whatever was attempted before, where attempts have nobody in common, and whoever else says
-    to be exposed.
+    """Whatever was attempted before, where attempts have nobody in common, and whoever says to be
+    exposed now, or said so then.
     """
     apart: list[set[str]] = []
     for attempt in attempts:
@@ -145,11 +146,12 @@ def test_those_chosen_may_all_agree(
     present = parts(joined - gone)
     few = {name for one in apart if len(one - gone) < FEWEST for name in one}
     exposed = parts(few | odd)
-    chosen = choose(present, [parts(one) for one in apart], gone=gone, rules=RULES, exposed=exposed)
+    sums = [AgreedSum(parts(one), parts(one & marked)) for one in apart]
+    chosen = choose(present, sums, gone=gone, rules=RULES, exposed=exposed)
     assert chosen <= present
-    for attempt in apart:
-        if chosen & parts(attempt - gone):
-            assert follows(parts(attempt), chosen, gone=gone, rules=RULES, exposed=exposed)
+    for attempt in sums:
+        if chosen & remaining(attempt.parts, gone):
+            assert follows(attempt, chosen, gone=gone, rules=RULES, exposed=exposed)
     if chosen and all(chosen != parts(one - gone) for one in apart):
         assert hides_enough(chosen, chosen, RULES, marked=exposed)
 
@@ -174,7 +176,7 @@ def test_what_is_chosen(joined: str, attempts: list[str], expected: str) -> None
     few = {name for one in attempts if "z" in one and len(one) <= FEWEST for name in one}
     chosen = choose(
         parts(set(joined)),
-        [parts(set(one)) for one in attempts],
+        [AgreedSum(parts(set(one)), parts(few & set(one))) for one in attempts],
         gone={"z"},
         rules=RULES,
         exposed=parts(few),
@@ -184,13 +186,13 @@ def test_what_is_chosen(joined: str, attempts: list[str], expected: str) -> None
 
 def test_those_that_are_free_have_their_turn() -> None:
     """So that a round that always fails does not hold up others."""
-    joined, attempts = parts(set("abcdef")), [parts(set("abc"))]
+    joined, attempts = parts(set("abcdef")), [AgreedSum(parts(set("abc")))]
     nobody = frozenset[str]()
-    assert choose(joined, attempts, gone=nobody, rules=RULES) == attempts[0]
+    assert choose(joined, attempts, gone=nobody, rules=RULES) == attempts[0].parts
     free = choose(joined, attempts, gone=nobody, rules=RULES, repeat=False)
     assert free == parts(set("def"))
     four = parts(set("abcd"))
-    assert choose(four, attempts, gone=nobody, rules=RULES, repeat=False) == attempts[0]
+    assert choose(four, attempts, gone=nobody, rules=RULES, repeat=False) == attempts[0].parts
 
 
 # -- false sums ------------------------------------------------------------------------------------
@@ -364,11 +366,12 @@ def test_the_parts_of_one_false_sum_too_many_are_all_in_dispute() -> None:
 
 def test_what_is_in_dispute_is_not_repeated() -> None:
     everybody = parts_of(5)
-    assert choose(everybody, [everybody], gone=frozenset(), rules=RULES) == everybody
-    disputed = choose(everybody, [everybody], gone=frozenset(), rules=RULES, disputed=[everybody])
+    attempts = [AgreedSum(everybody)]
+    assert choose(everybody, attempts, gone=frozenset(), rules=RULES) == everybody
+    disputed = choose(everybody, attempts, gone=frozenset(), rules=RULES, disputed=[everybody])
     assert disputed == frozenset()
     rest = everybody - {("c4", 2)}
-    assert choose(rest, [everybody], gone={"c4"}, rules=RULES, disputed=[everybody]) == rest
+    assert choose(rest, attempts, gone={"c4"}, rules=RULES, disputed=[everybody]) == rest
 
 
 names = st.sampled_from(NAMES)

@@ -235,7 +235,7 @@ def test_a_liar_that_does_not_open_its_part_holds_up_no_sum_of_few() -> None:
                         circle.sync(name)
                 circle.wait(1.0)
         honest = [name for name in circle.names if name != "c2"]
-        circle.federation.clock.now += RULES.set_aside_after
+        circle.time_is_up(*three[:2])
         circle.everybody_adds(*honest[2:])
         circle.go(*honest, passes=30)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c2"]]
@@ -284,7 +284,7 @@ def lied_and_left(circle: Circle) -> list[str]:
             for name in circle.names if not circle.entries("voided") else others:
                 circle.sync(name)
             circle.wait(1.0)
-    circle.federation.clock.now += RULES.set_aside_after
+    circle.time_is_up(*others)
     return others
 
 
@@ -333,7 +333,7 @@ def test_nobody_is_excluded_since_the_server_was_away(first: int) -> None:
         sync_one_by_one(circle, *late)
         assert opened(circle) == [name for name in circle.names if name != last]
         assert circle.entries("excluded") == []
-        circle.federation.clock.now += RULES.set_aside_after
+        circle.time_is_up("c0")
         circle.sync("c0")
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [[last]]
 
@@ -390,3 +390,33 @@ def test_a_verdict_counts_for_every_sum_that_the_liar_is_in() -> None:
         circle.held.pop("c2")
         circle.go(passes=30)
         circle.check_whole()
+
+
+def test_nobody_is_excluded_since_all_were_away() -> None:
+    """The server was there: those that come back first wait for the others, as after an outage."""
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        circle.until("revealing")
+        circle.wait(PHASE)
+        circle.pass_round()
+        circle.federation.clock.now += 2 * RULES.set_aside_after
+        for _ in range(3):
+            circle.pass_round("c0", "c1", "c2")
+            circle.wait(PHASE)
+            circle.restart_server()  # which changes nothing about that
+        assert circle.entries("excluded") == []
+        circle.go(passes=20)
+        circle.check_whole()
+
+
+def test_a_server_that_is_restarted_each_day_excludes_who_stays_away() -> None:
+    with circle_of(5) as circle:
+        circle.everybody_adds()
+        circle.until("revealing")
+        for _ in range(8):
+            circle.restart_server()
+            circle.go(*circle.names[:4], passes=4)
+            circle.federation.clock.now += RULES.set_aside_after // 5
+        circle.go(*circle.names[:4], passes=20)
+        assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c4"]]
+        assert not any(circle.stores[name].status().adding for name in circle.names[:4])

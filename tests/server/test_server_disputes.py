@@ -347,7 +347,7 @@ def test_who_does_not_open_its_part_is_excluded_and_may_come_back() -> None:
         assert [one["opened"] for one in circle.federation.operator.ask("disputes")] == [others]
         circle.go(*others, passes=3)
         assert circle.entries("excluded") == []
-        circle.federation.clock.now += RULES.set_aside_after
+        circle.time_is_up(*others)
         circle.go(*others, passes=20)
         (entry,) = circle.entries("excluded")
         assert entry["excluded"] == ["c5"]
@@ -388,7 +388,7 @@ def test_who_leaves_every_repetition_is_excluded(clients: int, phase: str) -> No
         try_again(12)
         assert len(circle.entries("aggregated")) == 1
         assert circle.entries("excluded") == []
-        circle.federation.clock.now += RULES.set_aside_after
+        circle.time_is_up(*others)
         try_again(40)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [[silent]]
         for name in others:
@@ -405,7 +405,7 @@ def test_nobody_is_excluded_before_its_time_by_the_clients_clocks() -> None:
         circle.wait(PHASE)
         others = [name for name in circle.names if name != "c4"]
         true = circle.federation.clock.now
-        circle.federation.clock.now += RULES.set_aside_after
+        circle.time_is_up(*others, wall_clock=lambda: true)
         said = set[str]()
         for _ in range(30):
             for name in others:
@@ -422,7 +422,7 @@ def test_too_few_cannot_exclude_others() -> None:
         circle.everybody_adds()
         circle.until("revealing")
         circle.wait(PHASE)
-        circle.federation.clock.now += 2 * RULES.set_aside_after
+        circle.time_is_up("c0", "c1", times=2)
         for _ in range(10):
             circle.pass_round("c0", "c1")
             circle.wait(PHASE)

@@ -275,7 +275,7 @@ def test_a_clock_that_was_ahead_holds_up_nobody(ahead: str) -> None:
         patch.undo()
         rest = circle.names[:4]
         circle.go(*rest, passes=1)
-        clock.now += 2 * RULES.set_aside_after
+        circle.time_is_up(*rest, times=2)
         circle.go(*rest, passes=10)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c4"]]
         assert not any(circle.stores[name].status().adding for name in rest)
@@ -348,7 +348,7 @@ def test_parts_that_were_excluded_and_applied_hold_up_no_round_of_all(purpose: s
         circle.pass_round()
         rest = [name for name in circle.names if name not in ("c3", "c4")]
         circle.go(*rest, passes=2)
-        circle.federation.clock.now += 2 * RULES.set_aside_after
+        circle.time_is_up(*rest, times=2)
         circle.go(*rest, passes=10)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c3", "c4"]]
         circle.go(passes=20)
@@ -379,7 +379,7 @@ def test_who_was_excluded_and_hides_that_stops_nobody() -> None:
                     if name != "c2" or not circle.entries("voided"):
                         circle.sync(name)
                 circle.wait(1.0)
-        circle.federation.clock.now += RULES.set_aside_after
+        circle.time_is_up(*few)
         circle.pass_round(*few)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c2"]]
         cheats = {"is_exposed": False, "require_roster": None, "require_one_sum": None}

@@ -111,13 +111,14 @@ def test_an_excluded_liar_does_not_stop_the_rounds_of_a_schedule() -> None:
                     for name in honest if circle.entries("voided") else circle.names:
                         circle.sync(name)
                     circle.pass_time(1)
-        for seconds in (10, WINDOW, WINDOW + 100):
-            circle.at(seconds, window=2)
-            circle.meet(*honest)
+        for window in (2, 3, 4):
+            for seconds in (10, WINDOW, WINDOW + 100):
+                circle.at(seconds, window=window)
+                circle.meet(*honest)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c4"]]
         assert not any(circle.stores[name].status().adding for name in honest)
         circle.forget("c0", [next(iter(circle.held["c0"]))])
-        circle.at(1, window=3)
+        circle.at(1, window=5)
         with bad_parcels("c4"):
             for _ in range(16):
                 for name in ["c4", "c4", *honest, "c4"]:
@@ -135,7 +136,7 @@ def test_an_excluded_client_is_not_kept_out_by_bad_parcels() -> None:
         circle.until("revealing")
         circle.wait(PHASE)
         others = circle.names[:4]
-        circle.federation.clock.now += RULES.set_aside_after
+        circle.time_is_up(*others)
         circle.go(*others, passes=30)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c4"]]
         with bad_parcels("c0", "c4"):

@@ -123,7 +123,7 @@ def test_a_liar_that_does_not_open_its_part_is_excluded() -> None:
                 circle.wait(1.0)
         assert examine(dispute_of(circle), ARBITER).missing == ("c2",)
         assert not any(is_done(circle, name) for name in others)
-        circle.federation.clock.now += RULES.set_aside_after
+        circle.time_is_up(*others)
         circle.go(*others, passes=20)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c2"]]
         assert all(is_done(circle, name) for name in others)
@@ -211,7 +211,7 @@ def test_without_an_arbiter_wrong_shares_cost_one_wait_and_no_second_one() -> No
         others = circle.names[:5]
         circle.go(passes=14)
         assert len(circle.entries("aggregated")) == 1
-        circle.federation.clock.now += RULES.set_aside_after
+        circle.time_is_up(*circle.names)
         circle.go(passes=20)
         assert [entry["excluded"] for entry in circle.entries("excluded")] == [["c5"]]
         for _ in range(2):

@@ -245,6 +245,15 @@ class Circle:
     def wait(self, seconds: float) -> None:
         self.federation.seconds.now += seconds
 
+    def time_is_up(self, *names: str, times: int = 1, **options: Any) -> None:
+        """The time passes after which others are excluded; these come again and again."""
+        rules = self.spec.aggregation
+        assert rules is not None
+        for _ in range(4 * times):
+            for name in names:
+                self.sync(name, **options)
+            self.federation.clock.now += rules.set_aside_after // 4
+
     def restart_client(self, name: str) -> None:
         self.stores[name].close()
         self.stores[name] = ClientStore.open(self.path / name)

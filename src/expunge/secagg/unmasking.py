@@ -273,7 +273,7 @@ def _units(parts: frozenset[Part], together: Iterable[Set[Part]]) -> list[frozen
 
 def choose(
     joined: Set[Part],
-    attempts: Sequence[Set[Part]],
+    attempts: Sequence[AgreedSum],
     *,
     gone: Set[str],
     rules: Aggregation,
@@ -286,8 +286,8 @@ def choose(
     An attempt is repeated first, if all of it have joined, unless others are enough without it and
     it is not to be repeated now, or it is in dispute. Empty if more must join.
     """
-    rests = [remaining(attempt, gone) for attempt in attempts]
-    free = frozenset(joined).difference(*rests)
+    rests = [(attempt, remaining(attempt.parts, gone)) for attempt in attempts]
+    free = frozenset(joined).difference(*(rest for _, rest in rests))
     few = [frozenset({part}) for part in sorted(free & exposed)]
     free -= exposed
     is_enough = len(free) >= rules.fewest
@@ -295,14 +295,14 @@ def choose(
         return free
 
     def agreeable(parts: frozenset[Part]) -> bool:
-        return parts in attempts or all(
+        return any(parts == attempt.parts for attempt in attempts) or all(
             follows(attempt, parts, gone=gone, rules=rules, exposed=exposed)
             for attempt in attempts
-            if not parts.isdisjoint(attempt)
+            if not parts.isdisjoint(attempt.parts)
         )
 
-    for rest in rests:
-        if rest <= joined and len(rest - exposed) < rules.fewest:
+    for attempt, rest in rests:
+        if rest <= joined and attempt.is_few(rest, rules.fewest):
             few.append(rest)
         elif rest <= joined and rest not in disputed and agreeable(rest):
             return rest
@@ -316,7 +316,7 @@ def choose(
 
 
 def follows(
-    attempt: Set[Part],
+    attempt: AgreedSum,
     proposed: Set[Part],
     *,
     gone: Set[str],
@@ -326,5 +326,5 @@ def follows(
     """Whether all clients of an attempt may agree to this sum, as the server knows them: by who
     says to be exposed now.
     """
-    earlier, rest = AgreedSum(frozenset(attempt), frozenset(exposed)), remaining(attempt, gone)
-    return may_follow(earlier, rest, proposed, fewest=rules.fewest, marked=exposed)
+    rest = remaining(attempt.parts, gone)
+    return may_follow(attempt, rest, proposed, fewest=rules.fewest, marked=exposed)

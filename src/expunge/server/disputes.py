@@ -10,7 +10,7 @@ dispute is over.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,9 @@ from expunge.wire.schema import time_text
 
 _ENTRY_BYTES = 16  # of statistics
 _MORE_BYTES = 1 << 16  # headers, keys and counts of an opening
-_GRACE_PART = 4  # of the time that the rules allow, all have this part after the server was away
+_GRACE_PART = 4  # of the time that the rules allow, all have this part after nobody came
+
+_GRACE_NOTES = 16  # times in the grace, at most, it is noted that a client has come
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Waiting:
     parts: frozenset[Part]
     since: int
     disputed: bool
+    exposed: frozenset[Part] = frozenset()  # when their clients were asked
 
 
 class Disputes:
@@ -57,33 +60,26 @@ class Disputes:
         self._state = state
         self._shown: set[Part] = set()  # a cache of the log, up to here:
         self._read = 0
-        self._started = state.now()
-        self._fair_from = self._started + self._grace if self._was_away() else 0
         self._noticed: int | None = None  # when the clock was first behind what was stamped
-        self._joined: dict[str, int] = {}  # when clients have joined a round last, since then
-
-    def _was_away(self) -> bool:
-        """Whether nobody has come for long before the server was started: it was not there."""
-        actors = self._state.storage.actors.all()
-        last = max((actor.seen or 0 for actor in actors), default=0)
-        return 0 < last < self._started - self._grace
 
     @property
     def _grace(self) -> int:
-        """Seconds in which all can come back when the server does."""
-        return self.rules.set_aside_after // _GRACE_PART
+        """Seconds in which all can come back when one does, or the server; on a schedule, they
+        come in windows.
+        """
+        return max(self.rules.set_aside_after // _GRACE_PART, 2 * self.rules.every)
 
     # -- what there is -----------------------------------------------------------------------------
 
     def waiting(self) -> list[Waiting]:
         """All that clients have been asked to sum up, however often, and that was not applied."""
         waiting: dict[frozenset[Part], Waiting] = {}
-        for attempt in self._tried():
+        for attempt in self.tried():
             waiting.setdefault(attempt.parts, attempt)  # the first one: since then they wait
         return list(waiting.values())
 
-    def _tried(self) -> list[Waiting]:
-        """Each time that clients were asked to sum something up."""
+    def tried(self) -> list[Waiting]:
+        """Each time that clients were asked to sum something up, in order."""
         attempts: dict[str, list[Attempt]] = {}
         for attempt in self._state.storage.rounds.attempts():
             attempts.setdefault(attempt.aggregation, []).append(attempt)
@@ -94,6 +90,7 @@ class Disputes:
                 frozenset((one.client, one.sequence) for one in members),
                 members[0].since,
                 aggregation in disputed,
+                frozenset((one.client, one.sequence) for one in members if one.exposed),
             )
             for aggregation, members in attempts.items()
         ]
@@ -173,11 +170,12 @@ class Disputes:
                 agreed={name: signature.hex() for name, signature in agreed.items()},
             )
             self._drop(parts)
+            exposed = frozenset(part for part in parts if part[0] in records.exposed)
             if len(cut) > 1:
                 for index, row in enumerate(cut):
-                    self._await(_id_of(opening.round, str(index)), row, now)
+                    self._await(_id_of(opening.round, str(index)), row, now, exposed)
                 return
-            self._await(opening.round, parts, now)
+            self._await(opening.round, parts, now, exposed)
             (slot,) = state.vault.new()
             text = canonical.encode(records.to_json())
             state.storage.rounds.dispute(DisputeRecord(opening.round, reason, slot, text))
@@ -195,15 +193,21 @@ class Disputes:
         return rules
 
     def _await(
-        self, aggregation: str, parts: Iterable[Part], now: int, *, accepted: bool = False
+        self,
+        aggregation: str,
+        parts: Iterable[Part],
+        now: int,
+        exposed: Set[Part],
+        *,
+        accepted: bool = False,
     ) -> None:
         self._state.storage.rounds.attempt(
-            Attempt(aggregation, client, sequence, now, int(accepted))
-            for client, sequence in sorted(parts)
+            Attempt(aggregation, *part, now, int(accepted), int(part in exposed))
+            for part in sorted(parts)
         )
 
     def _drop(self, parts: frozenset[Part]) -> None:
-        same = {tried.aggregation for tried in self._tried() if tried.parts == parts}
+        same = {tried.aggregation for tried in self.tried() if tried.parts == parts}
         self._state.storage.rounds.drop_attempts(same)
 
     def supersede(self, parts: Collection[Part]) -> None:
@@ -212,7 +216,7 @@ class Disputes:
         """
         alone = {
             tried.aggregation
-            for tried in self._tried()
+            for tried in self.tried()
             if len(tried.parts) == 1 and tried.parts <= set(parts)
         }
         self._state.storage.rounds.drop_attempts(alone)
@@ -252,19 +256,21 @@ class Disputes:
         """The first one opens its part, and waits for the others from now on: before, nobody did,
         be it that all were away.
         """
-        parts = self._parts(record)
+        waiting = self._waiting(record)
         self._state.storage.rounds.drop_attempts({record.aggregation})
-        self._await(record.aggregation, parts, now)
+        self._await(record.aggregation, waiting.parts, now, waiting.exposed)
         self._state.storage.rounds.dispute(record)
 
     def _known(self, aggregation: str) -> DisputeRecord | None:
         records = self._state.storage.rounds.disputes()
         return next((one for one in records if one.aggregation == aggregation), None)
 
+    def _waiting(self, record: DisputeRecord) -> Waiting:
+        """A sum in dispute."""
+        return next(one for one in self.waiting() if one.aggregation == record.aggregation)
+
     def _parts(self, record: DisputeRecord) -> frozenset[Part]:
-        """The parts of a sum in dispute."""
-        waiting = self.waiting()
-        return next(one.parts for one in waiting if one.aggregation == record.aggregation)
+        return self._waiting(record).parts
 
     def _record(self, aggregation: str) -> DisputeRecord:
         record = self._known(aggregation)
@@ -327,7 +333,8 @@ class Disputes:
             reason = f"this is no verdict of the arbiter: {problem}"
             raise RefusedError("not-allowed", reason) from problem
         record = self._record(verdict.aggregation)
-        roster, parts = _records(record).digest, self._parts(record)
+        roster, waiting = _records(record).digest, self._waiting(record)
+        parts = waiting.parts
         if (verdict.federation, verdict.roster, verdict.parts) != (
             state.federation,
             roster,
@@ -344,7 +351,8 @@ class Disputes:
         state.append("judged", now, aggregation=verdict.aggregation, verdict=envelope.to_json())
         good = frozenset(part for part in parts if part[0] not in verdict.false)
         state.storage.rounds.drop_attempts({verdict.aggregation})
-        self._await(_id_of(verdict.aggregation, "judged"), good, now, accepted=not verdict.false)
+        following = _id_of(verdict.aggregation, "judged")
+        self._await(following, good, now, waiting.exposed, accepted=not verdict.false)
         for name in verdict.false:
             actor = state.actor(name, "client")
             if actor.status != "gone":
@@ -363,31 +371,45 @@ class Disputes:
                         waiting, {client for client, _ in waiting.parts}.difference(opened)
                     )
 
-    def exclude_absent(self, present: Collection[str]) -> None:
-        """Go on without those that have not come, in time, to repeat a sum with those present."""
+    def exclude_absent(self, present: Collection[str], refused: Collection[str] = ()) -> None:
+        """Go on without those that have not come, in time, to repeat a sum with those present, or
+        whose joins are refused.
+        """
         with self._state.lock:
             for waiting in self._overdue():
                 names = {client for client, _ in waiting.parts}
                 if not waiting.disputed and not names.isdisjoint(present):
-                    self._exclude(waiting, names.difference(present, self._spared(waiting)))
+                    spared = self._spared(waiting).difference(refused)
+                    self._exclude(waiting, names.difference(present, spared))
 
     def _spared(self, waiting: Waiting) -> set[str]:
         """Who has synced within the time that others wait: it need not have met them yet. After
         twice that time, only who has joined a round within it: others sync, and join nothing.
         """
-        now = self._state.by_clock()
+        now, actors = self._state.by_clock(), self._state.storage.actors.all()
         before = now - self.rules.set_aside_after
-        # nothing is known of joins before the server was started
-        since = max(self._since(waiting.since), self._since(self._started))
-        if since + self.rules.set_aside_after <= before:
-            return {client for client, joined in self._joined.items() if before < joined <= now}
-        return {
-            actor.name for actor in self._state.storage.actors.all() if (actor.seen or 0) > before
-        }
+        if self._since(waiting.since) + self.rules.set_aside_after <= before:
+            return {actor.name for actor in actors if before < actor.joined <= now}
+        return {actor.name for actor in actors if (actor.seen or 0) > before}
 
-    def joined(self, client: str) -> None:
-        """A client has joined a round of changes."""
-        self._joined[client] = self._state.by_clock()
+    def note_turn(self, client: str, *, joins: bool = False) -> None:
+        """A client whose sum waits speaks in a round, or joins one."""
+        state = self._state
+        with state.lock:
+            if not any(client in dict(waiting.parts) for waiting in self.waiting()):
+                return
+            actor, now = state.actor(client, "client"), state.by_clock()
+            is_back = not actor.spoke <= now <= actor.spoke + self._grace
+            if not (joins or is_back or now > actor.spoke + self._grace // _GRACE_NOTES):
+                return
+            with state.changing():
+                changed = replace(
+                    actor,
+                    spoke=now,
+                    present=now if is_back else actor.present,
+                    joined=now if joins else actor.joined,
+                )
+                state.storage.actors.put(changed)
 
     def exclude_silent(self, silent: Collection[str]) -> None:
         """Go on without those that came to repeat a sum, and then left its round again."""
@@ -398,18 +420,28 @@ class Disputes:
                     self._exclude(waiting, names.intersection(silent))
 
     def _overdue(self) -> list[Waiting]:
-        """What has waited for longer than the rules allow; nothing as long as those that wait may
-        not have met, since the server was away.
+        """What has waited for longer than the rules allow, and for which some of its clients have
+        come again and again: before, all or the server may have been away.
         """
         now = self._state.by_clock()
         if now >= self._state.now():
             self._noticed = None
         elif self._noticed is None or self._noticed > now:
             self._noticed = now
-        is_fair = self._fair_from <= now or self._since(self._started) + self._grace <= now
-        before = now - self.rules.set_aside_after
-        overdue = [one for one in self.waiting() if 0 < self._since(one.since) <= before]
-        return overdue if is_fair else []
+        before, present = now - self.rules.set_aside_after, self._present(now)
+        return [
+            one
+            for one in self.waiting()
+            if 0 < self._since(one.since) <= before and not present.isdisjoint(dict(one.parts))
+        ]
+
+    def _present(self, now: int) -> set[str]:
+        """The clients that have come for their sums again and again, for long enough."""
+        return {
+            actor.name
+            for actor in self._state.storage.actors.all()
+            if 0 < actor.present <= now - self._grace and now - self._grace <= actor.spoke <= now
+        }
 
     def _since(self, time: int) -> int:
         """A time that was noted. If it is yet to come, the clock was ahead then, or is behind now:
@@ -441,9 +473,9 @@ class Disputes:
             )
             self._drop(waiting.parts)
             rest = frozenset(part for part in waiting.parts if part[0] not in out)
-            self._await(_id_of(aggregation, "excluded"), rest, now)
+            self._await(_id_of(aggregation, "excluded"), rest, now, waiting.exposed)
             for part in sorted(waiting.parts - rest):
-                self._await(_id_of(aggregation, part[0]), [part], now)
+                self._await(_id_of(aggregation, part[0]), [part], now, {part})
 
 
 def _id_of(aggregation: str, what: str) -> str:

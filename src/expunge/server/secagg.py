@@ -212,6 +212,7 @@ class SecureAggregation:
         """Take a client's message, and answer with the state of the round for it."""
         turn = read_turn(self._state, data)
         with self._lock:
+            self._conclusions.disputes.note_turn(turn.client)
             self._conclusions.disputes.exclude_unopened()
             self._move()
             if turn.message is not None:
@@ -274,7 +275,7 @@ class SecureAggregation:
             current.collector.take(turn.message)
             if turn.client not in current.members:
                 current.members[turn.client], current.joined = member, self._clock()
-                self._conclusions.disputes.joined(turn.client)
+                self._conclusions.disputes.note_turn(turn.client, joins=True)
         elif turn.kind == "complaint":
             self._take_complaint(current, turn.message)
         else:
@@ -402,9 +403,9 @@ class SecureAggregation:
         joined = {(member.client, member.sequence) for member in current.members.values()}
         disputed = self._conclusions.disputes.disputed()
         rests = [
-            remaining(parts, self._gone)
-            for parts in self._conclusions.attempted()
-            if parts not in disputed
+            remaining(attempt.parts, self._gone)
+            for attempt in self._conclusions.attempted()
+            if attempt.parts not in disputed
         ]
         is_met = any(rest & joined and not rest <= joined for rest in rests)
         return max(gathered, current.deadline) if is_met else gathered
@@ -420,7 +421,7 @@ class SecureAggregation:
         """Those that others wait for, to repeat a sum, may not be away for ever."""
         is_joining = current.collector.phase == "joining" and current.everyone is None
         if is_joining and self._has_gathered(current):
-            self._conclusions.disputes.exclude_absent(set(current.members))
+            self._conclusions.disputes.exclude_absent(set(current.members), self._culprits)
 
     def _exclude_silent(self, current: _MaskedRound, silent: frozenset[str]) -> None:
         """Nor may those that join it, and then leave it each time, or make it impossible."""
@@ -444,7 +445,8 @@ class SecureAggregation:
         Who was excluded, and does not say in its join that it hides nobody, is not among them: few
         that are left of its sum would refuse the round.
         """
-        attempts = sorted(self._conclusions.attempted(), key=self._tries.__getitem__)
+        attempts = self._conclusions.attempted()
+        attempts.sort(key=lambda attempt: self._tries[attempt.parts])
         joined = {(member.client, member.sequence) for member in current.members.values()}
         return choose(
             joined - self._unmarked(current),
@@ -461,7 +463,7 @@ class SecureAggregation:
         stays as it is.
         """
         agreeable, gone = self._agreeable(current), self._gone
-        rests = [remaining(attempt, gone) for attempt in self._conclusions.attempted()]
+        rests = [remaining(attempt.parts, gone) for attempt in self._conclusions.attempted()]
         if agreeable in rests:
             return agreeable
         return without_silent(
@@ -502,7 +504,8 @@ class SecureAggregation:
         }
         if joined & disputed:
             return "a sum was false: its clients wait until the arbiter has said whose part was"
-        attempted = {client for parts in self._conclusions.attempted() for client, _ in parts}
+        attempts = self._conclusions.attempted()
+        attempted = {client for attempt in attempts for client, _ in attempt.parts}
         missing = attempted - joined - gone
         if not missing:
             return (
@@ -518,7 +521,7 @@ class SecureAggregation:
     def _leave_out(self, current: _MaskedRound) -> None:
         """Leave out those that would not agree to a sum with the others, or spoil theirs."""
         agreeable, parts = self._agreeable(current), self._chosen(current)
-        attempts = self._conclusions.attempted()
+        attempts = [attempt.parts for attempt in self._conclusions.attempted()]
         chosen = {client for client, _ in parts}
         repeated = [attempt for attempt in attempts if parts & attempt]
         self._has_repeated = bool(repeated)
@@ -582,7 +585,7 @@ class SecureAggregation:
                 self._conclusions.require_member(member, current.opening.purpose)
             self._require_agreeable(current)
             try:
-                self._conclusions.attempt(current.opening, members)
+                self._conclusions.attempt(current.opening, members, self._exposed(current))
             except (StoreError, OSError) as problem:
                 raise Aborted(
                     f"the server could not store whose sum it asks for ({cause_of(problem)})"
@@ -600,7 +603,7 @@ class SecureAggregation:
         included, roster = frozenset(current.collector.included), current.collector.roster
         gone, rules, exposed = self._gone, self._rules, self._exposed(current)
         attempts = self._conclusions.attempted()
-        if included in attempts:
+        if any(included == attempt.parts for attempt in attempts):
             return
         if not hides_enough(included, roster.parts, rules, marked=roster.exposed, shown=exposed):
             raise Aborted(
@@ -608,10 +611,10 @@ class SecureAggregation:
                 "begins anew"
             )
         for attempt in attempts:
-            if attempt & included and not follows(
+            if attempt.parts & included and not follows(
                 attempt, included, gone=gone, rules=rules, exposed=exposed
             ):
-                missing = {client for client, _ in attempt - included} - gone
+                missing = {client for client, _ in attempt.parts - included} - gone
                 raise Aborted(
                     f"{_named(missing)} dropped out of a round that repeats an aborted one: its "
                     "clients can agree to the same sum only. It begins anew"

@@ -8,7 +8,7 @@ all. Nothing here knows of a single client's share: the sum is all there is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,7 @@ from expunge.ridge.plausibility import problem_with
 from expunge.ridge.spec import Spec
 from expunge.ridge.statistics import Statistics
 from expunge.secagg import Contribution, Opening
-from expunge.secagg.unmasking import Part
+from expunge.secagg.unmasking import AgreedSum, Part
 from expunge.server.audits import Audits
 from expunge.server.disputes import Disputes
 from expunge.server.ledger import EVERYONE, Recorded
@@ -97,27 +97,36 @@ class Outcomes:
 
     # -- attempts ----------------------------------------------------------------------------------
 
-    def attempt(self, opening: Opening, members: Sequence[Member]) -> None:
-        """Note, durably, to whose sum clients are about to agree: until that is applied, they
-        agree to no other.
+    def attempt(
+        self, opening: Opening, members: Sequence[Member], exposed: Set[Part] = frozenset()
+    ) -> None:
+        """Note, durably, to whose sum clients are about to agree, and which parts hide nobody in
+        it: until that is applied, they agree to no other.
         """
         parts = {(member.client, member.sequence) for member in members}
         with self._state.changing() as now:
             self.disputes.supersede(parts)
             self._state.storage.rounds.attempt(
-                Attempt(opening.round, member.client, member.sequence, now) for member in members
+                Attempt(
+                    opening.round,
+                    member.client,
+                    member.sequence,
+                    now,
+                    exposed=int((member.client, member.sequence) in exposed),
+                )
+                for member in members
             )
 
-    def attempted(self) -> list[frozenset[Part]]:
-        """The sums that were to be agreed on, and still could be: the least often tried first."""
-        members: dict[str, set[Part]] = {}
+    def attempted(self) -> list[AgreedSum]:
+        """The sums that were to be agreed on, and still could be: the least often tried first.
+
+        Of one that was asked for again, the first time counts, as it does for its clients.
+        """
         late = self._late()
-        for attempt in self._state.storage.rounds.attempts():
-            if attempt.aggregation not in late:
-                of_round = members.setdefault(attempt.aggregation, set())
-                of_round.add((attempt.client, attempt.sequence))
-        tried = Counter(frozenset(of_round) for of_round in members.values())
-        return sorted(tried, key=tried.__getitem__)
+        tried = [one for one in self.disputes.tried() if one.aggregation not in late]
+        often = Counter(one.parts for one in tried)
+        first = {one.parts: AgreedSum(one.parts, one.exposed) for one in reversed(tried)}
+        return sorted(first.values(), key=lambda agreed: often[agreed.parts])
 
     def _late(self) -> set[str]:
         """The rounds attempted whose sums can no longer be: a member is further on."""

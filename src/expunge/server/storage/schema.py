@@ -179,4 +179,11 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (aggregation, client)
     ) WITHOUT ROWID;
     """,
+    """
+    -- Which parts of an attempt hid nobody; and of clients whose sums wait, when they spoke and joined last in rounds, and since when they come for that again and again.
+    ALTER TABLE attempts ADD COLUMN exposed INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE actors ADD COLUMN spoke INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE actors ADD COLUMN joined INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE actors ADD COLUMN present INTEGER NOT NULL DEFAULT 0;
+    """,
 )

@@ -49,6 +49,11 @@ class Actor:
     enrolled: int
     token: str  # SHA-256 of the secret it enrolled with
     seen: int | None = None  # when it last synced
+    # Of a client whose sum waits, when it spoke last in a round, joined one last, and since when it
+    # has come for that again and again.
+    spoke: int = 0
+    joined: int = 0
+    present: int = 0
 
     @property
     def public_key(self) -> PublicKey:
@@ -194,6 +199,7 @@ class Attempt:
     # When it was first asked for, or fixed by an entry of the log, or one of it was first opened.
     since: int = 0
     accepted: int = 0  # 1 if by a verdict the sum may leave no head
+    exposed: int = 0  # 1 if the part hid nobody when its client was asked
 
 
 @dataclass(frozen=True)
