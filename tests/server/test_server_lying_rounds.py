@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from expunge.client.round_policy import RoundPolicy
 from expunge.crypto import SigningKey, canonical
 from expunge.errors import EvidenceError, ExpungeError, RefusedError
 from expunge.secagg import Contribution, Opening, Participant, parcels
@@ -450,6 +451,33 @@ def test_who_cannot_use_a_parcel_is_not_excluded() -> None:
         circle.everybody_adds(*honest)
         circle.go(*honest, passes=40)
         assert not any(circle.stores[name].status().deleting for name in honest)
+        circle.check()
+
+
+def test_a_false_mark_has_nobody_else_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that are left of its row, c2 says that it hides nobody: the others refuse to be
+    summed up with it, and are silent by that.
+    """
+    with a_false_sum() as circle:
+        away, *mates = sorted(name for name, _ in row_of(circle, "c2") if name != "c2")
+        rest = [name for name in circle.names if name != away]
+        true = RoundPolicy.is_exposed
+
+        def is_exposed(self: RoundPolicy, sequence: int) -> bool:
+            return self.name == "c2" or true(self, sequence)
+
+        monkeypatch.setattr(RoundPolicy, "is_exposed", is_exposed)
+        for number in range(90):
+            if number % 12 == 0:
+                circle.everybody_adds(*(name for name in rest if name not in ("c2", *mates)))
+            circle.pass_round(*rest)
+            circle.wait(GATHER if circle.phase == "joining" else PHASE / 2)
+            circle.federation.clock.now += RULES.set_aside_after // 20
+            if not any(circle.stores[name].status().deleting for name in mates):
+                break
+        excluded = [entry["excluded"] for entry in circle.entries("excluded")]
+        assert excluded == [[away], ["c2"]]
+        assert not any(circle.stores[name].status().deleting for name in mates)
         circle.check()
 
 

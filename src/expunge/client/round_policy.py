@@ -72,6 +72,11 @@ class RoundPolicy:
         self._now = now
 
     @property
+    def name(self) -> str:
+        """The client's."""
+        return self._store.name
+
+    @property
     def rules(self) -> Aggregation:
         """The federation's; ProtocolError if it has none."""
         rules = self._store.spec.aggregation

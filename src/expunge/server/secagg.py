@@ -424,9 +424,25 @@ class SecureAggregation:
             self._conclusions.disputes.exclude_absent(set(current.members), self._culprits)
 
     def _exclude_silent(self, current: _MaskedRound, silent: frozenset[str]) -> None:
-        """Nor may those that join it, and then leave it each time, or make it impossible."""
+        """Nor may those that join it, and then leave it each time, or make it impossible: by false
+        marks, too, with which others refuse to be summed up.
+        """
         if silent and current.everyone is None:
-            self._conclusions.disputes.exclude_silent(silent)
+            odd = self._wrongly_marked(current)
+            self._conclusions.disputes.exclude_silent(odd or silent)
+
+    def _wrongly_marked(self, current: _MaskedRound) -> frozenset[str]:
+        """Those that say, in a round that repeats a sum, that their part hides nobody, though it is
+        not few that are left of the sum. They lose nothing by being excluded: if it were so, their
+        part would be seen already.
+        """
+        shown, fewest = self._conclusions.disputes.shown(), self._rules.fewest
+        return frozenset(
+            client
+            for attempt in self._conclusions.attempted()
+            if not attempt.is_few(remaining(attempt.parts, self._gone), fewest)
+            for client, _ in attempt.parts & current.collector.exposed - attempt.exposed - shown
+        )
 
     def _note_unanswered(self, current: _MaskedRound) -> None:
         """Who drops out of a round, since others do not answer its complaint, is in the next ones
