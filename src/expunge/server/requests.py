@@ -2,7 +2,9 @@
 
 Law: each request is applied once or refused with the reason, as if they had come one after another;
 nothing is answered before it is durable. What all requests of a round share is paid once: the
-transaction, the solution for the head, the digest of the ledger.
+transaction, the solution for the head, the digest of the ledger. Where all of them open their
+commitments (`rows`), that digest is by the samples that are live, at the price of those that
+changed; otherwise it is of all sums.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from expunge.server.audits import Audits
 from expunge.server.ledger import Recorded
 from expunge.server.orders import Orders
 from expunge.server.rules import Account, judge, require_next, require_spec, require_standing
-from expunge.server.state import Digests, ServerState
+from expunge.server.state import Basis, Digests, ServerState
 from expunge.server.storage.tables import AnswerRecord
 from expunge.wire import messages, request
 from expunge.wire.messages import Message
@@ -41,6 +43,7 @@ _REMEDY = (
     "delete only what this client added, as it was added. If that is so, another client's "
     "statistics are false: an audit names it"
 )
+_OPENED = ("rows", "none")  # kinds of messages that open the commitments of what they change
 
 
 @dataclass(eq=False)
@@ -273,8 +276,9 @@ class Requests:
     def _apply(self, judged: list[_Judged], sheets: dict[str, _Sheet]) -> None:
         state, begun = self._state, time.perf_counter()
         try:
+            before = state.basis()
             state.ledger.apply([judgement.message for judgement in judged])
-            digests = state.solved()
+            digests = self._solved(judged, before)
         except StoreError:
             raise
         except ExpungeError as problem:
@@ -296,6 +300,17 @@ class Requests:
         for judgement, answer in zip(judged, answers, strict=True):
             judgement.offer.seconds |= {"solve": solved - begun, "write": written - solved}
             judgement.offer.give(answer)
+
+    def _solved(self, judged: list[_Judged], before: Basis) -> Digests:
+        live = before.live
+        for judgement in judged:
+            given = judgement.offer.request
+            live = live.without(given.header.client, given.deleted)
+            live = live.having(given.header.client, given.added)
+        is_opened = all(judgement.message.kind in _OPENED for judgement in judged)
+        if self._state.spec.is_exact and is_opened:
+            return self._state.solved_by_samples(before, live)
+        return self._state.solved(live)
 
     def _commit(
         self, judged: list[_Judged], sheets: dict[str, _Sheet], digests: Digests
@@ -379,6 +394,9 @@ class Requests:
             spec=state.spec.digest,
             erased_by=time_text(this.now + state.settings.erase_within),
             generation=this.generation,
+            version=2,
+            binds=this.after.binds,
+            base=this.after.basis.position,
         )
         if judgement.message.log is not None:
             size, root = judgement.message.log

@@ -179,4 +179,10 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (aggregation, client)
     ) WITHOUT ROWID;
     """,
+    """
+    -- What the current digest of the ledger is of ("sums" or "samples"), and what the next one that binds samples builds on:
+    -- sealed under the generation's key. Empty where it is not known, as in a database of before: then it is made anew.
+    ALTER TABLE state ADD COLUMN binds TEXT NOT NULL DEFAULT 'sums';
+    ALTER TABLE state ADD COLUMN basis BLOB NOT NULL DEFAULT x'';
+    """,
 )
