@@ -25,6 +25,7 @@ from expunge.errors import (
 from expunge.evidence import Checkpoint
 from expunge.evidence.digests import commitments_root
 from expunge.evidence.receipt import receipt_content
+from expunge.exact.threads import one_blas_thread
 from expunge.kinds import ClientStatus
 from expunge.ridge.plausibility import problem_with
 from expunge.server.audits import Audits
@@ -166,7 +167,8 @@ class Requests:
     def _guarded(self, offers: list[Offer]) -> None:
         if not offers:
             return
-        with self._state.lock:
+        # With two BLAS threads, calls as short as these take longer: many times so on a busy machine
+        with one_blas_thread(), self._state.lock:
             try:
                 self._state.require_sound()
                 self._run(offers)
