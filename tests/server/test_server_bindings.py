@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from expunge.crypto import Envelope
-from expunge.evidence import KeyChain, published_head, verify
+from expunge.evidence import KeyChain, published_head, render_bundle, verify
 from expunge.evidence.digests import MultisetHash, binding, salted
-from expunge.evidence.wording import SUMS_SINCE
+from expunge.evidence.wording import MULTISET_HASH, SUMS_SINCE
 from expunge.wire.messages import Message
 from support.federation import Federation, together
 from support.samples import SPEC, commitments_of, statistics_of
@@ -235,3 +235,16 @@ def test_a_receipt_cannot_be_made_to_say_that_it_binds_the_sums(federation: Fede
     forged = Envelope.signed("receipt", content, federation.server_key)
     with pytest.raises(Exception, match="not in the log as claimed"):
         verify(forged.to_bytes(), KeyChain(federation.first_key.public).pinned)
+
+
+def test_a_bundle_says_what_its_digests_leave_open(federation: Federation) -> None:
+    clinic, lab = federation.clients.values()
+    order = federation.operator.command("order", subject="Ada", subjects={})["order"]
+    clinic.answer_order(order, clinic.retained[:1])
+    lab.answer_order(order)
+    for open_yet in (True, False):
+        bundle = Envelope.from_json(federation.operator.ask("bundle", order=order), "bundle")
+        found = verify(render_bundle(bundle), federation.first_key.public)
+        assert (SUMS_SINCE in found.not_proved) == open_yet
+        assert MULTISET_HASH in found.assumptions
+        federation.fold()

@@ -418,9 +418,13 @@ def _bundle(evidence: Bundle) -> tuple[VerifiedFile, Certificate | None]:
         ("Signed by key", evidence.server),
     ]
     title = f"Evidence of erasure order {order.id}, {order.state}"
-    rests_on = wording.assumptions(masked=evidence.is_masked)
     finding = VerifiedFile(
-        "bundle", title, facts, page.proved(evidence), rests_on, page.not_proved(evidence)
+        "bundle",
+        title,
+        facts,
+        page.proved(evidence),
+        page.rests_on(evidence),
+        page.not_proved(evidence),
     )
     return finding, certificate
 

@@ -167,7 +167,7 @@ class Requests:
     def _guarded(self, offers: list[Offer]) -> None:
         if not offers:
             return
-        # With two BLAS threads, calls as short as these take longer: many times so on a busy machine
+        # With two BLAS threads, calls as short as these take longer, on a busy machine tenfold
         with one_blas_thread(), self._state.lock:
             try:
                 self._state.require_sound()
@@ -277,8 +277,8 @@ class Requests:
 
     def _apply(self, judged: list[_Judged], sheets: dict[str, _Sheet]) -> None:
         state, begun = self._state, time.perf_counter()
+        before = state.basis()
         try:
-            before = state.basis()
             state.ledger.apply([judgement.message for judgement in judged])
             digests = self._solved(judged, before)
         except StoreError:
