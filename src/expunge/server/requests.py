@@ -44,7 +44,6 @@ _REMEDY = (
     "delete only what this client added, as it was added. If that is so, another client's "
     "statistics are false: an audit names it"
 )
-_OPENED = ("rows", "none")  # kinds of messages that open the commitments of what they change
 
 
 @dataclass(eq=False)
@@ -304,15 +303,17 @@ class Requests:
             judgement.offer.give(answer)
 
     def _solved(self, judged: list[_Judged], before: Basis) -> Digests:
-        live = before.live
+        state, live = self._state, before.live
+        kinds = {judgement.message.kind for judgement in judged} - {"none"}
+        if not kinds:  # nothing has changed but who has answered what
+            return state.solved_as(before)
         for judgement in judged:
             given = judgement.offer.request
             live = live.without(given.header.client, given.deleted)
             live = live.having(given.header.client, given.added)
-        is_opened = all(judgement.message.kind in _OPENED for judgement in judged)
-        if self._state.spec.is_exact and is_opened:
-            return self._state.solved_by_samples(before, live)
-        return self._state.solved(live)
+        if state.spec.is_exact and kinds == {"rows"}:
+            return state.solved_by_samples(before, live)
+        return state.solved(live)
 
     def _commit(
         self, judged: list[_Judged], sheets: dict[str, _Sheet], digests: Digests

@@ -275,9 +275,13 @@ class ServerState:
         """The same after a change by samples that opened their commitments: the digest of the
         ledger is by those that are live, and no sum is read.
         """
-        self.find_head()
         position = self.log.size if before.position is None else before.position
-        return self.digests_of(Basis(before.sums, position, live))
+        return self.solved_as(Basis(before.sums, position, live))
+
+    def solved_as(self, basis: Basis) -> Digests:
+        """The head of the ledger in memory, and fresh digests on a basis that is known."""
+        self.find_head()
+        return self.digests_of(basis)
 
     def digests_of(self, basis: Basis) -> Digests:
         """Digests of the ledger and the head in memory, by a fresh salt."""
