@@ -145,6 +145,11 @@ def test_a_digest_binds_sums_or_builds_on_them() -> None:
     for binds, base in (("sums", None), ("samples", 0), ("samples", 7)):
         entry = read_entry(make_entry("changed", at(1), **first, version=2, binds=binds, base=base))
         assert binds_of(entry) == binds
+    for message in ("gram", "group", "factor"):
+        other = {**first, "message": message, "version": 2}
+        assert read_entry(make_entry("changed", at(1), **other, binds="sums", base=None))
+        with pytest.raises(FormatError, match="opens no commitments"):
+            make_entry("changed", at(1), **other, binds="samples", base=7)
     for binds, base in (("sums", 7), ("sums", 0), ("samples", None)):
         with pytest.raises(FormatError, match="'base'"):
             make_entry("changed", at(1), **first, version=2, binds=binds, base=base)

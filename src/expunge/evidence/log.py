@@ -364,9 +364,20 @@ def check_entry(value: object) -> dict[str, Any]:
     for key, check in checks.items():
         check(value[key], f"{key!r} of {what}")
     _check_key_id(value, what)
-    if (binds_of(value) == "samples") != (value.get("base") is not None):
-        raise FormatError(f"'base' of {what} is for a digest that binds samples, and for no other")
+    _check_binding(value, what)
     return value
+
+
+def _check_binding(value: dict[str, Any], what: str) -> None:
+    """Samples are bound on a base, and only by messages that open their commitments."""
+    by_samples = binds_of(value) == "samples"
+    if by_samples != (value.get("base") is not None):
+        raise FormatError(f"'base' of {what} is for a digest that binds samples, and for no other")
+    if by_samples and value["message"] not in ("rows", "none"):
+        raise FormatError(
+            f"'binds' of {what} must be 'sums': a message of kind {value['message']!r} opens no "
+            "commitments"
+        )
 
 
 def binds_of(entry: dict[str, Any]) -> kinds.Bound:
