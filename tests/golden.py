@@ -18,7 +18,7 @@ import numpy as np
 from expunge import Grid, Spec, Statistics, solve
 from expunge.crypto import Envelope, SigningKey
 from expunge.evidence import Checkpoint
-from expunge.evidence.digests import commitments_root, salted
+from expunge.evidence.digests import MultisetHash, binding, commitments_root, salted
 from expunge.evidence.log import make_entry
 from expunge.evidence.merkle import leaf_hash, root_of
 from expunge.evidence.receipt import receipt_content
@@ -185,33 +185,66 @@ def envelopes() -> dict[str, Any]:
     }
 
 
+def _changed(named: list[bytes], ledger_after: str, **more: Any) -> bytes:
+    """The entry of a request that added these samples."""
+    return make_entry(
+        "changed",
+        TIME,
+        client="hospital-a",
+        sequence=1,
+        request="12" * 32,
+        message="rows",
+        added=2,
+        deleted=0,
+        added_commitments=commitments_root(named),
+        deleted_commitments=commitments_root([]),
+        leave=False,
+        reset=False,
+        orders=[],
+        audits=[],
+        round=1,
+        ledger_before="34" * 32,
+        ledger_after=ledger_after,
+        head="",
+        spec=SPEC.digest,
+        erased_by=TIME,
+        generation=1,
+        **more,
+    )
+
+
+def _second_version(named: list[bytes]) -> dict[str, Any]:
+    """A binding of samples, and the entries that there are with it."""
+    base, live = Statistics.zero(SPEC).digest, MultisetHash.of({"hospital-a": named})
+    bound = binding(SALTS[0], base, live, len(named))
+    ledger = salted("ledger", SALTS[1], Statistics.of(SPEC, FEATURES, LABELS).digest)
+    audit: dict[str, Any] = {"audit": "56" * 16, "result": "equal", "clients": ["hospital-a"]}
+    sums = {"ledger": ledger, "recomputed": ledger, "count": 2}
+    entries = [
+        _changed(named, bound, version=2, binds="samples", base=1),
+        make_entry("digested", TIME, round=1, count=2, ledger=ledger, head=""),
+        make_entry("audited", TIME, **audit, **sums, version=2, current=ledger),
+    ]
+    return {
+        "client": "hospital-a",
+        "commitments": [commitment.hex() for commitment in named],
+        "multiset_hash_sha256": live.digest,
+        "multiset_hash_begins": live.to_bytes()[:32].hex(),
+        "without_the_first_sha256": live.without("hospital-a", named[:1]).digest,
+        "base": base,
+        "count": len(named),
+        "salt": SALTS[0].hex(),
+        "binding": bound,
+        "entries": [entry.decode() for entry in entries],
+    }
+
+
 def evidence() -> dict[str, Any]:
     named = commitments(SPEC, SALTS, integer_rows(SPEC, FEATURES, LABELS))
+    after = salted("ledger", SALTS[0], Statistics.of(SPEC, FEATURES, LABELS).digest)
     entries = [
         make_entry("enrolled", TIME, name="hospital-a", role="client", key=CLIENT.public.text),
-        make_entry(
-            "changed",
-            TIME,
-            client="hospital-a",
-            sequence=1,
-            request="12" * 32,
-            message="rows",
-            added=2,
-            deleted=0,
-            added_commitments=commitments_root(named),
-            deleted_commitments=commitments_root([]),
-            leave=False,
-            reset=False,
-            orders=[],
-            audits=[],
-            round=1,
-            ledger_before="34" * 32,
-            ledger_after=salted("ledger", SALTS[0], Statistics.of(SPEC, FEATURES, LABELS).digest),
-            head="",
-            spec=SPEC.digest,
-            erased_by=TIME,
-            generation=1,
-        ),
+        _changed(named, after),
         make_entry("erased", TIME, first=1, generation=1, round=1),
     ]
     leaves = [leaf_hash(entry) for entry in entries]
@@ -241,6 +274,7 @@ def evidence() -> dict[str, Any]:
             "digest": hashlib.sha256(b"").hexdigest(),
             "salted": salted("ledger", SALTS[0], hashlib.sha256(b"").hexdigest()),
         },
+        "version_2": _second_version(named),
     }
 
 

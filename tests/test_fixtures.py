@@ -184,6 +184,22 @@ def test_a_client_goes_on(plain: Copy, tmp_path: Path) -> None:
     assert run("verify", file, "--trust", plain.path / "west")["kind"] == "receipt"
 
 
+def test_a_log_goes_on_in_the_second_version(plain: Copy, tmp_path: Path) -> None:
+    """Receipts of both are of one log, and say what their digest of the ledger is of."""
+    west = plain.path / "west"
+    before = len(run("client", "receipts", "--dir", west)["receipts"])
+    run("client", "forget", "--id", "west-0", "--yes", *plain.at("west"))
+    found = []
+    for number in (1, before, before + 1):
+        file = tmp_path / f"{number}.json"
+        run("client", "receipts", number, "-o", file, "--dir", west)
+        facts = run("verify", file, "--trust", west)["facts"]
+        found.append(facts["This digest is of"].split()[0])
+    assert found == ["all", "all", "which"]  # sums; samples
+    assert run("audit", *plain.at_hand(*TRIO), *plain.office)["result"] == "equal"
+    assert plain.sync("west")[0]["status"] == "active"
+
+
 def test_a_client_that_was_forgotten_learns_of_it(plain: Copy) -> None:
     assert [done["status"] for done in plain.sync("lost", code=(DONE, 1))] == ["gone"]
     assert run("client", "status", "--dir", plain.path / "lost")["gone"]

@@ -80,6 +80,24 @@ def test_the_receipt_holds() -> None:
     assert (receipt.client, receipt.sequence, receipt.logged.index) == ("hospital-a", 1, 1)
 
 
+def test_a_binding_follows_from_what_the_pages_say() -> None:
+    """Written from docs/formats.md and docs/protocol.md alone, with none of our code."""
+    content: dict[str, Any] = vector("evidence")["version_2"]  # type: ignore[assignment]
+    lanes = [0] * 1024
+    for commitment in map(bytes.fromhex, content["commitments"]):
+        name = content["client"].encode()
+        made = hashlib.shake_128(b"expunge\0live\0\x01" + name + b"\0" + commitment).digest(2048)
+        numbers = [int.from_bytes(made[2 * lane : 2 * lane + 2], "little") for lane in range(1024)]
+        lanes = [(one + other) % 65536 for one, other in zip(lanes, numbers, strict=True)]
+    live = hashlib.sha256(b"".join(lane.to_bytes(2, "little") for lane in lanes)).hexdigest()
+    assert live == content["multiset_hash_sha256"]
+    bound = {"base": content["base"], "count": content["count"], "live": live, "version": 2}
+    data = json.dumps(bound, sort_keys=True, separators=(",", ":")).encode()
+    start = b"expunge\0salted\0\x01binding\0" + bytes.fromhex(content["salt"])
+    found = hashlib.sha256(start + hashlib.sha256(data).digest()).hexdigest()
+    assert found == content["binding"] == json.loads(content["entries"][0])["ledger_after"]
+
+
 def test_the_round_of_secure_aggregation_can_be_heard_and_adds_up() -> None:
     content: dict[str, Any] = vector("aggregation")
     spec, opening = Spec.from_dict(content["spec"]), Opening.from_json(content["opening"])

@@ -24,6 +24,9 @@ BundledState = Literal["open", "overdue", "complete"]  # of an order, as evidenc
 OrderState = Literal[BundledState, "closed", "lost"]  # and as the server lists it
 AuditResult = Literal["equal", "different"]
 AuditState = Literal[AuditResult, "under way", "abandoned"]  # abandoned by a restored server
+# What a salted digest of the ledger is of: all of its sums; or the sums at an earlier place of the
+# log, and which samples are live now.
+Bound = Literal["sums", "samples"]
 # Of a round of secure aggregation: what it is for; where it is at the server, and what it is to a
 # client that asks; and where a participant is, by what it said last.
 Purpose = Literal["change", "audit", "rebuild"]
@@ -42,6 +45,7 @@ PEER_STATES: tuple[PeerState, ...] = get_args(PeerState)
 REQUEST_KINDS: tuple[RequestKind, ...] = get_args(RequestKind)
 BUNDLED_STATES: tuple[BundledState, ...] = get_args(BundledState)
 ORDER_STATES: tuple[OrderState, ...] = get_args(OrderState)
+BOUND: tuple[Bound, ...] = get_args(Bound)
 AUDIT_RESULTS: tuple[AuditResult, ...] = get_args(AuditResult)
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 PHASES: tuple[Phase, ...] = get_args(Phase)

@@ -52,7 +52,7 @@ class TestBelief:
             "added": 3,
             "deleted": 1,
             "added_commitments": "0" * 64,
-            "message": "gram",
+            "message": "none",
             "leave": True,
         }
         value = wrong.get(field, [{"order": "ab" * 16, "found": 0}])

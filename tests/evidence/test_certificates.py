@@ -121,3 +121,27 @@ def test_publication_bits_are_an_integer_and_not_merely_equal_to_one() -> None:
         Certificate.read(
             Envelope.signed("certificate", {**content, "publication_bits": True}, NEW), NEW.public
         )
+
+
+@pytest.mark.parametrize("binds", ["sums", "samples"])
+def test_a_certificate_says_what_its_digest_of_the_ledger_is_of(binds: str) -> None:
+    envelope = story().certificate(binds=binds)
+    assert envelope.unverified()["version"] == 2
+    assert Certificate.read(envelope, NEW.public).binds == binds
+
+
+def test_a_certificate_of_the_first_version_is_of_the_sums() -> None:
+    content = dict(CERTIFICATE.unverified(), version=1)
+    del content["binds"]
+    assert (
+        Certificate.read(Envelope.signed("certificate", content, NEW), NEW.public).binds == "sums"
+    )
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_only_the_second_version_says_it(version: int) -> None:
+    content = dict(CERTIFICATE.unverified(), version=version)
+    if version == 2:
+        del content["binds"]
+    with pytest.raises(FormatError, match="in version 2"):
+        Certificate.read(Envelope.signed("certificate", content, NEW), NEW.public)

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from expunge.crypto import Envelope, canonical
 from expunge.errors import FormatError
-from expunge.evidence.log import ENTRY_KINDS, make_entry, read_entry
+from expunge.evidence.log import (
+    ENTRY_KINDS,
+    SECOND_VERSIONS,
+    binds_of,
+    make_entry,
+    read_entry,
+)
 from expunge.wire.schema import UNDISCLOSED
 from support.evidence import (
     CLIENT_KEY,
@@ -82,14 +88,71 @@ CONTENT: dict[str, dict[str, Any]] = {
         "recomputed": D,
         "count": 1,
     },
+    "digested": {"round": 3, "count": 21, "ledger": D, "head": ""},
     "forgotten": {"client": "north", "count": 4, "ledger_before": D, "ledger_after": D, "head": D},
     "rotated": {"old": OLD.public.id, "new": NEW.public.id, "key": NEW.public.text},
     "restored": {"size": 12, "withheld": []},
+}
+SECOND: dict[str, dict[str, Any]] = {
+    "changed": {"version": 2, "binds": "samples", "base": 5},
+    "audited": {"version": 2, "current": D},
 }
 
 
 def test_every_kind_has_a_case() -> None:
     assert set(CONTENT) == set(ENTRY_KINDS)
+    assert set(SECOND) == set(SECOND_VERSIONS)
+
+
+@pytest.mark.parametrize("kind", SECOND)
+def test_a_second_version_has_all_of_its_fields(kind: str) -> None:
+    content = CONTENT[kind] | SECOND[kind]
+    data = make_entry(kind, at(1), **content)
+    assert read_entry(data) == {"kind": kind, "time": at(1), **content}
+    assert make_entry(**read_entry(data)) == data
+    for name in SECOND[kind]:
+        word = "unknown" if name == "version" else "missing"
+        with pytest.raises(FormatError, match=word):
+            make_entry(kind, at(1), **{key: content[key] for key in content if key != name})
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, True, "2", None, 2.5])
+def test_there_is_no_other_version(version: Any) -> None:
+    for kind, more in SECOND.items():
+        with pytest.raises(FormatError, match="'version'"):
+            make_entry(kind, at(1), **{**CONTENT[kind], **more, "version": version})
+
+
+@pytest.mark.parametrize("kind", sorted(set(CONTENT) - set(SECOND)))
+def test_other_kinds_have_one_version(kind: str) -> None:
+    for version in (1, 2):
+        with pytest.raises(FormatError, match=r"unknown: .*version"):
+            make_entry(kind, at(1), **CONTENT[kind], version=version)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in SECOND for name in SECOND[kind]]
+)
+def test_no_later_field_takes_a_value_of_another_form(kind: str, name: str) -> None:
+    for wrong in WRONG:
+        with pytest.raises(FormatError, match=name):
+            make_entry(kind, at(1), **{**CONTENT[kind], **SECOND[kind], name: wrong})
+
+
+def test_a_digest_binds_sums_or_builds_on_them() -> None:
+    first = CONTENT["changed"]
+    assert binds_of(read_entry(make_entry("changed", at(1), **first))) == "sums"
+    for binds, base in (("sums", None), ("samples", 0), ("samples", 7)):
+        entry = read_entry(make_entry("changed", at(1), **first, version=2, binds=binds, base=base))
+        assert binds_of(entry) == binds
+    for message in ("gram", "group", "factor"):
+        other = {**first, "message": message, "version": 2}
+        assert read_entry(make_entry("changed", at(1), **other, binds="sums", base=None))
+        with pytest.raises(FormatError, match="opens no commitments"):
+            make_entry("changed", at(1), **other, binds="samples", base=7)
+    for binds, base in (("sums", 7), ("sums", 0), ("samples", None)):
+        with pytest.raises(FormatError, match="'base'"):
+            make_entry("changed", at(1), **first, version=2, binds=binds, base=base)
 
 
 @pytest.mark.parametrize("kind", CONTENT)

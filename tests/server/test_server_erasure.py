@@ -21,7 +21,7 @@ from expunge import solve
 from expunge.crypto import Envelope
 from expunge.crypto.vault import Vault
 from expunge.errors import ShreddedError
-from expunge.evidence.digests import salted
+from expunge.evidence.digests import binding, salted
 from expunge.server import ledger
 from expunge.wire.request import OrderAnswer
 from expunge.wire.token import secret_digest
@@ -65,8 +65,11 @@ def sealed_in(folder: Path) -> list[Sealed]:
                 )
             )
             found.append(Sealed("account", slot, account, b"account:" + client.encode()))
-        generation, salt = database.execute("SELECT generation, salt FROM state").fetchone()
+        generation, salt, basis = database.execute(
+            "SELECT generation, salt, basis FROM state"
+        ).fetchone()
         found.append(Sealed("salt", slots[generation], salt, b"salt"))
+        found.append(Sealed("basis", slots[generation], basis, b"basis"))
         for table, column in (("orders", "sealed"), ("audits", "salt")):
             query = f"SELECT id, slot, {column} FROM {table} WHERE slot IS NOT NULL"  # noqa: S608 - our own names
             found += [
@@ -166,13 +169,14 @@ def test_old_copies_do_not_open_with_the_keys_that_are_left(federation: Federati
         "share",
         "account",
         "salt",
+        "basis",
     }
     federation.fold()
-    assert shredded(federation, added) == ["message", "salt"]
+    assert shredded(federation, added) == ["basis", "message", "salt"]
     # The share of the client that did not change stays in force, and with it its key.
     changed = [one for one in sealed_in(deleted) if not one.context.endswith(b":lab")]
     assert not any(opens(federation.service.state.vault, one) for one in changed)
-    assert shredded(federation, folded, "share", "account") == ["ledger", "salt"]
+    assert shredded(federation, folded, "share", "account") == ["basis", "ledger", "salt"]
     federation.check()
 
 
@@ -234,6 +238,7 @@ def candidates_in(federation: Federation, deleted: Sample, count: int = 200) -> 
     """
     state = federation.service.state
     current, salt = state.ledger.solver.statistics, state.salt()
+    live = state.basis().live
     content = b"".join(raw_bytes(federation.path).values())
     logged = b"".join(federation.service.entries(0, state.log.size))
     present = {
@@ -245,6 +250,7 @@ def candidates_in(federation: Federation, deleted: Sample, count: int = 200) -> 
         ledger, head = (current + one).digest, solve(current + one).digest
         plain = {"sample": one.digest, "ledger": ledger, "head": head}
         plain |= {f"salted {kind}": salted(kind, salt, plain[kind]) for kind in ("ledger", "head")}
+        plain["binding"] = binding(salt, ledger, live, current.count)
         found += [
             kind
             for kind, digest in plain.items()
@@ -282,6 +288,7 @@ def test_a_plain_digest_would_be_found(federation: Federation) -> None:
     """The test above can fail: it looks into rows, envelopes and files."""
     gone = federation.clients["clinic"].retained[0]
     federation.clients["clinic"].send((), [gone])
+    federation.fold()
     before = solve(
         federation.service.state.ledger.solver.statistics + statistics_of(SPEC, [gone])
     ).digest
@@ -291,6 +298,28 @@ def test_a_plain_digest_would_be_found(federation: Federation) -> None:
             "UPDATE answers SET answer = ? WHERE actor = 'operator' AND sequence = 1", (hidden,)
         )
     assert candidates_in(federation, gone, 2) == ["head"]
+
+
+def test_until_the_fold_the_sums_of_before_can_be_tested_and_then_no_longer(
+    federation: Federation,
+) -> None:
+    """The test above can fail: a digest that binds samples builds on the sums of before, and salt
+    and basis are there until their key is destroyed.
+    """
+    client, state = federation.clients["clinic"], federation.service.state
+    federation.fold()
+    gone = client.retained[:1]
+    before = state.ledger.solver.statistics.digest
+    client.send((), gone)
+    assert (state.record.binds, state.basis().sums) == ("samples", before)
+    assert candidates_in(federation, gone[0], 2) == ["binding"]
+    federation.fold()
+    assert (state.record.binds, state.basis().position) == ("sums", None)
+    assert state.basis().sums == state.ledger.solver.statistics.digest != before
+    assert candidates_in(federation, gone[0], 2) == []
+    assert (
+        found_in(federation.path, {"digest": before.encode(), "bytes": bytes.fromhex(before)}) == []
+    )
 
 
 def test_the_salt_of_current_digests_is_there_for_auditors_and_opens_them(
@@ -367,7 +396,7 @@ def test_a_backup_holds_nothing_that_must_be_forgettable(federation: Federation)
             for table in tables
         }
         assert counts == dict.fromkeys(tables, 0)
-        assert database.execute("SELECT salt FROM state").fetchone() == (b"",)
+        assert database.execute("SELECT salt, basis FROM state").fetchone() == (b"", b"")
 
 
 def test_receipts_and_logs_have_counts_and_digests_and_no_more(federation: Federation) -> None:
@@ -390,6 +419,9 @@ def test_receipts_and_logs_have_counts_and_digests_and_no_more(federation: Feder
         "reset",
         "round",
         "spec",
+        "version",
+        "binds",
+        "base",
     }
     digests = {"added_commitments", "deleted_commitments", "ledger_before", "ledger_after", "head"}
     assert set(entry) == fixed | digests | {"orders", "audits", "erased_by", "generation"}

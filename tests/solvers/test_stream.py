@@ -235,6 +235,26 @@ def test_a_stream_ends_with_other_changes_and_begins_anew(variant: type[ExactSol
 
 
 @each_variant
+def test_a_stream_takes_one_large_group_and_makes_way_for_several(
+    variant: type[ExactSolver],
+) -> None:
+    draw = np.random.default_rng(11)
+    spec = Spec(dim=127, labels=("a", "b"))
+    features, labels = drawn(spec, "plain", 400, draw)
+    labels = np.arange(400) % 2
+    solver = streaming(variant, spec, features, labels)
+    first, moved = 0, []
+    for size in (12, 1, 12, 12, 3, 12, 1, 1, 1, 1):
+        chosen = slice(first, first + size)
+        solver.delete(features[chosen], labels[chosen])
+        first += size
+        rest = Statistics.of(spec, features[first:], labels[first:])
+        assert solver.head().digest == solve(rest).digest
+        moved.append(is_moved(solver))
+    assert moved == [True, True, True, False, False, False, False, False, True, True]
+
+
+@each_variant
 def test_the_last_sample_of_a_class_goes_by_integers(variant: type[ExactSolver]) -> None:
     draw = np.random.default_rng(10)
     spec = Spec(dim=6, labels=("a", "b", "c"))

@@ -250,6 +250,7 @@ class Story:
             "count": 21,
             "clients": 2,
             "ledger": salted("ledger", SALT, digest("now")),
+            "binds": "sums",
             "checkpoint": self.checkpoint(),
             "audit": {
                 "audit": "audit-1",

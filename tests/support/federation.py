@@ -26,7 +26,7 @@ from expunge import Spec, Statistics, solve
 from expunge.crypto import Envelope, SigningKey, canonical
 from expunge.crypto.envelope import payload_type, preauthentication
 from expunge.evidence import KeyChain, Receipt, Result, published_head
-from expunge.evidence.digests import salted
+from expunge.evidence.digests import MultisetHash, binding, salted
 from expunge.evidence.log import read_entry
 from expunge.ridge.sums import Sums
 from expunge.server.backup import found
@@ -394,15 +394,36 @@ class Federation:
 
     # -- the law -----------------------------------------------------------------------------------
 
+    def live(self) -> MultisetHash:
+        """The hash of all that is retained."""
+        return MultisetHash.of(
+            {
+                name: commitments_of(self.spec, client.retained)
+                for name, client in self.clients.items()
+            }
+        )
+
+    def _check_digest(self, retrained: Statistics) -> None:
+        state = self.service.state
+        basis, record = state.basis(), state.record
+        assert basis.live == self.live()
+        if record.binds == "sums":
+            assert record.ledger_digest == salted("ledger", state.salt(), retrained.digest)
+            assert (basis.position, basis.sums) == (None, retrained.digest)
+        else:
+            opened = binding(state.salt(), basis.sums, self.live(), retrained.count)
+            assert record.ledger_digest == opened
+
     def statistics(self) -> Statistics:
         """Those of retraining."""
         return statistics_of(self.spec, self.retained())
 
     def check(self) -> None:
         """The ledger is that of retraining on all that is retained, each share that of one client,
-        the head the retrained one.
+        the head the retrained one, and the current digest opens to all of that.
         """
         state, retrained = self.service.state, self.statistics()
+        self._check_digest(retrained)
         assert state.ledger.solver.statistics == retrained
         assert state.head is not None
         assert state.head.digest == solve(retrained).digest

@@ -165,7 +165,7 @@ class MemoryStorage(Storage):
         ):
             setattr(kept, name, getattr(empty, name))
         if kept.state is not None:
-            kept.state = replace(kept.state, salt=b"")
+            kept.state = replace(kept.state, salt=b"", basis=b"")
         path.write_bytes(pickle.dumps(kept))
 
     def close(self) -> None:
@@ -249,6 +249,12 @@ class _Commitments(_Table):
 
     def count(self, client: str) -> int:
         return len(self._read.commitments.get(client, ()))
+
+    def of(self, client: str) -> list[bytes]:
+        return sorted(self._read.commitments.get(client, ()))
+
+    def clients(self) -> list[str]:
+        return sorted(client for client, held in self._read.commitments.items() if held)
 
     def add(self, client: str, commitments: Iterable[bytes]) -> None:
         held = self._write.commitments.setdefault(client, set())

@@ -84,7 +84,7 @@ _CHECK_SPEC = schema.objects(
 )
 _CHECK = schema.objects(
     {
-        "version": schema.version,
+        "version": schema.versions(1, 2),
         "federation": schema.federation,
         "server": schema.digest,
         "time": schema.time,
@@ -109,7 +109,8 @@ _CHECK = schema.objects(
         "exact": schema.boolean,
         "deviation": schema.text,
         "assumptions": schema.lists(schema.text),
-    }
+    },
+    optional={"binds": schema.one_of(*kinds.BOUND)},  # in version 2, always
 )
 
 
@@ -124,19 +125,20 @@ def certificate_content(
     count: int,
     clients: int,
     ledger: str,
+    binds: kinds.Bound,
     checkpoint: Checkpoint,
     audit: Mapping[str, Any] | None = None,
     deviation: str = "",
 ) -> dict[str, Any]:
     """What the server signs as an envelope of kind "certificate".
 
-    `head` is the plain digest of the current head, `ledger` the salted digest of the ledger. An
-    exact head has its `error_bound` as `bound`; in float64 arithmetic `bound` is None and
-    `deviation` says in words how far from exact it is.
+    `head` is the plain digest of the current head, `ledger` the salted digest of the ledger, and
+    `binds` what that is of. An exact head has its `error_bound` as `bound`; in float64 arithmetic
+    `bound` is None and `deviation` says in words how far from exact it is.
     """
     exact = bound is not None
     return {
-        "version": 1,
+        "version": 2,
         "federation": checkpoint.federation,
         "server": server,
         "time": time,
@@ -148,6 +150,7 @@ def certificate_content(
         "count": count,
         "clients": clients,
         "ledger": ledger,
+        "binds": binds,
         "posterior": {
             "mean": head,
             "precision": ledger,
@@ -190,6 +193,9 @@ class Certificate:
         How many clients are active.
     ledger : str
         The salted digest of the ledger.
+    binds : {"sums", "samples"}
+        What that digest is of: all of the ledger's sums; or which samples are live, and the sums at
+        an earlier place of the log.
     checkpoint : Checkpoint
         The state of the audit log.
     audit : dict or None
@@ -236,6 +242,7 @@ class Certificate:
     count: int
     clients: int
     ledger: str
+    binds: kinds.Bound
     checkpoint: Checkpoint
     audit: dict[str, Any] | None
     deviation: str
@@ -316,10 +323,13 @@ class Certificate:
             parts["count"],
             parts["clients"],
             parts["ledger"],
+            parts.get("binds", "sums"),
             checkpoint,
             parts["audit"],
             parts["deviation"],
         )
+        if ("binds" in parts) != (parts["version"] == 2):
+            raise FormatError("a certificate says what its ledger's digest is of in version 2")
         if {
             name: value for name, value in parts["spec"].items() if name != "content"
         } != digests.spec_digests(spec):

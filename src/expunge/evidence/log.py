@@ -2,7 +2,8 @@
 
 An entry is a canonical JSON object of a kind that has exactly its own fields. Entries hold digests,
 counts, names of institutions and times; never statistics, features, subjects or samples' ids. Law:
-`make_entry(**read_entry(data)) == data` for every `data` that `read_entry` accepts.
+`make_entry(**read_entry(data)) == data` for every `data` that `read_entry` accepts. Some kinds have
+a second version, which says so and has more fields; entries of the first are read as ever.
 
 A `Checkpoint` is the state of the log at one moment, in 32 bytes. `Logged` is an entry together
 with the proof that it is in the log. A `Frontier` is the roots of a log's complete subtrees, which
@@ -200,6 +201,7 @@ EntryKind = Literal[
     "answered",
     "completed",
     "audited",
+    "digested",
     "forgotten",
     "rotated",
     "restored",
@@ -300,6 +302,14 @@ ENTRY_KINDS: dict[EntryKind, dict[str, schema.Check]] = {
         "recomputed": schema.digest,
         "count": schema.count,
     },
+    # A digest of the sums, in the place of one that bound them by their samples (`changed`,
+    # version 2)
+    "digested": {
+        "round": schema.count,  # the last that is in them
+        "count": schema.count,
+        "ledger": schema.digest,
+        "head": _PUBLISHED,
+    },
     "forgotten": {  # a client that vanished
         "client": schema.name,
         # Not disclosed where several were forgotten in one round of secure aggregation
@@ -310,6 +320,21 @@ ENTRY_KINDS: dict[EntryKind, dict[str, schema.Check]] = {
     },
     "rotated": {"old": schema.digest, "new": schema.digest, "key": schema.key_text},
     "restored": {"size": schema.count, "withheld": schema.lists(schema.name)},
+}
+
+# What the second version of a kind has beyond the first.
+SECOND_VERSIONS: dict[EntryKind, dict[str, schema.Check]] = {
+    "changed": {
+        "version": schema.versions(2),
+        "binds": schema.one_of(*kinds.BOUND),  # what `ledger_after` is a digest of
+        # With "samples": how many entries the log had when the digest of the sums was made that
+        # the binding builds on. With "sums": null.
+        "base": schema.or_null(schema.count),
+    },
+    "audited": {
+        "version": schema.versions(2),
+        "current": schema.digest,  # of the ledger, as receipts named it when it was audited
+    },
 }
 
 
@@ -332,12 +357,33 @@ def check_entry(value: object) -> dict[str, Any]:
         raise FormatError(f"this is no entry of the audit log of a known kind: {value!r:.80}")
     what = f"the log entry {kind!r}"
     checks = ENTRY_KINDS[kind]
+    if "version" in value:
+        checks = checks | SECOND_VERSIONS.get(kind, {})
     canonical.require_keys(value, what, frozenset(checks) | {"kind", "time"})
     schema.time(value["time"], f"'time' of {what}")
     for key, check in checks.items():
         check(value[key], f"{key!r} of {what}")
     _check_key_id(value, what)
+    _check_binding(value, what)
     return value
+
+
+def _check_binding(value: dict[str, Any], what: str) -> None:
+    """Samples are bound on a base, and only by messages that open their commitments."""
+    by_samples = binds_of(value) == "samples"
+    if by_samples != (value.get("base") is not None):
+        raise FormatError(f"'base' of {what} is for a digest that binds samples, and for no other")
+    if by_samples and value["message"] not in ("rows", "none"):
+        raise FormatError(
+            f"'binds' of {what} must be 'sums': a message of kind {value['message']!r} opens no "
+            "commitments"
+        )
+
+
+def binds_of(entry: dict[str, Any]) -> kinds.Bound:
+    """What the digest of the ledger in an entry is of; in the first version, of all sums."""
+    bound: kinds.Bound = entry.get("binds", "sums")
+    return bound
 
 
 def _check_key_id(value: dict[str, Any], what: str) -> None:

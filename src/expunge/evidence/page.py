@@ -23,7 +23,7 @@ from expunge.crypto import Envelope
 from expunge.errors import EvidenceError, FormatError
 from expunge.evidence.bundle import MASKED, Bundle, settled
 from expunge.evidence.certificate import Certificate, certified, unaudited
-from expunge.evidence.log import Logged
+from expunge.evidence.log import Logged, binds_of
 from expunge.evidence.wording import (
     NO_COPIES,
     NOT_THE_BACKBONE,
@@ -31,11 +31,13 @@ from expunge.evidence.wording import (
     SEEN_SUMS,
     assumptions,
     found_in,
+    hash_of,
     listed,
     moment,
     number,
     samples,
     shown,
+    sums_since,
 )
 from expunge.kinds import BundledState
 from expunge.wire.schema import UNDISCLOSED
@@ -187,7 +189,7 @@ def page(bundle: Bundle, envelope: bytes) -> bytes:
         _order(bundle),
         _answers(bundle),
         _listed("What this file shows", proved(bundle)),
-        _listed("What that rests on", assumptions(masked=bundle.is_masked)),
+        _listed("What that rests on", rests_on(bundle)),
         _listed("What it does not show", not_proved(bundle)),
         _head(bundle),
         _log(bundle),
@@ -475,7 +477,18 @@ def not_proved(bundle: Bundle) -> list[str]:
             *sentences,
             "Anything about the current head: none could be published when the bundle was made.",
         ]
-    return [*sentences, *unaudited(Certificate.unverified(bundle.certificate))]
+    certificate = Certificate.unverified(bundle.certificate)
+    return [*sentences, *unaudited(certificate), *sums_since(certificate.binds)]
+
+
+def rests_on(bundle: Bundle) -> list[str]:
+    """What the sentences that a bundle proves rest on."""
+    entries = [logged.entry for logged in bundle.found("changed")]
+    by_samples = any(binds_of(entry) == "samples" for entry in entries)
+    return [
+        *assumptions(masked=bundle.is_masked),
+        *hash_of("samples" if by_samples else "sums"),
+    ]
 
 
 def _answer_sentences(bundle: Bundle) -> list[str]:

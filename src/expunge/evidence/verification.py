@@ -19,7 +19,7 @@ from expunge.evidence.audit_result import Result
 from expunge.evidence.bundle import Bundle
 from expunge.evidence.certificate import Certificate, assumptions_under, certified, unaudited
 from expunge.evidence.forwarding_proof import Passage, is_passage
-from expunge.evidence.log import Checkpoint
+from expunge.evidence.log import Checkpoint, binds_of
 from expunge.evidence.receipt import Receipt
 from expunge.evidence.rotation import KeyChain, Rotation
 from expunge.evidence.wording import (
@@ -217,9 +217,18 @@ def _receipt(receipt: Receipt, now: str | None, fewest: int) -> VerifiedFile:
         "receipt",
         f"Receipt for request {receipt.sequence} of {receipt.client}",
         facts,
-        [*proved, promise_of("The request itself", entry["erased_by"], now)],
-        wording.assumptions(masked=any(each["found"] == UNDISCLOSED for each in entry["orders"])),
-        wording.not_proved_by_receipt(),
+        [
+            *proved,
+            wording.bound_by(binds_of(entry), entry.get("base")),
+            promise_of("The request itself", entry["erased_by"], now),
+        ],
+        [
+            *wording.assumptions(
+                masked=any(each["found"] == UNDISCLOSED for each in entry["orders"])
+            ),
+            *wording.hash_of(binds_of(entry)),
+        ],
+        [*wording.not_proved_by_receipt(), *wording.sums_since(binds_of(entry))],
     )
 
 
@@ -236,6 +245,7 @@ def _effects(receipt: Receipt) -> list[tuple[str, str]]:
         ("Round", str(entry["round"])),
         ("Ledger before (salted)", entry["ledger_before"]),
         ("Ledger after (salted)", entry["ledger_after"]),
+        ("This digest is of", wording.BOUND[binds_of(entry)]),
         ("Head (salted)", entry["head"] or "none could be published"),
         ("Log entry", f"{receipt.logged.index} of {receipt.checkpoint.size}"),
         ("Erased at rest by", moment(entry["erased_by"])),
@@ -267,6 +277,7 @@ def _round_receipt(receipt: Receipt, now: str | None, fewest: int) -> VerifiedFi
             f"added, {samples(entry['deleted'])} deleted."
         ),
         f"This is entry {index} of the federation's audit log. {STANDS}",
+        wording.bound_by(binds_of(entry)),
         promise_of("The sum of the round", entry["erased_by"], now),
     ]
     return VerifiedFile(
@@ -315,6 +326,7 @@ def _certificate(certificate: Certificate) -> VerifiedFile:
         ("Solver", shown(certificate.solver)),
         ("Spec", certificate.spec.digest),
         ("Ledger (salted)", certificate.ledger),
+        ("This digest is of", wording.BOUND[certificate.binds]),
         ("Log size", str(certificate.checkpoint.size)),
         ("Last audit", audited),
         ("Time", moment(certificate.time)),
@@ -335,6 +347,7 @@ def _certificate(certificate: Certificate) -> VerifiedFile:
             "own stores, and the server "
             f"{how}."
         )
+    proved.append(wording.bound_by(certificate.binds))
     current = "That this head is still the current one now."
     not_proved = [
         wording.NOT_THE_BACKBONE,
@@ -342,13 +355,18 @@ def _certificate(certificate: Certificate) -> VerifiedFile:
         wording.OLD_HEADS,
         current,
         *unaudited(certificate),
+        *wording.sums_since(certificate.binds),
     ]
     return VerifiedFile(
         "certificate",
         f"Certificate of the head {certificate.head[:16]}…",
         facts,
         proved,
-        [wording.SERVER_KEY, *assumptions_under(certificate.spec)],
+        [
+            wording.SERVER_KEY,
+            *assumptions_under(certificate.spec),
+            *wording.hash_of(certificate.binds),
+        ],
         not_proved,
     )
 
@@ -400,9 +418,13 @@ def _bundle(evidence: Bundle) -> tuple[VerifiedFile, Certificate | None]:
         ("Signed by key", evidence.server),
     ]
     title = f"Evidence of erasure order {order.id}, {order.state}"
-    rests_on = wording.assumptions(masked=evidence.is_masked)
     finding = VerifiedFile(
-        "bundle", title, facts, page.proved(evidence), rests_on, page.not_proved(evidence)
+        "bundle",
+        title,
+        facts,
+        page.proved(evidence),
+        page.rests_on(evidence),
+        page.not_proved(evidence),
     )
     return finding, certificate
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from expunge import kinds
 from expunge.wire.schema import UNDISCLOSED
 
 _MONTHS = (
@@ -150,6 +151,10 @@ MASKED_CLIENTS = (
     "recomputes from its own store. Arithmetic alone could not tell."
 )
 SOFTWARE = "Between two audits, the server's software computed what the log says that it computed."
+MULTISET_HASH = (
+    "Nobody can find two sets of samples with one multiset hash (LtHash with 1,024 lanes of 16 "
+    "bits, expanded by SHAKE-128)."
+)
 ONE_LOG = (
     "The server shows the same log to everybody; clients and auditors check this by "
     "comparing checkpoints."
@@ -168,6 +173,42 @@ SEEN_SUMS = (
     "solved for them."
 )
 OLD_HEADS = "That heads published earlier, which others may have downloaded, are no longer in use."
+SUMS_SINCE = (
+    "That the server's sums followed the changes since its last digest of all sums: the log has "
+    "another one at the next fold (an entry of kind 'digested'), and an audit compares the sums "
+    "with what the clients hold."
+)
+BOUND = {
+    "sums": "all sums of the ledger, integer by integer",
+    "samples": "which samples are live, by client, and the sums at an earlier place of the log",
+}
+
+
+def bound_by(binds: kinds.Bound, base: int | None = None) -> str:
+    """What the digest of the ledger holds the server to, and what of that others can see. `base` is
+    the size of the log at the earlier place, if it is known.
+    """
+    if binds == "sums":
+        return (
+            "By the digest of the ledger the server is bound to every integer of its sums: it can "
+            "open the digest, as long as it has the salt, to these and to no others."
+        )
+    place = "at an earlier place" if base is None else f"as it was at {number(base, 'entry')}"
+    return (
+        "By the digest of the ledger the server is bound to which samples are live, and to its "
+        f"sums {place} of the log; to the sums after this change, by the changes that the log has "
+        "in between. It can open the digest, as long as it has the salt, to these and to no others."
+    )
+
+
+def hash_of(binds: kinds.Bound) -> list[str]:
+    """What a digest of this kind rests on beyond SHA-256."""
+    return [MULTISET_HASH] if binds == "samples" else []
+
+
+def sums_since(binds: kinds.Bound) -> list[str]:
+    """What a digest of this kind leaves open."""
+    return [SUMS_SINCE] if binds == "samples" else []
 
 
 def found_in(answers: Sequence[Mapping[str, Any]]) -> tuple[int, int]:

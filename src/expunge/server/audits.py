@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from expunge.errors import RefusedError
-from expunge.evidence.digests import salted
+from expunge.evidence.digests import MultisetHash, salted
 from expunge.evidence.log import read_entry
 from expunge.ridge.statistics import Statistics
 from expunge.ridge.sums import Sums
@@ -105,46 +105,39 @@ class Audits:
         ]
 
     def finish(self, audit: str) -> str:
-        """Add up the sub-ledgers and compare the sum with the ledger; log what was found.
+        """Add up the sub-ledgers and compare the sum with the ledger, and the hash of the live
+        samples with one of all their commitments; log what was found.
 
         No fold may run meanwhile.
         """
         state = self._state
         with state.lock:
             position, ledger = state.storage.journal.last(), state.ledger.exact_statistics()
-            # Not the audit's own, which every client knows; so these digests can be compared with
-            # receipts
-            current = state.salt()
+            live, commitments = state.basis().live, state.commitments()
+            # Not the audit's own salt, which every client knows.
+            salt, current = state.salt(), state.record.ledger_digest
             clients = state.clients("active")
         total = Sums(state.spec)
         for client in clients:
             total.merge(state.ledger.exact_subledger(client, position))
         recomputed = Statistics.snapshot(total)
         replies = self._table.replies(audit)
-        agreed = all(reply.equal for reply in replies) and recomputed == ledger
-        result = "equal" if agreed else "different"
-        digests = {
-            "ledger": salted("ledger", current, ledger.digest),
-            "recomputed": salted("ledger", current, recomputed.digest),
-        }
-        content = {"result": result, "count": ledger.count, **digests}
+        followed = MultisetHash.of(commitments) == live
+        agreed = all(reply.equal for reply in replies) and recomputed == ledger and followed
+        content = _compared("equal" if agreed else "different", ledger, recomputed, salt, current)
         with state.changing() as now:
             self._end(audit, now, clients=[reply.client for reply in replies], **content)
         state.version += 1
-        return result
+        return str(content["result"])
 
     def conclude(self, recomputed: Statistics, clients: Sequence[str]) -> str:
         """The end of every audit in progress in a masked federation: `recomputed` is the sum of
         what all clients hold.
         """
         state = self._state
-        ledger, current = state.ledger.exact_statistics(), state.salt()
+        ledger = state.ledger.exact_statistics()
         result = "equal" if recomputed == ledger else "different"
-        digests = {
-            "ledger": salted("ledger", current, ledger.digest),
-            "recomputed": salted("ledger", current, recomputed.digest),
-        }
-        content = {"result": result, "count": ledger.count, **digests}
+        content = _compared(result, ledger, recomputed, state.salt(), state.record.ledger_digest)
         with state.changing() as now:
             for audit in self._table.running():
                 replies = [
@@ -208,6 +201,22 @@ class Audits:
             "result": last.result,
             "index": last.position,
         }
+
+
+def _compared(
+    result: str, ledger: Statistics, recomputed: Statistics, salt: bytes, current: str
+) -> dict[str, Any]:
+    """What the log says of a comparison. `current` is the digest that receipts name: so it shows of
+    which state of the ledger the two others are.
+    """
+    return {
+        "result": result,
+        "count": ledger.count,
+        "ledger": salted("ledger", salt, ledger.digest),
+        "recomputed": salted("ledger", salt, recomputed.digest),
+        "version": 2,
+        "current": current,
+    }
 
 
 def _context(audit: str) -> bytes:

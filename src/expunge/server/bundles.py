@@ -37,6 +37,7 @@ def certificate(state: ServerState, audits: Audits, checkpoint: Checkpoint) -> E
         count=state.ledger.solver.count,
         clients=len(state.clients("active")),
         ledger=state.record.ledger_digest,
+        binds=state.record.binds,
         checkpoint=checkpoint,
         audit=audits.last(),
     )

@@ -277,8 +277,9 @@ class Commands:
             raise RefusedError("gone", f"{name} is gone already")
         if state.spec.aggregation is not None and actor.sequence:
             return self._await_rebuild(name, state.spec.aggregation.fewest)
-        before, count = state.record.ledger_digest, state.ledger.delete_client(name)
-        digests = state.solved()
+        before, live = state.record.ledger_digest, state.basis().live
+        count = state.ledger.delete_client(name)
+        digests = state.solved(live.without(name, state.storage.commitments.of(name)))
         state.ledger.write_ledger(state.ledger.solver.statistics, state.storage.journal.last())()
         state.storage.files.remove_share(name)
         state.storage.commitments.remove_all(name)

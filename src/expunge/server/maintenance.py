@@ -17,7 +17,7 @@ from threading import Event, RLock, Thread
 from expunge.ridge.statistics import Statistics
 from expunge.server.audits import Audits
 from expunge.server.float_ledger import FloatSums
-from expunge.server.state import Digests, ServerState
+from expunge.server.state import Basis, Digests, ServerState
 from expunge.server.storage.tables import Erasure
 
 _PAUSE = 0.2  # seconds between looks at what there is to do
@@ -149,13 +149,29 @@ class Maintenance:
                 put_in_force()
 
     def _begin_generation(self) -> None:
-        """From now on messages are sealed under a new key."""
+        """From now on messages are sealed under a new key.
+
+        A digest that builds on sums of before does not outlive the old one: with its salt and the
+        ledger of now, it would tell what was deleted. The sums of now are digested in its place.
+        """
         state = self._state
         (slot,) = state.vault.new()
-        record = state.record
-        digests = Digests(record.ledger_digest, record.head_digest, state.salt())
-        with state.changing():
+        record, basis = state.record, state.basis()
+        if basis.position is None:
+            digests = Digests(record.ledger_digest, record.head_digest, state.salt(), basis)
+        else:
+            digests = state.digests_of(Basis(state.ledger.digest()(), None, basis.live))
+        with state.changing() as now:
             state.begin_generation(slot, digests)
+            if basis.position is not None:
+                state.append(
+                    "digested",
+                    now,
+                    round=record.round,
+                    count=state.ledger.solver.count,
+                    ledger=digests.ledger,
+                    head=digests.head,
+                )
 
     def _end_generations(self, last: int, number: int) -> None:
         """Nothing refers to these generations: destroy their keys, then record that.

@@ -17,9 +17,10 @@ from expunge.crypto import Envelope, canonical
 from expunge.crypto.envelope import SignedHeader
 from expunge.errors import EvidenceError, NotAGramError, RefusedError, SolveError, StoreError
 from expunge.evidence import Checkpoint, Logged
-from expunge.evidence.digests import salted
+from expunge.evidence.digests import MultisetHash, binding, salted
 from expunge.evidence.log import EntryKind, make_entry, read_entry
-from expunge.kinds import ClientStatus, Role
+from expunge.frame import Format
+from expunge.kinds import Bound, ClientStatus, Role
 from expunge.ridge.head import Head
 from expunge.ridge.spec import Spec
 from expunge.server.ledger import ServerLedger
@@ -32,6 +33,8 @@ __all__ = ["Settings"]
 __dir__ = public_dir(__name__)
 
 SALT_BYTES = 32
+_BASIS = Format("a basis of digests", b"", "32sq", remedy="restore a backup")
+_CURRENT = -1  # as a position: of now
 
 Clock = Callable[[], float]
 
@@ -85,14 +88,43 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Basis:
+    """What a digest that binds samples builds on. It is as secret as the salt: with the ledger of
+    now, the digest of an earlier one can be tested.
+    """
+
+    sums: str  # the plain digest of the sums, as they were at `position`
+    position: int | None  # how many entries the log had then; None: they are the current ones
+    live: MultisetHash  # of the samples of now
+
+    def to_bytes(self) -> bytes:
+        """For the store; sealed there."""
+        position = _CURRENT if self.position is None else self.position
+        return _BASIS.begin(bytes.fromhex(self.sums), position) + self.live.to_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Basis:
+        """The inverse of `to_bytes`."""
+        (sums, position), reader = _BASIS.open(data)
+        live = MultisetHash.from_bytes(bytes(reader.rest()))
+        return cls(sums.hex(), None if position == _CURRENT else position, live)
+
+
+@dataclass(frozen=True)
 class Digests:
-    """Salted digests of ledger and head, as logs and receipts show them, and the salt they were
-    made with.
+    """Salted digests of ledger and head, as logs and receipts show them, the salt they were made
+    with, and what the next ones build on.
     """
 
     ledger: str
     head: str
     salt: bytes
+    basis: Basis
+
+    @property
+    def binds(self) -> Bound:
+        """What the digest of the ledger is of."""
+        return "sums" if self.basis.position is None else "samples"
 
 
 class ServerState:
@@ -213,30 +245,69 @@ class ServerState:
         """
         self.head_digest = self.head.digest if self.head is not None else ""
 
-    def solved(self) -> Digests:
-        """The head of the ledger in memory, and fresh digests of both; hashing runs beside the
-        solver.
+    def basis(self) -> Basis:
+        """What the next digest that binds samples builds on, while memory matches the store."""
+        record = self.record
+        if not record.basis:  # of a version that knew of none
+            return Basis(self.ledger.digest()(), None, MultisetHash.of(self.commitments()))
+        slot = self.ledger.slot_of(record.generation)
+        return Basis.from_bytes(self.vault.unseal(slot, record.basis, b"basis"))
+
+    def commitments(self) -> dict[str, list[bytes]]:
+        """The commitments of all live samples, by client."""
+        table = self.storage.commitments
+        return {client: table.of(client) for client in table.clients()}
+
+    def solved(self, live: MultisetHash | None = None) -> Digests:
+        """The head of the ledger in memory, and fresh digests of its sums and of the head; hashing
+        runs beside the solver. `live` is for where samples have changed.
         """
-        salt = secrets.token_bytes(SALT_BYTES)
-        ledger = self._hashing.submit(self.ledger.digest())
+        if live is None:
+            live = self.basis().live if self.record.basis else MultisetHash.of(self.commitments())
+        hashing = self._hashing.submit(self.ledger.digest())
         try:
             self.find_head()
         finally:
-            digest = ledger.result()
-        return Digests(
-            salted("ledger", salt, digest),
-            salted("head", salt, self.head.digest) if self.head else "",
-            salt,
-        )
+            sums = hashing.result()
+        return self.digests_of(Basis(sums, None, live))
+
+    def solved_by_samples(self, before: Basis, live: MultisetHash) -> Digests:
+        """The same after a change by samples that opened their commitments: the digest of the
+        ledger is by those that are live, and no sum is read.
+        """
+        position = self.log.size if before.position is None else before.position
+        return self.solved_as(Basis(before.sums, position, live))
+
+    def solved_as(self, basis: Basis) -> Digests:
+        """The head of the ledger in memory, and fresh digests on a basis that is known."""
+        self.find_head()
+        return self.digests_of(basis)
+
+    def digests_of(self, basis: Basis) -> Digests:
+        """Digests of the ledger and the head in memory, by a fresh salt."""
+        salt = secrets.token_bytes(SALT_BYTES)
+        if basis.position is None:
+            ledger = salted("ledger", salt, basis.sums)
+        else:
+            ledger = binding(salt, basis.sums, basis.live, self.ledger.solver.count)
+        head = salted("head", salt, self.head.digest) if self.head else ""
+        return Digests(ledger, head, salt, basis)
 
     def keep_digests(self, digests: Digests) -> None:
-        """Make these the current digests; the salt is sealed under the generation's key, and so is
-        erased with it.
+        """Make these the current digests; the salt, and what they build on, are sealed under the
+        generation's key, and so are erased with it.
         """
         record = self.record
-        salt = self.vault.seal(self.ledger.slot_of(record.generation), digests.salt, b"salt")
+        slot = self.ledger.slot_of(record.generation)
         self.storage.state.put(
-            replace(record, ledger_digest=digests.ledger, head_digest=digests.head, salt=salt)
+            replace(
+                record,
+                ledger_digest=digests.ledger,
+                head_digest=digests.head,
+                salt=self.vault.seal(slot, digests.salt, b"salt"),
+                binds=digests.binds,
+                basis=self.vault.seal(slot, digests.basis.to_bytes(), b"basis"),
+            )
         )
 
     def begin_generation(self, slot: int, digests: Digests) -> None:

@@ -36,6 +36,10 @@ Float = NDArray[np.float64]
 
 _HEADS_BEFORE = 2  # after changes of few rows, before a stream begins
 _HEADS_APART = 64  # the same, after a stream that was given up
+# Of one change: for more, refining the whole head is faster, if it has followed the changes before.
+# Going over to it costs some heads, so a stream takes one such change, and ends with the second in
+# a row.
+_FEW_ROWS = 10
 REMEDY = (
     "nothing was deleted. Delete only samples that were added, with the features and labels "
     "they were added with"
@@ -58,6 +62,7 @@ class FollowedSums(ABC):
         self._refinement: Refinement | None = None
         self._stream: HeadStream | None = None  # if there is one, there are neither of these two
         self._followed_heads = 0  # heads after changes of few rows
+        self._large_changes = 0  # changes of more rows than that, since the last one of few
         self._floor: float | None = None  # proven lower bound on the smallest eigenvalue of H
         self._head: Head | None = None
         self._statistics: Statistics | None = None
@@ -85,14 +90,17 @@ class FollowedSums(ABC):
 
         One begins with a head that is current, once there were some heads after few changed rows.
         """
-        if rows > min(MOST_ROWS, room_for(self.spec.width)):
+        self._large_changes = self._large_changes + 1 if rows > _FEW_ROWS else 0
+        if rows > min(MOST_ROWS, room_for(self.spec.width)) or self._large_changes > 1:
             self._end_stream()
         elif self._stream is not None:
             is_worn = self._stream.is_worn(self._ready_floor())
             if is_worn or not self._follows or not self._stream.has_room(rows):
                 self._fold(self._stream)
-        elif self._head is not None and self._is_due:
+        elif self._head is not None and self._is_due and not self._large_changes:
             self._begin_stream(self._head)
+        if self._large_changes and self._stream is None:
+            self._followed_heads = min(self._followed_heads, -1)  # the next one is after many rows
         return self._stream
 
     @property

@@ -199,13 +199,22 @@ def envelope_json(value: Any, what: str) -> Any:
     return canonical.require_keys(value, what, frozenset({"payload", "payloadType", "signatures"}))
 
 
-def version(value: Any, what: str) -> Any:
-    """Version 1, the only one there is."""
-    if isinstance(value, bool) or value != 1:
-        raise FormatError(
-            f"{what} must be 1, got {value!r:.80}: written by a newer Expunge, or altered"
-        )
-    return value
+def versions(*known: int) -> Check:
+    """One of these versions."""
+    choices = " or ".join(map(str, known))
+
+    def check(value: Any, what: str) -> Any:
+        if isinstance(value, bool) or value not in known:
+            raise FormatError(
+                f"{what} must be {choices}, got {value!r:.80}: written by a newer Expunge, or "
+                "altered"
+            )
+        return value
+
+    return check
+
+
+version = versions(1)
 
 
 spec_digests = objects(dict.fromkeys(("data", "labels", "head", "policy"), digest))

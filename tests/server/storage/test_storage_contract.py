@@ -86,7 +86,10 @@ def finish(storage: tables.Storage, audit: str) -> None:
 
 # One change each: a function of the store and of what is drawn.
 CHANGES: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]]] = {
-    "state.put": (lambda s, *v: s.state.put(replace(STATE, time=v[0], salt=v[1])), (small, blobs)),
+    "state.put": (
+        lambda s, *v: s.state.put(replace(STATE, time=v[0], salt=v[1], basis=v[1])),
+        (small, blobs),
+    ),
     "actors.put": (
         lambda s, *v: s.actors.put(*v[0]),
         (
@@ -233,9 +236,14 @@ def seen(storage: tables.Storage) -> dict[str, Any]:
         "tokens": [*map(storage.tokens.get, ident)],
         "answers": [storage.answers.get(name, number) for name in who for number in numbers],
         "commitments": [
-            (storage.commitments.count(name), storage.commitments.present(name, EVERY_BYTE))
+            (
+                storage.commitments.count(name),
+                storage.commitments.present(name, EVERY_BYTE),
+                storage.commitments.of(name),
+            )
             for name in who
         ],
+        "committed": storage.commitments.clients(),
         "journal": (
             [storage.journal.get(number) for number in range(40)],
             [

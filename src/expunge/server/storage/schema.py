@@ -186,4 +186,10 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE actors ADD COLUMN joined INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE actors ADD COLUMN present INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    -- What the current digest of the ledger is of ("sums" or "samples"), and what the next one that binds samples builds on:
+    -- sealed under the generation's key. Empty where it is not known, as in a database of before: then it is made anew.
+    ALTER TABLE state ADD COLUMN binds TEXT NOT NULL DEFAULT 'sums';
+    ALTER TABLE state ADD COLUMN basis BLOB NOT NULL DEFAULT x'';
+    """,
 )

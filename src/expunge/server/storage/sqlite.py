@@ -164,6 +164,14 @@ class _Commitments:
         query = "SELECT count(*) FROM commitments WHERE client = ?"
         return int(self._database.value(query, (client,)))
 
+    def of(self, client: str) -> list[bytes]:
+        query = "SELECT commitment FROM commitments WHERE client = ? ORDER BY commitment"
+        return [row[0] for row in self._database.rows(query, (client,))]
+
+    def clients(self) -> list[str]:
+        query = "SELECT DISTINCT client FROM commitments ORDER BY client"
+        return [row[0] for row in self._database.rows(query)]
+
     def add(self, client: str, commitments: Iterable[bytes]) -> None:
         self._database.run_many(
             "INSERT INTO commitments (client, commitment) VALUES (?, ?)",
@@ -521,7 +529,7 @@ class SqliteStorage(Storage):
     def write_backup(self, path: Path) -> None:
         """A copy of the database."""
         emptied = [f"DELETE FROM {table}" for table in _FORGETTABLE]  # noqa: S608 - our own names
-        self.database.copy_to(path, [*emptied, "UPDATE state SET salt = x''"])
+        self.database.copy_to(path, [*emptied, "UPDATE state SET salt = x'', basis = x''"])
 
     def close(self) -> None:
         """Close; what was committed stays."""

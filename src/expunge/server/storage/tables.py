@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from expunge.crypto import PublicKey
-from expunge.kinds import AuditState, ChangeKind, ClientStatus, OrderState, Role, VoidReason
+from expunge.kinds import AuditState, Bound, ChangeKind, ClientStatus, OrderState, Role, VoidReason
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,10 @@ class ServerRecord:
     salt: bytes  # of the current digests, sealed under the generation's key
     ledger_digest: str  # salted: the current one
     head_digest: str  # salted; empty if there is no head
+    binds: Bound = "sums"  # what the ledger's digest is of
+    # What the next digest that binds samples builds on, sealed under the generation's key; empty
+    # where it is not known.
+    basis: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -281,6 +285,12 @@ class CommitmentTable(Protocol):
 
     def count(self, client: str) -> int:
         """How many samples a client retains."""
+
+    def of(self, client: str) -> list[bytes]:
+        """All that a client retains, in ascending order."""
+
+    def clients(self) -> list[str]:
+        """Who retains samples, by name."""
 
     def add(self, client: str, commitments: Iterable[bytes]) -> None:
         """Retain samples; one that is retained already is refused."""
