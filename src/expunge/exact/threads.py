@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from typing import TYPE_CHECKING
 
-import threadpoolctl
-from threadpoolctl import ThreadpoolController
+from expunge.exact import blas
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 # Entries touched at a time by element-wise passes: a few arrays of this size stay in the cache
 CHUNK = 24576
@@ -33,6 +36,10 @@ def cores() -> int:
 
 @cache
 def _controller() -> ThreadpoolController:
+    """The libraries of this process, ours among them."""
+    from threadpoolctl import ThreadpoolController  # noqa: PLC0415 - few commands set limits
+
+    blas.load()
     return ThreadpoolController()
 
 
@@ -40,7 +47,9 @@ def _release() -> None:
     """Newer threadpoolctl lets only one thread set limits, silently; here the last one to leave
     must be able to.
     """
-    clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
+    from threadpoolctl import OpenBLASController  # noqa: PLC0415 - few commands set limits
+
+    clear = getattr(OpenBLASController, "clear_controlling_thread", None)
     if clear is not None:
         clear(force=True)
 
