@@ -25,16 +25,18 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import PlatformError
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 Float = NDArray[np.float64]
 
@@ -45,8 +47,9 @@ EXACT_LIMIT = (
 _LINALG = "scipy.linalg"
 
 
-class _Extensions(MetaPathFinder, Loader):
-    """Extension modules of scipy.linalg, loaded without the package around them.
+class _Extensions:
+    """Extension modules of scipy.linalg, loaded without the package around them; finder and loader
+    for the import system.
 
     Law: whoever imports one of them later, as the package itself does, gets the module that was
     loaded here, and the package gets it as an attribute, as if it had been imported then.
@@ -66,7 +69,7 @@ class _Extensions(MetaPathFinder, Loader):
             return self._modules.get(full)
 
     def _load(self, full: str) -> None:
-        package = find_spec(_LINALG)
+        package = find_spec(_LINALG)  # imports scipy, which finds its libraries, and no more
         spec = package and PathFinder.find_spec(full, package.submodule_search_locations)
         if not spec or not isinstance(spec.loader, ExtensionFileLoader):
             return
@@ -77,7 +80,7 @@ class _Extensions(MetaPathFinder, Loader):
             return
         if not self._modules:
             sys.meta_path.insert(0, self)
-        spec.loader = self
+        spec.loader = cast("Loader", self)
         self._modules[full], self._specs[full] = module, spec
         sys.modules.pop(full, None)  # some put themselves there; the package shall ask for it
 

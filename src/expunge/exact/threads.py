@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
@@ -96,6 +95,8 @@ def share_out(rows: int, workers: int, work: Callable[[int, slice], None]) -> No
     """Call work(worker, slice) for `workers` consecutive slices that cover range(rows),
     concurrently.
     """
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - for many rows only
+
     bounds = [rows * index // workers for index in range(workers + 1)]
     with one_blas_thread(), ThreadPoolExecutor(workers, thread_name_prefix="expunge") as pool:
         futures = [
