@@ -20,23 +20,16 @@ from __future__ import annotations
 
 import ctypes
 import math
-import sys
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
-from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
-from importlib.util import find_spec, module_from_spec
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from expunge._lazy import Extensions
 from expunge.errors import PlatformError
-
-if TYPE_CHECKING:
-    from importlib.abc import Loader
 
 Float = NDArray[np.float64]
 
@@ -45,61 +38,7 @@ EXACT_LIMIT = (
 )  # integers up to here are exact in float64, and so are sums whose absolute products stay below it
 
 _LINALG = "scipy.linalg"
-
-
-class _Extensions:
-    """Extension modules of scipy.linalg, loaded without the package around them; finder and loader
-    for the import system.
-
-    Law: whoever imports one of them later, as the package itself does, gets the module that was
-    loaded here, and the package gets it as an attribute, as if it had been imported then.
-    """
-
-    def __init__(self) -> None:
-        self._modules: dict[str, ModuleType] = {}
-        self._specs: dict[str, ModuleSpec] = {}
-        self._lock = threading.Lock()
-
-    def module(self, name: str) -> ModuleType | None:
-        """An extension module; None if the whole package is imported or the module is not found."""
-        full = f"{_LINALG}.{name}"
-        with self._lock:
-            if full not in self._modules and _LINALG not in sys.modules:
-                self._load(full)
-            return self._modules.get(full)
-
-    def _load(self, full: str) -> None:
-        package = find_spec(_LINALG)  # imports scipy, which finds its libraries, and no more
-        spec = package and PathFinder.find_spec(full, package.submodule_search_locations)
-        if not spec or not isinstance(spec.loader, ExtensionFileLoader):
-            return
-        try:
-            module = module_from_spec(spec)
-            spec.loader.exec_module(module)
-        except ImportError:  # it needs the package around it
-            return
-        if not self._modules:
-            sys.meta_path.insert(0, self)
-        spec.loader = cast("Loader", self)
-        self._modules[full], self._specs[full] = module, spec
-        sys.modules.pop(full, None)  # some put themselves there; the package shall ask for it
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Where the import system finds a module that is loaded already."""
-        del path, target
-        return self._specs.get(fullname)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """That module."""
-        return self._modules[spec.name]
-
-    def exec_module(self, module: ModuleType) -> None:
-        """It has been executed."""
-
-
-_extensions = _Extensions()
+_extensions = Extensions(_LINALG)
 
 
 class _Routines:
