@@ -213,8 +213,8 @@ def test_a_package_imported_later_has_the_modules_that_were_loaded_without_it() 
     ],
 )
 def test_where_scipy_has_changed_its_package_is_imported(change: str) -> None:
-    assert "scipy.linalg" in imported_by(change + solved())
-    imported_by(change + solved() + SAME_MODULES)
+    is_imported = "assert 'scipy.linalg' in sys.modules\n"
+    imported_by(change + solved() + is_imported + SAME_MODULES)
 
 
 def test_a_routine_that_has_moved_is_found_where_it_is_public() -> None:
